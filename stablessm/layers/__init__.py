@@ -1,0 +1,11 @@
+"""Layers with a memory: stable by construction, the same numbers as scan, convolution and step."""
+
+from stablessm.layers.base import SequenceLayer
+from stablessm.layers.bidirectional import Bidirectional
+from stablessm.layers.continuous_rnn import ContinuousRNN
+from stablessm.layers.lru import LRU
+from stablessm.layers.param_groups import param_groups
+from stablessm.layers.real_ssm import RealSSM
+from stablessm.layers.s4d import S4D
+
+__all__ = ["LRU", "S4D", "Bidirectional", "ContinuousRNN", "RealSSM", "SequenceLayer", "param_groups"]

@@ -1,0 +1,169 @@
+"""What every layer does alike: shapes, state in and out, padding, resets, time steps, streaming."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm._typing import Sequence, State
+from stablessm.scan.checks import check_reset
+
+
+class SequenceLayer(nn.Module, ABC):
+    """A causal map from a sequence (B, T, d_input) to a sequence (B, T, d_output) that carries a state.
+
+    Parameters are real tensors; complex numbers are stored as pairs. A subclass writes ``_states``, ``_advance``,
+    ``_readout``, ``eigenvalues``, ``kernel`` and ``reset_parameters``, and joins the table of contract tests.
+    """
+
+    recurrent_parameters: ClassVar[tuple[str, ...]]
+    """Names of the parameters that set the dynamics: own learning rate, no weight decay (``param_groups``)."""
+
+    def __init__(self, d_input: int, d_output: int, state_shape: tuple[int, ...], *, complex_state: bool) -> None:
+        super().__init__()
+        for name, size in (("d_input", d_input), ("d_output", d_output), *(("d_state", n) for n in state_shape)):
+            if size < 1:
+                raise ArgumentError(name, "at least 1", size)
+        self.d_input, self.d_output = d_input, d_output
+        self.state_shape, self.complex_state = state_shape, complex_state
+
+    @abstractmethod
+    def reset_parameters(self) -> None:
+        """Draw every parameter anew, as at construction."""
+
+    @abstractmethod
+    def eigenvalues(self) -> Tensor:
+        """The eigenvalues of the recurrence, differentiable."""
+
+    @abstractmethod
+    def kernel(self, times: Tensor) -> Tensor:
+        """The response to an impulse, at the given times; without the direct term D x."""
+
+    @abstractmethod
+    def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
+        """All states (B, T, …); no state means zeros."""
+
+    @abstractmethod
+    def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
+        """The next state (B, …)."""
+
+    @abstractmethod
+    def _readout(self, states: Tensor, x: Tensor) -> Tensor:
+        """Output from states and input, at one time or at many."""
+
+    def initial_state(self, batch: int) -> State:
+        """The zero state for ``batch`` sequences, in float32 or better."""
+        parameter = next(self.parameters())
+        dtype = torch.promote_types(parameter.dtype, torch.complex64 if self.complex_state else torch.float32)
+        return torch.zeros(batch, *self.state_shape, dtype=dtype, device=parameter.device)
+
+    def forward(
+        self,
+        x: Sequence,
+        state: State | None = None,
+        *,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+        dt: float | Tensor | None = None,
+    ) -> tuple[Sequence, State]:
+        """Run over a sequence.
+
+        Args:
+            x: (B, T, d_input).
+            state: what an earlier call returned; zeros by default.
+            lengths: (B,) whole numbers: how many steps of each right-padded sequence are real. Padding changes
+                nothing before it, gives zeros as output, and the state returned is that after the last real step.
+            reset: (T,) or (B, T) bool: True at the first step of a new episode, which starts from the zero state.
+            dt: the time since the previous sample: a number, (T,) or (B, T). The layer's own step by default.
+
+        Returns:
+            The output (B, T, d_output) and the state after the last step.
+        """
+        batch, steps = self._check(x, 3, "(batch, time, d_input)")
+        state = self._checked_state(state, batch)
+        check_reset(reset, batch, steps)
+        _check_lengths(lengths, batch, steps)
+        step_sizes = self._checked_dt(dt, (), (steps,), (batch, steps))
+        y, final = self._run(x, state, lengths, reset, step_sizes)
+        if lengths is not None:
+            y = torch.where(real_steps(lengths, steps)[..., None], y, torch.zeros_like(y))
+        return y, final
+
+    def step(
+        self, x_t: Tensor, state: State | None = None, *, dt: float | Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """One step of ``forward``: x_t is (B, d_input), the output (B, d_output). dt: a number or (B,)."""
+        (batch,) = self._check(x_t, 2, "(batch, d_input)")
+        state = self._checked_state(state, batch)
+        state = self.initial_state(batch) if state is None else state
+        new = self._advance(x_t, state, self._checked_dt(dt, (), (batch,)))
+        return self._readout(new, x_t), new
+
+    def _run(
+        self, x: Tensor, state: Tensor | None, lengths: Tensor | None, reset: Tensor | None, dt: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        states = self._states(x, state, reset, dt)
+        before = self.initial_state(len(x)) if state is None else state
+        return self._readout(states, x), last_state(states, before, lengths)
+
+    def _check(self, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
+        if x.dim() != rank:
+            raise ArgumentError("x", f"{rank} dimensions {letters}", f"shape {tuple(x.shape)}")
+        if x.shape[-1] != self.d_input:
+            raise ArgumentError("x", f"{self.d_input} channels (d_input)", f"{x.shape[-1]}")
+        if not x.is_floating_point():
+            raise ArgumentError("x", "a real floating point dtype", x.dtype)
+        return tuple(x.shape[:-1])
+
+    def _checked_state(self, state: Tensor | None, batch: int) -> Tensor | None:
+        if state is None:
+            return None
+        if state.shape != (batch, *self.state_shape):
+            raise ArgumentError("state", f"shape {(batch, *self.state_shape)}", f"shape {tuple(state.shape)}")
+        if state.is_complex() and not self.complex_state:
+            raise ArgumentError("state", "a real dtype", state.dtype)
+        return state.to(torch.promote_types(state.dtype, torch.complex64 if self.complex_state else torch.float32))
+
+    def _checked_dt(self, dt: float | Tensor | None, *shapes: tuple[int, ...]) -> Tensor | None:
+        if dt is None:
+            return None
+        dt = torch.as_tensor(dt, dtype=self._parameter_dtype(), device=next(self.parameters()).device)
+        if dt.shape not in shapes:
+            raise ArgumentError("dt", " or ".join(f"shape {shape}" for shape in shapes), f"shape {tuple(dt.shape)}")
+        if not torch.compiler.is_compiling() and bool((dt < 0).any()):
+            raise ArgumentError("dt", "no negative time step", f"{dt.min().item()}")
+        return dt
+
+    def _parameter_dtype(self) -> torch.dtype:
+        return torch.promote_types(next(self.parameters()).dtype, torch.float32)
+
+
+def real_steps(lengths: Tensor, steps: int) -> Tensor:
+    """(B, T) bool: which steps of right-padded sequences are real."""
+    return torch.arange(steps, device=lengths.device) < lengths[:, None]
+
+
+def last_state(states: Tensor, state: Tensor, lengths: Tensor | None) -> Tensor:
+    """The state after the last real step; the incoming one where there is none."""
+    if lengths is None:
+        return states[:, -1] if states.shape[1] else state
+    everything = torch.cat([state[:, None].to(states.dtype), states], dim=1)
+    return everything[torch.arange(len(lengths), device=lengths.device), lengths]
+
+
+def _check_lengths(lengths: Tensor | None, batch: int, steps: int) -> None:
+    if lengths is None:
+        return
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise ArgumentError("lengths", "an integer dtype", lengths.dtype)
+    if lengths.shape != (batch,):
+        raise ArgumentError("lengths", f"shape {(batch,)} (batch,)", f"shape {tuple(lengths.shape)}")
+    if torch.compiler.is_compiling() or not batch:
+        return
+    low, high = int(lengths.min()), int(lengths.max())
+    if low < 0 or high > steps:
+        raise ArgumentError("lengths", f"values from 0 to {steps} (time)", f"{low if low < 0 else high}")

@@ -1,0 +1,80 @@
+"""Both directions in time: a layer that reads forwards beside one that reads backwards."""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal, TypeAlias, final, get_args
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm._typing import Sequence, State
+from stablessm.layers.base import SequenceLayer
+
+Merge: TypeAlias = Literal["concat", "sum"]
+
+
+@final
+class Bidirectional(nn.Module):
+    """y[t] = merge(ahead(x)[t], back(x reversed)[t]); padding and episodes are reversed within themselves.
+
+    Args:
+        ahead: the layer that reads from the first step to the last.
+        back: the one that reads from the last to the first; by default a copy of ``ahead`` with parameters of its
+            own, drawn anew.
+        merge: ``concat`` the channels, as ``torch.nn.LSTM`` does, or ``sum`` them.
+
+    >>> from stablessm.layers import LRU
+    >>> y, (ahead, back) = Bidirectional(LRU(3, 8, 2))(torch.randn(4, 10, 3))
+    >>> y.shape
+    torch.Size([4, 10, 4])
+    """
+
+    def __init__(self, ahead: SequenceLayer, back: SequenceLayer | None = None, *, merge: Merge = "concat") -> None:
+        super().__init__()
+        if merge not in get_args(Merge):
+            raise ArgumentError("merge", " or ".join(map(repr, get_args(Merge))), repr(merge))
+        if back is None:
+            back = copy.deepcopy(ahead)
+            back.reset_parameters()
+        self.ahead, self.back, self.merge = ahead, back, merge
+
+    def forward(
+        self,
+        x: Sequence,
+        state: tuple[State | None, State | None] | None = None,
+        *,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+        dt: float | Tensor | None = None,
+    ) -> tuple[Sequence, tuple[State, State]]:
+        """As :meth:`SequenceLayer.forward`; the state is a pair, its second half coming from the future.
+
+        A step's ``dt`` goes with its sample, in both directions.
+        """
+        before, after = (None, None) if state is None else state
+        y, ahead = self.ahead(x, before, lengths=lengths, reset=reset, dt=dt)
+        order = _reversal(x, lengths)
+        turned = None
+        if reset is not None:  # an episode's first step, read backwards, is the last step of the one before it
+            starts = reset.expand(x.shape[:2])
+            turned = _reorder(torch.cat([starts[:, 1:], torch.zeros_like(starts[:, :1])], 1), order)
+        if isinstance(dt, Tensor) and dt.dim():
+            dt = _reorder(dt.expand(x.shape[:2]), order)
+        z, back = self.back(_reorder(x, order), after, lengths=lengths, reset=turned, dt=dt)
+        z = _reorder(z, order)
+        return (y + z if self.merge == "sum" else torch.cat([y, z], -1)), (ahead, back)
+
+
+def _reversal(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """(B, T): which step to read at each step, backwards within the real ones. Its own inverse."""
+    steps = torch.arange(x.shape[1], device=x.device)
+    if lengths is None:
+        return steps.flip(0).expand(x.shape[:2])
+    return torch.where(steps < lengths[:, None], lengths[:, None] - 1 - steps, steps)
+
+
+def _reorder(tensor: Tensor, order: Tensor) -> Tensor:
+    index = order.reshape(*order.shape, *(1,) * (tensor.dim() - 2)).expand(tensor.shape)
+    return tensor.gather(1, index)

@@ -1,0 +1,203 @@
+"""The nonlinear RNN of the papers, in continuous time."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal, TypeAlias, final, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stablessm._errors import ArgumentError
+from stablessm.layers import activations, initialise
+from stablessm.layers.base import SequenceLayer
+from stablessm.layers.discretise import phi
+from stablessm.reparam import Reparameterization, matrix
+from stablessm.reparam import get as get_map
+
+Recurrence: TypeAlias = Literal["dense", "diagonal"]
+Solver: TypeAlias = Literal["euler", "exponential"]
+
+
+@final
+class ContinuousRNN(SequenceLayer):
+    """dh/dt = σ(W h + U x + b),  y = C h (paper 000 eq. 1), with W = g(M) from any map (eq. 15).
+
+    Args:
+        d_input, d_state, d_output: sizes.
+        activation: ``linear``, ``hardtanh``, ``tanh``, ``sigmoid`` or ``relu``.
+        recurrence: ``dense`` (W a matrix) or ``diagonal`` (W a vector).
+        map: a matrix map (dense) or a continuous-time scalar map (diagonal), a name or an instance.
+        dt: the time between samples.
+        solver: ``euler``, h + dt σ(z); or ``exponential``, h + dt φ(dt J) σ(z) with J = σ'(z) W and
+            φ(z) = (e^z - 1)/z, which is exact for a linear activation and takes stiff W at any dt. The dense
+            exponential step needs a matrix exponential per step.
+        bias: whether there is b.
+        eigenvalues: (d_state,) W starts with these, in a random orthogonal basis if dense; complex ones come in
+            conjugate pairs.
+
+    >>> layer = ContinuousRNN(1, 16, 1, activation="tanh", map="skew_minus_psd", dt=0.1)
+    >>> y, state = layer(torch.randn(4, 50, 1))
+    >>> y.shape, bool((layer.eigenvalues().real < 0).all())
+    (torch.Size([4, 50, 1]), True)
+    """
+
+    recurrent_parameters: ClassVar[tuple[str, ...]] = ("M",)
+
+    def __init__(
+        self,
+        d_input: int,
+        d_state: int,
+        d_output: int,
+        *,
+        activation: str = "tanh",
+        recurrence: Recurrence = "dense",
+        map: str | matrix.MatrixMap | Reparameterization = "direct",
+        dt: float = 1.0,
+        solver: Solver = "euler",
+        bias: bool = True,
+        eigenvalues: Tensor | None = None,
+    ) -> None:
+        super().__init__(d_input, d_output, (d_state,), complex_state=False)
+        for name, value, allowed in (("recurrence", recurrence, Recurrence), ("solver", solver, Solver)):
+            if value not in get_args(allowed):
+                raise ArgumentError(name, " or ".join(repr(option) for option in get_args(allowed)), repr(value))
+        if not 0 < dt < math.inf:
+            raise ArgumentError("dt", "a positive number", dt)
+        self.activation, self.recurrence, self.dt, self.solver = activation, recurrence, dt, solver
+        self._sigma = activations.get(activation)
+        self.map: matrix.MatrixMap | Reparameterization
+        if recurrence == "dense":
+            if isinstance(map, Reparameterization):
+                raise ArgumentError("map", f"a matrix map ({', '.join(matrix.names())})", repr(map))
+            self.map = matrix.get(map)
+        else:
+            if isinstance(map, matrix.MatrixMap):
+                raise ArgumentError("map", "a scalar map", repr(map))
+            self.map = get_map(map, time="continuous")
+        self._start = None if eigenvalues is None else eigenvalues.detach().cpu()
+        self.M = nn.Parameter(torch.empty(d_state, d_state) if recurrence == "dense" else torch.empty(d_state))
+        self.U = nn.Parameter(torch.empty(d_state, d_input))
+        self.bias = nn.Parameter(torch.empty(d_state)) if bias else None
+        self.C = nn.Parameter(torch.empty(d_output, d_state))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """W with the given eigenvalues, or time scales from 2 to 100 steps; U, C Gaussian, b zero."""
+        size = len(self.M)
+        start = -1 / initialise.timescales(size, 2 * self.dt, 100 * self.dt) if self._start is None else self._start
+        if start.shape != (size,):
+            raise ArgumentError("eigenvalues", f"shape {(size,)}", f"shape {tuple(start.shape)}")
+        if self.recurrence == "dense":
+            basis, _ = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64))
+            self.M.copy_(self.map.inverse(basis @ real_matrix(start) @ basis.mT))
+        elif start.is_complex():
+            raise ArgumentError("eigenvalues", "real numbers (the recurrence is diagonal)", start.dtype)
+        else:
+            self.M.copy_(self.map.inverse(start.double()))
+        nn.init.normal_(self.U, std=self.d_input**-0.5)
+        nn.init.normal_(self.C, std=size**-0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def recurrent_matrix(self) -> Tensor:
+        """W = g(M): (N, N), or (N,) if diagonal."""
+        return self.map(self.M.to(self._parameter_dtype()))
+
+    def eigenvalues(self) -> Tensor:
+        """The eigenvalues of W: complex if dense, real if diagonal."""
+        W = self.recurrent_matrix()
+        return torch.linalg.eigvals(W) if self.recurrence == "dense" else W
+
+    def kernel(self, times: Tensor) -> Tensor:
+        """C e^{W t} U of a linear RNN: (len(times), d_output, d_input)."""
+        if self.activation != "linear":
+            raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))
+        W = self.recurrent_matrix()
+        if self.recurrence == "dense":
+            return self.C @ torch.linalg.matrix_exp(W * times[:, None, None]) @ self.U
+        return torch.einsum("on,tn,ni->toi", self.C, torch.exp(W * times[:, None]), self.U)
+
+    def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
+        state = self.initial_state(len(x)) if state is None else state
+        W, drive = self.recurrent_matrix(), self._drive(x)
+        sizes = None if dt is None else dt.expand(x.shape[:2])
+        same = self._linear_step(W, dt)
+        states = []
+        for t in range(x.shape[1]):
+            if reset is not None:
+                state = torch.where(reset[..., t, None], torch.zeros_like(state), state)
+            state = self._next(W, drive[:, t], state, None if sizes is None else sizes[:, t], same)
+            states.append(state)
+        return torch.stack(states, 1) if states else state.new_empty(len(x), 0, *self.state_shape)
+
+    def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
+        W = self.recurrent_matrix()
+        return self._next(W, self._drive(x_t), state, dt, self._linear_step(W, dt))
+
+    def _readout(self, states: Tensor, x: Tensor) -> Tensor:
+        return F.linear(states.to(self.C.dtype), self.C)
+
+    def _drive(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.U, self.bias).to(self._parameter_dtype())
+
+    def _linear_step(self, W: Tensor, dt: Tensor | None) -> Tensor | None:
+        """dt φ(dt W), which serves every step when σ is linear and the steps are alike."""
+        if self.activation != "linear" or self.solver == "euler" or (dt is not None and dt.dim()):
+            return None
+        step = W.new_tensor(self.dt) if dt is None else dt
+        one = torch.ones_like(W) if self.recurrence == "diagonal" else torch.eye(len(W), dtype=W.dtype, device=W.device)
+        return self._phi(W, one, step)
+
+    def _next(self, W: Tensor, drive: Tensor, state: Tensor, dt: Tensor | None, same: Tensor | None) -> Tensor:
+        diagonal = self.recurrence == "diagonal"
+        z = (W * state if diagonal else F.linear(state, W)) + drive
+        slope = self._sigma.value(z)
+        if same is not None:
+            return state + (same * slope if diagonal else F.linear(slope, same))
+        step = state.new_tensor(self.dt) if dt is None else dt[..., None]
+        if self.solver == "euler":
+            return state + step * slope
+        steepness = self._sigma.slope(z)
+        if diagonal:
+            return state + self._phi(steepness * W, slope, step)
+        increment = self._phi(steepness[..., None] * W, slope[..., None], step[..., None])
+        return state + increment.squeeze(-1)
+
+    def _phi(self, J: Tensor, v: Tensor, dt: Tensor) -> Tensor:
+        """dt φ(dt J) v: elementwise, or for matrices the corner of exp [[dt J, dt v], [0, 0]]."""
+        if self.recurrence == "diagonal":
+            return dt * v * phi(J * dt)
+        rows, columns = v.shape[-2:]
+        block = F.pad(torch.cat([J, v.expand(*J.shape[:-1], columns)], -1) * dt, (0, 0, 0, columns))
+        return torch.linalg.matrix_exp(block)[..., :rows, rows:]
+
+    def extra_repr(self) -> str:
+        """The options, for ``print(model)``."""
+        sizes = f"{self.d_input}, {len(self.M)}, {self.d_output}"
+        return f"{sizes}, {self.activation}, {self.recurrence}, map={self.map!r}, dt={self.dt:g}, {self.solver}"
+
+
+def real_matrix(eigenvalues: Tensor) -> Tensor:
+    """A real normal matrix with these eigenvalues: 1×1 blocks for real ones, rotations for conjugate pairs.
+
+    >>> real_matrix(torch.tensor([-1 + 2j, -1 - 2j])).tolist()
+    [[-1.0, 2.0], [-2.0, -1.0]]
+    """
+    if not eigenvalues.is_complex():
+        return torch.diag(eigenvalues.double())
+    values = eigenvalues.to(torch.complex128)
+    upper, lower = values[values.imag > 0], values[values.imag < 0]
+    order_up, order_low = sorted(upper.tolist(), key=_pair_key), sorted(lower.conj().tolist(), key=_pair_key)
+    if len(upper) != len(lower) or not torch.allclose(
+        torch.tensor(order_up, dtype=values.dtype), torch.tensor(order_low, dtype=values.dtype)
+    ):
+        raise ArgumentError("eigenvalues", "complex ones in conjugate pairs", f"{len(upper)} above, {len(lower)} below")
+    blocks = [torch.tensor([[z.real, z.imag], [-z.imag, z.real]], dtype=torch.float64) for z in order_up]
+    return torch.block_diag(*blocks, *values[values.imag == 0].real.reshape(-1, 1, 1))
+
+
+def _pair_key(z: complex) -> tuple[float, float]:
+    return z.real, z.imag

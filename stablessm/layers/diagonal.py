@@ -1,0 +1,114 @@
+"""What the layers with a linear diagonal recurrence share: scan or convolution, and the map of their eigenvalues."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm._typing import Time
+from stablessm.layers.base import SequenceLayer
+from stablessm.reparam import Reparameterization
+from stablessm.reparam import get as get_map
+from stablessm.scan import fft_scan, linear_scan, resolve
+
+Mode: TypeAlias = Literal["scan", "conv", "auto"]
+
+
+class DiagonalLayer(SequenceLayer):
+    """h[t] = a ⊙ h[t-1] + u[t], with a made of trainable weights ``w`` by a reparameterization.
+
+    ``mode`` says how: ``scan`` step by step (time-varying dt and resets included), ``conv`` by FFT (only where
+    every step is alike), ``auto`` whichever is faster. The numbers are the same.
+    """
+
+    recurrent_parameters: ClassVar[tuple[str, ...]] = ("w",)
+    w: nn.Parameter
+
+    def __init__(
+        self,
+        d_input: int,
+        d_output: int,
+        state_shape: tuple[int, ...],
+        *,
+        complex_state: bool,
+        map: str | Reparameterization,
+        time: Time,
+        mode: Mode,
+    ) -> None:
+        super().__init__(d_input, d_output, state_shape, complex_state=complex_state)
+        if mode not in get_args(Mode):
+            raise ArgumentError("mode", f"one of {', '.join(map_ for map_ in get_args(Mode))}", repr(mode))
+        self.map, self.time, self.mode = get_map(map, time=time), time, mode
+
+    @abstractmethod
+    def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The factors a and g of h = a h + g u, in float32 or better.
+
+        They have the shape of the state; with a dt of n dimensions, n more in front.
+        """
+
+    @abstractmethod
+    def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
+        """g u, from an input (…, d_input) to (…, state)."""
+
+    def with_map(self, map: str | Reparameterization, **options: Any) -> Self:
+        """A copy that computes the same function from other weights: eigenvalues kept, map exchanged.
+
+        >>> import stablessm as ssm
+        >>> layer = ssm.RealSSM(1, 4, 1, map="best")
+        >>> twin = layer.with_map("direct")
+        >>> torch.allclose(twin.eigenvalues(), layer.eigenvalues())
+        True
+        """
+        twin = copy.deepcopy(self)
+        twin.map = get_map(map, time=self.time, **options)
+        with torch.no_grad():
+            twin.w.copy_(twin.map.inverse(self.map(self.w.double())))
+        return twin
+
+    def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
+        decay, gain = self._discretise(dt)
+        drive = self._drive(x, gain).flatten(2)
+        decay = decay.flatten(-len(self.state_shape))
+        initial = None if state is None else state.flatten(1)
+        if self._convolves(x, reset, dt):
+            states = fft_scan(decay, drive, initial)
+        else:
+            states = linear_scan(decay, drive, initial, reset=reset)
+        return states.unflatten(2, self.state_shape)
+
+    def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
+        decay, gain = self._discretise(dt)
+        return decay * state + self._drive(x_t, gain)
+
+    def _convolves(self, x: Tensor, reset: Tensor | None, dt: Tensor | None) -> bool:
+        """Whether this call runs as a convolution."""
+        alike = reset is None and (dt is None or dt.dim() == 0)
+        if self.mode == "conv" and not alike:
+            name = "dt" if reset is None else "reset"
+            raise ArgumentError("mode", f"'scan' or 'auto' with a {name} that varies in time", "'conv'")
+        return self.mode == "conv" or (self.mode == "auto" and alike and self._convolution_is_faster(x))
+
+    def _convolution_is_faster(self, x: Tensor) -> bool:
+        """Only where no fast scan is installed for the device (FFTs are 10 times slower than a fast one)."""
+        return resolve("auto", x.device) == "reference"
+
+    def _given(self, eigenvalues: Tensor | None) -> Tensor | None:
+        """Eigenvalues a user passed, checked, detached and spread over the state."""
+        if eigenvalues is None:
+            return None
+        eigenvalues = eigenvalues.detach().cpu()
+        if eigenvalues.shape not in (self.state_shape, self.state_shape[-1:]):
+            raise ArgumentError("eigenvalues", f"shape {self.state_shape}", f"shape {tuple(eigenvalues.shape)}")
+        if not self.complex_state and eigenvalues.is_complex():
+            largest = eigenvalues.imag.abs().max().item()
+            if largest > 0:
+                raise ArgumentError("eigenvalues", "real numbers", f"an imaginary part of {largest}")
+            eigenvalues = eigenvalues.real
+        wide = torch.complex128 if self.complex_state else torch.float64
+        return eigenvalues.to(wide).expand(self.state_shape)

@@ -1,0 +1,111 @@
+"""The linear recurrent unit: a complex diagonal recurrence in discrete time."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stablessm.layers import initialise
+from stablessm.layers.diagonal import DiagonalLayer, Mode
+from stablessm.layers.real_ssm import discrete_powers
+from stablessm.reparam import Reparameterization
+
+
+@final
+class LRU(DiagonalLayer):
+    """h[k] = λ ⊙ h[k-1] + γ ⊙ (B x[k]),  y = Re(C h) + D x, with λ = f(w) e^{iθ} (paper 003 eq. 2).
+
+    Args:
+        d_input, d_state, d_output: sizes; d_state counts complex states.
+        map: discrete-time reparameterization of the modulus, a name or an instance.
+        r_min, r_max, max_phase: the ring that eigenvalues start on, uniform in area, and their largest phase.
+        normalise: γ = √(1 - |λ|²), so that white noise gives states of variance one whatever λ is; else γ = 1.
+        skip: whether there is D.
+        eigenvalues: (d_state,) complex: start from these instead of the ring.
+        mode: ``scan``, ``conv`` or ``auto``.
+
+    A call's ``dt`` counts steps: between two samples the state decays by λ^dt.
+
+    >>> layer = LRU(3, 32, 2, r_min=0.9, r_max=0.99)
+    >>> y, state = layer(torch.randn(4, 100, 3))
+    >>> y.shape, state.dtype, all(not p.is_complex() for p in layer.parameters())
+    (torch.Size([4, 100, 2]), torch.complex64, True)
+    """
+
+    recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "phase")
+
+    def __init__(
+        self,
+        d_input: int,
+        d_state: int,
+        d_output: int,
+        *,
+        map: str | Reparameterization = "best",
+        r_min: float = 0.5,
+        r_max: float = 0.99,
+        max_phase: float = 2 * math.pi,
+        normalise: bool = True,
+        skip: bool = True,
+        eigenvalues: Tensor | None = None,
+        mode: Mode = "auto",
+    ) -> None:
+        super().__init__(d_input, d_output, (d_state,), complex_state=True, map=map, time="discrete", mode=mode)
+        self.r_min, self.r_max, self.max_phase, self.normalise = r_min, r_max, max_phase, normalise
+        self._start = self._given(eigenvalues)
+        self.w = nn.Parameter(torch.empty(d_state))
+        self.phase = nn.Parameter(torch.empty(d_state))
+        self.B = nn.Parameter(torch.empty(d_state, 2, d_input))
+        self.C = nn.Parameter(torch.empty(d_output, d_state, 2))
+        self.D = nn.Parameter(torch.empty(d_output, d_input)) if skip else None
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Eigenvalues as given or on the ring; B, C complex Gaussian, D Gaussian."""
+        ring = (self.r_min, self.r_max, self.max_phase)
+        start = initialise.ring(len(self.w), *ring) if self._start is None else self._start
+        self.w.copy_(self.map.inverse(start.abs()))
+        self.phase.copy_(start.angle())
+        nn.init.normal_(self.B, std=(2 * self.d_input) ** -0.5)
+        nn.init.normal_(self.C, std=len(self.w) ** -0.5)
+        if self.D is not None:
+            nn.init.normal_(self.D, std=self.d_input**-0.5)
+
+    def eigenvalues(self) -> Tensor:
+        """λ, (d_state,) complex."""
+        return self._discretise(None)[0]
+
+    def kernel(self, times: Tensor) -> Tensor:
+        """Re(C λ^k γ B) at whole steps k: (len(times), d_output, d_input)."""
+        decay, gain = self._discretise(None)
+        inputs = torch.complex(self.B[:, 0], self.B[:, 1]).to(decay.dtype) * gain[:, None]
+        readout = torch.view_as_complex(self.C.to(gain.dtype))
+        return torch.einsum("on,tn,ni->toi", readout, discrete_powers(decay, times), inputs).real
+
+    def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+        dtype = self._parameter_dtype()
+        modulus, phase = self.map(self.w.to(dtype)), self.phase.to(dtype)
+        gain = (1 - modulus**2).clamp(min=0).sqrt() if self.normalise else torch.ones_like(modulus)
+        if dt is not None:
+            phase = torch.where(modulus < 0, phase + math.pi, phase) * dt[..., None]
+            modulus = modulus.abs() ** dt[..., None]
+        return torch.complex(modulus * phase.cos(), modulus * phase.sin()), gain
+
+    def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
+        pairs = F.linear(x, self.B.flatten(0, 1)).unflatten(-1, (-1, 2)).to(gain.dtype)
+        return torch.view_as_complex(pairs) * gain
+
+    def _readout(self, states: Tensor, x: Tensor) -> Tensor:
+        # Re(C h) = Re C · Re h - Im C · Im h, as one real product
+        pairs = torch.view_as_real(states.resolve_conj()).flatten(-2).to(self.C.dtype)
+        signs = self.C.new_tensor([1.0, -1.0])
+        y = F.linear(pairs, (self.C * signs).flatten(1))
+        return y if self.D is None else y + F.linear(x, self.D)
+
+    def extra_repr(self) -> str:
+        """The options, for ``print(model)``."""
+        return f"{self.d_input}, {len(self.w)}, {self.d_output}, map={self.map!r}, normalise={self.normalise}"

@@ -1,0 +1,54 @@
+"""Optimiser groups: the parameters that set a model's dynamics apart from the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from stablessm._errors import ArgumentError
+
+
+def param_groups(
+    model: nn.Module, lr: float, *, recurrent_lr: float | None = None, weight_decay: float = 0.0
+) -> list[dict[str, Any]]:
+    """Groups for any ``torch.optim`` optimiser: recurrent parameters with their own rate and no weight decay.
+
+    Weight decay pulls eigenvalues to wherever w = 0 happens to be, which has nothing to do with simplicity.
+    Recurrent are the parameters a module lists in ``recurrent_parameters``; yours may list some too.
+
+    Args:
+        model: any module, ours inside or not.
+        lr: learning rate.
+        recurrent_lr: that of the recurrent parameters; ``lr`` by default (paper 004 appendix C.2: 0.004 to 0.005).
+        weight_decay: for all others.
+
+    >>> import torch, stablessm as ssm
+    >>> groups = param_groups(ssm.LRU(1, 4, 1), 1e-2, recurrent_lr=1e-3, weight_decay=0.1)
+    >>> [(group["name"], len(group["params"]), group["lr"], group["weight_decay"]) for group in groups]
+    [('other', 3, 0.01, 0.1), ('recurrent', 2, 0.001, 0.0)]
+    >>> optimiser = torch.optim.AdamW(groups)
+    """
+    if lr < 0 or (recurrent_lr is not None and recurrent_lr < 0):
+        raise ArgumentError("lr, recurrent_lr", "no negative rate", f"{lr}, {recurrent_lr}")
+    recurrent = {
+        id(getattr(module, name))
+        for module in model.modules()
+        for name in getattr(module, "recurrent_parameters", ())
+    }
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {
+            "name": "other",
+            "params": [p for p in trainable if id(p) not in recurrent],
+            "lr": lr,
+            "weight_decay": weight_decay,
+        },
+        {
+            "name": "recurrent",
+            "params": [p for p in trainable if id(p) in recurrent],
+            "lr": lr if recurrent_lr is None else recurrent_lr,
+            "weight_decay": 0.0,
+        },
+    ]
+    return [group for group in groups if group["params"]]

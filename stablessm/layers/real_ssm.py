@@ -1,0 +1,141 @@
+"""A real diagonal state-space layer with dense input and readout."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stablessm._errors import ArgumentError
+from stablessm._typing import Time
+from stablessm.layers import activations, discretise, initialise
+from stablessm.layers.diagonal import DiagonalLayer, Mode
+from stablessm.reparam import Reparameterization
+from stablessm.scan import powers
+
+
+@final
+class RealSSM(DiagonalLayer):
+    """dh/dt = Λ h + B x + b,  y = C σ(h) + D x, with a real diagonal Λ (paper 004 eq. 2–3, paper 002 eq. 1–4).
+
+    Args:
+        d_input, d_state, d_output: sizes.
+        map: reparameterization of the eigenvalues, a name or an instance (``stablessm.reparam``).
+        time: ``continuous`` (λ < 0, discretised with ``dt``) or ``discrete`` (h[k] = λ h[k-1] + B x[k] + b).
+        dt: the time between samples, in your unit; continuous time only.
+        discretisation: ``zoh``, ``bilinear`` or ``exponential``; continuous time only.
+        activation: σ on the states before the readout, by name; ``linear`` by default.
+        bias: whether there is b.
+        skip: whether there is D.
+        eigenvalues: (d_state,) start from these, so that two maps start as the same function. By default time
+            scales are spread evenly on a logarithmic axis, from the shortest the map allows to 1000 steps.
+        mode: ``scan``, ``conv`` or ``auto``.
+
+    >>> layer = RealSSM(d_input=1, d_state=64, d_output=1, map="best", time="continuous", dt=0.1)
+    >>> y, state = layer(torch.randn(8, 500, 1))
+    >>> y_t, state = layer.step(torch.randn(8, 1), state)
+    >>> y.shape, y_t.shape, state.shape
+    (torch.Size([8, 500, 1]), torch.Size([8, 1]), torch.Size([8, 64]))
+    """
+
+    def __init__(
+        self,
+        d_input: int,
+        d_state: int,
+        d_output: int,
+        *,
+        map: str | Reparameterization = "best",
+        time: Time = "continuous",
+        dt: float = 1.0,
+        discretisation: str = "zoh",
+        activation: str = "linear",
+        bias: bool = True,
+        skip: bool = False,
+        eigenvalues: Tensor | None = None,
+        mode: Mode = "auto",
+    ) -> None:
+        super().__init__(d_input, d_output, (d_state,), complex_state=False, map=map, time=time, mode=mode)
+        if not 0 < dt < math.inf:
+            raise ArgumentError("dt", "a positive number", dt)
+        self.dt, self.discretisation, self.activation = dt, discretisation, activation
+        self._method, self._activate = discretise.get(discretisation), activations.get(activation).value
+        self._start = self._given(eigenvalues)
+        self.w = nn.Parameter(torch.empty(d_state))
+        self.B = nn.Parameter(torch.empty(d_state, d_input))
+        self.bias = nn.Parameter(torch.empty(d_state)) if bias else None
+        self.C = nn.Parameter(torch.empty(d_output, d_state))
+        self.D = nn.Parameter(torch.empty(d_output, d_input)) if skip else None
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Eigenvalues as given or spread; B so that white noise gives states of variance one."""
+        start = self._default_eigenvalues() if self._start is None else self._start
+        self.w.copy_(self.map.inverse(start))
+        decay, gain = self._discretise(None)
+        nn.init.normal_(self.B, std=self.d_input**-0.5)
+        self.B.mul_(((1 - decay**2).clamp(min=1e-6).sqrt() / gain)[:, None])
+        nn.init.normal_(self.C, std=len(self.w) ** -0.5)
+        for zero in (self.bias, self.D):
+            if zero is not None:
+                nn.init.zeros_(zero)
+
+    def eigenvalues(self) -> Tensor:
+        """λ, (d_state,)."""
+        return self.map(self.w)
+
+    def kernel(self, times: Tensor) -> Tensor:
+        """ρ(t) = C e^{λ t} B, or C λ^k B in discrete time: (len(times), d_output, d_input)."""
+        if self.activation != "linear":
+            raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))
+        if self.time == "continuous":
+            modes = torch.exp(self.eigenvalues() * times[:, None])
+        else:
+            modes = discrete_powers(self.eigenvalues(), times)
+        return torch.einsum("on,tn,ni->toi", self.C, modes, self.B)
+
+    def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+        eigenvalues = self.map(self.w.to(self._parameter_dtype()))
+        if self.time == "continuous":
+            step = eigenvalues.new_tensor(self.dt) if dt is None else dt
+            return self._method(eigenvalues, step[..., None])
+        if dt is None:
+            return eigenvalues, torch.ones_like(eigenvalues)
+        if not torch.compiler.is_compiling() and bool((eigenvalues < 0).any()):
+            lowest = eigenvalues.min().item()
+            raise ArgumentError("dt", "none, since a negative eigenvalue has no real power", f"dt with λ = {lowest}")
+        decay = eigenvalues ** dt[..., None]
+        return decay, torch.ones_like(decay)
+
+    def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
+        return F.linear(x, self.B, self.bias).to(gain.dtype) * gain
+
+    def _readout(self, states: Tensor, x: Tensor) -> Tensor:
+        y = F.linear(self._activate(states).to(self.C.dtype), self.C)
+        return y if self.D is None else y + F.linear(x, self.D)
+
+    def _default_eigenvalues(self) -> Tensor:
+        """-1/τ (e^{-1/τ} in discrete time), τ from one step, or the fastest the map allows, to 1000 steps."""
+        low, high = self.map.range
+        if self.time == "discrete":
+            shortest = 1.0 if low < math.exp(-1) else -1 / math.log(low) * 1.1
+            return torch.exp(-1 / initialise.timescales(len(self.w), shortest, 1000.0))
+        shortest = max(self.dt, -1.1 / low)
+        return -1 / initialise.timescales(len(self.w), shortest, 1000.0 * max(self.dt, shortest))
+
+    def extra_repr(self) -> str:
+        """The options, for ``print(model)``."""
+        own = f"dt={self.dt:g}, {self.discretisation}" if self.time == "continuous" else "discrete"
+        return f"{self.d_input}, {len(self.w)}, {self.d_output}, map={self.map!r}, {own}, {self.activation}"
+
+
+def discrete_powers(decay: Tensor, times: Tensor) -> Tensor:
+    """decay**k at whole, non-negative times k: (len(times), *decay.shape)."""
+    steps = times.round().long()
+    if bool((steps != times).any() | (steps < 0).any()):
+        wrong = times[(steps != times) | (steps < 0)][0].item()
+        raise ArgumentError("times", "whole numbers of steps from 0 up (discrete time)", wrong)
+    return powers(decay, int(steps.max()) + 1 if len(steps) else 1)[steps]

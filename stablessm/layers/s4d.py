@@ -1,0 +1,147 @@
+"""S4D: N complex states for each of H independent channels."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm.layers import discretise, initialise
+from stablessm.layers.diagonal import DiagonalLayer, Mode
+from stablessm.reparam import Reparameterization
+from stablessm.scan import accumulate, causal_convolution, evaluate
+
+CONVOLUTION_FROM = 16
+"""From this many steps on a convolution is faster than a scan that writes N states a channel
+(``benchmarks/s4d_mode.py``)."""
+
+
+@final
+class S4D(DiagonalLayer):
+    """For each channel: dh/dt = λ h + x,  y = 2 Re Σ_n C_n h_n + D x, with λ = f(w) + iω and a step of its own.
+
+    The states stand for conjugate pairs, hence the 2 Re. Channels do not mix.
+
+    Args:
+        d_model: H, channels in and out.
+        d_state: N, complex states a channel.
+        map: continuous-time reparameterization of Re λ, a name or an instance.
+        init: ``lin``, ``inv`` or ``legs``: where λ starts.
+        dt_min, dt_max: the steps start log-uniform between these, one a channel.
+        discretisation: ``zoh``, ``bilinear`` or ``exponential``.
+        eigenvalues: (N,) or (H, N) complex: start from these instead.
+        mode: ``scan``, ``conv`` or ``auto``.
+
+    A call's ``dt`` counts samples: 2.0 means that the input stood for twice its usual time.
+
+    >>> layer = S4D(d_model=16, d_state=32)
+    >>> y, state = layer(torch.randn(4, 100, 16))
+    >>> y.shape, state.shape
+    (torch.Size([4, 100, 16]), torch.Size([4, 16, 32]))
+    """
+
+    recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "frequency", "log_dt")
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 32,
+        *,
+        map: str | Reparameterization = "exp",
+        init: str = "lin",
+        dt_min: float = 1e-3,
+        dt_max: float = 0.1,
+        discretisation: str = "zoh",
+        eigenvalues: Tensor | None = None,
+        mode: Mode = "auto",
+    ) -> None:
+        shape = (d_model, d_state)
+        super().__init__(d_model, d_model, shape, complex_state=True, map=map, time="continuous", mode=mode)
+        if init not in initialise.S4D:
+            raise ArgumentError("init", f"one of {', '.join(map_ for map_ in initialise.S4D)}", repr(init))
+        if not 0 < dt_min <= dt_max:
+            raise ArgumentError("dt_min, dt_max", "0 < dt_min <= dt_max", f"{dt_min}, {dt_max}")
+        self.init, self.dt_min, self.dt_max, self.discretisation = init, dt_min, dt_max, discretisation
+        self._method = discretise.get(discretisation)
+        self._start = self._given(eigenvalues)
+        self.w = nn.Parameter(torch.empty(shape))
+        self.frequency = nn.Parameter(torch.empty(shape))
+        self.log_dt = nn.Parameter(torch.empty(d_model))
+        self.C = nn.Parameter(torch.empty(*shape, 2))
+        self.D = nn.Parameter(torch.empty(d_model))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Eigenvalues as given or by ``init``; C complex Gaussian of variance 1, D Gaussian."""
+        start = initialise.S4D[self.init](self.state_shape[1]) if self._start is None else self._start
+        start = start.expand(self.state_shape)
+        self.w.copy_(self.map.inverse(start.real))
+        self.frequency.copy_(start.imag)
+        self.log_dt.uniform_(math.log(self.dt_min), math.log(self.dt_max))
+        nn.init.normal_(self.C, std=0.5**0.5)
+        nn.init.normal_(self.D)
+
+    def eigenvalues(self) -> Tensor:
+        """λ, (H, N) complex."""
+        dtype = self._parameter_dtype()
+        return torch.complex(self.map(self.w.to(dtype)), self.frequency.to(dtype))
+
+    def kernel(self, times: Tensor) -> Tensor:
+        """2 Re Σ_n C_n e^{λ_n Δ t} Δ, with t in samples and Δ the channel's step: (len(times), H)."""
+        step = self.log_dt.exp()
+        modes = torch.exp(self.eigenvalues() * step[:, None] * times[:, None, None])
+        return 2 * (modes * self._weights()).sum(-1).real * step
+
+    def _weights(self) -> Tensor:
+        return torch.view_as_complex(self.C.to(self._parameter_dtype()))
+
+    def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+        step = self.log_dt.to(self._parameter_dtype()).exp()
+        step = step if dt is None else step * dt[..., None]
+        return self._method(self.eigenvalues(), step[..., None])
+
+    def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
+        return x[..., None].to(gain.real.dtype) * gain
+
+    def _readout(self, states: Tensor, x: Tensor) -> Tensor:
+        return self._with_skip(2 * torch.einsum("...hn,hn->...h", states, self._weights()).real, x)
+
+    def _with_skip(self, y: Tensor, x: Tensor) -> Tensor:
+        return y.to(x.dtype) + self.D * x
+
+    def _run(
+        self, x: Tensor, state: Tensor | None, lengths: Tensor | None, reset: Tensor | None, dt: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if not x.shape[1] or not self._convolves(x, reset, dt):
+            return super()._run(x, state, lengths, reset, dt)
+        decay, gain = self._discretise(dt)
+        weights, steps, signal = self._weights(), x.shape[1], x.to(gain.real.dtype)
+        y = causal_convolution(signal, 2 * evaluate(weights * gain, decay, steps).real.mT)
+        if lengths is not None:
+            signal = _moved_to_the_end(signal, lengths)
+        final = gain * accumulate(signal.mT, decay)
+        if state is not None:
+            y = y + 2 * evaluate(weights * decay * state, decay, steps).real.mT
+            passed = lengths if lengths is not None else torch.tensor([steps], device=x.device)
+            exact = decay.to(torch.complex128) ** passed[:, None, None]  # complex64 powers lose 1e-4 in 10,000 steps
+            final = final + exact.to(decay.dtype) * state
+        return self._with_skip(y, x), final
+
+    def extra_repr(self) -> str:
+        """The options, for ``print(model)``."""
+        return f"{self.state_shape[0]}, {self.state_shape[1]}, map={self.map!r}, {self.init}, {self.discretisation}"
+
+    def _convolution_is_faster(self, x: Tensor) -> bool:
+        return x.shape[1] >= CONVOLUTION_FROM
+
+
+def _moved_to_the_end(signal: Tensor, lengths: Tensor) -> Tensor:
+    """Right-padded sequences as left-padded ones, padded with zeros."""
+    steps = signal.shape[1]
+    index = torch.arange(steps, device=signal.device) - (steps - lengths)[:, None]
+    moved = signal.gather(1, index.clamp(min=0)[..., None].expand_as(signal))
+    return torch.where(index[..., None] >= 0, moved, torch.zeros_like(moved))

@@ -1,0 +1,233 @@
+"""The continuous-time maps: dh/dt = λh + ..., stable when λ < 0 (paper 004, table 1 and remark B.3)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from stablessm._typing import Time
+from stablessm.reparam.base import Reparameterization
+from stablessm.reparam.interval import Interval, require
+from stablessm.reparam.modulus import exp_modulus, quadratic_modulus
+
+
+class _Continuous(Reparameterization):
+    """A map with a closed form for everything."""
+
+    time: ClassVar[Time] = "continuous"
+    modulus_tolerance: ClassVar[float] = 0.0
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Direct(_Continuous):
+    """λ = w. G = 1/w². Not stable: a small error makes λ > 0 (equation 76).
+
+    >>> Direct().stability_modulus(0.1)
+    inf
+    """
+
+    name: ClassVar[str] = "direct"
+    is_stable: ClassVar[bool] = False
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return w
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return eigenvalues
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return torch.ones_like(w)
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        return w**-2
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Clip(_Continuous):
+    """λ = min(w, -margin). G = 1/w² below -margin, else 0. Modulus β/margin: stable for a margin > 0 only.
+
+    >>> Clip(margin=0.5)(torch.tensor([-2.0, 1.0]))
+    tensor([-2.0000, -0.5000])
+    """
+
+    margin: float = 0.0
+    name: ClassVar[str] = "clip"
+
+    def __post_init__(self) -> None:
+        require("margin", self.margin, Interval(0.0, math.inf, closed=(True, False)))
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return w.clamp(max=-self.margin)
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return eigenvalues
+
+    @property
+    def range(self) -> Interval:
+        return Interval(-math.inf, 0.0 - self.margin, closed=(False, True))
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return (w <= -self.margin).to(w.dtype)
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        return torch.where(w <= -self.margin, w**-2, 0.0)
+
+    @property
+    def is_stable(self) -> bool:
+        return self.margin > 0
+
+    def _modulus(self, beta: float) -> float:
+        return beta / self.margin
+
+    def _remedy(self, value: float) -> str:
+        return f"margin <= {-value:.6g} reaches it" if value < 0 else super()._remedy(value)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Relu(_Continuous):
+    """λ = -ReLU(w). G = 1/w² for w > 0, else 0. Not stable: λ = 0 for every w ≤ 0.
+
+    >>> Relu().inverse(torch.tensor([-2.0]))
+    tensor([2.])
+    """
+
+    name: ClassVar[str] = "relu"
+    is_stable: ClassVar[bool] = False
+    range: ClassVar[Interval] = Interval(-math.inf, 0.0, closed=(False, True))
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return -w.relu()
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return (-eigenvalues).relu()
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return -(w > 0).to(w.dtype)
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        return torch.where(w > 0, w**-2, 0.0)
+
+
+class _StrictlyNegative(_Continuous):
+    """A stable map onto (-∞, 0) whose log-distance is 1-Lipschitz, so that the modulus is e^β - 1."""
+
+    is_stable: ClassVar[bool] = True
+    range: ClassVar[Interval] = Interval(-math.inf, 0.0)
+
+    def _modulus(self, beta: float) -> float:
+        return exp_modulus(beta)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Exp(_StrictlyNegative):
+    """λ = -e^w. G = e^(-w). Modulus e^β - 1, for every w (equation 71).
+
+    >>> Exp().inverse(torch.tensor([-1.0]))
+    tensor([0.])
+    """
+
+    name: ClassVar[str] = "exp"
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return -w.exp()
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return (-eigenvalues).log()
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return -w.exp()
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        return (-w).exp()
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Softplus(_StrictlyNegative):
+    """λ = -log(1 + e^w). G = e^w / ((1 + e^w) λ²). Modulus e^β - 1, approached as w → -∞ (equation 72).
+
+    >>> Softplus()(torch.tensor([0.0]))
+    tensor([-0.6931])
+    """
+
+    name: ClassVar[str] = "softplus"
+
+    def __call__(self, w: Tensor) -> Tensor:
+        # torch's own threshold of 20 leaves an error of 2e-9, visible in float64.
+        return -functional.softplus(w, threshold=40)
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return torch.log(-torch.expm1(eigenvalues)) - eigenvalues
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return -w.sigmoid()
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        # Far left the formula becomes 0/0 while its value e^(-w) (1 + O(e^2w)) is still a number.
+        return torch.where(w < -20, (-w).exp(), w.sigmoid() / self(w) ** 2)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Best(_Continuous):
+    """λ = -1/(aw² + b), a, b > 0. G = 2a|w|, proportional to the weight (paper 004, appendix G).
+
+    The modulus is ``quadratic_modulus`` with c = b/a. The inverse is the non-negative of the two weights.
+
+    >>> f = Best(a=1.0, b=0.5)
+    >>> f.inverse(torch.tensor([-2.0, -0.4])), f.gradient_scale(torch.tensor(3.0))
+    (tensor([0.0000, 1.4142]), tensor(6.))
+    """
+
+    a: float = 1.0
+    b: float = 0.5
+    name: ClassVar[str] = "best"
+    is_stable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require("a", self.a, Interval(0.0, math.inf))
+        require("b", self.b, Interval(0.0, math.inf))
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return -1 / (self.a * w * w + self.b)
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return ((-1 / eigenvalues - self.b) / self.a).clamp(min=0).sqrt()
+
+    @property
+    def range(self) -> Interval:
+        return Interval(-1 / self.b, 0.0, closed=(True, False))
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return 2 * self.a * w * self(w) ** 2
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        return 2 * self.a * w.abs()
+
+    def _modulus(self, beta: float) -> float:
+        return quadratic_modulus(beta, self.b / self.a)
+
+    def stability_modulus_published(self, beta: float, w: Tensor) -> Tensor:
+        """a(β² + 2β|w|)/b, equation 75 as printed: it grows with w, so it is no g(β) of definition 3.2."""
+        return self.a * (beta * beta + 2 * beta * w.abs()) / self.b
+
+    def _remedy(self, value: float) -> str:
+        return f"b <= {-1 / value:.6g} reaches it" if value < 0 else super()._remedy(value)
+
+
+MAPS = (Direct, Clip, Relu, Exp, Softplus, Best)

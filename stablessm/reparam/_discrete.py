@@ -1,0 +1,309 @@
+"""The discrete-time maps: h[k+1] = λh[k] + ..., stable when |λ| < 1 (paper 004, table 1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from stablessm._typing import Time
+from stablessm.reparam.base import Reparameterization
+from stablessm.reparam.interval import Interval, require
+from stablessm.reparam.modulus import TOLERANCE, exp_modulus, quadratic_modulus, search
+
+
+class _Discrete(Reparameterization):
+    """A map with a closed form for everything."""
+
+    time: ClassVar[Time] = "discrete"
+
+    @property
+    def modulus_tolerance(self) -> float:
+        return 0.0
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Direct(_Discrete):
+    """λ = w. G = 1/(1 - |w|)². Not stable: a small error makes |λ| > 1.
+
+    >>> Direct().gradient_scale(torch.tensor(-0.5)), Direct().gradient_scale_published(torch.tensor(-0.5))
+    (tensor(4.), tensor(0.4444))
+    """
+
+    name: ClassVar[str] = "direct"
+    is_stable: ClassVar[bool] = False
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return w
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return eigenvalues
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return torch.ones_like(w)
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        return (1 - w.abs()) ** -2
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Clip(_Discrete):
+    """λ = w, clamped to |λ| ≤ 1 - margin. G = 1/(1 - |w|)² inside, else 0. Stable for a margin > 0 only.
+
+    The modulus is β/margin up to β = 1 - margin, where λ goes from 0 to the clip. Larger errors can start
+    from a λ of the other sign, which pays if margin > 1/2.
+
+    >>> Clip(margin=0.1).stability_modulus(0.5)
+    5.0
+    """
+
+    margin: float = 0.0
+    name: ClassVar[str] = "clip"
+
+    def __post_init__(self) -> None:
+        require("margin", self.margin, Interval(0.0, 1.0, closed=(True, False)))
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return w.clamp(self.margin - 1, 1 - self.margin)
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return eigenvalues
+
+    @property
+    def range(self) -> Interval:
+        return Interval(self.margin - 1, 1 - self.margin, closed=(True, True))
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return (w.abs() <= 1 - self.margin).to(w.dtype)
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        return torch.where(w.abs() <= 1 - self.margin, (1 - w.abs()) ** -2, 0.0)
+
+    @property
+    def is_stable(self) -> bool:
+        return self.margin > 0
+
+    def _modulus(self, beta: float) -> float:
+        m, top = self.margin, 1 - self.margin
+        if beta <= top:
+            return beta / m
+        # From λ = -r to λ̃ = 1 - m the change is (1 - r)(r + 1 - m) / (m (1 + r)), largest at r = √(2m) - 1.
+        r = max(0.0, min(beta - top, top, math.sqrt(2 * m) - 1))
+        return (1 - r) * (r + top) / (m * (1 + r))
+
+    def _remedy(self, value: float) -> str:
+        return f"margin <= {1 - abs(value):.6g} reaches it" if abs(value) < 1 else super()._remedy(value)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Relu(_Discrete):
+    """λ = exp(-ReLU(w)). G = e^(-w)/(1 - e^(-w))² for w > 0, else 0. Not stable: λ = 1 for every w ≤ 0.
+
+    >>> Relu()(torch.tensor([-1.0, 1.0]))
+    tensor([1.0000, 0.3679])
+    """
+
+    name: ClassVar[str] = "relu"
+    is_stable: ClassVar[bool] = False
+    range: ClassVar[Interval] = Interval(0.0, 1.0, closed=(False, True))
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return (-w.relu()).exp()
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return (-eigenvalues.log()).relu()
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return torch.where(w > 0, -(-w).exp(), 0.0)
+
+    def distance(self, w: Tensor) -> Tensor:
+        return -torch.expm1(-w.relu())
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        return torch.where(w > 0, (2 * (w / 2).sinh()) ** -2, 0.0)
+
+
+class _Stable(_Discrete):
+    """A stable map whose log-distance has slopes up to ``rate``, so that g(β) = e^(rate β) - 1."""
+
+    rate: ClassVar[float] = 1.0
+    is_stable: ClassVar[bool] = True
+    range: ClassVar[Interval] = Interval(0.0, 1.0)
+
+    def _modulus(self, beta: float) -> float:
+        return exp_modulus(self.rate * beta)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Exp(_Stable):
+    """λ = exp(-e^w). G = e^w λ / (1 - λ)². Modulus e^β - 1, approached as w → -∞.
+
+    >>> Exp().inverse(torch.tensor([0.5]))
+    tensor([-0.3665])
+    """
+
+    name: ClassVar[str] = "exp"
+
+    def __call__(self, w: Tensor) -> Tensor:
+        # Beyond 10 λ is 0 in every dtype, and an overflowing e^w would make the gradient 0 times infinity.
+        return (-w.clamp(max=10).exp()).exp()
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return (-eigenvalues.log()).log()
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return -(w - w.exp()).exp()
+
+    def distance(self, w: Tensor) -> Tensor:
+        return -torch.expm1(-w.exp())
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        # u e^(-u)/(1 - e^(-u))² = u/(2 sinh(u/2))² with u = e^w; far left it is 0/0 but still equals e^(-w).
+        u = w.clamp(max=10).exp()
+        return torch.where(w < -20, (-w).exp(), u / (2 * (u / 2).sinh()) ** 2)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Softplus(_Stable):
+    """λ = 1/(1 + e^w). G = e^(-w). Modulus e^β - 1, approached as w → -∞.
+
+    >>> Softplus()(torch.tensor([0.0]))
+    tensor([0.5000])
+    """
+
+    name: ClassVar[str] = "softplus"
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return (-w).sigmoid()
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return torch.log1p(-eigenvalues) - eigenvalues.log()
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return -w.sigmoid() * (-w).sigmoid()
+
+    def distance(self, w: Tensor) -> Tensor:
+        return w.sigmoid()
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        return (-w).exp()
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Tanh(_Stable):
+    """λ = tanh(w). G = e^(2|w|), where table 1 prints e^(2w). Modulus e^(2β) - 1, approached as |w| → ∞.
+
+    >>> Tanh().gradient_scale(torch.tensor(-1.0)), Tanh().gradient_scale_published(torch.tensor(-1.0))
+    (tensor(7.3891), tensor(0.1353))
+    """
+
+    name: ClassVar[str] = "tanh"
+    rate: ClassVar[float] = 2.0
+    range: ClassVar[Interval] = Interval(-1.0, 1.0)
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return w.tanh()
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return eigenvalues.atanh()
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return w.cosh() ** -2
+
+    def distance(self, w: Tensor) -> Tensor:
+        return 2 * (-2 * w.abs()).sigmoid()
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        return (2 * w.abs()).exp()
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Best(_Discrete):
+    """λ = 1 - 1/(aw² + b), a > 0, b ≥ 1/2. G = 2a|w| where λ ≥ 0 (paper 004, section 3.3).
+
+    With b ≥ 1 λ stays in [0, 1) and the modulus is ``quadratic_modulus`` with c = b/a. With b < 1 (the
+    paper has 1/2) λ can be negative; there q = aw² + b < 1, the distance is (2q - 1)/q, and
+    G = 2a|w|/(2q - 1)²; the modulus is searched for. The inverse is the non-negative of the two weights.
+
+    >>> Best().inverse(torch.tensor([0.0, 0.9]))
+    tensor([0.0000, 3.0000])
+    >>> Best(b=0.5).is_stable
+    False
+    """
+
+    a: float = 1.0
+    b: float = 1.0
+    name: ClassVar[str] = "best"
+
+    def __post_init__(self) -> None:
+        require("a", self.a, Interval(0.0, math.inf))
+        require("b", self.b, Interval(0.5, math.inf, closed=(True, False)))
+
+    def _q(self, w: Tensor) -> Tensor:
+        return self.a * w * w + self.b
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return 1 - 1 / self._q(w)
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return ((1 / (1 - eigenvalues) - self.b) / self.a).clamp(min=0).sqrt()
+
+    @property
+    def range(self) -> Interval:
+        return Interval(1 - 1 / self.b, 1.0, closed=(True, False))
+
+    @property
+    def note(self) -> str:
+        if self.b >= 1:
+            return ""
+        if self.b > 0.5:
+            return f"b = {self.b} < 1: near w = 0 λ is negative, down to {1 - 1 / self.b:.6g}, and G > 2a|w|"
+        return "b = 0.5: λ(0) = -1 is on the stability boundary and G/|w| is unbounded near w = 0; use b >= 1"
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return 2 * self.a * w / self._q(w) ** 2
+
+    def distance(self, w: Tensor) -> Tensor:
+        q = self._q(w)
+        return (2 * q - 1).clamp(max=1) / q
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        return torch.where(w == 0, 0.0, 2 * self.a * w.abs() / (2 * self._q(w) - 1).clamp(max=1) ** 2)
+
+    @property
+    def is_stable(self) -> bool:
+        return self.b > 0.5
+
+    @property
+    def modulus_tolerance(self) -> float:
+        return 0.0 if self.b >= 1 else TOLERANCE
+
+    def _modulus(self, beta: float) -> float:
+        if self.b >= 1:
+            return quadratic_modulus(beta, self.b / self.a)
+        # Past |w| = √(b/a) the change only shrinks, as in the closed form.
+        reach = beta + 2 / math.sqrt(self.a)
+        return search(self, beta, (-reach, reach))
+
+    def _remedy(self, value: float) -> str:
+        return f"b <= {1 / (1 - value):.6g} reaches it" if -1 <= value < 1 else super()._remedy(value)
+
+
+MAPS = (Direct, Clip, Relu, Exp, Softplus, Tanh, Best)

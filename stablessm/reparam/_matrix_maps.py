@@ -1,0 +1,206 @@
+"""The matrix maps W = g(M) of paper 000, section 4.4 (equation 15), and one for general dense W."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.reparam import spectral
+from stablessm.reparam._continuous import Softplus
+from stablessm.reparam.interval import Interval, require
+from stablessm.reparam.spectral import skew_part, symmetric_part
+
+
+class MatrixMap(ABC):
+    """W = g(M) for real M of shape (..., m, m); W has the same shape and dtype."""
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def is_stable(self) -> bool:
+        """Whether every eigenvalue of g(M) has a negative real part, for every M."""
+
+    @abstractmethod
+    def __call__(self, M: Tensor) -> Tensor:
+        """The recurrent matrix g(M)."""
+
+    @abstractmethod
+    def inverse(self, W: Tensor) -> Tensor:
+        """An M with g(M) = W; raises an ArgumentError when there is none."""
+
+
+@final
+@dataclass(frozen=True)
+class Direct(MatrixMap):
+    """W = M. Not stable."""
+
+    name: ClassVar[str] = "direct"
+    is_stable: ClassVar[bool] = False
+
+    def __call__(self, M: Tensor) -> Tensor:
+        return M
+
+    def inverse(self, W: Tensor) -> Tensor:
+        return W
+
+
+@final
+@dataclass(frozen=True)
+class NegExp(MatrixMap):
+    """W = -e^S with S = (M + Mᵀ)/2: symmetric, all eigenvalues < 0.
+
+    In floating point an eigenvalue smaller than about eps ‖W‖ can lose its sign, as in any dense W.
+
+    >>> NegExp()(torch.zeros(2, 2))
+    tensor([[-1., -0.],
+            [-0., -1.]])
+    """
+
+    name: ClassVar[str] = "neg_exp"
+    is_stable: ClassVar[bool] = True
+
+    def __call__(self, M: Tensor) -> Tensor:
+        return -torch.linalg.matrix_exp(symmetric_part(M))
+
+    def inverse(self, W: Tensor) -> Tensor:
+        s, V = _negative_definite(W)
+        return (V * (-s).log()[..., None, :]) @ V.mT
+
+    def published(self, M: Tensor) -> Tensor:
+        """-e^M of M as it is: unstable once an eigenvalue μ of M has cos(Im μ) < 0."""
+        return -torch.linalg.matrix_exp(M)
+
+
+@final
+@dataclass(frozen=True)
+class NegSoftplus(MatrixMap):
+    """W = -log(I + e^S) with S = (M + Mᵀ)/2: symmetric, all eigenvalues < 0.
+
+    >>> NegSoftplus()(torch.zeros(1, 1))
+    tensor([[-0.6931]])
+    """
+
+    name: ClassVar[str] = "neg_softplus"
+    is_stable: ClassVar[bool] = True
+
+    def __call__(self, M: Tensor) -> Tensor:
+        return spectral.apply(symmetric_part(M), Softplus(), _softplus_difference)
+
+    def inverse(self, W: Tensor) -> Tensor:
+        s, V = _negative_definite(W)
+        return (V * Softplus().inverse(s)[..., None, :]) @ V.mT
+
+    def published(self, M: Tensor) -> Tensor:
+        """-log(I + e^M) of M as it is, complex: unstable once an eigenvalue μ of M has |1 + e^μ| < 1."""
+        mu, V = torch.linalg.eig(M)
+        return torch.linalg.solve(V, V * -torch.log(1 + mu.exp())[..., None, :], left=False)
+
+
+def _softplus_difference(x: Tensor, y: Tensor) -> Tensor:
+    """Divided difference of -log(1 + e^s); log1p keeps the digits a subtraction of close values loses."""
+    h = x - y
+    close = torch.log1p(y.sigmoid() * torch.expm1(h.clamp(-1, 1))) / h
+    far = (Softplus()(y) - Softplus()(x)) / h
+    return -torch.where(h == 0, y.sigmoid(), torch.where(h.abs() < 1, close, far))
+
+
+@final
+@dataclass(frozen=True)
+class Project(MatrixMap):
+    """W = (M - Mᵀ)/2 + min(S, -margin): M with the eigenvalues of its symmetric part S clipped.
+
+    It is the matrix nearest to M in Frobenius norm whose symmetric part is at most -margin, so that
+    Re λ ≤ -margin. Stable for a margin > 0; at 0 an eigenvalue can sit on the imaginary axis.
+
+    >>> Project()(torch.tensor([[1.0, 2.0], [-2.0, -3.0]]))
+    tensor([[ 0.,  2.],
+            [-2., -3.]])
+    """
+
+    margin: float = 0.0
+    name: ClassVar[str] = "project"
+
+    def __post_init__(self) -> None:
+        require("margin", self.margin, Interval(0.0, math.inf, closed=(True, False)))
+
+    @property
+    def is_stable(self) -> bool:
+        return self.margin > 0
+
+    def _clip(self, s: Tensor) -> Tensor:
+        return s.clamp(max=-self.margin)
+
+    def _difference(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.where(x == y, (x <= -self.margin).to(x.dtype), (self._clip(x) - self._clip(y)) / (x - y))
+
+    def __call__(self, M: Tensor) -> Tensor:
+        return skew_part(M) + spectral.apply(symmetric_part(M), self._clip, self._difference)
+
+    def inverse(self, W: Tensor) -> Tensor:
+        top = torch.linalg.eigvalsh(symmetric_part(W))[..., -1]
+        if bool((top > -self.margin + _slack(W)).any()):
+            raise _outside("W", 0.0 - self.margin, top)
+        return W
+
+
+@final
+@dataclass(frozen=True)
+class SkewMinusPSD(MatrixMap):
+    """W = A - Aᵀ - L Lᵀ - margin I, from A, the strict upper triangle of M, and L, the rest of it.
+
+    Every W with a symmetric part below -margin, once; its eigenvalues have Re λ ≤ -margin. This is the
+    general dense stable map.
+
+    >>> SkewMinusPSD(margin=0.5)(torch.tensor([[1.0, 3.0], [0.0, 2.0]]))
+    tensor([[-1.5000,  3.0000],
+            [-3.0000, -4.5000]])
+    """
+
+    margin: float = 1e-6
+    name: ClassVar[str] = "skew_minus_psd"
+    is_stable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require("margin", self.margin, Interval(0.0, math.inf))
+
+    def __call__(self, M: Tensor) -> Tensor:
+        A, L = M.triu(1), M.tril()
+        return A - A.mT - L @ L.mT - self._floor(M)
+
+    def inverse(self, W: Tensor) -> Tensor:
+        S = symmetric_part(W)
+        L, failed = torch.linalg.cholesky_ex(-S - self._floor(W))
+        if bool(failed.any()):
+            raise _outside("W", -self.margin, torch.linalg.eigvalsh(S)[..., -1])
+        return skew_part(W).triu(1) + L
+
+    def _floor(self, M: Tensor) -> Tensor:
+        return self.margin * torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
+
+
+def _slack(W: Tensor) -> float:
+    return 1e2 * torch.finfo(W.dtype).eps * float(W.abs().amax())
+
+
+def _negative_definite(W: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors of W, after making sure that it is symmetric and negative definite."""
+    if bool((skew_part(W).abs() > _slack(W)).any()):
+        raise ArgumentError(
+            "W", "a symmetric matrix (map 'skew_minus_psd' reaches the others)", "one that is not"
+        )
+    s, V = torch.linalg.eigh(symmetric_part(W))
+    if bool((s >= 0).any()):
+        raise _outside("W", 0.0, s[..., -1])
+    return s, V
+
+
+def _outside(argument: str, bound: float, top: Tensor) -> ArgumentError:
+    expected = f"a symmetric part with eigenvalues below {bound:.6g}"
+    return ArgumentError(argument, expected, f"{float(top.max()):.6g}")

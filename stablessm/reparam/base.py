@@ -1,0 +1,164 @@
+"""What every reparameterization can do, and how it does it unless it knows a better way."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar, overload
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm._typing import Time
+from stablessm.reparam import modulus
+from stablessm.reparam.interval import Interval
+
+
+class Reparameterization(ABC):
+    """An elementwise map λ = f(w) from trainable weights to eigenvalues (paper 004, section 3.2).
+
+    Every method takes a real tensor of any shape and returns one of the same shape and dtype. A map of your
+    own sets ``name`` and ``time`` and writes ``__call__`` and ``inverse``; the rest has defaults, which a
+    map overrides where it knows a closed form (``derivative``, ``distance``, ``gradient_scale``,
+    ``is_stable``, ``range``, ``_modulus`` together with ``modulus_tolerance``). Make it a frozen dataclass
+    and its options print, compare and copy.
+
+    >>> class Cosh(Reparameterization):
+    ...     name, time = "cosh", "continuous"
+    ...     def __call__(self, w):
+    ...         return -w.cosh()
+    ...     def inverse(self, eigenvalues):
+    ...         return (-eigenvalues).acosh()
+    >>> f = Cosh()
+    >>> f.is_stable, round(f.stability_modulus(0.5), 6)
+    (True, 0.648721)
+    """
+
+    name: ClassVar[str]
+    time: ClassVar[Time]
+
+    search_interval: ClassVar[tuple[float, float]] = (-10.0, 10.0)
+    """The weights a bounded search looks at. In discrete time 1 - |λ| must still be resolved at its ends:
+    a map that saturates faster than tanh overrides ``distance`` or narrows this."""
+
+    @abstractmethod
+    def __call__(self, w: Tensor) -> Tensor:
+        """The eigenvalue f(w)."""
+
+    @abstractmethod
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        """A weight w with f(w) = λ; raises an ArgumentError when λ is outside the range."""
+
+    @property
+    def range(self) -> Interval:
+        """The eigenvalues f can reach, as (low, high); the whole line if the map does not say."""
+        return Interval(-math.inf, math.inf)
+
+    @property
+    def note(self) -> str:
+        """What a user of this map with these options should know; empty if nothing."""
+        return ""
+
+    def derivative(self, w: Tensor) -> Tensor:
+        """f'(w), outside the autograd graph unless the map has a closed form."""
+        with torch.enable_grad():
+            leaf = w.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self(leaf).sum(), leaf)
+        return slope
+
+    def distance(self, w: Tensor) -> Tensor:
+        """How far λ is inside the stable region: -λ in continuous time, 1 - |λ| in discrete time."""
+        return -self(w) if self.time == "continuous" else 1 - self(w).abs()
+
+    def gradient_scale(self, w: Tensor) -> Tensor:
+        """G(w) = |f'(w)| / distance(w)², and 0 where f' = 0: how large the loss gradient in w can be.
+
+        Continuous time: |f'| / f², equation 12 of paper 004. Discrete time: |f'| / (1 - |f|)², because the
+        sum in equation 91 runs over k|λ|^(k-1). It bounds the gradient where λ is stable; elsewhere it is
+        only a formula.
+        """
+        slope = self.derivative(w).abs()
+        return torch.where(slope == 0, 0.0, slope / self.distance(w) ** 2)
+
+    def gradient_scale_published(self, w: Tensor) -> Tensor:
+        """G as paper 004 prints it: |f'| / (1 - f)² in discrete time (equation 93), too small for λ < 0."""
+        ours = self.gradient_scale(w)
+        if self.time == "continuous":
+            return ours
+        lam = self(w)
+        return torch.where(lam < 0, self.derivative(w).abs() / (1 - lam) ** 2, ours)
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the stability modulus is finite (definition 3.2 of paper 004).
+
+        The default looks at ``search_interval``: stable if every λ there is, and if the modulus at β = 1
+        at most doubles from the middle half of the interval to all of it.
+        """
+        low, high = self.search_interval
+        if bool((self.distance(modulus.grid(low, high)) <= 0).any()):
+            return False
+        quarter = (high - low) / 4
+        half = modulus.search(self, 1.0, (low + quarter, high - quarter))
+        return modulus.search(self, 1.0, (low, high)) <= 2 * half
+
+    @property
+    def modulus_tolerance(self) -> float:
+        """Relative tolerance of ``stability_modulus``: 0 for a closed form.
+
+        A search keeps it for β ≥ 1e-8, and knows nothing outside ``search_interval``.
+        """
+        return modulus.TOLERANCE
+
+    @overload
+    def stability_modulus(self, beta: float) -> float: ...
+    @overload
+    def stability_modulus(self, beta: Tensor) -> Tensor: ...
+    def stability_modulus(self, beta: float | Tensor) -> float | Tensor:
+        """The smallest g(β) of definition 3.2: how much an error β in w can change what a mode remembers.
+
+        Continuous time (equation 9 of paper 004), where the integral is |1/f(w̃) - 1/f(w)|::
+
+            g(β) = sup_w |f(w)| sup_{|w̃-w| ≤ β} ∫ |e^(f(w̃)t) - e^(f(w)t)| dt
+                 = sup_w sup_{|w̃-w| ≤ β} |f(w)/f(w̃) - 1|
+
+        Discrete time (our analogue; the paper has none)::
+
+            g(β) = sup_w (1 - |f(w)|) sup_{|w̃-w| ≤ β} Σ_k |f(w̃)^k - f(w)^k|
+
+        g(0) = 0, and g is infinite for every β > 0 if the map is not stable.
+        """
+        if isinstance(beta, Tensor):
+            values = [self.stability_modulus(float(b)) for b in beta.flatten()]
+            return torch.tensor(values, dtype=beta.dtype, device=beta.device).reshape(beta.shape)
+        if not 0 <= beta < math.inf:
+            raise ArgumentError("beta", "a finite radius >= 0", beta)
+        if beta == 0:
+            return 0.0
+        if not self.is_stable:
+            return math.inf
+        return self._modulus(beta)
+
+    def _modulus(self, beta: float) -> float:
+        """``stability_modulus`` of a stable map at β > 0; by default a search over ``search_interval``."""
+        return modulus.search(self, beta, self.search_interval)
+
+    def _require_in_range(self, eigenvalues: Tensor) -> None:
+        if not eigenvalues.is_floating_point():
+            raise ArgumentError("eigenvalues", "a real floating-point tensor", eigenvalues.dtype)
+        outside = eigenvalues[~self.range.holds(eigenvalues)]
+        if outside.numel():
+            worst = float(outside[0])
+            raise ArgumentError(
+                "eigenvalues", f"values in {self.range} ({self._remedy(worst)})", f"{worst:.9g}"
+            )
+
+    def _remedy(self, value: float) -> str:
+        if self.time == "continuous":
+            return "map 'exp' reaches every value < 0" if value < 0 else "stable means λ < 0"
+        return "map 'tanh' reaches every value in (-1, 1)" if abs(value) < 1 else "stable means |λ| < 1"
+
+    def __repr__(self) -> str:
+        options = "".join(f"{key}={value!r}, " for key, value in vars(self).items())
+        return f"{self.name}({options}time={self.time!r})"

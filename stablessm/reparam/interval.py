@@ -1,0 +1,54 @@
+"""An interval of real numbers that knows which of its ends belong to it."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+
+
+@final
+class Interval(tuple[float, float]):
+    """The pair (low, high), with ``closed`` saying which ends belong to the interval.
+
+    >>> low, high = Interval(-2.0, 0.0, closed=(True, False))
+    >>> print(Interval(-2.0, 0.0, closed=(True, False)))
+    [-2, 0)
+    """
+
+    closed: tuple[bool, bool]
+
+    def __new__(cls, low: float, high: float, *, closed: tuple[bool, bool] = (False, False)) -> Interval:
+        """Both ends are open unless ``closed`` says otherwise."""
+        self = super().__new__(cls, (low, high))
+        self.closed = closed
+        return self
+
+    def __getnewargs__(self) -> tuple[float, float]:
+        return self[0], self[1]
+
+    def __str__(self) -> str:
+        left, right = "[" if self.closed[0] else "(", "]" if self.closed[1] else ")"
+        return f"{left}{self[0]:.6g}, {self[1]:.6g}{right}"
+
+    def holds(self, x: Tensor) -> Tensor:
+        """Which elements of x lie inside; a closed end forgives a few roundings of x's dtype.
+
+        >>> Interval(0.0, 1.0, closed=(True, False)).holds(torch.tensor([0.0, 0.5, 1.0]))
+        tensor([ True,  True, False])
+        """
+        (low, high), (with_low, with_high) = self, self.closed
+        eps = 4 * torch.finfo(x.dtype).eps
+        above = x >= low - eps * max(1.0, abs(low)) if with_low else x > low
+        below = x <= high + eps * max(1.0, abs(high)) if with_high else x < high
+        return above & below
+
+
+def require(argument: str, value: float, allowed: Interval) -> None:
+    """Raise an ArgumentError naming the argument unless the value lies in the allowed interval."""
+    (low, high), (with_low, with_high) = allowed, allowed.closed
+    if not ((value >= low if with_low else value > low) and (value <= high if with_high else value < high)):
+        raise ArgumentError(argument, f"a number in {allowed}", value)

@@ -1,0 +1,37 @@
+"""The table of matrix maps: from a trainable square matrix to a stable recurrent matrix."""
+
+from __future__ import annotations
+
+from stablessm._errors import ArgumentError
+from stablessm.reparam._matrix_maps import Direct, MatrixMap, NegExp, NegSoftplus, Project, SkewMinusPSD
+from stablessm.reparam.registry import build
+
+__all__ = ["MatrixMap", "get", "names"]
+
+_MAPS: dict[str, type[MatrixMap]] = {
+    cls.name: cls for cls in (Direct, NegExp, NegSoftplus, Project, SkewMinusPSD)
+}
+
+
+def get(name: str | MatrixMap, **options: float) -> MatrixMap:
+    """The matrix map of that name; one already built is returned as it is.
+
+    >>> get("project", margin=0.1)
+    Project(margin=0.1)
+    """
+    if isinstance(name, MatrixMap):
+        if options:
+            raise ArgumentError(next(iter(options)), "no options beside a map already built", name)
+        return name
+    if name not in _MAPS:
+        raise ArgumentError("map", f"one of {', '.join(_MAPS)}", repr(name))
+    return build(_MAPS[name], f"matrix map {name!r}", options)
+
+
+def names() -> tuple[str, ...]:
+    """The names ``get`` knows.
+
+    >>> names()
+    ('direct', 'neg_exp', 'neg_softplus', 'project', 'skew_minus_psd')
+    """
+    return tuple(_MAPS)

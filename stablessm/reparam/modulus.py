@@ -1,0 +1,93 @@
+"""The stability modulus: the two closed forms that recur, and a bounded search for every other map."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from stablessm.reparam.base import Reparameterization
+
+TOLERANCE = 1e-6
+"""Relative tolerance the search reaches on maps that vary on scales above a millionth of the interval."""
+
+_STARTS, _ROUNDS, _SHRINK = 8, 40, 0.5
+
+
+def exp_modulus(rate: float) -> float:
+    """e^rate - 1, infinite instead of an OverflowError.
+
+    >>> exp_modulus(1000.0)
+    inf
+    """
+    return math.expm1(rate) if rate < 709 else math.inf
+
+
+def quadratic_modulus(beta: float, c: float) -> float:
+    """β (β + √(β² + 4c)) / (2c): the modulus of any map at distance 1/(aw² + b) from the boundary, c = b/a.
+
+    The supremum of (a(w+β)² + b)/(aw² + b) - 1 sits at w = (√(β² + 4c) - β)/2. Equation 75 of paper 004
+    prints a bound that still depends on w.
+
+    >>> quadratic_modulus(1.0, 0.5)                                # (1 + √3)
+    2.732050807568877
+    """
+    return beta * (beta + math.sqrt(beta * beta + 4 * c)) / (2 * c)
+
+
+def relative_change(map: Reparameterization, w: Tensor, w_tilde: Tensor) -> Tensor:
+    """The quantity whose supremum is the stability modulus, for each pair (w, w̃), broadcast.
+
+    With d the distance to the stability boundary it is |d(w)/d(w̃) - 1|. In discrete time that is the sum
+    (1 - |λ|) Σ_k |λ̃^k - λ^k| for eigenvalues of one sign; for opposite signs the even powers subtract, the
+    odd ones add, and the sum is (|λ| + |λ̃|) / ((1 - max) (1 + min)), max and min taken of |λ| and |λ̃|. It
+    is infinite where only w̃ is unstable, and 0 where w is: definition 3.2 perturbs stable models.
+    """
+    lam, lam_tilde = map(w), map(w_tilde)
+    d, d_tilde = map.distance(w), map.distance(w_tilde)
+    size, size_tilde = lam.abs(), lam_tilde.abs()
+    crossing = (size + size_tilde) / (torch.minimum(d, d_tilde) * (1 + torch.minimum(size, size_tilde)))
+    change = torch.where(lam.sign() * lam_tilde.sign() < 0, d * crossing, (d - d_tilde).abs() / d_tilde)
+    return torch.where(d <= 0, 0.0, torch.where(d_tilde <= 0, torch.inf, change))
+
+
+def grid(low: float, high: float) -> Tensor:
+    """About 400 float64 points of [low, high], half of them evenly, half logarithmically close to 0."""
+    fine = torch.logspace(-6, 0, 100, dtype=torch.float64)
+    points = torch.cat([torch.linspace(low, high, 201, dtype=torch.float64), low * fine, high * fine])
+    return points.clamp(low, high).unique()
+
+
+def search(map: Reparameterization, beta: float, interval: tuple[float, float]) -> float:
+    """The supremum of ``relative_change`` over pairs in the interval with |w̃ - w| ≤ β.
+
+    A grid first, then zooming in on its best pairs: a lower bound of the supremum over all weights.
+
+    >>> from stablessm.reparam import get
+    >>> round(search(get("exp"), 1.0, (-5.0, 5.0)), 6)                  # e - 1
+    1.718282
+    """
+    low, high = interval
+
+    def evaluate(w: Tensor, w_tilde: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # Clamping, not masking: the supremum mostly sits on |w̃ - w| = β, so every grid must have such pairs.
+        w, w_tilde = torch.broadcast_tensors(w.clamp(low, high), w_tilde)
+        w_tilde = w_tilde.clamp((w - beta).clamp(min=low), (w + beta).clamp(max=high)).flatten(-2)
+        return relative_change(map, w.flatten(-2), w_tilde), w.flatten(-2), w_tilde
+
+    points = grid(low, high)
+    value, w, w_tilde = evaluate(points[:, None], points[None, :])
+    best = value.topk(_STARTS)
+    w, w_tilde = w[best.indices], w_tilde[best.indices]
+    step = (high - low) / 200 * torch.linspace(-1, 1, 9, dtype=torch.float64)
+    for _ in range(_ROUNDS):
+        value, near, near_tilde = evaluate(
+            w[:, None, None] + step[:, None], w_tilde[:, None, None] + step[None, :]
+        )
+        index = value.argmax(-1, keepdim=True)
+        w, w_tilde = near.gather(-1, index)[:, 0], near_tilde.gather(-1, index)[:, 0]
+        step = step * _SHRINK
+    return float(max(best.values.max(), value.max()))

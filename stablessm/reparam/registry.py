@@ -1,0 +1,70 @@
+"""The table of scalar maps: names in, maps out, and how to add one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TypeVar, get_args
+
+from stablessm._errors import ArgumentError
+from stablessm._typing import Time
+from stablessm.reparam import _continuous, _discrete
+from stablessm.reparam.base import Reparameterization
+
+_T = TypeVar("_T")
+
+_factories: dict[tuple[Time, str], Callable[..., Reparameterization]] = {
+    (cls.time, cls.name): cls for cls in (*_continuous.MAPS, *_discrete.MAPS)
+}
+
+
+def get(name: str | Reparameterization, time: Time = "continuous", **options: float) -> Reparameterization:
+    """The map of that name; a map already built is checked and returned as it is.
+
+    >>> get("best", time="discrete", b=2.0)
+    best(a=1.0, b=2.0, time='discrete')
+    >>> get("exp", a=1.0)
+    Traceback (most recent call last):
+    ...
+    stablessm._errors.ArgumentError: a: expected no options for map 'exp' (continuous), got 1.0
+    """
+    known = names(time)
+    if isinstance(name, Reparameterization):
+        if name.time != time:
+            raise ArgumentError("map", f"a {time}-time map", name)
+        if options:
+            raise ArgumentError(next(iter(options)), "no options beside a map already built", name)
+        return name
+    if name not in known:
+        raise ArgumentError("map", f"one of {', '.join(known)} ({time})", repr(name))
+    return build(_factories[time, name], f"map {name!r} ({time})", options)
+
+
+def names(time: Time = "continuous") -> tuple[str, ...]:
+    """The names ``get`` knows for that kind of time.
+
+    >>> names("discrete")
+    ('direct', 'clip', 'relu', 'exp', 'softplus', 'tanh', 'best')
+    """
+    if time not in get_args(Time):
+        raise ArgumentError("time", " or ".join(map(repr, get_args(Time))), repr(time))
+    return tuple(name for kind, name in _factories if kind == time)
+
+
+def register(
+    name: str, factory: Callable[..., Reparameterization], *, time: Time, overwrite: bool = False
+) -> None:
+    """Let ``get(name, time, **options)`` return ``factory(**options)``, usually a class of yours."""
+    if name in names(time) and not overwrite:
+        raise ArgumentError("name", f"a new {time} name (or overwrite=True)", repr(name))
+    _factories[time, name] = factory
+
+
+def build(factory: Callable[..., _T], what: str, options: Mapping[str, float]) -> _T:
+    """factory(**options), after naming any option it does not take."""
+    parameters = inspect.signature(factory).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        for option in options.keys() - parameters.keys():
+            allowed = f"one of the options {', '.join(parameters)}" if parameters else "no options"
+            raise ArgumentError(option, f"{allowed} for {what}", options[option])
+    return factory(**options)

@@ -1,0 +1,56 @@
+"""Functions of a symmetric matrix through its eigenvalues, with gradients that survive repeated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def symmetric_part(M: Tensor) -> Tensor:
+    """(M + Mᵀ)/2 of (..., m, m)."""
+    return (M + M.mT) / 2
+
+
+def skew_part(M: Tensor) -> Tensor:
+    """(M - Mᵀ)/2 of (..., m, m)."""
+    return (M - M.mT) / 2
+
+
+def apply(
+    S: Tensor, value: Callable[[Tensor], Tensor], difference: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """V φ(s) Vᵀ for the symmetric S = V s Vᵀ, shape (..., m, m).
+
+    ``value`` is φ, and ``difference(x, y)`` its divided difference (φ(x) - φ(y))/(x - y), or φ'(x) at
+    x = y. The gradient is the Daleckii-Krein formula V (D ∘ (Vᵀ G V)) Vᵀ with D the divided differences of
+    the eigenvalues. It has no 1/(s_i - s_j), which makes the gradient of ``torch.linalg.eigh`` NaN at
+    repeated eigenvalues.
+
+    >>> S = torch.zeros(2, 2, requires_grad=True)
+    >>> apply(S, torch.square, torch.add).sum().backward()
+    >>> S.grad
+    tensor([[0., 0.],
+            [0., 0.]])
+    """
+    return _Spectral.apply(S, value, difference)
+
+
+class _Spectral(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, S: Tensor, value: Callable[[Tensor], Tensor], difference: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        s, V = torch.linalg.eigh(S)
+        ctx.save_for_backward(s, V)
+        ctx.difference = difference
+        return symmetric_part((V * value(s)[..., None, :]) @ V.mT)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None, None]:
+        s, V = ctx.saved_tensors
+        D = ctx.difference(s[..., :, None], s[..., None, :])
+        return V @ (D * (V.mT @ symmetric_part(grad[0]) @ V)) @ V.mT, None, None

@@ -1,0 +1,18 @@
+"""h[t] = a[t] h[t-1] + x[t]: one operation, several backends, the same numbers."""
+
+from stablessm.scan.backends import NAMES, resolve, why_not
+from stablessm.scan.fft import causal_convolution, fft_scan
+from stablessm.scan.linear import linear_scan
+from stablessm.scan.vandermonde import accumulate, evaluate, powers
+
+__all__ = [
+    "NAMES",
+    "accumulate",
+    "causal_convolution",
+    "evaluate",
+    "fft_scan",
+    "linear_scan",
+    "powers",
+    "resolve",
+    "why_not",
+]

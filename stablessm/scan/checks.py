@@ -1,0 +1,56 @@
+"""The scan's arguments, checked before any backend sees them: every backend raises the same errors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+
+LOW_PRECISION = (torch.float16, torch.bfloat16)
+DTYPES = (*LOW_PRECISION, torch.float32, torch.float64, torch.complex64, torch.complex128)
+
+
+def check_arguments(decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None) -> None:
+    """Ranks, sizes, dtypes and devices that go together."""
+    for name, tensor in (("drive", drive), ("decay", decay), ("initial", initial)):
+        if tensor is None:
+            continue
+        if tensor.dtype not in DTYPES:
+            raise ArgumentError(name, "a floating point or complex dtype", tensor.dtype)
+        if tensor.device != drive.device:
+            raise ArgumentError(name, f"a tensor on {drive.device} (as drive)", tensor.device)
+        if tensor.is_complex() and not drive.is_complex():
+            raise ArgumentError(
+                name, f"a real dtype, because the states have drive's dtype {drive.dtype}", tensor.dtype
+            )
+    if drive.dim() != 3:
+        raise ArgumentError("drive", "3 dimensions (batch, time, channel)", f"shape {tuple(drive.shape)}")
+    batch, steps, channels = drive.shape
+    allowed = {1: (channels,), 2: (steps, channels), 3: (batch, steps, channels)}
+    if decay.shape != allowed.get(decay.dim()):
+        expected = " or ".join(str(shape) for shape in allowed.values())
+        raise ArgumentError("decay", f"shape {expected} to go with drive", f"shape {tuple(decay.shape)}")
+    if initial is not None and initial.shape != (batch, channels):
+        raise ArgumentError("initial", f"shape {(batch, channels)} (batch, channel)", f"shape {tuple(initial.shape)}")
+    check_reset(reset, batch, steps)
+    if reset is not None and reset.device != drive.device:
+        raise ArgumentError("reset", f"a tensor on {drive.device} (as drive)", reset.device)
+
+
+def check_reset(reset: Tensor | None, batch: int, steps: int) -> None:
+    """Bool, (T,) or (B, T)."""
+    if reset is None:
+        return
+    if reset.dtype != torch.bool:
+        raise ArgumentError("reset", "dtype torch.bool", reset.dtype)
+    if reset.shape not in ((steps,), (batch, steps)):
+        raise ArgumentError("reset", f"shape {(steps,)} or {(batch, steps)}", f"shape {tuple(reset.shape)}")
+
+
+def check_all_finite(**tensors: Tensor | None) -> None:
+    """No NaN and no infinity."""
+    for name, tensor in tensors.items():
+        if tensor is not None and not bool(torch.isfinite(tensor).all()):
+            where = (~torch.isfinite(tensor)).nonzero()[0].tolist()
+            raise ArgumentError(name, "finite values", f"{tensor[tuple(where)].item()} at index {tuple(where)}")

@@ -1,0 +1,46 @@
+"""Convolution by FFT: the other way to run a recurrence whose decay does not change with time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stablessm.scan.vandermonde import powers
+
+
+def causal_convolution(signal: Tensor, kernel: Tensor) -> Tensor:
+    """y[b, t, c] = Σ_{s ≤ t} kernel[t-s, c] · signal[b, s, c]  (paper 002, below eq. 4).
+
+    Args:
+        signal: (B, T, C), real or complex.
+        kernel: (T, C).
+
+    >>> kernel = torch.tensor([[1.0], [2.0], [4.0]])
+    >>> causal_convolution(torch.ones(1, 3, 1), kernel).flatten().round(decimals=4).tolist()
+    [1.0, 3.0, 7.0]
+    """
+    steps = signal.shape[1]
+    if not steps:
+        return signal.clone()
+    size = _fast_length(2 * steps - 1)
+    if signal.is_complex() or kernel.is_complex():
+        spectrum = torch.fft.fft(signal, size, dim=1) * torch.fft.fft(kernel, size, dim=0)
+        return torch.fft.ifft(spectrum, size, dim=1)[:, :steps]
+    spectrum = torch.fft.rfft(signal, size, dim=1) * torch.fft.rfft(kernel, size, dim=0)
+    return torch.fft.irfft(spectrum, size, dim=1)[:, :steps]
+
+
+def fft_scan(decay: Tensor, drive: Tensor, initial: Tensor | None = None) -> Tensor:
+    """The states of :func:`stablessm.linear_scan` for a decay (C,) that is constant in time.
+
+    >>> fft_scan(torch.tensor([0.5]), torch.ones(1, 3, 1)).flatten().round(decimals=4).tolist()
+    [1.0, 1.5, 1.75]
+    """
+    response = powers(decay.to(drive.dtype), drive.shape[1] + 1)
+    states = causal_convolution(drive, response[:-1])
+    return states if initial is None else states + response[1:] * initial[:, None]
+
+
+def _fast_length(least: int) -> int:
+    """The smallest number from ``least`` up with few small factors, where FFTs are fast."""
+    return min(odd << max(0, (-(-least // odd) - 1).bit_length()) for odd in (1, 3, 5, 9, 15))

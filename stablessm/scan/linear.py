@@ -1,0 +1,60 @@
+"""The public scan: checks its arguments, brings them into one form, and calls the operator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stablessm.scan import backends, reference_backend
+from stablessm.scan.checks import LOW_PRECISION, check_all_finite, check_arguments
+from stablessm.scan.op import scan
+
+
+def linear_scan(
+    decay: Tensor,
+    drive: Tensor,
+    initial: Tensor | None = None,
+    *,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+    backend: str = "auto",
+    check_finite: bool = False,
+) -> Tensor:
+    """All states of the linear recurrence h[t] = decay[t] · h[t-1] + drive[t].
+
+    This is the discrete recurrence of every layer here (paper 002 eq. 1, paper 003 eq. 2).
+
+    Args:
+        decay: (C,), (T, C) or (B, T, C), real or complex.
+        drive: (B, T, C). The states have its shape, dtype and device.
+        initial: (B, C), the state before the first step; zeros by default.
+        reset: (T,) or (B, T), bool. True restarts the recurrence: nothing is carried *into* that step.
+        reverse: walk from the last step to the first, h[t] = decay[t] · h[t+1] + drive[t]; ``initial`` then stands
+            behind the last step.
+        backend: ``auto`` (by device), or one of :data:`stablessm.scan.NAMES`. ``stablessm.scan.resolve`` tells the
+            choice without running it.
+        check_finite: raise if an argument holds NaN or infinity (costs a pass over the data).
+
+    float16 and bfloat16 are accumulated in float32; under autocast the scan runs in float32, as ``cumsum`` does.
+    Gradients reach decay, drive and initial; the same input gives the same bits.
+
+    >>> linear_scan(torch.tensor([0.5]), torch.ones(1, 4, 1)).flatten().tolist()
+    [1.0, 1.5, 1.75, 1.875]
+    """
+    check_arguments(decay, drive, initial, reset)
+    if check_finite:
+        check_all_finite(decay=decay, drive=drive, initial=initial)
+    name = backends.resolve(backend, drive.device)
+    if torch.is_autocast_enabled(drive.device.type) and drive.dtype in LOW_PRECISION:
+        drive = drive.float()
+    batch, steps, channels = drive.shape
+    decay = decay.reshape((1,) * (3 - decay.dim()) + decay.shape)
+    wide = torch.promote_types(drive.dtype, torch.float32)
+    decay = decay.to(wide)  # a decay next to 1 would not survive rounding to a short dtype
+    if initial is not None:
+        initial = initial.to(wide)
+    if reset is not None:
+        reset = reset.expand(batch, steps)
+    if name == "reference":
+        return reference_backend.forward(decay, drive, initial, reset, reverse)
+    return scan(decay, drive, initial, reset, reverse, name)

@@ -1,0 +1,104 @@
+"""The CPU backend: hands PyTorch tensors to the kernels of :mod:`.numba_kernels`."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from stablessm.scan import threads
+from stablessm.scan.numba_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, TILE_BYTES, VECTOR_BYTES, Spec, compile_kernel
+
+STREAM_BYTES = 8 << 20
+"""States past this size bypass the cache: they would not stay in it anyway."""
+SERIAL_BYTES = 64 << 10
+"""States below this size are computed faster than a second thread wakes up."""
+
+
+def forward(decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool) -> Tensor:
+    """All states; shapes as in :func:`stablessm.scan.op.scan_op`."""
+    dtype = _compute_dtype(drive)
+    states = torch.empty(drive.shape, dtype=dtype)
+    if not states.numel():
+        return states.to(drive.dtype)
+    if initial is None:
+        initial = torch.zeros(1, drive.shape[-1], dtype=dtype)
+    arrays = {"decay": decay, "drive": drive, "initial": initial, "states": states}
+    _run(FORWARD_FIELDS, {name: _rows(array, dtype) for name, array in arrays.items()}, states, reset, reverse)
+    return states.to(drive.dtype)
+
+
+def backward(
+    grad: Tensor, decay: Tensor, states: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of decay (in its own shape), drive and initial."""
+    dtype = _compute_dtype(states)
+    batch, steps, channels = states.shape
+    d_drive = torch.empty(states.shape, dtype=dtype)
+    d_initial = torch.zeros(batch, channels, dtype=dtype)
+    per_step = decay.shape[1] > 1
+    d_decay = torch.empty(batch, steps if per_step else 1, channels, dtype=dtype)
+    if not states.numel():
+        return torch.zeros_like(decay), d_drive.to(states.dtype), d_initial.to(states.dtype)
+    if initial is None:
+        initial = torch.zeros(1, channels, dtype=dtype)
+    arrays = {
+        "decay": decay, "grad": grad, "initial": initial, "states": states,
+        "d_drive": d_drive, "d_decay": d_decay, "d_initial": d_initial,
+    }  # fmt: skip
+    _run(BACKWARD_FIELDS, {name: _rows(array, dtype) for name, array in arrays.items()}, states, reset, reverse)
+    reduced = d_decay if decay.shape[0] == batch else d_decay.sum(0, keepdim=True)
+    return reduced.to(decay.dtype), d_drive.to(states.dtype), d_initial.to(states.dtype)
+
+
+def _compute_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
+
+
+def _rows(array: Tensor, dtype: torch.dtype) -> Tensor:
+    """The array as (batch, time, scalar) or (batch, scalar), in the kernel's dtype, scalars of a row adjacent."""
+    array = array.to(dtype).resolve_conj().resolve_neg()
+    if array.stride(-1) != 1 and array.shape[-1] > 1:
+        array = array.contiguous()
+    return torch.view_as_real(array).flatten(-2) if array.is_complex() else array
+
+
+def _run(
+    names: tuple[str, ...], arrays: dict[str, Tensor], states: Tensor, reset: Tensor | None, reverse: bool
+) -> None:
+    batch, steps, _ = states.shape
+    scalars = arrays["states"].shape[-1]
+    if reset is not None:
+        arrays["reset"] = reset.to(torch.uint8)
+    values = dict.fromkeys(names, 0) | {"steps": steps, "channels": scalars}
+    aligned = True
+    for name, array in arrays.items():
+        size = array.element_size()
+        batch_stride = 0 if array.shape[0] == 1 else array.stride(0) * size
+        start = array.data_ptr()
+        aligned &= (start | batch_stride) % VECTOR_BYTES == 0
+        if f"{name}_time" in values:
+            time_stride = 0 if array.shape[1] == 1 else array.stride(1) * size
+            aligned &= time_stride % VECTOR_BYTES == 0
+            if reverse:
+                start, time_stride = start + (steps - 1) * time_stride, -time_stride
+            values[f"{name}_time"] = time_stride
+        values[name], values[f"{name}_batch"] = start, batch_stride
+    size = states.numel() * states.element_size()
+    kernel = compile_kernel(
+        Spec(
+            backward=names is BACKWARD_FIELDS,
+            double=arrays["states"].dtype == torch.float64,
+            complex=states.is_complex(),
+            per_step=arrays["decay"].shape[1] > 1,
+            reset=reset is not None,
+            stream=aligned and size >= STREAM_BYTES,
+        )
+    )
+    fields = (ctypes.c_int64 * len(names))(*values.values())
+    address = ctypes.addressof(fields)
+    tiles = batch * -(-scalars * arrays["states"].element_size() // TILE_BYTES)
+    threads.in_ranges(
+        lambda first, last: kernel(address, first, last), tiles, threads=1 if size < SERIAL_BYTES else None
+    )

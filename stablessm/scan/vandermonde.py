@@ -1,0 +1,65 @@
+"""Powers of a decay over a whole range of times, without the error of repeated multiplication.
+
+float32 powers by repeated products are off by T·1e-7; here they are made in double precision and rounded once.
+Sums over states are split in two levels (t = j L + s), so that no (T, states) array is ever formed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def powers(decay: Tensor, length: int) -> Tensor:
+    """decay**t for t = 0 … length-1, in the shape (length, *decay.shape), by doubling.
+
+    >>> powers(torch.tensor([2.0]), 5).flatten().tolist()
+    [1.0, 2.0, 4.0, 8.0, 16.0]
+    """
+    square = decay.to(torch.promote_types(decay.dtype, torch.float64))[None]
+    result = torch.ones_like(square)
+    while len(result) < length:
+        result = torch.cat([result, result * square])
+        square = square * square
+    return result[:length].to(decay.dtype)
+
+
+def evaluate(weights: Tensor, decay: Tensor, length: int) -> Tensor:
+    """Σ_n weights[…, n] · decay[…, n]**t for t = 0 … length-1: the shape (…, length).
+
+    >>> evaluate(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 2.0]), 4).tolist()
+    [2.0, 3.0, 5.0, 9.0]
+    """
+    inner, outer = _levels(length)
+    fine, coarse = _two_levels(decay, inner, outer)
+    return ((weights.unsqueeze(-2) * coarse) @ fine.mT).flatten(-2)[..., :length]
+
+
+def accumulate(signal: Tensor, decay: Tensor) -> Tensor:
+    """Σ_t decay[…, n]**(T-1-t) · signal[…, t]: the state a signal (…, T) leaves behind, in the shape (…, N).
+
+    The transpose of :func:`evaluate`, with time reversed.
+
+    >>> accumulate(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0])).tolist()
+    [6.0, 11.0]
+    """
+    length = signal.shape[-1]
+    inner, outer = _levels(length)
+    signal = torch.nn.functional.pad(signal.to(decay.dtype).flip(-1), (0, inner * outer - length))
+    blocks = signal.unflatten(-1, (outer, inner))
+    fine, coarse = _two_levels(decay, inner, outer)
+    return ((blocks @ fine) * coarse).sum(-2)
+
+
+def _levels(length: int) -> tuple[int, int]:
+    inner = max(1, math.isqrt(length))
+    return inner, max(1, -(-length // inner))
+
+
+def _two_levels(decay: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
+    """decay**s for s < inner and decay**(j inner) for j < outer, each (…, time, N)."""
+    exact = decay.to(torch.promote_types(decay.dtype, torch.float64))  # the jump is raised to powers again
+    jump = powers(exact, inner + 1)[-1]
+    return powers(decay, inner).movedim(0, -2), powers(jump, outer).to(decay.dtype).movedim(0, -2)

@@ -1,0 +1,170 @@
+"""Every registered map passes the contract, and wrong maps fail it for the right reason."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stablessm.reparam import ContractError, Reparameterization, check, get, names
+
+OPTIONS = {
+    "clip": [{"margin": 0.05}, {"margin": 0.8}],
+    "best": [{"a": 0.2, "b": 0.9}, {"a": 3.0, "b": 2.0}, {"b": 0.5}],
+}
+CASES = [
+    get(name, time, **options)
+    for time in ("continuous", "discrete")
+    for name in names(time)
+    for options in [{}, *OPTIONS.get(name, [])]
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("f", CASES, ids=repr)
+def test_built_in_maps(f, dtype):
+    check(f, dtype=dtype)
+
+
+@settings(max_examples=15, deadline=None)
+@given(a=st.floats(0.01, 100), b=st.floats(0.01, 100), margin=st.floats(1e-3, 0.99))
+def test_built_in_maps_with_any_options(a, b, margin):
+    check(get("best", a=a, b=b))
+    check(get("best", "discrete", a=a, b=b + 1))
+    check(get("clip", margin=margin))
+    check(get("clip", "discrete", margin=margin))
+
+
+@pytest.mark.parametrize("f", CASES, ids=repr)
+@settings(max_examples=30, deadline=None)
+@given(w=st.floats(-8, 8))
+def test_every_map_starts_from_the_same_eigenvalues(f, w):
+    lam = f(torch.tensor(w, dtype=torch.float64))
+    if f.range.holds(lam):
+        torch.testing.assert_close(f(f.inverse(lam)), lam, rtol=1e-10, atol=1e-14)
+
+
+@dataclass(frozen=True, repr=False)
+class Good(Reparameterization):
+    """A map as a user would write it, with nothing but the two methods."""
+
+    scale: float = 1.0
+    name, time = "good", "continuous"
+
+    def __call__(self, w):
+        return -self.scale * (1 + w * w).sqrt()
+
+    def inverse(self, eigenvalues):
+        return ((eigenvalues / self.scale) ** 2 - 1).clamp(min=0).sqrt()
+
+
+class GoodDiscrete(Reparameterization):
+    name, time = "good", "discrete"
+
+    def __call__(self, w):
+        return torch.tanh(w)
+
+    def inverse(self, eigenvalues):
+        return torch.atanh(eigenvalues)
+
+
+class WrongRange(Good):
+    is_stable = True
+
+    def __call__(self, w):
+        return w
+
+    def inverse(self, eigenvalues):
+        return eigenvalues
+
+
+class WrongInverse(Good):
+    def inverse(self, eigenvalues):
+        return super().inverse(eigenvalues) + 1
+
+
+class WrongDerivative(Good):
+    def derivative(self, w):
+        return -super().derivative(w)
+
+
+class WrongGradient(GoodDiscrete):
+    def __call__(self, w):  # e^w overflows, and its gradient becomes 0 times infinity
+        return torch.exp(-torch.exp(w))
+
+    def inverse(self, eigenvalues):
+        return torch.log(-torch.log(eigenvalues))
+
+
+class WrongDistance(Good):
+    def distance(self, w):
+        return 2 * super().distance(w)
+
+
+class WrongScale(Good):
+    def gradient_scale(self, w):
+        return 2 * super().gradient_scale(w)
+
+
+class WrongAtZero(Good):
+    def stability_modulus(self, beta):
+        return super().stability_modulus(beta) + 1
+
+
+class WrongFinite(Good):
+    is_stable = False
+
+    def stability_modulus(self, beta):
+        return beta
+
+
+class WrongMonotone(Good):
+    def _modulus(self, beta):
+        return 10 - beta if beta < 1 else 5.0
+
+
+class WrongBound(Good):
+    def _modulus(self, beta):
+        return 0.5 * super()._modulus(beta)
+
+
+class WrongBoundary(Good):
+    is_stable = True
+
+    def __call__(self, w):
+        return -w.relu()
+
+    def inverse(self, eigenvalues):
+        return -eigenvalues
+
+    def _modulus(self, beta):
+        return 100 * beta
+
+
+@pytest.mark.parametrize("f", [Good(), Good(scale=3.0), GoodDiscrete()], ids=repr)
+def test_a_good_map_passes(f):
+    assert f.is_stable
+    check(f)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "violated"),
+    [
+        (WrongRange, "range"),
+        (WrongInverse, "round trip"),
+        (WrongDerivative, "derivative"),
+        (WrongGradient, "gradient"),
+        (WrongDistance, "distance"),
+        (WrongScale, "gradient scale"),
+        (WrongAtZero, "modulus at zero"),
+        (WrongFinite, "modulus finite"),
+        (WrongMonotone, "modulus monotone"),
+        (WrongBound, "modulus dominates"),
+        (WrongBoundary, "modulus dominates"),
+    ],
+)
+def test_a_wrong_map_fails_by_name(wrong, violated):
+    with pytest.raises(ContractError) as error:
+        check(wrong())
+    assert error.value.violated == violated

@@ -1,0 +1,203 @@
+"""Every backend against the float64 reference: values and gradients, whatever the input looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from stablessm import linear_scan, scan
+
+LENGTHS = [0, 1, 2, 63, 1000, 4097]
+TOLERANCE = {
+    torch.float64: 1e-10,
+    torch.complex128: 1e-10,
+    torch.float32: 2e-5,
+    torch.complex64: 2e-5,
+    torch.float16: 3e-3,  # three roundings of the dtype itself
+    torch.bfloat16: 3e-2,
+}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def device_of(backend: str) -> str:
+    return DEVICE if backend == "triton" else "cpu"
+
+
+def draw(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return torch.randn(shape, dtype=wide, generator=generator).to(dtype)
+
+
+def draw_decay(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Moduli in (0, 1), many of them close to 1, of either sign or any phase."""
+    modulus = 1 - torch.rand(shape, dtype=torch.float64, generator=generator) ** 3
+    angle = torch.rand(shape, dtype=torch.float64, generator=generator)
+    if dtype.is_complex:
+        return torch.polar(modulus, 6.3 * angle).to(dtype)
+    return torch.where(angle < 0.2, -modulus, modulus).to(dtype)
+
+
+def scattered(tensor: Tensor) -> Tensor:
+    """The same numbers in memory that is not contiguous in any dimension."""
+    wide = torch.stack([tensor, torch.full_like(tensor, torch.nan)], -1)
+    return wide.transpose(0, -2).contiguous().transpose(0, -2)[..., 0]
+
+
+def relative_error(ours: Tensor, truth: Tensor) -> float:
+    assert ours.shape == truth.shape
+    if not truth.numel():
+        return 0.0
+    return ((ours.cpu().to(truth.dtype) - truth).abs().max() / truth.abs().max().clamp(min=1e-30)).item()
+
+
+@st.composite
+def cases(draw_from: st.DrawFn, channels: tuple[int, ...], most_batch: int) -> dict[str, object]:
+    """Everything about a call but its backend, dtype and length."""
+    return {
+        "decay_rank": draw_from(st.sampled_from([1, 2, 3])),
+        "batch": draw_from(st.integers(1, most_batch)),
+        "channels": draw_from(st.sampled_from(channels)),
+        "initial": draw_from(st.booleans()),
+        "reset": draw_from(st.sampled_from([None, 1, 2])),
+        "reverse": draw_from(st.booleans()),
+        "contiguous": draw_from(st.booleans()),
+        "seed": draw_from(st.integers(0, 2**31)),
+    }
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@settings(max_examples=8)
+@given(case=cases(channels=(1, 3, 16, 33, 70), most_batch=3))
+def test_numba_matches_reference(dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
+    check_against_reference("numba", dtype, length, **case)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@settings(max_examples=2)  # the interpreter runs element by element; on a GPU the sizes grow
+@given(data=st.data())
+def test_triton_matches_reference(dtype: torch.dtype, length: int, data: st.DataObject) -> None:
+    small = length > 100 and DEVICE == "cpu"
+    case = data.draw(cases(channels=(1, 2) if small else (1, 3, 33), most_batch=1 if small else 3))
+    check_against_reference("triton", dtype, length, **case)
+
+
+def check_against_reference(
+    backend: str,
+    dtype: torch.dtype,
+    length: int,
+    *,
+    decay_rank: int,
+    batch: int,
+    channels: int,
+    initial: bool,
+    reset: int | None,
+    reverse: bool,
+    contiguous: bool,
+    seed: int,
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (batch, length, channels)
+    inputs = [draw_decay(shape[3 - decay_rank :] if decay_rank > 1 else (channels,), dtype, generator)]
+    inputs.append(draw(shape, dtype, generator))
+    if initial:
+        inputs.append(draw((batch, channels), dtype, generator))
+    cut = None if reset is None else torch.rand(shape[2 - reset : 2], generator=generator) < 0.05
+    upstream = draw(shape, dtype, generator) / (100 if dtype == torch.float16 else 1)  # sums stay below 65504
+
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    exact = [tensor.to(wide).requires_grad_() for tensor in inputs]
+    truth = linear_scan(*exact, reset=cut, reverse=reverse, backend="reference")
+    true_gradients = torch.autograd.grad(truth, exact, upstream.to(wide), materialize_grads=True)
+
+    device = device_of(backend)
+    ours = [(t if contiguous else scattered(t)).to(device).detach().requires_grad_() for t in inputs]
+    states = linear_scan(*ours, reset=None if cut is None else cut.to(device), reverse=reverse, backend=backend)
+    assert states.dtype == dtype
+    gradients = torch.autograd.grad(states, ours, upstream.to(device))
+    assert relative_error(states.detach(), truth.detach()) <= TOLERANCE[dtype]
+    for gradient, true_gradient in zip(gradients, true_gradients, strict=True):
+        assert relative_error(gradient, true_gradient) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("backend", scan.NAMES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize("decay_shape", [(3,), (5, 3), (2, 5, 3)])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradcheck(backend: str, dtype: torch.dtype, decay_shape: tuple[int, ...], reverse: bool) -> None:
+    generator, device = torch.Generator().manual_seed(1), device_of(backend)
+    inputs = (
+        draw_decay(decay_shape, dtype, generator),
+        draw((2, 5, 3), dtype, generator),
+        draw((2, 3), dtype, generator),
+    )
+    inputs = tuple(tensor.to(device).requires_grad_() for tensor in inputs)
+    reset = torch.tensor([[False, False, True, False, False], [True, False, False, False, True]], device=device)
+
+    def run(*tensors: Tensor) -> Tensor:
+        return linear_scan(*tensors, reset=reset, reverse=reverse, backend=backend)
+
+    assert torch.autograd.gradcheck(run, inputs)
+    assert torch.autograd.gradgradcheck(run, inputs)
+
+
+@pytest.mark.parametrize("backend", scan.NAMES)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_nan_before_a_reset_does_not_leak(backend: str, reverse: bool) -> None:
+    drive = torch.ones(1, 6, 2, device=device_of(backend))
+    drive[:, 4 if reverse else 1] = torch.nan
+    reset = torch.arange(6, device=drive.device) == (2 if reverse else 3)
+    decay = torch.full((2,), 0.5, device=drive.device, requires_grad=True)
+    states = linear_scan(decay, drive, reset=reset, reverse=reverse, backend=backend)
+    kept = states[:, :3] if reverse else states[:, 3:]
+    assert torch.isfinite(kept).all()
+    (gradient,) = torch.autograd.grad(kept.sum(), decay)
+    assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("backend", scan.NAMES)
+def test_same_input_same_bits(backend: str) -> None:
+    generator, device = torch.Generator().manual_seed(2), device_of(backend)
+    decay = draw_decay((70,), torch.float32, generator).to(device).requires_grad_()
+    drive = draw((4, 300, 70), torch.float32, generator).to(device).requires_grad_()
+
+    def bits(threads: int) -> list[bytes]:
+        torch.set_num_threads(threads)
+        states = linear_scan(decay, drive, backend=backend)
+        gradients = torch.autograd.grad(states.square().sum(), (decay, drive))
+        return [tensor.detach().cpu().numpy().tobytes() for tensor in (states, *gradients)]
+
+    assert bits(1) == bits(1) == bits(3)
+
+
+@pytest.mark.parametrize("backend", [*scan.NAMES, "auto"])
+@pytest.mark.parametrize(
+    ("argument", "message", "change"),
+    [
+        ("drive", "3 dimensions", {"drive": torch.zeros(5, 3)}),
+        ("drive", "floating point or complex", {"drive": torch.zeros(2, 5, 3, dtype=torch.int64)}),
+        ("decay", r"\(3,\) or \(5, 3\) or \(2, 5, 3\).*got shape \(4,\)", {"decay": torch.zeros(4)}),
+        ("decay", r"got shape \(2, 3\)", {"decay": torch.zeros(2, 3)}),
+        ("decay", "a real dtype.*float32, got torch.complex64", {"decay": torch.zeros(3, dtype=torch.complex64)}),
+        ("initial", r"\(2, 3\).*got shape \(3,\)", {"initial": torch.zeros(3)}),
+        ("reset", "torch.bool", {"reset": torch.zeros(5)}),
+        ("reset", r"\(5,\) or \(2, 5\), got shape \(4,\)", {"reset": torch.zeros(4, dtype=torch.bool)}),
+        ("drive", r"finite values, got nan at index \(0, 1, 2\)", {"drive": "nan", "check_finite": True}),
+        ("decay", r"finite values, got inf at index \(1,\)", {"decay": "inf", "check_finite": True}),
+    ],
+)
+def test_bad_input_is_named(backend: str, argument: str, message: str, change: dict[str, object]) -> None:
+    arguments: dict[str, object] = {"decay": torch.zeros(3), "drive": torch.zeros(2, 5, 3)} | change
+    if change.get("drive") == "nan":
+        arguments["drive"] = torch.zeros(2, 5, 3)
+        arguments["drive"][0, 1, 2] = torch.nan
+    if change.get("decay") == "inf":
+        arguments["decay"] = torch.tensor([0.0, torch.inf, 0.0])
+    with pytest.raises(ValueError, match=rf"^{argument}: expected .*{message}"):
+        linear_scan(**arguments, backend=backend)
