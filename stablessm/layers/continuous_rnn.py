@@ -85,9 +85,10 @@ class ContinuousRNN(SequenceLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """W with the given eigenvalues, or time scales from 2 to 100 steps; U, C Gaussian, b zero."""
+        """W with the given eigenvalues, or with time scales spread over a factor of 1000; U, C Gaussian, b zero."""
         size = len(self.M)
-        start = -1 / initialise.timescales(size, 2 * self.dt, 100 * self.dt) if self._start is None else self._start
+        fastest = self.map.range[0] if isinstance(self.map, Reparameterization) else -math.inf
+        start = initialise.spread_rates(size, self.dt, fastest) if self._start is None else self._start
         if start.shape != (size,):
             raise ArgumentError("eigenvalues", f"shape {(size,)}", f"shape {tuple(start.shape)}")
         if self.recurrence == "dense":

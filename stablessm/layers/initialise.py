@@ -20,6 +20,16 @@ def timescales(count: int, shortest: float, longest: float) -> Tensor:
     return shortest * (longest / shortest) ** steps
 
 
+def spread_rates(count: int, dt: float, fastest: float) -> Tensor:
+    """-1/τ with time scales τ from one step of ``dt``, or the shortest above -1/fastest, to 1000 times that.
+
+    >>> spread_rates(4, 0.1, -torch.inf).round(decimals=4).tolist()
+    [-10.0, -1.0, -0.1, -0.01]
+    """
+    shortest = max(dt, -1.1 / fastest)
+    return -1 / timescales(count, shortest, 1000 * shortest)
+
+
 def ring(count: int, r_min: float, r_max: float, max_phase: float) -> Tensor:
     """Complex eigenvalues uniform in area on a ring r_min ≤ |λ| ≤ r_max, 0 ≤ arg λ ≤ max_phase.
 

@@ -31,7 +31,7 @@ class RealSSM(DiagonalLayer):
         bias: whether there is b.
         skip: whether there is D.
         eigenvalues: (d_state,) start from these, so that two maps start as the same function. By default time
-            scales are spread evenly on a logarithmic axis, from the shortest the map allows to 1000 steps.
+            scales are spread evenly on a logarithmic axis, over a factor of 1000 from one step (or the map's shortest).
         mode: ``scan``, ``conv`` or ``auto``.
 
     >>> layer = RealSSM(d_input=1, d_state=64, d_output=1, map="best", time="continuous", dt=0.1)
@@ -118,13 +118,10 @@ class RealSSM(DiagonalLayer):
         return y if self.D is None else y + F.linear(x, self.D)
 
     def _default_eigenvalues(self) -> Tensor:
-        """-1/τ (e^{-1/τ} in discrete time), τ from one step, or the fastest the map allows, to 1000 steps."""
-        low, high = self.map.range
-        if self.time == "discrete":
-            shortest = 1.0 if low < math.exp(-1) else -1 / math.log(low) * 1.1
-            return torch.exp(-1 / initialise.timescales(len(self.w), shortest, 1000.0))
-        shortest = max(self.dt, -1.1 / low)
-        return -1 / initialise.timescales(len(self.w), shortest, 1000.0 * max(self.dt, shortest))
+        low = self.map.range[0]
+        if self.time == "continuous":
+            return initialise.spread_rates(len(self.w), self.dt, low)
+        return initialise.spread_rates(len(self.w), 1.0, math.log(low) if low > 0 else -math.inf).exp()
 
     def extra_repr(self) -> str:
         """The options, for ``print(model)``."""

@@ -143,8 +143,10 @@ def test_gradcheck(backend: str, dtype: torch.dtype, decay_shape: tuple[int, ...
     def run(*tensors: Tensor) -> Tensor:
         return linear_scan(*tensors, reset=reset, reverse=reverse, backend=backend)
 
-    assert torch.autograd.gradcheck(run, inputs)
-    assert torch.autograd.gradgradcheck(run, inputs)
+    interpreted = backend == "triton" and device == "cpu"  # there every evaluation takes a good part of a second
+    assert torch.autograd.gradcheck(run, inputs, fast_mode=interpreted)
+    if not interpreted:
+        assert torch.autograd.gradgradcheck(run, inputs)
 
 
 @pytest.mark.parametrize("backend", scan.NAMES)

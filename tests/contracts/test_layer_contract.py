@@ -1,0 +1,305 @@
+"""What every layer promises, for each row of one table: a new layer joins ``LAYERS`` and inherits all of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import stablessm as ssm
+
+D, N = 3, 8
+LAYERS: dict[str, Callable[..., ssm.SequenceLayer]] = {
+    "real-zoh": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, **o),
+    "real-bilinear": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, discretisation="bilinear", map="softplus", **o),
+    "real-exponential": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, discretisation="exponential", map="exp", **o),
+    "real-discrete": lambda **o: ssm.RealSSM(D, N, D, time="discrete", skip=True, **o),
+    "real-tanh": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, activation="tanh", map="direct", **o),
+    "lru": lambda **o: ssm.LRU(D, N, D, **o),
+    "lru-tanh": lambda **o: ssm.LRU(D, N, D, map="tanh", r_min=0.9, r_max=0.999, normalise=False, **o),
+    "s4d-lin": lambda **o: ssm.S4D(D, N, **o),
+    "s4d-inv": lambda **o: ssm.S4D(D, N, init="inv", map="best", **o),
+    "s4d-legs": lambda **o: ssm.S4D(D, N, init="legs", discretisation="bilinear", **o),
+    "rnn-dense": lambda **o: ssm.ContinuousRNN(D, N, D, dt=0.1, map="skew_minus_psd", **o),
+    "rnn-diagonal": lambda **o: ssm.ContinuousRNN(
+        D, N, D, dt=0.1, recurrence="diagonal", map="best", activation="hardtanh", solver="exponential", **o
+    ),
+    "rnn-linear": lambda **o: ssm.ContinuousRNN(
+        D, N, D, dt=0.1, map="neg_exp", activation="linear", solver="exponential", **o
+    ),
+    "rnn-exponential": lambda **o: ssm.ContinuousRNN(D, N, D, dt=0.1, solver="exponential", **o),
+}
+NAMES = list(LAYERS)
+BOTH_MODES = [name for name in NAMES if not name.startswith("rnn")]
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+def make(name: str, dtype: torch.dtype = torch.float64, **options: object) -> ssm.SequenceLayer:
+    torch.manual_seed(0)
+    return LAYERS[name](**options).to(dtype)
+
+
+def close(ours: Tensor, truth: Tensor, dtype: torch.dtype = torch.float64) -> None:
+    assert ours.shape == truth.shape
+    if truth.numel():
+        error = (ours - truth).abs().max() / truth.abs().max().clamp(min=1e-30)
+        assert error <= TOLERANCE[dtype], f"relative error {error:.2e}"
+
+
+def stream(layers: list[ssm.SequenceLayer], x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    states: list[Tensor | None] = [None] * len(layers)
+    outputs = []
+    for x_t in x.unbind(1):
+        for i, layer in enumerate(layers):
+            x_t, states[i] = layer.step(x_t, states[i])
+        outputs.append(x_t)
+    return torch.stack(outputs, 1), states
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@pytest.mark.parametrize("name", BOTH_MODES)
+def test_scan_equals_convolution_at_length_20000(name: str, dtype: torch.dtype) -> None:
+    x = torch.randn(2, 20_000, D, dtype=dtype)
+    state = torch.randn_like(make(name, dtype).initial_state(2))
+    y, final = make(name, dtype, mode="scan")(x, state)
+    z, other = make(name, dtype, mode="conv")(x, state)
+    close(z, y, dtype)
+    close(other, final, dtype)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_step_equals_forward(name: str, dtype: torch.dtype) -> None:
+    layer, x = make(name, dtype), torch.randn(2, 300, D, dtype=dtype)
+    y, final = layer(x)
+    z, (other,) = stream([layer], x)
+    close(z, y, dtype)
+    close(other, final, dtype)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@pytest.mark.parametrize("name", ["real-zoh", "lru", "s4d-lin", "rnn-diagonal"])
+@torch.no_grad()
+def test_step_equals_forward_at_length_20000(name: str, dtype: torch.dtype) -> None:
+    layer, x = make(name, dtype), torch.randn(1, 20_000, D, dtype=dtype)
+    close(stream([layer], x)[0], layer(x)[0], dtype)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@pytest.mark.parametrize("name", BOTH_MODES)
+@torch.no_grad()
+def test_stack_of_eight(name: str, dtype: torch.dtype) -> None:
+    x, results = torch.randn(2, 1000, D, dtype=dtype), {}
+    for mode in ("scan", "conv"):
+        layers = [make(name, dtype, mode=mode) for _ in range(8)]
+        y = x
+        for layer in layers:
+            y = layer(y)[0]
+        results[mode] = y
+    close(results["conv"], results["scan"], dtype)
+    close(stream(layers, x)[0], results["scan"], dtype)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("mode", ["scan", "conv"])
+@settings(max_examples=5)
+@given(steps=st.integers(0, 40), data=st.data())
+def test_splitting_anywhere_changes_nothing(name: str, mode: str, steps: int, data: st.DataObject) -> None:
+    layer = make(name, **({"mode": mode} if name in BOTH_MODES else {}))
+    cut, x = data.draw(st.integers(0, steps)), torch.randn(2, steps, D, dtype=torch.float64)
+    y, final = layer(x)
+    first, state = layer(x[:, :cut])
+    second, other = layer(x[:, cut:], state)
+    close(torch.cat([first, second], 1), y)
+    close(other, final)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("mode", ["scan", "conv"])
+@settings(max_examples=4)
+@given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=3))
+def test_padding_changes_no_real_position(name: str, mode: str, lengths: list[int]) -> None:
+    layer = make(name, **({"mode": mode} if name in BOTH_MODES else {}))
+    x = torch.randn(len(lengths), 12, D, dtype=torch.float64)
+    state = torch.randn_like(layer.initial_state(len(lengths)))
+    y, final = layer(x, state, lengths=torch.tensor(lengths))
+    for i, length in enumerate(lengths):
+        alone, last = layer(x[i : i + 1, :length], state[i : i + 1])
+        close(y[i : i + 1, :length], alone)
+        close(final[i : i + 1], last)
+        assert not y[i, length:].any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reset_starts_a_new_episode(name: str) -> None:
+    layer, x = make(name), torch.randn(2, 10, D, dtype=torch.float64)
+    state = torch.randn_like(layer.initial_state(2))
+    reset = torch.zeros(2, 10, dtype=torch.bool)
+    reset[0, 4] = reset[1, 7] = True
+    y, final = layer(x, state, reset=reset)
+    for i, at in enumerate((4, 7)):
+        before, _ = layer(x[i : i + 1, :at], state[i : i + 1])
+        after, last = layer(x[i : i + 1, at:])
+        close(y[i : i + 1], torch.cat([before, after], 1))
+        close(final[i : i + 1], last)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dt_per_step_equals_dt_by_number_and_streaming(name: str) -> None:
+    layer, x = make(name), torch.randn(2, 10, D, dtype=torch.float64)
+    y, final = layer(x, dt=0.7)
+    for shape in ((10,), (2, 10)):
+        z, other = layer(x, dt=torch.full(shape, 0.7, dtype=torch.float64))
+        close(z, y)
+        close(other, final)
+    dt = torch.rand(2, 10, dtype=torch.float64)
+    state, outputs = None, []
+    for t in range(10):
+        y_t, state = layer.step(x[:, t], state, dt=dt[:, t])
+        outputs.append(y_t)
+    close(torch.stack(outputs, 1), layer(x, dt=dt)[0])
+
+
+@pytest.mark.parametrize("name", ["real-zoh", "real-tanh", "s4d-lin", "rnn-linear"])
+def test_irregular_samples_of_a_held_input_agree(name: str) -> None:
+    """A zero-order hold is exact: an input held for one long step or for several short ones gives one state."""
+    layer, x = make(name), torch.randn(2, 4, D, dtype=torch.float64)
+    _, coarse = layer(x, dt=torch.tensor([0.3, 0.2, 0.5, 0.4], dtype=torch.float64))
+    fine_dt = torch.tensor([0.1, 0.2, 0.2, 0.25, 0.25, 0.1, 0.3], dtype=torch.float64)
+    _, fine = layer(x[:, [0, 0, 1, 2, 2, 3, 3]], dt=fine_dt)
+    close(fine, coarse)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_input_same_bits(name: str) -> None:
+    layer, x = make(name, torch.float32), torch.randn(3, 200, D)
+    first, again = layer(x), layer(x)
+    assert all(torch.equal(u, v) for u, v in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_reach_every_parameter_the_input_and_the_state(name: str) -> None:
+    layer = make(name, torch.float64)
+    x = torch.randn(2, 12, D, dtype=torch.float64, requires_grad=True)
+    state = torch.randn_like(layer.initial_state(2)).requires_grad_()
+    y, final = layer(x, state)
+    (y.square().sum() + final.abs().square().sum()).backward()
+    for label, tensor in [("x", x), ("state", state), *layer.named_parameters()]:
+        assert tensor.grad is not None, label
+        assert torch.isfinite(tensor.grad).all(), label
+        assert tensor.grad.abs().max() > 0, label
+
+
+@pytest.mark.parametrize("name", BOTH_MODES)
+def test_both_modes_have_the_same_gradients(name: str) -> None:
+    gradients = []
+    for mode in ("scan", "conv"):
+        layer = make(name, mode=mode)
+        torch.manual_seed(1)
+        x = torch.randn(2, 50, D, dtype=torch.float64)
+        y, final = layer(x, torch.randn_like(layer.initial_state(2)))
+        gradients.append(torch.autograd.grad(y.sin().sum() + final.abs().sum(), list(layer.parameters())))
+    for ours, truth in zip(*gradients, strict=True):
+        close(ours, truth)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_are_real_and_survive_saving(name: str) -> None:
+    layer = make(name)
+    assert not any(parameter.is_complex() for parameter in layer.parameters())
+    assert {id(getattr(layer, n)) for n in layer.recurrent_parameters} <= {id(p) for p in layer.parameters()}
+    other = LAYERS[name]().double()
+    other.load_state_dict(layer.state_dict())
+    x = torch.randn(1, 20, D, dtype=torch.float64)
+    assert torch.equal(other(x)[0], layer(x)[0])
+    assert torch.equal(copy.deepcopy(layer)(x)[0], layer(x)[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_starts_from_given_eigenvalues(name: str) -> None:
+    layer = make(name)
+    given_ones = layer.eigenvalues().detach()
+    twin = LAYERS[name](eigenvalues=given_ones).double()
+    order = [sorted(lam.flatten().tolist(), key=lambda z: (z.real, z.imag)) for lam in (given_ones, twin.eigenvalues())]
+    # the parameters are float32 at construction
+    torch.testing.assert_close(torch.tensor(order[1]), torch.tensor(order[0]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", BOTH_MODES)
+@pytest.mark.parametrize("map", ["direct", "exp", "softplus", "best"])
+def test_exchanging_the_map_keeps_the_function(name: str, map: str) -> None:
+    layer, x = make(name), torch.randn(1, 50, D, dtype=torch.float64)
+    options = {"b": 0.05} if map == "best" and layer.time == "continuous" else {}
+    if map in ("exp", "softplus") and layer.time == "discrete":
+        pytest.skip("these reach (0, 1) only") if (layer.map(layer.w) <= 0).any() else None
+    if map == "best" and layer.time == "discrete":
+        options = {"b": 1.0}
+    close(layer.with_map(map, **options)(x)[0], layer(x)[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reset_parameters_draws_anew(name: str) -> None:
+    layer = make(name, torch.float32)
+    before = {key: value.clone() for key, value in layer.state_dict().items()}
+    torch.manual_seed(123)
+    layer.reset_parameters()
+    assert any(not torch.equal(value, before[key]) for key, value in layer.state_dict().items())
+    torch.manual_seed(0)
+    layer.reset_parameters()
+    for key, value in layer.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autocast_keeps_the_recurrence_in_float32(name: str) -> None:
+    layer, x = make(name, torch.float32), torch.randn(2, 64, D)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, state = layer(x)
+    assert state.dtype in (torch.float32, torch.complex64)
+    assert (y.float() - layer(x)[0]).abs().max() < 0.1 * layer(x)[0].abs().max()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bfloat16_layer_keeps_its_state_in_float32(name: str) -> None:
+    layer = make(name, torch.bfloat16)
+    y, state = layer(torch.randn(2, 16, D, dtype=torch.bfloat16))
+    y_t, state = layer.step(torch.randn(2, D, dtype=torch.bfloat16), state)
+    assert y.dtype == y_t.dtype == torch.bfloat16
+    assert state.dtype in (torch.float32, torch.complex64)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("argument", "message", "x", "options"),
+    [
+        ("x", r"3 dimensions \(batch, time, d_input\), got shape \(5, 3\)", torch.zeros(5, D), {}),
+        ("x", r"3 channels \(d_input\), got 4", torch.zeros(2, 5, 4), {}),
+        ("x", "real floating point", torch.zeros(2, 5, D, dtype=torch.complex64), {}),
+        ("state", r"shape \(2, .*got shape \(7, 7\)", torch.zeros(2, 5, D), {"state": torch.zeros(7, 7)}),
+        ("lengths", "from 0 to 5.*got -1", torch.zeros(2, 5, D), {"lengths": torch.tensor([-1, 2])}),
+        ("lengths", "from 0 to 5.*got 6", torch.zeros(2, 5, D), {"lengths": torch.tensor([1, 6])}),
+        ("lengths", "integer dtype", torch.zeros(2, 5, D), {"lengths": torch.tensor([1.0, 2.0])}),
+        ("reset", r"got shape \(4,\)", torch.zeros(2, 5, D), {"reset": torch.zeros(4, dtype=torch.bool)}),
+        ("reset", "torch.bool", torch.zeros(2, 5, D), {"reset": torch.zeros(5)}),
+        ("dt", r"shape \(\) or shape \(5,\) or shape \(2, 5\)", torch.zeros(2, 5, D), {"dt": torch.ones(3)}),
+        ("dt", "no negative", torch.zeros(2, 5, D), {"dt": -1.0}),
+    ],
+)
+def test_bad_input_is_named(name: str, argument: str, message: str, x: Tensor, options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=rf"^{argument}: expected .*{message}"):
+        make(name, torch.float32)(x, **options)
+
+
+@pytest.mark.parametrize("name", BOTH_MODES)
+def test_a_convolution_refuses_what_varies_in_time(name: str) -> None:
+    layer, x = make(name, torch.float32, mode="conv"), torch.zeros(2, 5, D)
+    with pytest.raises(ValueError, match=r"^mode: expected 'scan' or 'auto' with a reset"):
+        layer(x, reset=torch.zeros(5, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"^mode: expected 'scan' or 'auto' with a dt"):
+        layer(x, dt=torch.ones(5))
