@@ -11,10 +11,15 @@ if not torch.cuda.is_available():
 
 import hypothesis
 import pytest
+import triton_interpreter
 
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", parent=hypothesis.settings.get_profile("default"), derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    triton_interpreter.speed_up()
 
 
 @pytest.fixture(autouse=True)

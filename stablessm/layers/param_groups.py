@@ -32,9 +32,7 @@ def param_groups(
     if lr < 0 or (recurrent_lr is not None and recurrent_lr < 0):
         raise ArgumentError("lr, recurrent_lr", "no negative rate", f"{lr}, {recurrent_lr}")
     recurrent = {
-        id(getattr(module, name))
-        for module in model.modules()
-        for name in getattr(module, "recurrent_parameters", ())
+        id(getattr(module, name)) for module in model.modules() for name in getattr(module, "recurrent_parameters", ())
     }
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [

@@ -192,9 +192,7 @@ def _slack(W: Tensor) -> float:
 def _negative_definite(W: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors of W, after making sure that it is symmetric and negative definite."""
     if bool((skew_part(W).abs() > _slack(W)).any()):
-        raise ArgumentError(
-            "W", "a symmetric matrix (map 'skew_minus_psd' reaches the others)", "one that is not"
-        )
+        raise ArgumentError("W", "a symmetric matrix (map 'skew_minus_psd' reaches the others)", "one that is not")
     s, V = torch.linalg.eigh(symmetric_part(W))
     if bool((s >= 0).any()):
         raise _outside("W", 0.0, s[..., -1])

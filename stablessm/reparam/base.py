@@ -150,9 +150,7 @@ class Reparameterization(ABC):
         outside = eigenvalues[~self.range.holds(eigenvalues)]
         if outside.numel():
             worst = float(outside[0])
-            raise ArgumentError(
-                "eigenvalues", f"values in {self.range} ({self._remedy(worst)})", f"{worst:.9g}"
-            )
+            raise ArgumentError("eigenvalues", f"values in {self.range} ({self._remedy(worst)})", f"{worst:.9g}")
 
     def _remedy(self, value: float) -> str:
         if self.time == "continuous":

@@ -76,9 +76,7 @@ def _check_modulus(map: Reparameterization, w: Tensor) -> None:
     slack = 1 + map.modulus_tolerance + 1e-9
     for smaller, beta in pairwise(_RADII):
         if math.isfinite(at[beta]) != map.is_stable:
-            raise ContractError(
-                "modulus finite", f"{map} has is_stable={map.is_stable} but {at[beta]} at {beta}"
-            )
+            raise ContractError("modulus finite", f"{map} has is_stable={map.is_stable} but {at[beta]} at {beta}")
         if not at[beta] * slack >= at[smaller]:
             raise ContractError("modulus monotone", f"{map} falls from {at[smaller]} to {at[beta]} at {beta}")
         if map.is_stable:

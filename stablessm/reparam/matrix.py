@@ -8,9 +8,7 @@ from stablessm.reparam.registry import build
 
 __all__ = ["MatrixMap", "get", "names"]
 
-_MAPS: dict[str, type[MatrixMap]] = {
-    cls.name: cls for cls in (Direct, NegExp, NegSoftplus, Project, SkewMinusPSD)
-}
+_MAPS: dict[str, type[MatrixMap]] = {cls.name: cls for cls in (Direct, NegExp, NegSoftplus, Project, SkewMinusPSD)}
 
 
 def get(name: str | MatrixMap, **options: float) -> MatrixMap:

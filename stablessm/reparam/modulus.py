@@ -84,9 +84,7 @@ def search(map: Reparameterization, beta: float, interval: tuple[float, float]) 
     w, w_tilde = w[best.indices], w_tilde[best.indices]
     step = (high - low) / 200 * torch.linspace(-1, 1, 9, dtype=torch.float64)
     for _ in range(_ROUNDS):
-        value, near, near_tilde = evaluate(
-            w[:, None, None] + step[:, None], w_tilde[:, None, None] + step[None, :]
-        )
+        value, near, near_tilde = evaluate(w[:, None, None] + step[:, None], w_tilde[:, None, None] + step[None, :])
         index = value.argmax(-1, keepdim=True)
         w, w_tilde = near.gather(-1, index)[:, 0], near_tilde.gather(-1, index)[:, 0]
         step = step * _SHRINK

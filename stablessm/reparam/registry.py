@@ -51,9 +51,7 @@ def names(time: Time = "continuous") -> tuple[str, ...]:
     return tuple(name for kind, name in _factories if kind == time)
 
 
-def register(
-    name: str, factory: Callable[..., Reparameterization], *, time: Time, overwrite: bool = False
-) -> None:
+def register(name: str, factory: Callable[..., Reparameterization], *, time: Time, overwrite: bool = False) -> None:
     """Let ``get(name, time, **options)`` return ``factory(**options)``, usually a class of yours."""
     if name in names(time) and not overwrite:
         raise ArgumentError("name", f"a new {time} name (or overwrite=True)", repr(name))

@@ -19,9 +19,7 @@ def skew_part(M: Tensor) -> Tensor:
     return (M - M.mT) / 2
 
 
-def apply(
-    S: Tensor, value: Callable[[Tensor], Tensor], difference: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
+def apply(S: Tensor, value: Callable[[Tensor], Tensor], difference: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """V φ(s) Vᵀ for the symmetric S = V s Vᵀ, shape (..., m, m).
 
     ``value`` is φ, and ``difference(x, y)`` its divided difference (φ(x) - φ(y))/(x - y), or φ'(x) at

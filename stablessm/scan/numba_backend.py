@@ -18,7 +18,7 @@ SERIAL_BYTES = 64 << 10
 
 def forward(decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool) -> Tensor:
     """All states; shapes as in :func:`stablessm.scan.op.scan_op`."""
-    dtype = _compute_dtype(drive)
+    dtype = torch.promote_types(drive.dtype, torch.float32)
     states = torch.empty(drive.shape, dtype=dtype)
     if not states.numel():
         return states.to(drive.dtype)
@@ -33,7 +33,7 @@ def backward(
     grad: Tensor, decay: Tensor, states: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of decay (in its own shape), drive and initial."""
-    dtype = _compute_dtype(states)
+    dtype = torch.promote_types(states.dtype, torch.float32)
     batch, steps, channels = states.shape
     d_drive = torch.empty(states.shape, dtype=dtype)
     d_initial = torch.zeros(batch, channels, dtype=dtype)
@@ -50,10 +50,6 @@ def backward(
     _run(BACKWARD_FIELDS, {name: _rows(array, dtype) for name, array in arrays.items()}, states, reset, reverse)
     reduced = d_decay if decay.shape[0] == batch else d_decay.sum(0, keepdim=True)
     return reduced.to(decay.dtype), d_drive.to(states.dtype), d_initial.to(states.dtype)
-
-
-def _compute_dtype(tensor: Tensor) -> torch.dtype:
-    return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
 
 
 def _rows(array: Tensor, dtype: torch.dtype) -> Tensor:

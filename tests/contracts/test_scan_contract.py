@@ -36,6 +36,8 @@ def draw(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator)
 def draw_decay(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
     """Moduli in (0, 1), many of them close to 1, of either sign or any phase."""
     modulus = 1 - torch.rand(shape, dtype=torch.float64, generator=generator) ** 3
+    if dtype == torch.float16:
+        modulus = modulus.clamp(max=0.99)  # so that sums stay below 65504
     angle = torch.rand(shape, dtype=torch.float64, generator=generator)
     if dtype.is_complex:
         return torch.polar(modulus, 6.3 * angle).to(dtype)
@@ -78,13 +80,19 @@ def test_numba_matches_reference(dtype: torch.dtype, length: int, case: dict[str
     check_against_reference("numba", dtype, length, **case)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", [length for length in LENGTHS if length < 100])
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-@settings(max_examples=2)  # the interpreter runs element by element; on a GPU the sizes grow
-@given(data=st.data())
-def test_triton_matches_reference(dtype: torch.dtype, length: int, data: st.DataObject) -> None:
-    small = length > 100 and DEVICE == "cpu"
-    case = data.draw(cases(channels=(1, 2) if small else (1, 3, 33), most_batch=1 if small else 3))
+@settings(max_examples=3)
+@given(case=cases(channels=(1, 3, 70), most_batch=2))
+def test_triton_matches_reference(dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
+    check_against_reference("triton", dtype, length, **case)
+
+
+@pytest.mark.parametrize("length", [length for length in LENGTHS if length > 100])
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@settings(max_examples=1)  # Triton's interpreter takes up to half a second a tile
+@given(case=cases(channels=(1, 3), most_batch=1))
+def test_triton_matches_reference_over_many_tiles(dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
     check_against_reference("triton", dtype, length, **case)
 
 
@@ -109,7 +117,7 @@ def check_against_reference(
     if initial:
         inputs.append(draw((batch, channels), dtype, generator))
     cut = None if reset is None else torch.rand(shape[2 - reset : 2], generator=generator) < 0.05
-    upstream = draw(shape, dtype, generator) / (100 if dtype == torch.float16 else 1)  # sums stay below 65504
+    upstream = draw(shape, dtype, generator) / (10 if dtype == torch.float16 else 1)
 
     wide = torch.complex128 if dtype.is_complex else torch.float64
     exact = [tensor.to(wide).requires_grad_() for tensor in inputs]
@@ -143,7 +151,7 @@ def test_gradcheck(backend: str, dtype: torch.dtype, decay_shape: tuple[int, ...
     def run(*tensors: Tensor) -> Tensor:
         return linear_scan(*tensors, reset=reset, reverse=reverse, backend=backend)
 
-    interpreted = backend == "triton" and device == "cpu"  # there every evaluation takes a good part of a second
+    interpreted = backend == "triton" and device == "cpu"  # slow
     assert torch.autograd.gradcheck(run, inputs, fast_mode=interpreted)
     if not interpreted:
         assert torch.autograd.gradgradcheck(run, inputs)
@@ -155,12 +163,12 @@ def test_nan_before_a_reset_does_not_leak(backend: str, reverse: bool) -> None:
     drive = torch.ones(1, 6, 2, device=device_of(backend))
     drive[:, 4 if reverse else 1] = torch.nan
     reset = torch.arange(6, device=drive.device) == (2 if reverse else 3)
-    decay = torch.full((2,), 0.5, device=drive.device, requires_grad=True)
+    decay = torch.full((6, 2), 0.5, device=drive.device, requires_grad=True)
     states = linear_scan(decay, drive, reset=reset, reverse=reverse, backend=backend)
-    kept = states[:, :3] if reverse else states[:, 3:]
-    assert torch.isfinite(kept).all()
-    (gradient,) = torch.autograd.grad(kept.sum(), decay)
-    assert torch.isfinite(gradient).all()
+    kept = slice(0, 3) if reverse else slice(3, 6)
+    assert torch.isfinite(states[:, kept]).all()
+    (gradient,) = torch.autograd.grad(states[:, kept].sum(), decay)
+    assert torch.isfinite(gradient[kept]).all()
 
 
 @pytest.mark.parametrize("backend", scan.NAMES)
