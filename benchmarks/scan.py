@@ -58,8 +58,7 @@ def error(result: Any, expected: list[np.ndarray]) -> float:
 
 def one_case(shape: tuple[int, int, int], dtype: torch.dtype, decay: str, args: argparse.Namespace) -> list[dict]:
     torch.manual_seed(0)
-    batch, steps, channels = shape
-    a = (0.5 + 0.499 * torch.rand(shape if decay == "step" else (channels,))).to(dtype)
+    a = (0.5 + 0.499 * torch.rand(shape if decay == "step" else shape[-1:])).to(dtype)
     if dtype.is_complex:
         a = a * torch.exp(2j * math.pi * torch.rand(a.shape))
     x, g = torch.randn(shape, dtype=dtype), torch.randn(shape, dtype=dtype)

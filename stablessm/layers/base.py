@@ -134,7 +134,7 @@ class SequenceLayer(nn.Module, ABC):
         dt = torch.as_tensor(dt, dtype=self._parameter_dtype(), device=next(self.parameters()).device)
         if dt.shape not in shapes:
             raise ArgumentError("dt", " or ".join(f"shape {shape}" for shape in shapes), f"shape {tuple(dt.shape)}")
-        if not torch.compiler.is_compiling() and bool((dt < 0).any()):
+        if not torch.compiler.is_compiling() and not bool((dt >= 0).all()):
             raise ArgumentError("dt", "no negative time step", f"{dt.min().item()}")
         return dt
 

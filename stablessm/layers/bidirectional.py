@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
 from stablessm._typing import Sequence, State
-from stablessm.layers.base import SequenceLayer
+from stablessm.layers.base import SequenceLayer, real_steps
 
 Merge: TypeAlias = Literal["concat", "sum"]
 
@@ -38,6 +38,10 @@ class Bidirectional(nn.Module):
         if back is None:
             back = copy.deepcopy(ahead)
             back.reset_parameters()
+        if back.d_input != ahead.d_input:
+            raise ArgumentError("back", f"d_input {ahead.d_input} (as ahead)", back.d_input)
+        if merge == "sum" and back.d_output != ahead.d_output:
+            raise ArgumentError("back", f"d_output {ahead.d_output} to be summed with ahead", back.d_output)
         self.ahead, self.back, self.merge = ahead, back, merge
 
     def forward(
@@ -59,6 +63,8 @@ class Bidirectional(nn.Module):
         turned = None
         if reset is not None:  # an episode's first step, read backwards, is the last step of the one before it
             starts = reset.expand(x.shape[:2])
+            if lengths is not None:
+                starts = starts & real_steps(lengths, x.shape[1])
             turned = _reorder(torch.cat([starts[:, 1:], torch.zeros_like(starts[:, :1])], 1), order)
         if isinstance(dt, Tensor) and dt.dim():
             dt = _reorder(dt.expand(x.shape[:2]), order)

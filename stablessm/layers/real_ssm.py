@@ -25,12 +25,13 @@ class RealSSM(DiagonalLayer):
         d_input, d_state, d_output: sizes.
         map: reparameterization of the eigenvalues, a name or an instance (``stablessm.reparam``).
         time: ``continuous`` (λ < 0, discretised with ``dt``) or ``discrete`` (h[k] = λ h[k-1] + B x[k] + b).
-        dt: the time between samples, in your unit; continuous time only.
-        discretisation: ``zoh``, ``bilinear`` or ``exponential``; continuous time only.
+        dt: the time between samples, in your unit, 1 by default; continuous time only.
+        discretisation: ``zoh`` (the default), ``bilinear`` or ``exponential``; continuous time only.
         activation: σ on the states before the readout, by name; ``linear`` by default.
         bias: whether there is b.
         skip: whether there is D.
-        eigenvalues: (d_state,) start from these, so that two maps start as the same function. By default time
+        eigenvalues: (d_state,) start from these; under one seed two maps then start as the same function (or take
+            a copy ``with_map``). By default time
             scales are spread evenly on a logarithmic axis, over a factor of 1000 from one step (or the map's shortest).
         mode: ``scan``, ``conv`` or ``auto``.
 
@@ -49,8 +50,8 @@ class RealSSM(DiagonalLayer):
         *,
         map: str | Reparameterization = "best",
         time: Time = "continuous",
-        dt: float = 1.0,
-        discretisation: str = "zoh",
+        dt: float | None = None,
+        discretisation: str | None = None,
         activation: str = "linear",
         bias: bool = True,
         skip: bool = False,
@@ -58,10 +59,13 @@ class RealSSM(DiagonalLayer):
         mode: Mode = "auto",
     ) -> None:
         super().__init__(d_input, d_output, (d_state,), complex_state=False, map=map, time=time, mode=mode)
-        if not 0 < dt < math.inf:
+        for name, value in (("dt", dt), ("discretisation", discretisation)):
+            if time == "discrete" and value is not None:
+                raise ArgumentError(name, "None in discrete time", repr(value))
+        self.dt, self.discretisation, self.activation = 1.0 if dt is None else dt, discretisation or "zoh", activation
+        if not 0 < self.dt < math.inf:
             raise ArgumentError("dt", "a positive number", dt)
-        self.dt, self.discretisation, self.activation = dt, discretisation, activation
-        self._method, self._activate = discretise.get(discretisation), activations.get(activation).value
+        self._method, self._activate = discretise.get(self.discretisation), activations.get(activation).value
         self._start = self._given(eigenvalues)
         self.w = nn.Parameter(torch.empty(d_state))
         self.B = nn.Parameter(torch.empty(d_state, d_input))

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stablessm._errors import NumericalError
+
 
 def symmetric_part(M: Tensor) -> Tensor:
     """(M + Mᵀ)/2 of (..., m, m)."""
@@ -47,8 +49,12 @@ class _Spectral(torch.autograd.Function):
         return symmetric_part((V * value(s)[..., None, :]) @ V.mT)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled():  # create_graph: the eigenvectors saved are constants, so it would be wrong
+            raise NumericalError(
+                "the matrix maps 'project' and 'neg_softplus' have no second derivative",
+                "use 'skew_minus_psd' or 'neg_exp', which have them all",
+            )
         s, V = ctx.saved_tensors
         D = ctx.difference(s[..., :, None], s[..., None, :])
         return V @ (D * (V.mT @ symmetric_part(grad[0]) @ V)) @ V.mT, None, None

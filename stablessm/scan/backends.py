@@ -36,6 +36,8 @@ def why_not(name: str) -> str | None:
     >>> why_not("reference") is None
     True
     """
+    if name not in NAMES:
+        raise ArgumentError("backend", f"one of {', '.join(map(repr, NAMES))}", repr(name))
     return _REASONS[name]
 
 

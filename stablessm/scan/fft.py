@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stablessm._errors import ArgumentError
+from stablessm.scan.checks import check_arguments
 from stablessm.scan.vandermonde import powers
 
 
@@ -19,6 +21,10 @@ def causal_convolution(signal: Tensor, kernel: Tensor) -> Tensor:
     >>> causal_convolution(torch.ones(1, 3, 1), kernel).flatten().round(decimals=4).tolist()
     [1.0, 3.0, 7.0]
     """
+    if signal.dim() != 3:
+        raise ArgumentError("signal", "3 dimensions (batch, time, channel)", f"shape {tuple(signal.shape)}")
+    if kernel.shape != signal.shape[1:]:
+        raise ArgumentError("kernel", f"shape {tuple(signal.shape[1:])}", f"shape {tuple(kernel.shape)}")
     steps = signal.shape[1]
     if not steps:
         return signal.clone()
@@ -36,6 +42,9 @@ def fft_scan(decay: Tensor, drive: Tensor, initial: Tensor | None = None) -> Ten
     >>> fft_scan(torch.tensor([0.5]), torch.ones(1, 3, 1)).flatten().round(decimals=4).tolist()
     [1.0, 1.5, 1.75]
     """
+    check_arguments(decay, drive, initial, None)
+    if decay.dim() != 1:
+        raise ArgumentError("decay", "shape (channels,), the same at every step", f"shape {tuple(decay.shape)}")
     response = powers(decay.to(drive.dtype), drive.shape[1] + 1)
     states = causal_convolution(drive, response[:-1])
     return states if initial is None else states + response[1:] * initial[:, None]

@@ -7,8 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from stablessm.scan import threads
-from stablessm.scan.numba_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, TILE_BYTES, VECTOR_BYTES, Spec, compile_kernel
+from stablessm.scan.numba_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, TILE_BYTES, VECTOR_BYTES, Spec, get_kernel
 
 STREAM_BYTES = 8 << 20
 """States past this size bypass the cache: they would not stay in it anyway."""
@@ -82,7 +81,7 @@ def _run(
             values[f"{name}_time"] = time_stride
         values[name], values[f"{name}_batch"] = start, batch_stride
     size = states.numel() * states.element_size()
-    kernel = compile_kernel(
+    kernel = get_kernel(
         Spec(
             backward=names is BACKWARD_FIELDS,
             double=arrays["states"].dtype == torch.float64,
@@ -92,9 +91,6 @@ def _run(
             stream=aligned and size >= STREAM_BYTES,
         )
     )
+    tiles = values["tiles"] = batch * -(-scalars * arrays["states"].element_size() // TILE_BYTES)
     fields = (ctypes.c_int64 * len(names))(*values.values())
-    address = ctypes.addressof(fields)
-    tiles = batch * -(-scalars * arrays["states"].element_size() // TILE_BYTES)
-    threads.in_ranges(
-        lambda first, last: kernel(address, first, last), tiles, threads=1 if size < SERIAL_BYTES else None
-    )
+    kernel(fields, tiles, workers=1 if size < SERIAL_BYTES else torch.get_num_threads())

@@ -14,18 +14,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from llvmlite import binding as llvm
 from llvmlite import ir
+
+from stablessm.scan import threads
 
 VECTOR_BYTES = 64
 TILE_VECTORS = 2
 TILE_BYTES = VECTOR_BYTES * TILE_VECTORS
 
 I64 = ir.IntType(64)
-Kernel = Callable[[Any, int, int], None]
 
 
 class Spec(NamedTuple):
@@ -42,7 +44,7 @@ class Spec(NamedTuple):
 
 
 FORWARD_FIELDS = (
-    "steps", "channels",
+    "tiles", "steps", "channels",
     "decay", "decay_batch", "decay_time",
     "drive", "drive_batch", "drive_time",
     "initial", "initial_batch",
@@ -50,7 +52,7 @@ FORWARD_FIELDS = (
     "states", "states_batch", "states_time",
 )  # fmt: skip
 BACKWARD_FIELDS = (
-    "steps", "channels",
+    "tiles", "steps", "channels",
     "decay", "decay_batch", "decay_time",
     "grad", "grad_batch", "grad_time",
     "initial", "initial_batch",
@@ -60,7 +62,7 @@ BACKWARD_FIELDS = (
     "d_decay", "d_decay_batch", "d_decay_time",
     "d_initial", "d_initial_batch",
 )  # fmt: skip
-"""A kernel's arguments: addresses, strides in bytes, and counts (of steps, and of scalars in a row)."""
+"""A kernel's arguments: counts (of all tiles, of steps, of scalars in a row), addresses, strides in bytes."""
 
 
 class _Emitter:
@@ -244,8 +246,9 @@ def _kahan(builder: ir.IRBuilder, total: ir.Value, lost: ir.Value, term: ir.Valu
 
 def _build(spec: Spec) -> ir.Module:
     """void kernel(const int64 *fields, int64 first_tile, int64 last_tile)."""
-    module = ir.Module(name="stablessm_scan")
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64]), "kernel")
+    module = ir.Module()
+    signature = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64])
+    function = ir.Function(module, signature, _name(spec))
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     pointer, first, last = function.args
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
@@ -277,13 +280,61 @@ def _build(spec: Spec) -> ir.Module:
     emit.loop(builder.sub(last, first), [], one_tile)
     builder.fence("seq_cst")  # stores that bypass the cache are not ordered otherwise
     builder.ret_void()
+    _add_team_member(module, function)
     return module
+
+
+def _add_team_member(module: ir.Module, kernel: ir.Function) -> None:
+    """void member(const int64 *fields): the share of all tiles that falls to the calling OpenMP thread."""
+    team = threads.team()
+    if team is None:
+        return
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64.as_pointer()]), f"{kernel.name}_member")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    ask = ir.FunctionType(ir.IntType(32), []).as_pointer()
+    number, count = (
+        builder.zext(builder.call(builder.inttoptr(I64(address), ask), []), I64)
+        for address in (team.thread_number, team.thread_count)
+    )
+    tiles = builder.load(builder.gep(function.args[0], [I64(0)]))
+    first, last = (builder.sdiv(builder.mul(tiles, edge), count) for edge in (number, builder.add(number, I64(1))))
+    builder.call(kernel, [function.args[0], first, last])
+    builder.ret_void()
 
 
 def _emit_tile(
     emit: _Emitter, fields: dict[str, ir.Value], batch: ir.Value, column: ir.Value, widths: list[int]
 ) -> None:
     (_backward if emit.spec.backward else _forward)(_Tile(emit, fields, batch, column, widths))
+
+
+def _name(spec: Spec) -> str:
+    return "scan_" + "".join(str(int(flag)) for flag in spec)
+
+
+class Kernel:
+    """A kernel compiled for this machine. Calling it does not hold the GIL."""
+
+    def __init__(self, spec: Spec) -> None:
+        engine, machine = _engine()
+        module = llvm.parse_assembly(str(_build(spec)))
+        module.verify()
+        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+        passes.getModulePassManager().run(module, passes)
+        engine.add_module(module)
+        engine.finalize_object()
+        prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        self._range = prototype(engine.get_function_address(_name(spec)))
+        self._member = engine.get_function_address(f"{_name(spec)}_member")
+
+    def __call__(self, fields: ctypes.Array[ctypes.c_int64], tiles: int, workers: int) -> None:
+        """Run over all tiles on as many threads as there are workers."""
+        address = ctypes.addressof(fields)
+        workers = min(workers, tiles)
+        if workers > 1 and (team := threads.team_to_join()) is not None:
+            team.parallel(self._member, address, workers, 0)
+        else:
+            threads.in_ranges(lambda first, last: self._range(address, first, last), tiles, workers)
 
 
 @functools.cache
@@ -296,19 +347,15 @@ def _engine() -> tuple[llvm.ExecutionEngine, llvm.TargetMachine]:
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine), machine
 
 
-@functools.cache
-def compile_kernel(spec: Spec) -> Kernel:
-    """The kernel for ``spec``, compiled for this machine; calling it releases the GIL."""
-    engine, machine = _engine()
-    module = llvm.parse_assembly(str(_build(spec)))
-    module.verify()
-    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
-    passes.getModulePassManager().run(module, passes)
-    module.name = repr(spec)
-    for function in module.functions:
-        if not function.is_declaration:
-            function.name = name = "scan_" + "_".join(str(int(flag)) for flag in spec)
-    engine.add_module(module)
-    engine.finalize_object()
-    prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-    return prototype(engine.get_function_address(name))
+_compiled: dict[Spec, Kernel] = {}
+_compiling = threading.Lock()
+
+
+def get_kernel(spec: Spec) -> Kernel:
+    """The kernel for ``spec``, compiled the first time it is asked for."""
+    kernel = _compiled.get(spec)
+    if kernel is None:
+        with _compiling:
+            kernel = _compiled.get(spec) or Kernel(spec)
+            _compiled[spec] = kernel
+    return kernel

@@ -1,53 +1,80 @@
-"""A pool of threads that follows ``torch.get_num_threads()`` and survives ``fork``.
+"""Running a kernel on several threads: those of PyTorch's own OpenMP where they can be had, Python's otherwise.
 
-The kernels release the GIL, so plain Python threads are enough. numba's own threading layers are avoided: the
-default one kills forked DataLoader workers after a parallel call, and none may be entered by two threads at once.
+PyTorch's OpenMP threads keep spinning for a moment after every parallel operation. Threads of our own would have to
+share the cores with them; a kernel that joins their team runs at once. A forked child must not enter OpenMP (its
+threads are gone, and it would wait for them for ever), so there, and where PyTorch was built on another runtime,
+Python's threads do the work: the kernels do not hold the GIL. numba's threading layers are avoided for the same
+reasons: they kill or hang forked DataLoader workers.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-
-import torch
+from pathlib import Path
+from typing import NamedTuple
 
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
+_forked = False
 
 
-def _forget_pool() -> None:
-    """A forked child has the pool's bookkeeping but none of its threads."""
-    global _pool, _pool_size
-    _pool, _pool_size = None, 0
+class Team(NamedTuple):
+    """The entry points of the OpenMP runtime (libgomp) that PyTorch has loaded."""
+
+    parallel: Callable[[int, int, int, int], None]
+    """GOMP_parallel(function, argument, threads, flags)"""
+    thread_number: int
+    thread_count: int
+    """Addresses of omp_get_thread_num and omp_get_num_threads."""
+
+
+@functools.cache
+def team() -> Team | None:
+    """PyTorch's OpenMP team, or None if there is none that we know how to join."""
+    try:
+        loaded = Path("/proc/self/maps").read_text().splitlines()
+        path = next(line.split(maxsplit=5)[5] for line in loaded if "/libgomp" in line)
+        library = ctypes.CDLL(path)
+        parallel, ask, count = library.GOMP_parallel, library.omp_get_thread_num, library.omp_get_num_threads
+    except (OSError, StopIteration, AttributeError):
+        return None
+    parallel.argtypes, parallel.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
+    address, number = ctypes.cast(ask, ctypes.c_void_p).value, ctypes.cast(count, ctypes.c_void_p).value
+    return Team(parallel, address, number) if address and number else None
+
+
+def _after_fork() -> None:
+    """A child has the pool's bookkeeping but none of its threads."""
+    global _pool, _pool_size, _forked
+    _pool, _pool_size, _forked = None, 0, True
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)
+    os.register_at_fork(after_in_child=_after_fork)
 
 
-def _workers(count: int) -> ThreadPoolExecutor:
-    global _pool, _pool_size
-    if _pool is None or _pool_size < count:
-        _pool, _pool_size = ThreadPoolExecutor(count, thread_name_prefix="stablessm-scan"), count
-    return _pool
+def team_to_join() -> Team | None:
+    """PyTorch's team, unless this process was forked."""
+    return None if _forked else team()
 
 
-def in_ranges(work: Callable[[int, int], None], units: int, *, threads: int | None = None) -> None:
-    """Call ``work(first, last)`` on contiguous ranges that cover ``range(units)``, in parallel.
+def in_ranges(work: Callable[[int, int], None], units: int, threads: int) -> None:
+    """Call ``work(first, last)`` on contiguous ranges that cover ``range(units)``, on Python threads.
 
     >>> seen = []
     >>> in_ranges(lambda first, last: seen.extend(range(first, last)), 5, threads=1)
     >>> seen
     [0, 1, 2, 3, 4]
     """
-    count = min(torch.get_num_threads() if threads is None else threads, units)
-    if count <= 1:
-        work(0, units)
-        return
-    edges = [units * i // count for i in range(count + 1)]
-    pool = _workers(count - 1)
-    futures = [pool.submit(work, edges[i], edges[i + 1]) for i in range(1, count)]
+    global _pool, _pool_size
+    edges = [units * i // threads for i in range(threads + 1)]
+    if threads > 1 and (_pool is None or _pool_size < threads - 1):
+        _pool, _pool_size = ThreadPoolExecutor(threads - 1, thread_name_prefix="stablessm-scan"), threads - 1
+    futures = [_pool.submit(work, edges[i], edges[i + 1]) for i in range(1, threads)] if _pool else []
     work(edges[0], edges[1])
     for future in futures:
         future.result()

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from stablessm import linear_scan
 
-
 DECAY, DRIVE = torch.full((64,), 0.5), torch.ones(2, 1000, 64)
 
 

@@ -1,0 +1,44 @@
+"""``stablessm``: the commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stablessm.cli import demo, env
+
+HELP = """
+Sequence models with long memory: measure it, build it stable, reproduce it.
+
+Examples:
+
+  stablessm env               what is installed here, and which scan runs
+
+  stablessm env --json        the same, for a bug report
+
+  stablessm demo              train, measure and compare two models (a minute)
+
+  stablessm demo --out runs/demo --seed 1
+"""
+
+app = typer.Typer(name="stablessm", help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+app.command("env")(env.env)
+app.command("demo")(demo.demo)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from stablessm import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Options before the command."""

@@ -1,0 +1,1 @@
+"""Experiments: what a reader of the papers can run again."""

@@ -1,0 +1,95 @@
+"""What a scan backend is tested with: inputs of every kind, and the comparison with the float64 reference.
+
+Without pytest or hypothesis, so that ``benchmarks/scan_check.py`` can run it on a machine that has PyTorch alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stablessm import linear_scan
+
+LENGTHS = [0, 1, 2, 63, 1000, 4097]
+TOLERANCE = {
+    torch.float64: 1e-10,
+    torch.complex128: 1e-10,
+    torch.float32: 2e-5,
+    torch.complex64: 2e-5,
+    torch.float16: 3e-3,  # three roundings of the dtype itself
+    torch.bfloat16: 3e-2,
+}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def device_of(backend: str) -> str:
+    return DEVICE if backend == "triton" else "cpu"
+
+
+def draw(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return torch.randn(shape, dtype=wide, generator=generator).to(dtype)
+
+
+def draw_decay(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Moduli in (0, 1), many of them close to 1, of either sign or any phase."""
+    modulus = 1 - torch.rand(shape, dtype=torch.float64, generator=generator) ** 3
+    if dtype == torch.float16:
+        modulus = modulus.clamp(max=0.99)  # so that sums stay below 65504
+    angle = torch.rand(shape, dtype=torch.float64, generator=generator)
+    if dtype.is_complex:
+        return torch.polar(modulus, 6.3 * angle).to(dtype)
+    return torch.where(angle < 0.2, -modulus, modulus).to(dtype)
+
+
+def scattered(tensor: Tensor) -> Tensor:
+    """The same numbers in memory that is not contiguous in any dimension."""
+    wide = torch.stack([tensor, torch.full_like(tensor, torch.nan)], -1)
+    return wide.transpose(0, -2).contiguous().transpose(0, -2)[..., 0]
+
+
+def relative_error(ours: Tensor, truth: Tensor) -> float:
+    assert ours.shape == truth.shape
+    if not truth.numel():
+        return 0.0
+    return ((ours.cpu().to(truth.dtype) - truth).abs().max() / truth.abs().max().clamp(min=1e-30)).item()
+
+
+def check_against_reference(
+    backend: str,
+    dtype: torch.dtype,
+    length: int,
+    *,
+    decay_rank: int,
+    batch: int,
+    channels: int,
+    initial: bool,
+    reset: int | None,
+    reverse: bool,
+    contiguous: bool,
+    seed: int,
+) -> float:
+    """Assert that values and gradients match; returns the largest relative error."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (batch, length, channels)
+    inputs = [draw_decay(shape[3 - decay_rank :] if decay_rank > 1 else (channels,), dtype, generator)]
+    inputs.append(draw(shape, dtype, generator))
+    if initial:
+        inputs.append(draw((batch, channels), dtype, generator))
+    cut = None if reset is None else torch.rand(shape[2 - reset : 2], generator=generator) < 0.05
+    upstream = draw(shape, dtype, generator) / (10 if dtype == torch.float16 else 1)
+
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    exact = [tensor.to(wide).requires_grad_() for tensor in inputs]
+    truth = linear_scan(*exact, reset=cut, reverse=reverse, backend="reference")
+    true_gradients = torch.autograd.grad(truth, exact, upstream.to(wide), materialize_grads=True)
+
+    device = device_of(backend)
+    ours = [(t if contiguous else scattered(t)).to(device).detach().requires_grad_() for t in inputs]
+    states = linear_scan(*ours, reset=None if cut is None else cut.to(device), reverse=reverse, backend=backend)
+    assert states.dtype == dtype
+    gradients = torch.autograd.grad(states, ours, upstream.to(device))
+    pairs = [(states.detach(), truth.detach()), *zip(gradients, true_gradients, strict=True)]
+    worst = max(relative_error(ours, exact) for ours, exact in pairs)
+    assert worst <= TOLERANCE[dtype], f"{backend}, {dtype}: relative error {worst:.1e}"
+    return worst
