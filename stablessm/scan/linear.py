@@ -47,14 +47,13 @@ def linear_scan(
     name = backends.resolve(backend, drive.device)
     if torch.is_autocast_enabled(drive.device.type) and drive.dtype in LOW_PRECISION:
         drive = drive.float()
-    batch, steps, channels = drive.shape
     decay = decay.reshape((1,) * (3 - decay.dim()) + decay.shape)
     wide = torch.promote_types(drive.dtype, torch.float32)
     decay = decay.to(wide)  # a decay next to 1 would not survive rounding to a short dtype
     if initial is not None:
         initial = initial.to(wide)
     if reset is not None:
-        reset = reset.expand(batch, steps)
+        reset = reset.expand(drive.shape[:2])
     if name == "reference":
         return reference_backend.forward(decay, drive, initial, reset, reverse)
     return scan(decay, drive, initial, reset, reverse, name)

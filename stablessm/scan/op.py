@@ -125,10 +125,8 @@ class Scan(torch.autograd.Function):
                 backend,
             )
             return states.unflatten(2, (size, channels)), 2
-        if in_dims[0] is None and a.shape[1] == 1:
-            a = decay
-        else:
-            a = a.expand(size, batch, *a.shape[2:]).flatten(0, 1)
+        shared = in_dims[0] is None and a.shape[1] == 1
+        a = decay if shared else a.expand(size, batch, *a.shape[2:]).flatten(0, 1)
         h, r = (None if tensor is None else tensor.flatten(0, 1) for tensor in (h, r))
         return scan(a, x.flatten(0, 1), h, r, reverse, backend).unflatten(0, (size, batch)), 0
 
