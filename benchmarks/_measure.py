@@ -106,4 +106,3 @@ def write_record(path: Path, command: str, device: str, rows: list[dict], summar
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(record, indent=1) + "\n")
     temporary.replace(path)
-    print(f"\nwritten: {path}")

@@ -126,6 +126,7 @@ def main() -> None:
     _measure.same_allocator_for_all()
     args.bandwidth = _measure.copy_bandwidth(args.device, 16 if args.smoke else 256)
     print(f"plain copy: {args.bandwidth / 1e9:.1f} GB/s, read and written; {torch.get_num_threads()} threads")
+    out = args.out or _measure.RESULTS / f"scan-{args.device}.json"
     sizes = SMOKE if args.smoke else GPU_SIZES if args.device == "cuda" else SIZES
     rows = []
     for shape in sizes:
@@ -134,10 +135,11 @@ def main() -> None:
                 case = one_case(shape, dtype, decay, args)
                 show(case)
                 rows += case
-    summary = summarise(rows) | {"copy_gigabytes_per_second": args.bandwidth / 1e9}
+                summary = summarise(rows) | {"copy_gigabytes_per_second": args.bandwidth / 1e9}
+                command = f"python benchmarks/scan.py --device {args.device}"
+                _measure.write_record(out, command, args.device, rows, summary)  # a killed run keeps what it has
     print("\n" + "\n".join(f"{key.replace('_', ' ')}: {value:.2f}" for key, value in summary.items()))
-    out = args.out or _measure.RESULTS / f"scan-{args.device}.json"
-    _measure.write_record(out, f"python benchmarks/scan.py --device {args.device}", args.device, rows, summary)
+    print(f"\nwritten: {out}")
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ def main() -> None:
     out = args.out or _measure.RESULTS / f"scan-check-{args.backend}.json"
     command = f"python benchmarks/scan_check.py --backend {args.backend}"
     _measure.write_record(out, command, device, rows, {"cases": sum(count.values()), "of": len(cases)})
+    print(f"\nwritten: {out}")
 
 
 if __name__ == "__main__":

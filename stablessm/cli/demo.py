@@ -11,7 +11,7 @@ import typer
 def demo(
     out: Annotated[Path | None, typer.Option(help="Folder to write the picture demo.png into.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps of each model.")] = 1500,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each model.")] = 2000,
 ) -> None:
     """Train a direct and a stable model on a target with a long memory and compare what they stand.
 

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import stablessm
+from stablessm.cli import app
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_help_shows_examples() -> None:
+    text = run("--help")
+    assert "stablessm env --json" in text
+    assert "stablessm demo" in text
+    assert "Example: stablessm demo --out" in run("demo", "--help")
+    assert run("--version").strip() == stablessm.__version__
+
+
+def test_env_runs_every_backend() -> None:
+    found = json.loads(run("env", "--json"))
+    assert found["auto"]["cpu"] == "numba"
+    for name in ("reference", "numba", "triton"):  # the tests run Triton in its interpreter
+        assert found["backends"][name]["ran"], found["backends"][name]
+        assert "relative error" in found["backends"][name]["detail"]
+    assert "scan backends, tried just now" in run("env")
+
+
+def test_env_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stablessm.scan import numba_backend
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr(numba_backend, "forward", broken)
+    probe = json.loads(run("env", "--json"))["backends"]["numba"]
+    assert probe == {"ran": False, "detail": "failed: RuntimeError: no such instruction"}
+
+
+def test_demo_prints_the_comparison(tmp_path: Path) -> None:
+    text = run("demo", "--steps", "3", "--out", str(tmp_path))
+    for line in ("direct", "best", "slowest mode", "stability radius", "inf", "weights perturbed by 0.01"):
+        assert line in text
+    assert (tmp_path / "demo.png").stat().st_size > 10_000

@@ -1,0 +1,206 @@
+"""What is particular to one layer: kernels, initialisations, discretisations, options."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import stablessm as ssm
+from stablessm.layers import discretise, initialise
+from stablessm.layers.continuous_rnn import real_matrix
+
+F64 = torch.float64
+
+
+def impulse(steps: int, channels: int) -> torch.Tensor:
+    """One batch row a channel, each with a unit impulse in it."""
+    x = torch.zeros(channels, steps, channels, dtype=F64)
+    x[torch.arange(channels), 0, torch.arange(channels)] = 1
+    return x
+
+
+def test_exponential_discretisation_samples_the_kernel() -> None:
+    layer = ssm.RealSSM(2, 6, 3, dt=0.1, discretisation="exponential", bias=False).double()
+    y, _ = layer(impulse(20, 2))  # (in, time, out)
+    kernel = layer.kernel(0.1 * torch.arange(20, dtype=F64))
+    torch.testing.assert_close(y.permute(1, 2, 0), 0.1 * kernel)
+
+
+@pytest.mark.parametrize("name", ["zoh", "bilinear"])
+def test_other_discretisations_converge_to_the_kernel(name: str) -> None:
+    errors = []
+    for dt in (0.02, 0.01):
+        torch.manual_seed(0)
+        eigenvalues = -torch.tensor([0.2, 0.7, 1.5], dtype=F64)
+        layer = ssm.RealSSM(1, 3, 1, dt=dt, discretisation=name, bias=False, eigenvalues=eigenvalues).double()
+        with torch.no_grad():
+            layer.B.fill_(1.0)
+            layer.C.fill_(1.0)
+            steps = round(1 / dt)
+            y, _ = layer(impulse(steps, 1))
+            kernel = layer.kernel(dt * torch.arange(steps, dtype=F64))
+        errors.append((y[0, :, 0] / dt - kernel[:, 0, 0]).abs().max().item())
+    assert errors[1] < 0.6 * errors[0] < 0.05
+
+
+def test_discrete_kernels_are_the_impulse_response() -> None:
+    steps = torch.arange(15, dtype=F64)
+    for layer in (ssm.RealSSM(2, 6, 3, time="discrete", bias=False), ssm.LRU(2, 6, 3, skip=False)):
+        y, _ = layer.double()(impulse(15, 2))
+        torch.testing.assert_close(y.permute(1, 2, 0), layer.kernel(steps))
+    with pytest.raises(ssm.ArgumentError, match=r"^times: expected whole numbers"):
+        layer.kernel(torch.tensor([0.5]))
+
+
+def test_s4d_kernel_is_what_exponential_discretisation_samples() -> None:
+    layer = ssm.S4D(3, 8, discretisation="exponential").double()
+    with torch.no_grad():
+        layer.D.zero_()
+    y, _ = layer(impulse(15, 3))
+    torch.testing.assert_close(y.diagonal(dim1=0, dim2=2), layer.kernel(torch.arange(15, dtype=F64)))
+
+
+@pytest.mark.parametrize("recurrence", ["dense", "diagonal"])
+def test_linear_rnn_kernel(recurrence: str) -> None:
+    torch.manual_seed(0)
+    rnn = ssm.ContinuousRNN(
+        1, 4, 1, activation="linear", recurrence=recurrence, dt=0.01, solver="exponential", bias=False
+    ).double()
+    y, _ = rnn(torch.ones(1, 200, 1, dtype=F64))  # Heaviside: dy/dt is the kernel (paper 000 eq. 5)
+    slope = (y[0, 2:, 0] - y[0, :-2, 0]) / 0.02
+    kernel = rnn.kernel(0.01 * torch.arange(2, 200, dtype=F64))[:, 0, 0]
+    assert (slope - kernel).abs().max() < 5e-3 * kernel.abs().max() + 2e-2
+
+
+def test_a_nonlinear_layer_has_no_kernel() -> None:
+    for layer in (ssm.RealSSM(1, 2, 1, activation="tanh"), ssm.ContinuousRNN(1, 2, 1)):
+        with pytest.raises(ssm.ArgumentError, match=r"^activation: expected 'linear'.*got 'tanh'"):
+            layer.kernel(torch.arange(3))
+
+
+def test_euler_converges_to_the_exponential_step() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 20, 2, dtype=F64)
+    eigenvalues = -torch.linspace(0.1, 2, 5, dtype=F64)
+    fine = {}
+    for solver in ("euler", "exponential"):
+        torch.manual_seed(1)
+        rnn = ssm.ContinuousRNN(2, 5, 1, solver=solver, dt=0.001, eigenvalues=eigenvalues).double()
+        fine[solver] = rnn(x.repeat_interleave(50, 1))[0]
+    torch.testing.assert_close(fine["euler"], fine["exponential"], rtol=1e-2, atol=1e-2)
+
+
+@given(re=st.floats(-3, -1e-3), im=st.floats(-3, 3), dt=st.floats(1e-6, 1))
+def test_every_discretisation_maps_stable_to_stable(re: float, im: float, dt: float) -> None:
+    lam = torch.tensor([complex(re, im)], dtype=torch.complex128)
+    for method in discretise.METHODS.values():
+        decay, gain = method(lam, torch.tensor(dt, dtype=F64))
+        assert decay.abs().item() < 1
+        torch.testing.assert_close(gain / dt, torch.ones_like(gain), rtol=0, atol=abs(lam.item()) * dt * 1.5)
+
+
+def test_ring_is_uniform_in_area_within_its_bounds() -> None:
+    lam = initialise.ring(20_000, 0.5, 0.9, math.pi / 4)
+    assert 0.5 <= lam.abs().min() <= lam.abs().max() <= 0.9
+    assert 0 <= lam.angle().min() <= lam.angle().max() <= math.pi / 4
+    inner = (lam.abs() ** 2 < (0.25 + 0.81) / 2).double().mean()  # half of the area
+    assert abs(inner - 0.5) < 0.02
+    with pytest.raises(ssm.ArgumentError, match=r"^r_min, r_max: expected 0 <= r_min <= r_max <= 1, got 0.9, 0.5"):
+        ssm.LRU(1, 4, 1, r_min=0.9, r_max=0.5)
+
+
+def test_lru_normalisation_gives_states_of_variance_one() -> None:
+    torch.manual_seed(0)
+    layer = ssm.LRU(4, 256, 1, r_min=0.9, r_max=0.99)
+    states = []
+    _, state = layer(torch.randn(64, 600, 4))
+    states.append(state.abs().square().mean())
+    assert 0.8 < states[0] < 1.2
+
+
+def test_legs_eigenvalues_are_those_of_the_normal_part_of_hippo() -> None:
+    size = 16
+    n = torch.arange(size, dtype=F64)
+    p = (n + 0.5).sqrt()  # LegS + p pᵀ is normal (S4, appendix C)
+    legs = -torch.tril(torch.outer((2 * n + 1).sqrt(), (2 * n + 1).sqrt()), -1) - torch.diag(n + 1)
+    spectrum = torch.linalg.eigvals(legs + torch.outer(p, p))
+    expected = spectrum.imag[spectrum.imag > 0].sort().values
+    torch.testing.assert_close(initialise.s4d_legs(size // 2).imag.sort().values, expected)
+    torch.testing.assert_close(spectrum.real, torch.full((size,), -0.5, dtype=F64))
+
+
+def test_real_matrix_has_the_eigenvalues() -> None:
+    wanted = torch.tensor([-1 + 2j, -0.5, -1 - 2j, -3], dtype=torch.complex128)
+    found = torch.linalg.eigvals(real_matrix(wanted))
+    key = lambda z: (round(z.real, 9), round(z.imag, 9))  # noqa: E731
+    assert sorted(found.tolist(), key=key) == pytest.approx(sorted(wanted.tolist(), key=key))
+    with pytest.raises(ssm.ArgumentError, match=r"^eigenvalues: expected complex ones in conjugate pairs"):
+        real_matrix(torch.tensor([-1 + 2j, -0.5 - 2j]))
+
+
+def test_complex_eigenvalues_of_a_dense_rnn() -> None:
+    wanted = torch.tensor([-1 + 2j, -1 - 2j, -0.5 + 0j])
+    rnn = ssm.ContinuousRNN(1, 3, 1, map="skew_minus_psd", eigenvalues=wanted)
+    order = rnn.eigenvalues().imag.argsort()
+    torch.testing.assert_close(rnn.eigenvalues()[order], wanted[[1, 2, 0]], rtol=1e-4, atol=1e-4)
+
+
+def test_matrix_maps_keep_a_dense_rnn_stable_whatever_the_weights() -> None:
+    for name in ("neg_exp", "neg_softplus", "skew_minus_psd"):
+        rnn = ssm.ContinuousRNN(1, 6, 1, map=name).double()
+        for _ in range(20):
+            torch.nn.init.normal_(rnn.M)
+            assert rnn.eigenvalues().real.max() < 0, name
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: ssm.RealSSM(1, 0, 1), r"^d_state: expected at least 1, got 0"),
+        (lambda: ssm.RealSSM(1, 2, 1, dt=0.0), r"^dt: expected a positive number, got 0.0"),
+        (lambda: ssm.RealSSM(1, 2, 1, time="discrete", dt=0.1), r"^dt: expected None in discrete time, got 0.1"),
+        (lambda: ssm.RealSSM(1, 2, 1, mode="fft"), r"^mode: expected one of scan, conv, auto, got 'fft'"),
+        (lambda: ssm.RealSSM(1, 2, 1, map="nope"), r"^map: expected"),
+        (lambda: ssm.RealSSM(1, 2, 1, discretisation="rk4"), r"^discretisation: expected one of 'zoh'.*got 'rk4'"),
+        (lambda: ssm.RealSSM(1, 2, 1, activation="swish"), r"^activation: expected one of 'linear'.*got 'swish'"),
+        (lambda: ssm.RealSSM(1, 2, 1, eigenvalues=torch.zeros(3)), r"^eigenvalues: expected shape \(2,\)"),
+        (lambda: ssm.RealSSM(1, 2, 1, eigenvalues=torch.tensor([-1j, 1j])), r"^eigenvalues: expected real numbers"),
+        (lambda: ssm.RealSSM(1, 1, 1, eigenvalues=torch.tensor([-9.0])), r"^eigenvalues: expected values in \[-2, 0\)"),
+        (lambda: ssm.S4D(1, 2, init="hippo"), r"^init: expected one of lin, inv, legs, got 'hippo'"),
+        (lambda: ssm.S4D(1, 2, dt_min=0.2, dt_max=0.1), r"^dt_min, dt_max: expected 0 < dt_min <= dt_max"),
+        (lambda: ssm.ContinuousRNN(1, 2, 1, solver="rk4"), r"^solver: expected 'euler' or 'exponential', got 'rk4'"),
+        (lambda: ssm.ContinuousRNN(1, 2, 1, map=ssm.reparam.get("exp")), r"^map: expected a matrix map"),
+        (lambda: ssm.param_groups(ssm.LRU(1, 2, 1), -1.0), r"^lr, recurrent_lr: expected no negative rate"),
+    ],
+)
+def test_bad_options_are_named(build: object, message: str) -> None:
+    with pytest.raises(ssm.ArgumentError, match=message):
+        build()
+
+
+def test_negative_eigenvalues_refuse_dt_in_discrete_time() -> None:
+    layer = ssm.RealSSM(1, 1, 1, time="discrete", map="tanh", eigenvalues=torch.tensor([-0.5]))
+    with pytest.raises(ssm.ArgumentError, match=r"^dt: expected none, since a negative eigenvalue"):
+        layer(torch.zeros(1, 3, 1), dt=0.5)
+
+
+def test_param_groups_reach_into_any_model() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), ssm.Bidirectional(ssm.S4D(2, 4)), torch.nn.GRU(2, 2))
+    groups = ssm.param_groups(model, 0.1, recurrent_lr=0.01, weight_decay=0.5)
+    by_name = {group["name"]: group for group in groups}
+    assert len(by_name["recurrent"]["params"]) == 2 * 3
+    assert by_name["recurrent"]["lr"] == 0.01
+    assert by_name["recurrent"]["weight_decay"] == 0.0
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+    assert [group["name"] for group in ssm.param_groups(torch.nn.Linear(2, 2), 0.1)] == ["other"]
+
+
+@pytest.mark.parametrize("build", [lambda: ssm.RealSSM(2, 4, 1), lambda: ssm.LRU(2, 4, 1), lambda: ssm.S4D(2, 4)])
+def test_layers_compile_without_graph_breaks(build: object) -> None:
+    layer, x = build(), torch.randn(2, 20, 2)
+    y, _ = torch.compile(layer, fullgraph=True)(x)
+    torch.testing.assert_close(y, layer(x)[0], rtol=1e-4, atol=1e-5)
