@@ -43,7 +43,7 @@ def test_float32_powers_do_not_drift() -> None:
         (lambda: scan.fft_scan(torch.zeros(3, 1), torch.zeros(1, 3, 1)), r"^decay: expected shape \(channels,\)"),
         (
             lambda: scan.causal_convolution(torch.zeros(1, 4, 1), torch.zeros(8, 1)),
-            "^kernel: expected shape \(4, 1\)",
+            r"^kernel: expected shape \(4, 1\)",
         ),
         (lambda: scan.causal_convolution(torch.zeros(4, 1), torch.zeros(4, 1)), r"^signal: expected 3 dimensions"),
         (lambda: scan.why_not("fast"), r"^backend: expected one of 'reference'.*got 'fast'"),
