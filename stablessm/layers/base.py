@@ -88,10 +88,12 @@ class SequenceLayer(nn.Module, ABC):
         check_reset(reset, batch, steps)
         _check_lengths(lengths, batch, steps)
         step_sizes = self._checked_dt(dt, (), (steps,), (batch, steps))
+        if lengths is None:
+            return self._run(x, state, None, reset, step_sizes)
+        real = real_steps(lengths, steps)[..., None]
+        x = torch.where(real, x, torch.zeros_like(x))  # a NaN in the padding must not reach an FFT or a gradient
         y, final = self._run(x, state, lengths, reset, step_sizes)
-        if lengths is not None:
-            y = torch.where(real_steps(lengths, steps)[..., None], y, torch.zeros_like(y))
-        return y, final
+        return torch.where(real, y, torch.zeros_like(y)), final
 
     def step(
         self, x_t: Tensor, state: State | None = None, *, dt: float | Tensor | None = None

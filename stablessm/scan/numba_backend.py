@@ -67,19 +67,18 @@ def _run(
     if reset is not None:
         arrays["reset"] = reset.to(torch.uint8)
     values = dict.fromkeys(names, 0) | {"steps": steps, "channels": scalars}
-    aligned = True
     for name, array in arrays.items():
         size = array.element_size()
-        batch_stride = 0 if array.shape[0] == 1 else array.stride(0) * size
-        start = array.data_ptr()
-        aligned &= (start | batch_stride) % VECTOR_BYTES == 0
+        start, batch_stride = array.data_ptr(), 0 if array.shape[0] == 1 else array.stride(0) * size
         if f"{name}_time" in values:
             time_stride = 0 if array.shape[1] == 1 else array.stride(1) * size
-            aligned &= time_stride % VECTOR_BYTES == 0
             if reverse:
                 start, time_stride = start + (steps - 1) * time_stride, -time_stride
             values[f"{name}_time"] = time_stride
         values[name], values[f"{name}_batch"] = start, batch_stride
+    stored = [array for name, array in arrays.items() if name.startswith("d_")] or [arrays["states"]]
+    row_bytes = scalars * stored[0].element_size()  # rows of ours are adjacent
+    aligned = all((array.data_ptr() | row_bytes) % VECTOR_BYTES == 0 for array in stored)
     size = states.numel() * states.element_size()
     kernel = get_kernel(
         Spec(
@@ -91,6 +90,6 @@ def _run(
             stream=aligned and size >= STREAM_BYTES,
         )
     )
-    tiles = values["tiles"] = batch * -(-scalars * arrays["states"].element_size() // TILE_BYTES)
+    tiles = values["tiles"] = batch * -(-row_bytes // TILE_BYTES)
     fields = (ctypes.c_int64 * len(names))(*values.values())
     kernel(fields, tiles, workers=1 if size < SERIAL_BYTES else torch.get_num_threads())

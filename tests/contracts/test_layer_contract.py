@@ -137,6 +137,17 @@ def test_padding_changes_no_real_position(name: str, mode: str, lengths: list[in
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_nan_in_the_padding_reaches_nothing(name: str) -> None:
+    layer, x = make(name), torch.randn(2, 30, D, dtype=torch.float64)
+    x[0, 7:] = torch.nan
+    y, final = layer(x, lengths=torch.tensor([7, 30]))
+    assert torch.isfinite(y).all()
+    assert torch.isfinite(final.abs()).all()
+    gradients = torch.autograd.grad(y.square().sum() + final.abs().square().sum(), list(layer.parameters()))
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_reset_starts_a_new_episode(name: str) -> None:
     layer, x = make(name), torch.randn(2, 10, D, dtype=torch.float64)
     state = torch.randn_like(layer.initial_state(2))
