@@ -70,7 +70,7 @@ def copy_bandwidth(device: str, megabytes: int) -> float:
 
 
 def machine(device: str) -> dict[str, object]:
-    packages = ("stablessm", "torch", "numba", "llvmlite", "triton", "jax", "mambapy", "numpy")
+    packages = ("stablessm", "torch", "llvmlite", "triton", "jax", "mambapy", "numpy")
     versions = {}
     for name in packages:
         try:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-PACKAGES = ("torch", "numpy", "numba", "llvmlite", "triton", "scipy", "transformers", "jax")
+PACKAGES = ("torch", "numpy", "llvmlite", "triton", "transformers", "jax")
 
 
 def describe() -> dict[str, Any]:

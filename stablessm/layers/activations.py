@@ -18,12 +18,33 @@ class Activation(NamedTuple):
     slope: Callable[[Tensor], Tensor]
 
 
+# Functions with names, because a layer that holds a lambda cannot be pickled.
+def _linear(z: Tensor) -> Tensor:
+    return z
+
+
+def _hardtanh_slope(z: Tensor) -> Tensor:
+    return (z.abs() < 1).to(z.dtype)
+
+
+def _tanh_slope(z: Tensor) -> Tensor:
+    return 1 - torch.tanh(z) ** 2
+
+
+def _sigmoid_slope(z: Tensor) -> Tensor:
+    return torch.sigmoid(z) * torch.sigmoid(-z)
+
+
+def _relu_slope(z: Tensor) -> Tensor:
+    return (z > 0).to(z.dtype)
+
+
 ACTIVATIONS = {
-    "linear": Activation(lambda z: z, torch.ones_like),
-    "hardtanh": Activation(torch.nn.functional.hardtanh, lambda z: (z.abs() < 1).to(z.dtype)),
-    "tanh": Activation(torch.tanh, lambda z: 1 - torch.tanh(z) ** 2),
-    "sigmoid": Activation(torch.sigmoid, lambda z: torch.sigmoid(z) * torch.sigmoid(-z)),
-    "relu": Activation(torch.relu, lambda z: (z > 0).to(z.dtype)),
+    "linear": Activation(_linear, torch.ones_like),
+    "hardtanh": Activation(torch.nn.functional.hardtanh, _hardtanh_slope),
+    "tanh": Activation(torch.tanh, _tanh_slope),
+    "sigmoid": Activation(torch.sigmoid, _sigmoid_slope),
+    "relu": Activation(torch.relu, _relu_slope),
 }
 """Every activation, by name."""
 

@@ -57,9 +57,8 @@ class SequenceLayer(nn.Module, ABC):
 
     def initial_state(self, batch: int) -> State:
         """The zero state for ``batch`` sequences, in float32 or better."""
-        parameter = next(self.parameters())
-        dtype = torch.promote_types(parameter.dtype, torch.complex64 if self.complex_state else torch.float32)
-        return torch.zeros(batch, *self.state_shape, dtype=dtype, device=parameter.device)
+        device = next(self.parameters()).device
+        return torch.zeros(batch, *self.state_shape, dtype=self._state_dtype(), device=device)
 
     def forward(
         self,
@@ -86,7 +85,7 @@ class SequenceLayer(nn.Module, ABC):
         batch, steps = self._check(x, 3, "(batch, time, d_input)")
         state = self._checked_state(state, batch)
         check_reset(reset, batch, steps)
-        _check_lengths(lengths, batch, steps)
+        lengths = _checked_lengths(lengths, batch, steps)
         step_sizes = self._checked_dt(dt, (), (steps,), (batch, steps))
         if lengths is None:
             return self._run(x, state, None, reset, step_sizes)
@@ -128,7 +127,7 @@ class SequenceLayer(nn.Module, ABC):
             raise ArgumentError("state", f"shape {(batch, *self.state_shape)}", f"shape {tuple(state.shape)}")
         if state.is_complex() and not self.complex_state:
             raise ArgumentError("state", "a real dtype", state.dtype)
-        return state.to(torch.promote_types(state.dtype, torch.complex64 if self.complex_state else torch.float32))
+        return state.to(self._state_dtype())
 
     def _checked_dt(self, dt: float | Tensor | None, *shapes: tuple[int, ...]) -> Tensor | None:
         if dt is None:
@@ -139,6 +138,9 @@ class SequenceLayer(nn.Module, ABC):
         if not torch.compiler.is_compiling() and not bool((dt >= 0).all()):
             raise ArgumentError("dt", "no negative time step", f"{dt.min().item()}")
         return dt
+
+    def _state_dtype(self) -> torch.dtype:
+        return torch.promote_types(self._parameter_dtype(), torch.complex64 if self.complex_state else torch.float32)
 
     def _parameter_dtype(self) -> torch.dtype:
         return torch.promote_types(next(self.parameters()).dtype, torch.float32)
@@ -157,15 +159,15 @@ def last_state(states: Tensor, state: Tensor, lengths: Tensor | None) -> Tensor:
     return everything[torch.arange(len(lengths), device=lengths.device), lengths]
 
 
-def _check_lengths(lengths: Tensor | None, batch: int, steps: int) -> None:
+def _checked_lengths(lengths: Tensor | None, batch: int, steps: int) -> Tensor | None:
     if lengths is None:
-        return
+        return None
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise ArgumentError("lengths", "an integer dtype", lengths.dtype)
     if lengths.shape != (batch,):
         raise ArgumentError("lengths", f"shape {(batch,)} (batch,)", f"shape {tuple(lengths.shape)}")
-    if torch.compiler.is_compiling() or not batch:
-        return
-    low, high = int(lengths.min()), int(lengths.max())
-    if low < 0 or high > steps:
-        raise ArgumentError("lengths", f"values from 0 to {steps} (time)", f"{low if low < 0 else high}")
+    if not torch.compiler.is_compiling() and batch:
+        low, high = int(lengths.min()), int(lengths.max())
+        if low < 0 or high > steps:
+            raise ArgumentError("lengths", f"values from 0 to {steps} (time)", f"{low if low < 0 else high}")
+    return lengths.long()  # a shorter dtype would overflow in index arithmetic

@@ -30,8 +30,8 @@ class ContinuousRNN(SequenceLayer):
         recurrence: ``dense`` (W a matrix) or ``diagonal`` (W a vector).
         map: a matrix map (dense) or a continuous-time scalar map (diagonal), a name or an instance.
         dt: the time between samples.
-        solver: ``euler``, h + dt σ(z); or ``exponential``, h + dt φ(dt J) σ(z) with J = σ'(z) W and
-            φ(z) = (e^z - 1)/z, which is exact for a linear activation and takes stiff W at any dt. The dense
+        solver: ``euler``, h + dt σ(z), which needs dt |λ| < 2 to be stable; or ``exponential``, h + dt φ(dt J) σ(z)
+            with J = σ'(z) W and φ(z) = (e^z - 1)/z, exact for a linear activation and stable at any dt. The dense
             exponential step needs a matrix exponential per step.
         bias: whether there is b.
         eigenvalues: (d_state,) W starts with these, in a random orthogonal basis if dense; complex ones come in
@@ -117,9 +117,10 @@ class ContinuousRNN(SequenceLayer):
         if self.activation != "linear":
             raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))
         W = self.recurrent_matrix()
+        C, U, times = self.C.to(W.dtype), self.U.to(W.dtype), times.to(W.dtype)
         if self.recurrence == "dense":
-            return self.C @ torch.linalg.matrix_exp(W * times[:, None, None]) @ self.U
-        return torch.einsum("on,tn,ni->toi", self.C, torch.exp(W * times[:, None]), self.U)
+            return C @ torch.linalg.matrix_exp(W * times[:, None, None]) @ U
+        return torch.einsum("on,tn,ni->toi", C, torch.exp(W * times[:, None]), U)
 
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
         state = self.initial_state(len(x)) if state is None else state

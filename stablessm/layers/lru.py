@@ -82,14 +82,18 @@ class LRU(DiagonalLayer):
     def kernel(self, times: Tensor) -> Tensor:
         """Re(C λ^k γ B) at whole steps k: (len(times), d_output, d_input)."""
         decay, gain = self._discretise(None)
-        inputs = torch.complex(self.B[:, 0], self.B[:, 1]).to(decay.dtype) * gain[:, None]
+        B = self.B.to(gain.dtype)
+        inputs = torch.complex(B[:, 0], B[:, 1]) * gain[:, None]
         readout = torch.view_as_complex(self.C.to(gain.dtype))
         return torch.einsum("on,tn,ni->toi", readout, discrete_powers(decay, times), inputs).real
 
     def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         dtype = self._parameter_dtype()
         modulus, phase = self.map(self.w.to(dtype)), self.phase.to(dtype)
-        gain = (1 - modulus**2).clamp(min=0).sqrt() if self.normalise else torch.ones_like(modulus)
+        gain = torch.ones_like(modulus)
+        if self.normalise:  # 1 - |λ|² = d (2 - d) with d = 1 - |λ|, which the map knows without cancellation
+            d = self.map.distance(self.w.to(dtype))
+            gain = (d * (2 - d)).clamp(min=torch.finfo(dtype).tiny).sqrt()
         if dt is not None:
             phase = torch.where(modulus < 0, phase + math.pi, phase) * dt[..., None]
             modulus = modulus.abs() ** dt[..., None]

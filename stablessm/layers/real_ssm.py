@@ -89,20 +89,20 @@ class RealSSM(DiagonalLayer):
 
     def eigenvalues(self) -> Tensor:
         """λ, (d_state,)."""
-        return self.map(self.w)
+        return self.map(self.w.to(self._parameter_dtype()))
 
     def kernel(self, times: Tensor) -> Tensor:
         """ρ(t) = C e^{λ t} B, or C λ^k B in discrete time: (len(times), d_output, d_input)."""
         if self.activation != "linear":
             raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))
         if self.time == "continuous":
-            modes = torch.exp(self.eigenvalues() * times[:, None])
+            modes = torch.exp(self.eigenvalues() * times[:, None].to(self._parameter_dtype()))
         else:
             modes = discrete_powers(self.eigenvalues(), times)
-        return torch.einsum("on,tn,ni->toi", self.C, modes, self.B)
+        return torch.einsum("on,tn,ni->toi", self.C.to(modes.dtype), modes, self.B.to(modes.dtype))
 
     def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        eigenvalues = self.map(self.w.to(self._parameter_dtype()))
+        eigenvalues = self.eigenvalues()
         if self.time == "continuous":
             step = eigenvalues.new_tensor(self.dt) if dt is None else dt
             return self._method(eigenvalues, step[..., None])

@@ -166,7 +166,7 @@ class Exp(_Stable):
         return -(w - w.exp()).exp()
 
     def distance(self, w: Tensor) -> Tensor:
-        return -torch.expm1(-w.exp())
+        return -torch.expm1(-w.clamp(max=10).exp())
 
     def gradient_scale(self, w: Tensor) -> Tensor:
         # u e^(-u)/(1 - e^(-u))² = u/(2 sinh(u/2))² with u = e^w; far left it is 0/0 but still equals e^(-w).

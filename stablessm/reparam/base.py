@@ -147,6 +147,8 @@ class Reparameterization(ABC):
     def _require_in_range(self, eigenvalues: Tensor) -> None:
         if not eigenvalues.is_floating_point():
             raise ArgumentError("eigenvalues", "a real floating-point tensor", eigenvalues.dtype)
+        if eigenvalues.is_meta:  # deferred initialisation: there are no values yet
+            return
         outside = eigenvalues[~self.range.holds(eigenvalues)]
         if outside.numel():
             worst = float(outside[0])

@@ -17,7 +17,7 @@ NAMES = ("reference", "numba", "triton")
 
 _DEVICES = {"numba": "cpu", "triton": "cuda"}
 _PACKAGES = {"numba": "llvmlite", "triton": "triton"}
-_REMEDY = {"numba": "pip install numba", "triton": "pip install 'stablessm[gpu]'"}
+_REMEDY = {"numba": "pip install llvmlite", "triton": "pip install 'stablessm[gpu]'"}
 
 
 def _missing(name: str) -> str | None:

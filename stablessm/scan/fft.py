@@ -26,8 +26,8 @@ def causal_convolution(signal: Tensor, kernel: Tensor) -> Tensor:
     if kernel.shape != signal.shape[1:]:
         raise ArgumentError("kernel", f"shape {tuple(signal.shape[1:])}", f"shape {tuple(kernel.shape)}")
     steps = signal.shape[1]
-    if not steps:
-        return signal.clone()
+    if not signal.numel():
+        return signal * kernel
     size = _fast_length(2 * steps - 1)
     if signal.is_complex() or kernel.is_complex():
         spectrum = torch.fft.fft(signal, size, dim=1) * torch.fft.fft(kernel, size, dim=0)

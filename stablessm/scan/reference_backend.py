@@ -10,8 +10,9 @@ def forward(decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor 
     """All states; shapes as in :func:`stablessm.scan.op.scan_op`."""
     dtype = torch.promote_types(drive.dtype, torch.float32)
     batch, steps, channels = drive.shape
-    if not steps:
-        return drive.clone()
+    if not steps:  # nothing, but a function of its arguments
+        parts = [decay.expand(drive.shape), *([] if initial is None else [initial[:, None].expand(drive.shape)])]
+        return sum(parts, drive).to(drive.dtype)
     # unbind, not indexing: the gradient of an index is as large as the whole array, at every step
     a, x = decay.to(dtype).expand(batch, steps, channels).unbind(1), drive.to(dtype).unbind(1)
     state = drive.new_zeros(batch, channels, dtype=dtype) if initial is None else initial.to(dtype)

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scan_cases import LENGTHS, TOLERANCE, check_against_reference, device_of, draw, draw_decay
 from torch import Tensor
 
 from stablessm import linear_scan, scan
+from stablessm.scan import numba_backend
 
 
 @st.composite
@@ -35,6 +36,16 @@ def cases(draw_from: st.DrawFn, channels: tuple[int, ...], most_batch: int) -> d
 @given(case=cases(channels=(1, 3, 16, 33, 70), most_batch=3))
 def test_numba_matches_reference(dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
     check_against_reference("numba", dtype, length, **case)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=cases(channels=(16, 32, 64), most_batch=3))
+def test_stores_that_bypass_the_cache(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, case: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(numba_backend, "STREAM_BYTES", 0)
+    check_against_reference("numba", dtype, 33, **case)
 
 
 @pytest.mark.parametrize("length", [length for length in LENGTHS if length < 100])

@@ -58,7 +58,8 @@ def test_dt_goes_with_its_sample() -> None:
     model, x, dt = make(), torch.randn(1, 6, 2, dtype=torch.float64), torch.rand(6, dtype=torch.float64)
     ahead, _ = model.ahead(x, dt=dt)
     back, _ = model.back(x.flip(1), dt=dt.flip(0))
-    torch.testing.assert_close(model(x, dt=dt)[0], torch.cat([ahead, back.flip(1)], -1))
+    for given in (dt, dt.numpy()):
+        torch.testing.assert_close(model(x, dt=given)[0], torch.cat([ahead, back.flip(1)], -1))
 
 
 def test_mismatched_layers_are_refused() -> None:

@@ -122,6 +122,39 @@ def test_lru_normalisation_gives_states_of_variance_one() -> None:
     assert 0.8 < states[0] < 1.2
 
 
+@pytest.mark.parametrize("map", ["tanh", "softplus", "exp", "best", "relu"])
+@pytest.mark.parametrize("weight", [-6000.0, -18.0, -9.5, 9.5, 18.0, 6000.0])
+def test_lru_gradients_are_finite_at_the_edge_of_the_disc(map: str, weight: float) -> None:
+    layer = ssm.LRU(1, 2, 1, map=map)
+    with torch.no_grad():
+        layer.w[1] = weight
+    layer(torch.randn(1, 10, 1))[0].sum().backward()
+    assert torch.isfinite(layer.w.grad).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_phi_has_an_accurate_gradient_near_zero(dtype: torch.dtype) -> None:
+    z = (torch.logspace(-8, 0, 200) * -1).to(dtype)
+    wide = torch.complex128 if dtype.is_complex else F64
+    slopes = [torch.autograd.grad(discretise.phi(u).sum().real, u)[0] for u in (z.requires_grad_(),)]
+    exact = z.detach().to(wide)
+    truth = torch.where(exact.abs() < 1e-2, 0.5 + exact / 3 + exact**2 / 8 + exact**3 / 30,
+                        (exact.exp() * (exact - 1) + 1) / exact**2)  # fmt: skip
+    torch.testing.assert_close(slopes[0].to(wide), truth.conj(), rtol=3e-5, atol=0)
+
+
+def test_convolution_takes_a_decay_that_underflows() -> None:
+    results = []
+    for mode in ("scan", "conv"):
+        torch.manual_seed(0)
+        layer = ssm.S4D(1, 2, mode=mode)
+        _, final = layer(torch.ones(2, 20, 1), layer.initial_state(2) + 1, lengths=torch.tensor([0, 20]), dt=1e7)
+        final.abs().sum().backward()
+        assert torch.isfinite(layer.w.grad).all()
+        results.append(final)
+    torch.testing.assert_close(*results)
+
+
 def test_legs_eigenvalues_are_those_of_the_normal_part_of_hippo() -> None:
     size = 16
     n = torch.arange(size, dtype=F64)

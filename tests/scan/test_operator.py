@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -50,7 +52,8 @@ def test_vmap_of_grad_equals_a_loop(dims: tuple[int | None, ...]) -> None:
     mapped = vmap(grad(energy, argnums=(0, 1, 2)), in_dims=dims)(*tensors)
     for i in range(3):
         one = [t if dim is None else t.select(dim, i) for t, dim in zip(tensors, dims, strict=True)]
-        for ours, truth in zip(mapped, grad(energy, argnums=(0, 1, 2))(*one), strict=True):
+        reference = grad(partial(energy, backend="reference"), argnums=(0, 1, 2))
+        for ours, truth in zip(mapped, reference(*one), strict=True):
             torch.testing.assert_close(ours[i], truth)
 
 

@@ -18,7 +18,7 @@ DECAY, DRIVE = torch.full((64,), 0.5), torch.ones(2, 1000, 64)
 
 
 def scan_in_parallel() -> bytes:
-    """Two of our threads; nothing here enters PyTorch's own pool, which a forked child must not."""
+    """Two threads: PyTorch's OpenMP team here, Python's in a forked child, where that team would wait for ever."""
     torch.set_num_threads(2)
     return linear_scan(DECAY, DRIVE).numpy().tobytes()
 
