@@ -94,9 +94,19 @@ def _cpu_name() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def write_record(path: Path, command: str, device: str, rows: list[dict], summary: dict) -> None:
+def command() -> str:
+    """What was typed, but for the name of the output."""
+    arguments = sys.argv[1:]
+    if "--out" in arguments:
+        at = arguments.index("--out")
+        arguments = arguments[:at] + arguments[at + 2 :]
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments])
+
+
+def write_record(path: Path, device: str, rows: list[dict], summary: dict, *, complete: bool = True) -> None:
     record = {
-        "command": command,
+        "command": command(),
+        "complete": complete,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": machine(device),
         "summary": summary,

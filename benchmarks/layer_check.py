@@ -71,7 +71,7 @@ def main() -> None:
         rows.append({"layer": name, "largest_relative_error": worst})
         print(f"{name:24} largest relative error {worst:.1e}")
         assert worst <= TOLERANCE, f"{name}: {worst:.1e}"
-    _measure.write_record(args.out, "python benchmarks/layer_check.py", device, rows, {"allowed": TOLERANCE})
+    _measure.write_record(args.out, device, rows, {"allowed": TOLERANCE})
     print(f"\nwritten: {args.out}")
 
 

@@ -53,7 +53,7 @@ def main() -> None:
         )
     faster = [row["steps"] for row in rows if row["conv_ms"] < row["scan_ms"]]
     summary = {"convolution_faster_from": min(faster, default=None)}
-    _measure.write_record(args.out, "python benchmarks/s4d_mode.py", "cpu", rows, summary)
+    _measure.write_record(args.out, "cpu", rows, summary)
     print(f"\nwritten: {args.out}")
 
 

@@ -11,6 +11,7 @@ that must be moved (each input read once, each output written once) over the rat
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -128,16 +129,15 @@ def main() -> None:
     print(f"plain copy: {args.bandwidth / 1e9:.1f} GB/s, read and written; {torch.get_num_threads()} threads")
     out = args.out or _measure.RESULTS / f"scan-{args.device}.json"
     sizes = SMOKE if args.smoke else GPU_SIZES if args.device == "cuda" else SIZES
+    cases = list(itertools.product(sizes, (torch.float32, torch.complex64), ("step", "channel")))
     rows = []
-    for shape in sizes:
-        for dtype in (torch.float32, torch.complex64):
-            for decay in ("step", "channel"):
-                case = one_case(shape, dtype, decay, args)
-                show(case)
-                rows += case
-                summary = summarise(rows) | {"copy_gigabytes_per_second": args.bandwidth / 1e9}
-                command = f"python benchmarks/scan.py --device {args.device}"
-                _measure.write_record(out, command, args.device, rows, summary)  # a killed run keeps what it has
+    for number, (shape, dtype, decay) in enumerate(cases, 1):
+        case = one_case(shape, dtype, decay, args)
+        show(case)
+        rows += case
+        summary = summarise(rows) | {"copy_gigabytes_per_second": args.bandwidth / 1e9}
+        complete = number == len(cases)  # a run that is killed keeps what it has, and says so
+        _measure.write_record(out, args.device, rows, summary, complete=complete)
     print("\n" + "\n".join(f"{key.replace('_', ' ')}: {value:.2f}" for key, value in summary.items()))
     print(f"\nwritten: {out}")
 

@@ -51,8 +51,7 @@ def main() -> None:
         print(f"{name:12}{count[dtype]:5} cases, largest relative error {worst[dtype]:.1e} (allowed {allowed:.0e})")
     device = "cuda" if args.backend == "triton" and torch.cuda.is_available() else "cpu"
     out = args.out or _measure.RESULTS / f"scan-check-{args.backend}.json"
-    command = f"python benchmarks/scan_check.py --backend {args.backend}"
-    _measure.write_record(out, command, device, rows, {"cases": sum(count.values()), "of": len(cases)})
+    _measure.write_record(out, device, rows, {"cases": sum(count.values()), "of": len(cases)})
     print(f"\nwritten: {out}")
 
 

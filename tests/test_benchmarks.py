@@ -22,10 +22,11 @@ def test_smoke_size_runs(script: str, tmp_path: Path) -> None:
     record = json.loads(out.read_text())
     assert record["rows"]
     assert record["machine"]["versions"]["torch"]
-    assert record["command"].startswith(f"python benchmarks/{script}")
+    assert record["command"] == f"python benchmarks/{script} --smoke"
+    assert record["complete"]
 
 
 @pytest.mark.parametrize("record", sorted((BENCHMARKS / "results").glob("*.json")), ids=lambda path: path.name)
 def test_committed_records_are_whole(record: Path) -> None:
     content = json.loads(record.read_text())
-    assert {"command", "date", "machine", "summary", "rows"} <= content.keys()
+    assert {"command", "complete", "date", "machine", "summary", "rows"} <= content.keys()

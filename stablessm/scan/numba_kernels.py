@@ -3,7 +3,7 @@
 The kernels are written as LLVM instructions and compiled by llvmlite, the compiler numba stands on, because two
 things that decide their speed cannot be said in numba's Python: vectors that live in registers from one time step
 to the next, and stores that bypass the cache (a state is written once and not read again here, so fetching its
-cache line first would cost a third of the memory traffic). One kernel compiles in about 20 ms, so nothing is
+cache line first would cost a third of the memory traffic). One kernel compiles in a fraction of a second, so nothing is
 cached on disk and a fresh process gives the same bits as an old one.
 
 A *tile* is 128 bytes of neighbouring channels of one sequence; a kernel walks a range of tiles. Complex numbers stay

@@ -58,7 +58,7 @@ def test_triton_matches_reference(dtype: torch.dtype, length: int, case: dict[st
 
 @pytest.mark.parametrize("length", [length for length in LENGTHS if length > 100])
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-@settings(max_examples=1)  # Triton's interpreter takes up to half a second a tile
+@settings(max_examples=1)  # Triton's interpreter is slow
 @given(case=cases(channels=(1, 3), most_batch=1))
 def test_triton_matches_reference_over_many_tiles(dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
     check_against_reference("triton", dtype, length, **case)
