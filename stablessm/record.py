@@ -1,0 +1,122 @@
+"""One run as plain files: JSON and NPZ, written whole or not at all, never pickled."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stablessm._errors import ArgumentError
+
+_META = "meta.json"
+_PACKAGES = ("stablessm", "torch", "numpy", "scipy", "transformers")
+
+
+@contextmanager
+def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary file beside ``path`` that becomes ``path`` when the block ends well, and vanishes otherwise."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    try:
+        yield Path(name)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)  # mkstemp makes it private
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """``content`` as JSON; numpy numbers and arrays become plain ones, infinities and NaN become strings."""
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold: floats that are not finite are written ``"inf"``, ``"-inf"``, ``"nan"``.
+
+    >>> plain({"radius": float("inf"), "lags": np.arange(3), 2: (1, None)})
+    {'radius': 'inf', 'lags': [0, 1, 2], '2': [1, None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if np.isfinite(value) else str(value)
+    return value if isinstance(value, str | int | bool | None) else str(value)
+
+
+def save_arrays(path: str | os.PathLike[str], kind: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Arrays and a few plain facts in one ``.npz`` file that needs no pickle. ``kind`` says what it holds."""
+    if Path(path).suffix != ".npz":
+        raise ArgumentError("path", "a file name that ends in .npz", str(path))
+    text = json.dumps({"kind": kind, **plain(meta)}, ensure_ascii=False)
+    contents: dict[str, Any] = {_META: text, **arrays}
+    with atomic(path) as temporary:
+        np.savez_compressed(temporary, **contents)
+
+
+def load_arrays(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What :func:`save_arrays` wrote: the facts and the arrays."""
+    with np.load(path, allow_pickle=False) as stored:
+        meta = json.loads(str(stored[_META])) if _META in stored.files else {}
+        if meta.pop("kind", None) != kind:
+            raise ArgumentError("path", f"a file of kind {kind!r}", str(path))
+        return meta, {name: stored[name] for name in stored.files if name != _META}
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and commit: what someone needs to run it again."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {"versions": versions, "commit": _commit(), "hardware": _hardware()}
+
+
+def write_record(folder: str | os.PathLike[str], *, started: float, **content: Any) -> Path:
+    """``folder/record.json``: what you pass, with command, environment and wall time since ``started``.
+
+    ``started`` is a ``time.perf_counter()``.
+    """
+    path = Path(folder) / "record.json"
+    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    seconds = round(time.perf_counter() - started, 3)
+    write_json(path, {"command": command, **content, **environment(), "wall_time_s": seconds})
+    return path
+
+
+def _commit() -> str | None:
+    """The commit of the source tree this package runs from, if it is one; ``+`` marks changes."""
+    git = ("git", "-C", str(Path(__file__).parent))
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
+        dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+def _hardware() -> dict[str, Any]:
+    torch = sys.modules.get("torch")
+    gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
+    return {"machine": platform.machine(), "system": platform.system(), "cores": os.cpu_count(), "gpu": gpu}
