@@ -9,7 +9,9 @@ from stablessm.layers import (
     ContinuousRNN,
     RealSSM,
     SequenceLayer,
+    load,
     param_groups,
+    save,
 )
 from stablessm.scan import linear_scan
 
@@ -26,7 +28,9 @@ __all__ = [
     "RealSSM",
     "SequenceLayer",
     "linear_scan",
+    "load",
     "param_groups",
     "reparam",
+    "save",
     "scan",
 ]

@@ -7,5 +7,6 @@ from stablessm.layers.lru import LRU
 from stablessm.layers.param_groups import param_groups
 from stablessm.layers.real_ssm import RealSSM
 from stablessm.layers.s4d import S4D
+from stablessm.layers.storage import load, save
 
-__all__ = ["LRU", "S4D", "Bidirectional", "ContinuousRNN", "RealSSM", "SequenceLayer", "param_groups"]
+__all__ = ["LRU", "S4D", "Bidirectional", "ContinuousRNN", "RealSSM", "SequenceLayer", "load", "param_groups", "save"]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
+from stablessm._typing import Time
 from stablessm.layers import activations, initialise
 from stablessm.layers.base import SequenceLayer
 from stablessm.layers.discretise import phi
@@ -44,6 +45,7 @@ class ContinuousRNN(SequenceLayer):
     """
 
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("M",)
+    time: ClassVar[Time] = "continuous"
 
     def __init__(
         self,

@@ -1,0 +1,103 @@
+"""A layer as a folder: ``config.json`` and ``model.safetensors``. Nothing is pickled."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from stablessm import record
+from stablessm._errors import ArgumentError
+from stablessm._typing import Time
+from stablessm.layers.base import SequenceLayer
+from stablessm.layers.bidirectional import Bidirectional
+from stablessm.layers.continuous_rnn import ContinuousRNN
+from stablessm.layers.lru import LRU
+from stablessm.layers.real_ssm import RealSSM
+from stablessm.layers.s4d import S4D
+from stablessm.reparam import get as get_map
+from stablessm.reparam import matrix
+
+CLASSES: dict[str, type[nn.Module]] = {cls.__name__: cls for cls in (RealSSM, LRU, S4D, ContinuousRNN, Bidirectional)}
+FORMAT = "stablessm layer"
+
+
+def save(layer: SequenceLayer | Bidirectional, folder: str | os.PathLike[str]) -> None:
+    """Write a layer into ``folder``; :func:`load` makes it again.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(LRU(1, 4, 1, map="tanh"), folder)
+    ...     load(folder)
+    LRU(1, 4, 1, map=tanh(time='discrete'), normalise=True)
+    """
+    from safetensors.torch import save_file
+
+    if type(layer).__name__ not in CLASSES:
+        raise ArgumentError("layer", f"one of {', '.join(CLASSES)}", type(layer).__name__)
+    folder = Path(folder)
+    content = {"format": FORMAT, "dtype": str(next(layer.parameters()).dtype).removeprefix("torch."), **_config(layer)}
+    with record.atomic(folder / "model.safetensors") as temporary:
+        save_file({name: tensor.contiguous() for name, tensor in layer.state_dict().items()}, temporary)
+    record.write_json(folder / "config.json", content)
+
+
+def load(folder: str | os.PathLike[str]) -> SequenceLayer | Bidirectional:
+    """The layer that :func:`save` wrote, with its weights and dtype."""
+    from safetensors.torch import load_file
+
+    folder = Path(folder)
+    if not is_saved_layer(folder):
+        raise ArgumentError("folder", "a folder written by stablessm.save", str(folder))
+    content = json.loads((folder / "config.json").read_text())
+    layer = _build(content).to(getattr(torch, content["dtype"]))
+    layer.load_state_dict(load_file(folder / "model.safetensors"))
+    return layer
+
+
+def is_saved_layer(folder: str | os.PathLike[str]) -> bool:
+    """Whether :func:`save` wrote this folder."""
+    config = Path(folder) / "config.json"
+    try:
+        return json.loads(config.read_text()).get("format") == FORMAT
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _config(layer: nn.Module) -> dict[str, Any]:
+    """The class and the arguments that make it: everything but the weights."""
+    if isinstance(layer, Bidirectional):
+        options: dict[str, Any] = {"ahead": _config(layer.ahead), "back": _config(layer.back), "merge": layer.merge}
+        return {"class": "Bidirectional", "options": options}
+    options = {
+        name: _option(layer, name) for name in inspect.signature(type(layer)).parameters if name != "eigenvalues"
+    }
+    if options.get("time") == "discrete":
+        options = {name: value for name, value in options.items() if name not in ("dt", "discretisation")}
+    return {"class": type(layer).__name__, "options": options}
+
+
+def _option(layer: Any, name: str) -> Any:
+    if name == "map":
+        return {"name": layer.map.name, **vars(layer.map)}
+    if name in ("d_state", "d_model"):
+        return layer.state_shape[-1 if name == "d_state" else 0]
+    if name in ("bias", "skip"):
+        return getattr(layer, "bias" if name == "bias" else "D") is not None
+    return getattr(layer, name)
+
+
+def _build(content: dict[str, Any]) -> Any:
+    cls, options = CLASSES[content["class"]], dict(content["options"])
+    if cls is Bidirectional:
+        return Bidirectional(_build(options["ahead"]), _build(options["back"]), merge=options["merge"])
+    choice = dict(options.pop("map"))
+    name = choice.pop("name")
+    dense = options.get("recurrence") == "dense"
+    time: Time = "discrete" if cls is LRU else options.get("time", "continuous")
+    return cls(**options, map=matrix.get(name, **choice) if dense else get_map(name, time=time, **choice))

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import stablessm as ssm
+from stablessm import ArgumentError
+
+LAYERS = {
+    "real": lambda: ssm.RealSSM(2, 5, 3, map=ssm.reparam.get("best", a=2.0, b=0.25), dt=0.3, activation="tanh"),
+    "real-discrete": lambda: ssm.RealSSM(1, 4, 1, map="softplus", time="discrete", bias=False, skip=True),
+    "lru": lambda: ssm.LRU(3, 6, 2, map="tanh", normalise=False),
+    "s4d": lambda: ssm.S4D(3, 4, map="softplus", init="inv", discretisation="bilinear"),
+    "rnn-dense": lambda: ssm.ContinuousRNN(2, 4, 1, map="skew_minus_psd", dt=0.2, solver="exponential"),
+    "rnn-diagonal": lambda: ssm.ContinuousRNN(2, 4, 1, recurrence="diagonal", map="exp", activation="relu"),
+    "both-ways": lambda: ssm.Bidirectional(ssm.LRU(3, 4, 2), ssm.LRU(3, 5, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_comes_back_as_it_was(tmp_path, name, dtype):
+    layer = LAYERS[name]().to(dtype)
+    ssm.save(layer, tmp_path / "layer")
+    again = ssm.load(tmp_path / "layer")
+    assert repr(again) == repr(layer)
+    d_input = layer.ahead.d_input if name == "both-ways" else layer.d_input
+    x = torch.randn(2, 9, d_input, dtype=dtype)
+    torch.testing.assert_close(again(x)[0], layer(x)[0], rtol=0, atol=0)
+    assert {p.name for p in (tmp_path / "layer").iterdir()} == {"config.json", "model.safetensors"}
+
+
+def test_every_exported_layer_can_be_saved():
+    from stablessm.layers.storage import CLASSES
+
+    exported = {n for n in ssm.layers.__all__ if isinstance(getattr(ssm.layers, n), type)} - {"SequenceLayer"}
+    assert exported == set(CLASSES)
+
+
+def test_only_our_folders_and_layers(tmp_path):
+    with pytest.raises(ArgumentError, match="layer: expected one of RealSSM"):
+        ssm.save(torch.nn.Linear(2, 2), tmp_path / "linear")
+    assert not (tmp_path / "linear").exists()
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(ArgumentError, match="folder"):
+        ssm.load(tmp_path)
