@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stablessm.cli import demo, env
+from stablessm.cli import demo, env, measure
 
 HELP = """
 Sequence models with long memory: measure it, build it stable, reproduce it.
@@ -20,11 +20,14 @@ Examples:
   stablessm demo              train, measure and compare two models (a minute)
 
   stablessm demo --out runs/demo --seed 1
+
+  stablessm measure my_package.models:build --d-input 3 --horizon 1000
 """
 
 app = typer.Typer(name="stablessm", help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 app.command("env")(env.env)
 app.command("demo")(demo.demo)
+app.command("measure")(measure.measure)
 
 
 def _version(value: bool) -> None:

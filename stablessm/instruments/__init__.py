@@ -1,1 +1,44 @@
 """How far does a model remember, and how robust is that memory? For any callable or module, ours or not."""
+
+from stablessm.instruments.bernstein import BernsteinCheck, bernstein_bound, bernstein_check
+from stablessm.instruments.certificate import LyapunovCertificate, lyapunov_certificate
+from stablessm.instruments.curve import MemoryCurve
+from stablessm.instruments.decay import DecayFit, fit_decay
+from stablessm.instruments.divergence import Divergence, DivergenceError, trace_divergence
+from stablessm.instruments.fading import fading_function
+from stablessm.instruments.family import PerturbationFamily
+from stablessm.instruments.gradients import GradientOverWeight, GradientTracker, gradient_over_weight
+from stablessm.instruments.memory import memory_function
+from stablessm.instruments.modes import ModeReport, report_modes
+from stablessm.instruments.perturbation import PerturbationCurve, perturbation_error
+from stablessm.instruments.radius import NearestBoundary, nearest_boundary, stability_radius
+from stablessm.instruments.streaming import StreamingReport, check_streaming
+
+__all__ = [
+    "BernsteinCheck",
+    "DecayFit",
+    "Divergence",
+    "DivergenceError",
+    "GradientOverWeight",
+    "GradientTracker",
+    "LyapunovCertificate",
+    "MemoryCurve",
+    "ModeReport",
+    "NearestBoundary",
+    "PerturbationCurve",
+    "PerturbationFamily",
+    "StreamingReport",
+    "bernstein_bound",
+    "bernstein_check",
+    "check_streaming",
+    "fading_function",
+    "fit_decay",
+    "gradient_over_weight",
+    "lyapunov_certificate",
+    "memory_function",
+    "nearest_boundary",
+    "perturbation_error",
+    "report_modes",
+    "stability_radius",
+    "trace_divergence",
+]

@@ -48,6 +48,9 @@ class Direct(_Continuous):
     def gradient_scale(self, w: Tensor) -> Tensor:
         return w**-2
 
+    def _boundary_distance(self, w: Tensor) -> Tensor:
+        return (-w).clamp(min=0)
+
 
 @final
 @dataclass(frozen=True, repr=False)
@@ -88,6 +91,9 @@ class Clip(_Continuous):
     def _modulus(self, beta: float) -> float:
         return beta / self.margin
 
+    def _boundary_distance(self, w: Tensor) -> Tensor:
+        return (-w).clamp(min=0)
+
     def _remedy(self, value: float) -> str:
         return f"margin <= {-value:.6g} reaches it" if value < 0 else super()._remedy(value)
 
@@ -117,6 +123,9 @@ class Relu(_Continuous):
 
     def gradient_scale(self, w: Tensor) -> Tensor:
         return torch.where(w > 0, w**-2, 0.0)
+
+    def _boundary_distance(self, w: Tensor) -> Tensor:
+        return w.clamp(min=0)
 
 
 class _StrictlyNegative(_Continuous):

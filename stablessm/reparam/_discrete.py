@@ -50,6 +50,9 @@ class Direct(_Discrete):
     def gradient_scale(self, w: Tensor) -> Tensor:
         return (1 - w.abs()) ** -2
 
+    def _boundary_distance(self, w: Tensor) -> Tensor:
+        return (1 - w.abs()).clamp(min=0)
+
 
 @final
 @dataclass(frozen=True, repr=False)
@@ -98,6 +101,9 @@ class Clip(_Discrete):
         r = max(0.0, min(beta - top, top, math.sqrt(2 * m) - 1))
         return (1 - r) * (r + top) / (m * (1 + r))
 
+    def _boundary_distance(self, w: Tensor) -> Tensor:
+        return (1 - w.abs()).clamp(min=0)
+
     def _remedy(self, value: float) -> str:
         return f"margin <= {1 - abs(value):.6g} reaches it" if abs(value) < 1 else super()._remedy(value)
 
@@ -130,6 +136,9 @@ class Relu(_Discrete):
 
     def gradient_scale(self, w: Tensor) -> Tensor:
         return torch.where(w > 0, (2 * (w / 2).sinh()) ** -2, 0.0)
+
+    def _boundary_distance(self, w: Tensor) -> Tensor:
+        return w.clamp(min=0)
 
 
 class _Stable(_Discrete):
@@ -301,6 +310,9 @@ class Best(_Discrete):
         # Past |w| = √(b/a) the change only shrinks, as in the closed form.
         reach = beta + 2 / math.sqrt(self.a)
         return search(self, beta, (-reach, reach))
+
+    def _boundary_distance(self, w: Tensor) -> Tensor:
+        return w.abs()  # b = 1/2: λ = -1 at w = 0, and only there
 
     def _remedy(self, value: float) -> str:
         return f"b <= {1 / (1 - value):.6g} reaches it" if -1 <= value < 1 else super()._remedy(value)

@@ -21,8 +21,8 @@ class Reparameterization(ABC):
     Every method takes a real tensor of any shape and returns one of the same shape and dtype. A map of your
     own sets ``name`` and ``time`` and writes ``__call__`` and ``inverse``; the rest has defaults, which a
     map overrides where it knows a closed form (``derivative``, ``distance``, ``gradient_scale``,
-    ``is_stable``, ``range``, ``_modulus`` together with ``modulus_tolerance``). Make it a frozen dataclass
-    and its options print, compare and copy.
+    ``is_stable``, ``range``, ``_modulus`` together with ``modulus_tolerance``, ``_boundary_distance``). Make
+    it a frozen dataclass and its options print, compare and copy.
 
     >>> class Cosh(Reparameterization):
     ...     name, time = "cosh", "continuous"
@@ -143,6 +143,37 @@ class Reparameterization(ABC):
     def _modulus(self, beta: float) -> float:
         """``stability_modulus`` of a stable map at β > 0; by default a search over ``search_interval``."""
         return modulus.search(self, beta, self.search_interval)
+
+    def boundary_distance(self, w: Tensor) -> Tensor:
+        """The largest β such that every |w̃ - w| < β has a strictly stable eigenvalue (remark B.1 of paper 004).
+
+        0 where f(w) itself is not strictly stable, infinite where no weight is to be feared. ``distance``
+        measures the eigenvalue; this measures the weight, which is what training and rounding change.
+        """
+        return torch.full_like(w, math.inf) if self.is_stable else self._boundary_distance(w)
+
+    @torch.no_grad()
+    def _boundary_distance(self, w: Tensor) -> Tensor:
+        """``boundary_distance`` of a map that is not stable; by default a search over ``search_interval``.
+
+        A grid of about 400 points finds the unstable stretches, bisection their ends. A stretch between two
+        neighbouring points of the grid is missed, and nothing is known outside the interval.
+        """
+        points = modulus.grid(*self.search_interval)
+        unstable = ~(self.distance(points) > 0)  # NaN counts as unstable
+        crossed = unstable[1:] != unstable[:-1]
+        bad = torch.where(unstable[1:], points[1:], points[:-1])[crossed]
+        good = torch.where(unstable[1:], points[:-1], points[1:])[crossed]
+        for _ in range(60):
+            middle = (good + bad) / 2
+            stable = self.distance(middle) > 0
+            good, bad = torch.where(stable, middle, good), torch.where(stable, bad, middle)
+        nowhere = points.new_tensor([-math.inf, math.inf])
+        ends = torch.cat([nowhere, points[unstable], bad]).sort().values.to(w.device)
+        wide = w.double().contiguous()
+        above = torch.searchsorted(ends, wide).clamp(1, len(ends) - 1)
+        nearest = torch.minimum(ends[above] - wide, wide - ends[above - 1])
+        return torch.where(self.distance(wide) > 0, nearest, 0.0).to(w.dtype)
 
     def _require_in_range(self, eigenvalues: Tensor) -> None:
         if not eigenvalues.is_floating_point():

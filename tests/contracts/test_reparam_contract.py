@@ -69,6 +69,26 @@ class GoodDiscrete(Reparameterization):
         return torch.atanh(eigenvalues)
 
 
+class Band(Good):
+    """Stable for |w| < √2 only; the ends of the band are nowhere on a grid."""
+
+    def __call__(self, w):
+        return w * w - 2
+
+    def inverse(self, eigenvalues):
+        return (eigenvalues + 2).sqrt()
+
+
+class Waves(GoodDiscrete):
+    """Stable and unstable in turn."""
+
+    def __call__(self, w):
+        return 1.2 * torch.sin(w)
+
+    def inverse(self, eigenvalues):
+        return torch.asin(eigenvalues / 1.2)
+
+
 class WrongRange(Good):
     is_stable = True
 
@@ -146,6 +166,40 @@ class WrongBoundary(Good):
 def test_a_good_map_passes(f):
     assert f.is_stable
     check(f)
+
+
+@pytest.mark.parametrize("f", [*CASES, Good(), GoodDiscrete(), Band(), Waves()], ids=repr)
+@settings(max_examples=30)
+@given(thousandths=st.integers(-8000, 8000))
+def test_the_boundary_is_as_far_as_the_map_says(f, thousandths):
+    w = torch.tensor(thousandths / 1000, dtype=torch.float64)
+    d = f.boundary_distance(w)
+    around = torch.linspace(-1, 1, 2001, dtype=torch.float64)
+    if d == 0:
+        assert f.distance(w) <= 0
+    elif d == torch.inf:
+        assert bool((f.distance((w + 20 * around).clamp(*f.search_interval)) > 0).all())
+    else:
+        assert bool((f.distance(w + 0.999 * d * around) > 0).all())
+        # w ± d too: the boundary may be a single point.
+        beyond = torch.cat([w + 1.001 * d * around, torch.stack([w - d, w + d])])
+        assert bool((f.distance(beyond) <= 0).any())
+
+
+@pytest.mark.parametrize("f", [f for f in CASES if not f.is_stable], ids=repr)
+def test_the_search_for_the_boundary_agrees_with_the_closed_form(f):
+    w = torch.linspace(-9, 9, 181).view(1, 181)  # inside the search interval, in float32
+    searched = Reparameterization._boundary_distance(f, w)
+    assert searched.dtype == w.dtype
+    torch.testing.assert_close(searched, f.boundary_distance(w), rtol=1e-6, atol=1e-6)
+
+
+def test_what_is_no_finite_weight_is_not_stable():
+    assert Band().boundary_distance(torch.tensor([torch.nan, torch.inf, 1.0])).tolist() == [
+        0.0,
+        0.0,
+        pytest.approx(2**0.5 - 1),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,134 @@
+"""``stablessm measure``: how far a model remembers, and how robust that is."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def measure(
+    model: Annotated[
+        str,
+        typer.Argument(help="A folder saved by stablessm, a Hugging Face folder or name, or package.module:factory."),
+    ],
+    horizon: Annotated[int, typer.Option(min=1, help="How many steps to look back.")] = 256,
+    d_input: Annotated[int | None, typer.Option(min=1, help="Input channels, if the model does not say.")] = None,
+    dt: Annotated[float | None, typer.Option(help="Time between samples; the model's own, or 1.")] = None,
+    unit: Annotated[str | None, typer.Option(help="Name of the time unit.")] = None,
+    norm: Annotated[str, typer.Option(help="ball, plus_one or unit.")] = "ball",
+    bound: Annotated[float, typer.Option(help="Largest input.")] = 1.0,
+    words: Annotated[
+        str | None, typer.Option(help="Hugging Face: words to repeat, with commas between. Without: embedding space.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Hugging Face: logits or hidden.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Inputs the search tries first.")] = 64,
+    ascent: Annotated[int, typer.Option(min=0, help="Steps of gradient ascent after that.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for record and plots; runs/measure/… by default.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let a hub model run Python code that comes with it.")
+    ] = False,
+) -> None:
+    """Measure the memory of a model: how it decays, for how long, how far the model is from instability.
+
+    Examples:
+
+      stablessm measure runs/my-layer --horizon 2000 --unit s
+
+      stablessm measure state-spaces/mamba-130m-hf --words good,bad --horizon 128
+
+      stablessm measure my_package.models:build --d-input 3 --dt 0.01
+    """
+    from rich.console import Console
+
+    from stablessm import ArgumentError, NumericalError, memory_function, record
+    from stablessm.cli import model_source
+
+    console, started = Console(), time.perf_counter()
+    options: dict[str, Any] = {"norm": norm, "bound": bound, "samples": samples, "ascent": ascent, "seed": seed}
+    try:
+        loaded, kind = model_source.load_model(model, trust_remote_code=trust_remote_code)
+        names: dict[str, str] = {}
+        if words is not None:
+            tokenizer = model_source.load_tokenizer(model, trust_remote_code=trust_remote_code)
+            names = _tokens(tokenizer, words)
+            options["tokens"] = [int(token) for token in names]
+        curve = memory_function(loaded, horizon, d_input=d_input, dt=dt, unit=unit, output=output, **options)
+        facts = _facts(loaded, curve, names)
+    except (ArgumentError, NumericalError) as error:
+        message = f"cannot measure {model}: {error}"
+        Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+    console.print(_table(model, kind, facts))
+    folder = out or Path("runs") / "measure" / _slug(model)
+    curve.save(folder / "memory.npz")
+    picture: Any = curve.plot().figure
+    for suffix in ("png", "svg"):
+        with record.atomic(folder / f"memory.{suffix}") as path:
+            picture.savefig(path, dpi=120)
+    with record.atomic(folder / "memory.html") as path:
+        curve.plotly().write_html(path, include_plotlyjs=True)
+    config = {"model": model, "source": kind, "horizon": horizon, "d_input": d_input, "dt": dt, **options}
+    record.write_record(folder, started=started, config=config, results=facts)
+    console.print(f"written: {folder}/record.json, memory.npz, memory.png, memory.svg, memory.html")
+
+
+def _tokens(tokenizer: Any, words: str) -> dict[str, str]:
+    """The last token of each word, by id: what is repeated."""
+    names = {}
+    for word in words.split(","):
+        ids = tokenizer.encode(word.strip(), add_special_tokens=False)
+        if ids:
+            names[str(ids[-1])] = word.strip()
+    return names
+
+
+def _facts(model: Any, curve: Any, names: dict[str, str]) -> dict[str, Any]:
+    from torch import nn
+
+    from stablessm import ArgumentError, stability_radius
+
+    facts: dict[str, Any] = {"model": type(model).__name__}
+    if isinstance(model, nn.Module):
+        facts["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+    facts |= {"horizon": f"{curve.time[-1]:g} {curve.unit}", **_decay(curve)}
+    facts["the supremum is"] = "exact" if curve.exact else "a lower bound"
+    facts["measured by"] = curve.note
+    for token, word in names.items():
+        fit = curve.of(token).decay()
+        facts[f"“{word}” (token {token})"] = f"{fit.kind}: {fit.reason}"
+    if isinstance(model, nn.Module):
+        try:
+            facts["stability radius"] = stability_radius(model)
+        except ArgumentError:
+            facts["stability radius"] = "unknown: no recurrence of a kind that has one"
+    return facts
+
+
+def _decay(curve: Any) -> dict[str, Any]:
+    fit = curve.decay()
+    facts: dict[str, Any] = {"decay": fit.kind, "because": fit.reason}
+    if fit.interval is not None:
+        name, value = ("rate", fit.rate) if fit.kind == "exponential" else ("exponent", fit.exponent)
+        facts[f"{name} (95 % interval)"] = f"{value:.4g} ({fit.interval[0]:.4g} to {fit.interval[1]:.4g})"
+    for share in (0.1, 0.01):
+        facts[f"falls below {share:.0%} after"] = curve.memory_time(share)
+    facts["effective length"] = curve.effective_length()
+    facts["half-life"] = curve.half_life()
+    return facts
+
+
+def _table(model: str, kind: str, facts: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table(title=f"memory of {model} ({kind})", title_justify="left", show_header=False)
+    for name, value in facts.items():
+        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+    return table
+
+
+def _slug(model: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(model).name) or "model"

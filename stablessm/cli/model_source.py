@@ -1,0 +1,92 @@
+"""A model from the command line: a folder, a name on the Hugging Face hub, or ``package.module:factory``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from stablessm._errors import ArgumentError
+
+EXPECTED = "a folder saved by stablessm, a Hugging Face model folder or name, or package.module:factory"
+
+
+def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, str]:
+    """The model, and what kind of source it came from. Weights come from safetensors files; nothing is unpickled."""
+    folder = Path(source)
+    if folder.is_dir():
+        return _from_folder(folder, trust_remote_code)
+    if ":" in source:
+        return _from_factory(source), "factory"
+    if folder.exists() or source.startswith((".", "/", "~")):
+        raise ArgumentError("MODEL", EXPECTED, f"{source} (no such folder)")
+    return _from_hugging_face(source, trust_remote_code), "Hugging Face hub"
+
+
+def load_tokenizer(source: str, *, trust_remote_code: bool = False) -> Any:
+    """The tokenizer that goes with a Hugging Face model."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+
+
+def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
+    from stablessm.layers import storage
+
+    if storage.is_saved_layer(folder):
+        return storage.load(folder), "stablessm folder"
+    if not (folder / "config.json").is_file():
+        raise ArgumentError("MODEL", EXPECTED, f"{folder} (it has no config.json)")
+    if not list(folder.glob("*.safetensors")):
+        raise ArgumentError("MODEL", "weights in a .safetensors file, since pickled ones can run code", str(folder))
+    return _from_hugging_face(str(folder), trust_remote_code), "Hugging Face folder"
+
+
+def _from_hugging_face(name: str, trust_remote_code: bool) -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ArgumentError("MODEL", "the package transformers (pip install 'stablessm[hf]')", "none") from error
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    try:
+        config = transformers.AutoConfig.from_pretrained(name, **options)
+        return _auto_class(transformers, config).from_pretrained(name, use_safetensors=True, **options)
+    except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            expected = "a model without code of its own, or --trust-remote-code if you have read that code"
+            raise ArgumentError("MODEL", expected, name) from error
+        raise ArgumentError("MODEL", EXPECTED, f"{name} ({_first_line(error)})") from error
+
+
+def _auto_class(transformers: Any, config: Any) -> Any:
+    """The head the model was trained with."""
+    architectures = " ".join(getattr(config, "architectures", None) or ())
+    for ending, auto in (
+        ("SequenceClassification", transformers.AutoModelForSequenceClassification),
+        ("CausalLM", transformers.AutoModelForCausalLM),
+        ("LMHeadModel", transformers.AutoModelForCausalLM),
+    ):
+        if ending in architectures:
+            return auto
+    return transformers.AutoModel
+
+
+def _from_factory(source: str) -> Any:
+    module_name, _, attribute = source.partition(":")
+    sys.path.insert(0, "")  # as python -m does, so that a module of the current folder is found
+    try:
+        factory: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            factory = getattr(factory, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ArgumentError("MODEL", EXPECTED, f"{source} ({_first_line(error)})") from error
+    finally:
+        sys.path.remove("")
+    if not callable(factory):
+        raise ArgumentError("MODEL", f"a function that returns a model at {source}", type(factory).__name__)
+    return factory()
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"

@@ -1,0 +1,191 @@
+"""How far a model with given weights is from its target, in the three function norms.
+
+A distance is a function of the weights alone, pure and differentiable, so that ``torch.vmap`` can stack models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments._impulse_response import ImpulseResponse, is_linear, only_output
+from stablessm.instruments._weight_balls import Weights
+
+Norm: TypeAlias = Literal["kernel_l1", "sobolev", "mse"]
+Distance: TypeAlias = Callable[[Weights], Tensor]
+"""From weights, some or all of a model's, to one number."""
+
+AMPLITUDES = (0.1, 1.0, 10.0, 100.0)
+ROWS = 32
+
+
+class _Kernel(nn.Module):
+    """``functional_call`` calls modules; this one answers with its owner's kernel."""
+
+    owner: Any
+
+    def __init__(self, owner: nn.Module) -> None:
+        super().__init__()
+        self.owner = owner
+
+    def forward(self, times: Tensor) -> Tensor:
+        kernel = self.owner.kernel(times)
+        return kernel if kernel.dim() == 3 else kernel.diag_embed()  # S4D: channels that do not mix
+
+
+@final
+@dataclass(frozen=True)
+class KernelDistance:
+    """‖ρ - ρ̂‖ = Σ_k q_k |ρ(t_k) - ρ̂(t_k)|_F: for a linear model the norm of H - Ĥ (paper 004 eq. 19, 58).
+
+    In continuous time the q_k are those of the trapezoidal rule on [0, horizon dt]. A kernel that counts in steps
+    gives y[k] = Σ_j ρ̂_j x[k-j], to which dt ρ(j dt) of a target in continuous time corresponds: q_k = 1 for
+    k < horizon.
+    """
+
+    model: nn.Module
+    times: Tensor
+    """(K,) in what the model's kernel counts in."""
+    weights: Tensor
+    """q, (K,)."""
+    target: Tensor
+    """(K, d_output, d_input)."""
+
+    def __call__(self, weights: Weights) -> Tensor:
+        """The distance of the model with these weights."""
+        change = (self.kernel(weights) - self.target).double()  # squares of a model that explodes need the range
+        return (torch.linalg.vector_norm(change, dim=(-2, -1)) * self.weights).sum()
+
+    def kernel(self, weights: Weights) -> Tensor:
+        """(K, d_output, d_input)."""
+        return functional_call(_Kernel(self.model), {f"owner.{name}": w for name, w in weights.items()}, (self.times,))
+
+
+def kernel_distance(model: nn.Module, target: Any, horizon: int, dt: float, like: Tensor) -> KernelDistance:
+    """``KernelDistance`` on ``horizon`` steps of ``dt``, in the dtype of ``like``."""
+    for name, owner in (("model", model), ("target", target)):
+        if not callable(getattr(owner, "kernel", None)):
+            raise ArgumentError(name, "a kernel(times) method (norm 'kernel_l1' is for linear maps)", repr(owner))
+    discrete = counts_steps(model)
+    steps = torch.arange(horizon if discrete else horizon + 1, dtype=torch.float64, device=like.device)
+    weights = torch.full_like(steps, 1.0 if discrete else dt)
+    if not discrete:
+        weights[[0, -1]] /= 2
+    with torch.no_grad():
+        wanted = target.kernel(steps if counts_steps(target) else steps * dt)
+        if discrete != counts_steps(target):
+            wanted = wanted * dt if discrete else wanted / dt
+        wanted = wanted if wanted.dim() == 3 else wanted.diag_embed()
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        distance = KernelDistance(model, steps if discrete else steps * dt, weights, wanted.to(dtype))
+        shape = tuple(distance.kernel({}).shape)
+    if shape != tuple(wanted.shape):
+        raise ArgumentError("target", f"a kernel of {shape[1:]} (d_output, d_input)", f"{tuple(wanted.shape[1:])}")
+    return distance
+
+
+def counts_steps(owner: Any) -> bool:
+    """Whether times in ``owner.kernel(times)`` are steps: in discrete time, and where a layer has no one ``dt``."""
+    time = getattr(owner, "time", None)
+    return time == "discrete" or (time == "continuous" and not hasattr(owner, "dt"))
+
+
+@final
+@dataclass(frozen=True)
+class OutputDistance:
+    """A norm of the outputs' error over a batch of test inputs, of which the first is zero.
+
+    ``mse``: its mean square. ``sobolev``: sup over t of ‖H_t - Ĥ_t‖ + ‖dH_t/dt - dĤ_t/dt‖ (paper 004 eq. 6) with
+    ‖H_t‖ = sup_x |H_t(x)| / (‖x‖_∞ + 1) + |H_t(0)| (eq. 14), over these inputs, with differences for derivatives.
+    """
+
+    model: nn.Module
+    norm: Norm
+    inputs: Tensor
+    """(1 + B, T, d_input)."""
+    target: Tensor
+    """(1 + B, T, d_output)."""
+    dt: float
+    response: ImpulseResponse | None
+    """For a linear model: a way to its outputs that is faster on many inputs."""
+
+    def __call__(self, weights: Weights) -> Tensor:
+        """The distance of the model with these weights."""
+        error = (self.outputs(weights) - self.target).double()
+        if self.norm == "mse":
+            return error[1:].square().mean()
+        scale = 1 + self.inputs.abs().amax((1, 2))[:, None]
+        value = torch.linalg.vector_norm(error[:, 1:], dim=-1) / scale
+        slope = torch.linalg.vector_norm(error.diff(dim=1), dim=-1) / (scale * self.dt)
+        return (value[1:].amax(0) + value[0] + slope[1:].amax(0) + slope[0]).amax()
+
+    def outputs(self, weights: Weights) -> Tensor:
+        """(1 + B, T, d_output)."""
+
+        def call(x: Tensor) -> Tensor:
+            return only_output(functional_call(self.model, weights, (x,)))
+
+        return call(self.inputs) if self.response is None else self.response.outputs(call)
+
+
+def output_distance(
+    model: nn.Module, target: Any, norm: Norm, inputs: Tensor, dt: float, like: Tensor
+) -> OutputDistance:
+    """``OutputDistance`` over these inputs (B, T, d_input)."""
+    for name, owner in (("model", model), ("target", target)):
+        own = None if counts_steps(owner) else getattr(owner, "dt", None)
+        if isinstance(own, float | int) and own != dt:
+            raise ArgumentError("dt", f"{own}, the {name}'s time step", dt)
+    inputs = torch.cat([torch.zeros_like(inputs[:1]), inputs]).to(like)
+    with torch.no_grad():
+        own_dtype = next((p.dtype for p in target.parameters()), like.dtype) if isinstance(target, nn.Module) else None
+        wanted = only_output(target(inputs.to(own_dtype or like.dtype))).to(like)
+        outputs = only_output(model(inputs))
+        if outputs.shape != wanted.shape:
+            shapes = tuple(outputs.shape), tuple(wanted.shape)
+            raise ArgumentError("target", f"outputs of shape {shapes[0]}, as the model's", shapes[1])
+        response = ImpulseResponse.on(inputs) if is_linear(model, inputs, outputs) else None
+    return OutputDistance(model, norm, inputs, wanted, dt, response)
+
+
+def checked_inputs(model: nn.Module, target: Any, inputs: Tensor | None, norm: Norm, horizon: int, seed: int) -> Tensor:
+    """The test inputs (B, T, d_input): those given, or ``drawn_inputs`` of the size that model and target say."""
+    sizes = {name: getattr(owner, "d_input", None) for name, owner in (("model", model), ("target", target))}
+    known = sizes["model"] or sizes["target"]
+    if None not in sizes.values() and sizes["model"] != sizes["target"]:
+        raise ArgumentError("target", f"d_input = {sizes['model']}, as of the model", sizes["target"])
+    if inputs is None:
+        if not isinstance(known, int):
+            raise ArgumentError(
+                "inputs", "a tensor (batch, time, d_input), since the model does not tell d_input", None
+            )
+        return drawn_inputs(norm, horizon, known, seed)
+    if inputs.dim() != 3 or not len(inputs) or inputs.shape[1] < 2:
+        raise ArgumentError("inputs", "shape (batch, time, d_input), 2 steps or more", f"shape {tuple(inputs.shape)}")
+    if isinstance(known, int) and inputs.shape[-1] != known:
+        raise ArgumentError("inputs", f"{known} channels (d_input)", inputs.shape[-1])
+    return inputs
+
+
+def drawn_inputs(norm: Norm, steps: int, d_input: int, seed: int) -> Tensor:
+    """32 inputs (B, T, d_input) in float64: white noise; under ``sobolev`` also Heaviside inputs and random signs.
+
+    >>> drawn_inputs("sobolev", 100, 2, seed=0).shape
+    torch.Size([32, 100, 2])
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(rows: int, steps: int) -> Tensor:
+        return torch.randn(rows, steps, d_input, dtype=torch.float64, generator=generator)
+
+    if norm == "mse":
+        return noise(ROWS, steps)
+    constant = noise(1, 1).sign().expand(1, steps, d_input)
+    kinds = torch.cat([constant, -constant, noise(3, steps).sign(), noise(3, steps)])
+    return torch.cat([amplitude * kinds for amplitude in AMPLITUDES])

@@ -1,0 +1,77 @@
+"""The outputs of a linear model on many inputs from its answers to a few: nothing, and an impulse in each channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stablessm.scan import causal_convolution
+
+SHIFTED_BYTES = 2**25
+"""Up to this size all shifts of the inputs are kept, and a product of matrices takes the place of FFTs."""
+
+
+@final
+@dataclass(frozen=True)
+class ImpulseResponse:
+    """y = H(0) + Σ_i r_i * x_i for the inputs x (B, T, d_input), with r_i the answer to an impulse in channel i."""
+
+    inputs: Tensor
+    shifted: Tensor | None
+    """x[b, t-s, i]: (d_input · T, B · T), over (i, s) and (b, t)."""
+
+    @classmethod
+    def on(cls, inputs: Tensor) -> ImpulseResponse:
+        """For these inputs."""
+        batch, steps, channels = inputs.shape
+        if batch * steps**2 * channels * inputs.element_size() > SHIFTED_BYTES:
+            return cls(inputs, None)
+        past = F.pad(inputs.permute(2, 0, 1), (steps - 1, 0)).unfold(-1, steps, 1)  # (i, b, t, reversed s)
+        return cls(inputs, past.flip(-1).permute(0, 3, 1, 2).reshape(channels * steps, batch * steps).contiguous())
+
+    def outputs(self, call: Callable[[Tensor], Tensor]) -> Tensor:
+        """(B, T, d_output) of a model that is linear but for a constant, run on 1 + d_input sequences.
+
+        >>> x = torch.randn(8, 5, 2, dtype=torch.float64)
+        >>> torch.allclose(ImpulseResponse.on(x).outputs(lambda x: 1 + x.cumsum(1)), 1 + x.cumsum(1))
+        True
+        """
+        batch, steps, channels = self.inputs.shape
+        nothing = self.inputs.new_zeros(1, steps, channels)
+        impulses = nothing.repeat(channels, 1, 1)
+        impulses[:, 0] = torch.eye(channels, dtype=nothing.dtype, device=nothing.device)
+        (zero,) = call(nothing)  # by itself: under vmap a scan over a batch of one needs no copies
+        response = call(impulses) - zero  # (d_input, T, d_output)
+        if self.shifted is not None:
+            # Vector by matrix: vmap makes one product of matrices of that, but of matrix by matrix a loop of products.
+            columns = [column @ self.shifted for column in response.flatten(0, 1).unbind(1)]
+            return zero + torch.stack(columns, -1).unflatten(0, (batch, steps))
+        size = response.shape[-1]
+        signal = self.inputs[..., None].expand(batch, steps, channels, size).flatten(2)
+        return zero + causal_convolution(signal, response.movedim(0, 1).flatten(1)).unflatten(-1, (channels, size)).sum(
+            2
+        )
+
+
+def is_linear(model: nn.Module, inputs: Tensor, outputs: Tensor) -> bool:
+    """Whether the model says so, by having a kernel, and these outputs of its agree."""
+    kernel = getattr(model, "kernel", None)
+    if not callable(kernel):
+        return False
+    try:
+        kernel(inputs.new_zeros(1))
+    except Exception:  # ours say that a nonlinear layer has no kernel; someone else's may mean another thing by it
+        return False
+    again = ImpulseResponse.on(inputs).outputs(lambda x: only_output(model(x)))
+    tolerance = 100 * torch.finfo(outputs.dtype).eps ** 0.75
+    return torch.allclose(again, outputs, rtol=tolerance, atol=tolerance * float(outputs.abs().max()))
+
+
+def only_output(answer: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """y, from what a model returns: y or (y, state)."""
+    return answer[0] if isinstance(answer, tuple) else answer

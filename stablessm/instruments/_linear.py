@@ -1,0 +1,104 @@
+"""Linear time-invariant models: found by trying, measured by an impulse, the supremum in closed form."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from stablessm.instruments.systems import System, takes_time_steps
+
+MAX_CORNERS = 12
+"""Up to this many inputs the corners of the cube |x|_∞ = 1 are gone through one by one."""
+
+
+def kernel(
+    system: System, horizon: int, dt: float, bound: float, warm_up: int, progress: bool, *, assume: bool
+) -> Tensor | None:
+    """ρ at 0, dt, … (horizon, d_output, d_input) in the model's precision; None if it is not linear after all.
+
+    ``assume`` takes the model's word for it.
+    """
+    if system.pooled or not (assume or superposes(system, bound)):
+        return None
+    d = system.d_input
+    held = torch.nn.functional.normalize(torch.ones(d, device=system.device, dtype=system.dtype), dim=0) * bound
+    impulses = torch.eye(d, device=system.device, dtype=system.dtype) * bound
+
+    def drive(start: int, stop: int) -> Tensor:
+        x = torch.zeros(d + 2, stop - start, d, device=system.device, dtype=system.dtype)
+        if start <= 0 < stop:
+            x[1:-1, -start] = impulses
+        x[-1, max(0, -start) :] = held
+        return x
+
+    pieces = list(system.outputs(drive, -warm_up, horizon, progress=progress))
+    y = torch.cat(pieces, 1)[:, warm_up:]
+    response = ((y[1:-1] - y[:1]) / bound).permute(1, 2, 0)
+    if not assume:
+        # hard limits and gates may only show after a long constant input
+        step, summed = y[-1] - y[0], (response.double() @ held.double()).cumsum(0)
+        if not (step - summed).abs().max() <= torch.finfo(y.dtype).eps ** 0.5 * step.abs().max():
+            return None
+    return continuous_kernel(system, horizon, progress) if takes_time_steps(system.model) else response / dt
+
+
+def superposes(system: System, bound: float) -> bool:
+    """Whether H(2x - 3x') = 2H(x) - 3H(x') on random inputs, H less its response to no input."""
+    generator = torch.Generator().manual_seed(0)
+    pair = torch.randn(2, 32, system.d_input, generator=generator, dtype=torch.float64) * bound
+    x = torch.stack([torch.zeros_like(pair[0]), pair[0], pair[1], 2 * pair[0] - 3 * pair[1]])
+    y, _ = system.call(x.to(system.device, system.dtype), None)
+    first, second, mixed = y[1:] - y[0]
+    return bool((mixed - 2 * first + 3 * second).abs().max() <= 100 * torch.finfo(y.dtype).eps * y.abs().max())
+
+
+def continuous_kernel(system: System, horizon: int, progress: bool) -> Tensor:
+    """ρ(k dt) of a linear layer in continuous time, exactly.
+
+    An input x that stands for a time τ leaves the state τ B x + O(τ²): the derivative in τ at 0 is what an impulse
+    leaves. From there the layer runs on without input.
+    """
+    layer, d = system.model, system.d_input
+    impulses = torch.eye(d + 1, d, device=system.device, dtype=system.dtype)  # and no input, for what a bias does
+
+    def pulse(duration: Tensor) -> tuple[Tensor, Tensor]:
+        y, state = layer.step(impulses, layer.initial_state(d + 1), dt=duration)
+        return y[:-1] - y[-1:], state[:-1] - state[-1:]
+
+    zero = torch.zeros((), dtype=torch.promote_types(system.dtype, torch.float32), device=system.device)
+    first, state = torch.func.jvp(pulse, (zero,), (torch.ones_like(zero),))[1]
+
+    def silence(start: int, stop: int) -> Tensor:
+        return torch.zeros(2 * d, stop - start, d, device=system.device, dtype=system.dtype)
+
+    both = torch.cat([state, layer.initial_state(d)])
+    later = [first[:, None]]
+    for y in system.outputs(silence, 0, horizon - 1, state=both, progress=progress):
+        later.append(y[:d] - y[d:])
+    return torch.cat(later, 1).permute(1, 2, 0)
+
+
+def largest_gain(kernel: Tensor, norm: str, bound: float) -> tuple[Tensor, Tensor, bool]:
+    """sup |ρ x|₂ for each time, the x that reaches it, and whether that is proved."""
+    kernel = kernel.double().cpu()
+    if norm == "ball":
+        _, values, right = torch.linalg.svd(kernel, full_matrices=False)
+        return values[:, 0], right[:, 0] * bound, True
+    if norm == "unit":
+        size, best = torch.linalg.vector_norm(kernel, dim=1).max(-1)
+        return size, torch.eye(kernel.shape[2], dtype=kernel.dtype)[best], True
+    # plus_one: |ρ x| / (|x|_∞ + 1) grows with the length of x, towards the largest |ρ x| on the cube's corners
+    d = kernel.shape[2]
+    if kernel.shape[1] == 1:
+        corner = torch.where(kernel[:, 0] < 0, -1.0, 1.0).to(kernel.dtype)
+        return kernel[:, 0].abs().sum(-1), corner, True
+    if d <= MAX_CORNERS:
+        corners = torch.tensor([(1.0, *signs) for signs in product((-1.0, 1.0), repeat=d - 1)], dtype=kernel.dtype)
+        size, best = torch.linalg.vector_norm(kernel @ corners.mT, dim=1).max(-1)
+        return size, corners[best], True
+    # many inputs and outputs: the corner nearest to the best direction, a lower bound
+    _, _, right = torch.linalg.svd(kernel, full_matrices=False)
+    corner = torch.where(right[:, 0] < 0, -1.0, 1.0).to(kernel.dtype)
+    return torch.linalg.vector_norm(torch.einsum("toi,ti->to", kernel, corner), dim=-1), corner, False

@@ -1,0 +1,102 @@
+"""Which weights are perturbed, and the balls |θ̃ - θ| ≤ β of the two published weight norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+
+Weights: TypeAlias = dict[str, Tensor]
+"""Parameter name → values; a stack of P perturbed models has one dimension more in front."""
+
+WeightNorm: TypeAlias = Literal["tensor_max", "entry_max"]
+
+
+def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
+    """The trainable parameters that are meant: all, ``recurrent``, or those that match names or glob patterns.
+
+    >>> list(select(nn.LSTM(1, 2), ["weight_*"]))
+    ['weight_ih_l0', 'weight_hh_l0']
+    """
+    trainable = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+    if parameters is None:
+        chosen = set(trainable)
+    elif parameters == "recurrent":
+        modules = model.modules()
+        recurrent = {id(getattr(m, name)) for m in modules for name in getattr(m, "recurrent_parameters", ())}
+        chosen = {name for name, tensor in trainable.items() if id(tensor) in recurrent}
+    else:
+        patterns = [parameters] if isinstance(parameters, str) else list(parameters)
+        matches = {pattern: {name for name in trainable if fnmatchcase(name, pattern)} for pattern in patterns}
+        for pattern, names in matches.items():
+            if not names:
+                raise ArgumentError("parameters", f"names or patterns of {', '.join(trainable)}", repr(pattern))
+        chosen = set().union(*matches.values())
+    if not chosen:
+        what = "a model that lists recurrent_parameters" if parameters == "recurrent" else "trainable parameters"
+        raise ArgumentError("parameters", what, f"none in {type(model).__name__}")
+    weights = {name: tensor.detach() for name, tensor in trainable.items() if name in chosen}
+    for name, tensor in weights.items():
+        if not tensor.is_floating_point():
+            raise ArgumentError("parameters", "real floating-point tensors", f"{name} of {tensor.dtype}")
+    return weights
+
+
+@final
+@dataclass(frozen=True)
+class WeightBall:
+    """The unit ball of a weight norm: a product of balls, one for each tensor, in its ``order``-norm.
+
+    ``tensor_max`` (paper 004, below eq. 7) has order 2, ``entry_max`` order ∞. Changes are relative to the radius.
+
+    >>> change = WeightBall.of("tensor_max").sample({"w": torch.zeros(64)}, count=3, seed=0)
+    >>> change["w"].shape, change["w"].norm(dim=1).round(decimals=6).tolist()
+    (torch.Size([3, 64]), [1.0, 1.0, 1.0])
+    """
+
+    order: float
+
+    @classmethod
+    def of(cls, norm: WeightNorm) -> WeightBall:
+        """The ball of a norm, by name."""
+        return cls(2.0 if norm == "tensor_max" else math.inf)
+
+    def sample(self, weights: Weights, count: int, seed: int) -> Weights:
+        """``count`` random changes with every tensor on the boundary of its ball."""
+        generator = torch.Generator().manual_seed(seed)
+        draw = torch.randn if self.order == 2 else _symmetric
+        changes = {
+            name: draw(count, *tensor.shape, generator=generator, dtype=torch.float64)
+            for name, tensor in weights.items()
+        }
+        return {name: (c / self._size(c)).to(weights[name]) for name, c in changes.items()}
+
+    def project(self, change: Weights) -> Weights:
+        """The nearest changes inside the ball."""
+        if self.order == 2:
+            return {name: c / self._size(c).clamp(min=1) for name, c in change.items()}
+        return {name: c.clamp(-1, 1) for name, c in change.items()}
+
+    def steepest(self, gradient: Weights) -> Weights:
+        """The change of norm 1 along which a function with this gradient grows fastest; 0 where it is not finite."""
+        finite = {name: torch.where(g.isfinite(), g, 0) for name, g in gradient.items()}
+        if self.order == 2:
+            return {name: torch.where(g == 0, 0, g / self._size(g)) for name, g in finite.items()}
+        return {name: g.sign() for name, g in finite.items()}
+
+    def _size(self, stack: Tensor) -> Tensor:
+        """The norm of each of P stacked tensors, with as many dimensions as the stack."""
+        norms = torch.linalg.vector_norm(stack.reshape(len(stack), -1), self.order, dim=1)
+        return norms.reshape(-1, *(1,) * (stack.dim() - 1))
+
+
+def _symmetric(*shape: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Uniform on [-1, 1]."""
+    return 2 * torch.rand(*shape, generator=generator, dtype=dtype) - 1

@@ -1,0 +1,169 @@
+"""The exponential bound on a state-space model's memory (paper 004, theorem 3.1), held against a measurement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self, final
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BernsteinCheck:
+    """A bound constant · e^(-rate t) at some times and, after ``against``, a memory measured at them."""
+
+    times: Tensor
+    """(T,)"""
+    rate: float
+    """β."""
+    constant: float
+    """What stands before e^(-βt): (d+1) L₀ θ_max² (eq. 54), or |c| L₀ (d|U| + |b|) if sharp (eq. 53)."""
+    d_input: int
+    theta_max: float
+    memory: Tensor | None = None
+    """(T,) the measured memory, None before ``against``."""
+    floor: float = 0.0
+    """Values up to this are the noise of the measurement, and never above the bound."""
+
+    @property
+    def bound(self) -> Tensor:
+        """(T,) the bound at ``times``."""
+        return self.constant * torch.exp(-self.rate * self.times)
+
+    def against(self, times: Tensor | Sequence[float], memory: Tensor | Sequence[float], *, floor: float = 0.0) -> Self:
+        """The same bound beside a memory measured at these times, in the normalisation ``plus_one``.
+
+        The theorem is about sup |d/dt y| / (|x|_∞ + 1) over Heaviside inputs x (eq. 45).
+        """
+        at, value = _series("times", times), _series("memory", memory)
+        if at.shape != value.shape:
+            raise ArgumentError("memory", f"one value for each of {len(at)} times", f"{len(value)} values")
+        return replace(self, times=at, memory=value, floor=floor)
+
+    @property
+    def ratio(self) -> Tensor:
+        """(T,) memory over bound; 0 where the memory is noise, infinite where the bound underflows."""
+        if self.memory is None:
+            raise ArgumentError("memory", "a measurement, given by `against(times, memory)`", None)
+        return torch.where(self.memory > self.floor, self.memory / self.bound, 0.0)
+
+    @property
+    def worst(self) -> tuple[float, float]:
+        """The largest ratio of memory to bound, and the time of it."""
+        at = self.ratio.argmax()
+        return float(self.ratio[at]), float(self.times[at])
+
+    @property
+    def holds(self) -> bool:
+        """Whether the memory stays below the bound, up to a few roundings of float64."""
+        return self.worst[0] <= 1 + 1e-12
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Bound and memory over time, on a logarithmic axis; draws on ``ax`` or on a new figure."""
+        if ax is None:
+            from matplotlib.figure import Figure
+
+            ax = Figure(figsize=(6, 4), layout="constrained").subplots()
+        if self.memory is not None:
+            ax.plot(self.times, self.memory, label="memory")
+        ax.plot(self.times, self.bound, "k--", label=f"{self.constant:.3g} exp(-{self.rate:.3g} t)")
+        ax.set(xlabel="time", ylabel="|dy/dt| / (|x| + 1)", yscale="log")
+        ax.legend()
+        return ax
+
+
+def bernstein_bound(
+    times: Tensor | Sequence[float], *, rate: float, theta_max: float, d_input: int = 1, lipschitz: float = 1.0
+) -> BernsteinCheck:
+    """(d+1) L₀ θ_max² e^(-βt), the largest memory of a stably approximated target (paper 004 eq. 8 and 54).
+
+    Args:
+        times: (T,) where to evaluate it.
+        rate: β, below the radius of the stable approximation.
+        theta_max: θ_max, the largest weight norm of the approximating models.
+        d_input: d, features of the input.
+        lipschitz: L₀, the largest slope of the activation.
+
+    >>> bernstein_bound([0.0, 1.0], rate=1.0, theta_max=2.0, d_input=2).bound
+    tensor([12.0000,  4.4146], dtype=torch.float64)
+    """
+    constant = (d_input + 1) * lipschitz * theta_max**2
+    return _check(times, rate, constant, d_input, theta_max)
+
+
+def bernstein_check(
+    model: nn.Module,
+    times: Tensor | Sequence[float],
+    *,
+    rate: float | None = None,
+    lipschitz: float = 1.0,
+    sharp: bool = False,
+) -> BernsteinCheck:
+    """The same bound for one diagonal layer dh/dt = Λh + Bx + b, y = Cσ(h), from its own weights.
+
+    θ_max = max(|Λ|₂, |B|₂, |b|₂, |C|₂), the weight norm of paper 004 (definition 2.4), with spectral norms
+    for matrices. Λ are the eigenvalues, whatever map they came through. β = min(-λ) (eq. 44).
+
+    Args:
+        model: a real diagonal layer in continuous time with ``eigenvalues()``, ``B``, ``C`` and maybe ``bias``,
+            such as ``RealSSM``; a skip term D x is constant under a Heaviside input and does not count.
+        times: (T,) where to evaluate it, in the unit of the model's time.
+        rate: another β, to see what decay the layer does not have.
+        lipschitz: L₀, the largest slope of σ; 1 serves linear, tanh, hardtanh and relu, 1/4 sigmoid.
+        sharp: take the constant the proof gives before it rounds up, |C| L₀ (d|B| + |b|) (eq. 53).
+
+    >>> import stablessm as ssm
+    >>> layer = ssm.RealSSM(1, 2, 1, activation="tanh", eigenvalues=torch.tensor([-0.5, -2.0]))
+    >>> check = bernstein_check(layer, torch.linspace(0, 10, 101), sharp=True)
+    >>> check.rate, check.against(check.times, 0.5 * check.bound).worst[0]
+    (0.5, 0.5)
+    """
+    eigenvalues, B, b, C = _weights(model)
+    slowest = float(-eigenvalues.max())
+    if slowest <= 0:
+        raise ArgumentError("model", "a stable one (λ < 0)", f"λ = {-slowest:.6g}")
+    norm_B, norm_b, norm_C = (float(torch.linalg.norm(weight, 2)) for weight in (B, b, C))
+    theta_max, d_input = max(float(eigenvalues.abs().max()), norm_B, norm_b, norm_C), B.shape[1]
+    constant = norm_C * (d_input * norm_B + norm_b) if sharp else (d_input + 1) * theta_max**2
+    return _check(times, slowest if rate is None else rate, lipschitz * constant, d_input, theta_max)
+
+
+def _check(times: object, rate: float, constant: float, d_input: int, theta_max: float) -> BernsteinCheck:
+    if not 0 < rate < math.inf:
+        raise ArgumentError("rate", "a positive number", rate)
+    if not 0 <= constant < math.inf:
+        raise ArgumentError("theta_max, lipschitz", "finite numbers >= 0", f"a constant of {constant}")
+    return BernsteinCheck(_series("times", times), rate, constant, d_input, theta_max)
+
+
+def _weights(model: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Λ (N,), B (N, D), b (N,), C (D, N) of a real diagonal layer in continuous time."""
+    named = all(hasattr(model, name) for name in ("eigenvalues", "B", "C"))
+    eigenvalues = model.eigenvalues().detach() if named else None
+    if eigenvalues is None or eigenvalues.is_complex() or getattr(model, "time", "continuous") != "continuous":
+        expected = "a real diagonal layer in continuous time, with `eigenvalues()`, `B` and `C`"
+        raise ArgumentError("model", expected, type(model).__name__)
+    bias = getattr(model, "bias", None)
+    weights = eigenvalues, model.B, torch.zeros_like(eigenvalues) if bias is None else bias, model.C
+    eigenvalues, B, b, C = (weight.detach().double() for weight in weights)
+    states = len(eigenvalues)
+    if eigenvalues.dim() != 1 or B.shape[:-1] != (states,) or C.shape[1:] != (states,):
+        shapes = ", ".join(str(tuple(weight.shape)) for weight in (eigenvalues, B, C))
+        raise ArgumentError("model", "eigenvalues, B and C of shapes (N,), (N, D) and (D, N)", shapes)
+    return eigenvalues, B, b, C
+
+
+def _series(argument: str, values: object) -> Tensor:
+    series = torch.as_tensor(values).detach().double().cpu()
+    if series.dim() != 1 or not len(series):
+        raise ArgumentError(argument, "one dimension and at least one value", f"shape {tuple(series.shape)}")
+    return series

@@ -1,0 +1,146 @@
+"""A Lyapunov certificate: a matrix that proves how fast a linear recurrence decays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final, get_args
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm._typing import Time
+from stablessm.instruments._dense import spectral_bound, square_matrix
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_DOUBLINGS = 60  # 2^60 terms: enough for every spectral radius below 1 that float64 can hold
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LyapunovCertificate:
+    """What ``lyapunov_certificate`` proves about W."""
+
+    time: Time
+    P: Tensor
+    """(N, N) Hermitian positive definite, in double precision."""
+    norm: float
+    """‖P‖₂."""
+    abscissa: float
+    """max Re λ in continuous time; the spectral radius max |λ| in discrete time."""
+    normal_bound: float
+    """1/(2β₀) with β₀ = -abscissa, in discrete time 1/(1 - abscissa²): ‖P‖₂ of a normal W."""
+    normal_bound_holds: bool
+    """Whether ‖P‖₂ is no larger, up to the root of the input's precision."""
+    is_normal: bool
+    """Whether W commutes with its adjoint, up to the input's precision."""
+    rate: float
+    """The proven decay rate, per unit of time or per step."""
+    constant: float
+    """√cond(P), what the decay may start from."""
+    residual: float
+    """2-norm of what is left of the equation when P is put in."""
+
+    def bound(self, t: float | Tensor) -> Tensor:
+        """constant · e^(-rate t), which ‖e^(Wt)‖₂ (‖W^t‖₂ in discrete time) never exceeds for t ≥ 0."""
+        return self.constant * torch.exp(-self.rate * torch.as_tensor(t, dtype=torch.float64))
+
+
+def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -> LyapunovCertificate:
+    """Solve WᵀP + PW = -I (paper 000 eq. 66), or WᵀPW - P = -I in discrete time, for a stable W.
+
+    Along dx/dt = Wx the energy V = xᵀPx falls by |x|² ≥ V/‖P‖₂ per unit of time, so::
+
+        |e^(Wt) x| ≤ √cond(P) e^(-t/(2‖P‖₂)) |x|        |W^k x| ≤ √cond(P) (1 - 1/‖P‖₂)^(k/2) |x|
+
+    ``rate`` is that exponent, less what the residual and rounding could spoil: the proof is about the P
+    that was computed. Complex W are allowed, ᵀ is then the adjoint.
+
+    Lemma A.9 (eq. 68) states ‖P‖₂ ≤ 1/(2β₀). Its proof takes the eigenvectors as orthogonal, so it covers
+    normal W. In general 1/(2β₀) bounds ‖P‖₂ from *below* (put an eigenvector in): the lemma holds only
+    where there is equality.
+
+    >>> proof = lyapunov_certificate(torch.tensor([[-1.0, 10.0], [0.0, -1.0]]))
+    >>> round(proof.norm, 1), proof.normal_bound, proof.normal_bound_holds, proof.is_normal
+    (25.7, 0.5, False, False)
+    >>> bool(proof.bound(1.0) > 3.7)                                    # ‖e^W‖₂ = 3.71: it grows first
+    True
+    """
+    if time not in get_args(Time):
+        raise ArgumentError("time", "'continuous' or 'discrete'", repr(time))
+    A = square_matrix("W", W)
+    if not len(A):
+        raise ArgumentError("W", "at least one state", "shape (0, 0)")
+    abscissa = spectral_bound(torch.linalg.eigvals(A), time)
+    _require_stable(abscissa, time)
+    P, residual, rounding = _solve(A, time)
+    spectrum = torch.linalg.eigvalsh(P)
+    norm = float(spectrum[-1])
+    low = float(spectrum[0]) - len(A) * torch.finfo(torch.float64).eps * norm  # as small as rounding allows
+    proven = (1 - residual - rounding) / norm
+    if not (low > 0 and proven > 0):
+        met = f"the equation is met to {residual + rounding:.3g} only, P has eigenvalues from {low:.3g} to {norm:.3g}"
+        raise _beyond_precision(met)
+    dtype = torch.as_tensor(W).dtype
+    eps = torch.finfo(dtype if dtype.is_floating_point or dtype.is_complex else torch.float64).eps
+    normal_bound = -0.5 / abscissa if time == "continuous" else 1 / ((1 - abscissa) * (1 + abscissa))
+    commutator = torch.linalg.matrix_norm(A @ A.mH - A.mH @ A)
+    return LyapunovCertificate(
+        time=time,
+        P=P,
+        norm=norm,
+        abscissa=abscissa,
+        normal_bound=normal_bound,
+        normal_bound_holds=norm <= normal_bound * (1 + eps**0.5),
+        is_normal=bool(commutator <= 10 * len(A) * eps * torch.linalg.matrix_norm(A) ** 2),
+        rate=proven / 2 if time == "continuous" else -0.5 * math.log1p(-proven),
+        constant=math.sqrt(norm / low),
+        residual=residual,
+    )
+
+
+def _solve(A: Tensor, time: Time) -> tuple[Tensor, float, float]:
+    """P, the residual of its equation, and how far rounding may have falsified that residual."""
+    one = torch.eye(len(A), dtype=A.dtype)
+    if time == "continuous":
+        from scipy.linalg import solve_continuous_lyapunov
+
+        P = torch.from_numpy(solve_continuous_lyapunov(A.mH.resolve_conj().numpy(), -one.numpy()))
+    else:  # powers of a W far from normal grow first and cost digits, which a second round brings back
+        P = _stein(A, one)
+        P = P + _stein(A, A.mH @ P @ A - P + one)
+    if not bool(P.isfinite().all()):
+        raise _beyond_precision("P overflows")
+    P = (P + P.mH) / 2
+    norm, size = (float(torch.linalg.matrix_norm(matrix, 2)) for matrix in (P, A))
+    left, terms = (A.mH @ P + P @ A, 2 * size) if time == "continuous" else (A.mH @ P @ A - P, 1 + size**2)
+    rounding = 4 * len(A) * torch.finfo(torch.float64).eps * norm * terms
+    return P, float(torch.linalg.matrix_norm(left + one, 2)), rounding
+
+
+def _stein(A: Tensor, Q: Tensor) -> Tensor:
+    """Σ (Aᵏ)ᵀ Q Aᵏ, which solves AᵀPA - P = -Q; every round doubles the number of terms."""
+    P, power = Q, A
+    for _ in range(_DOUBLINGS):
+        P, power = P + power.mH @ P @ power, power @ power
+        if not bool(power.any()):
+            break
+    return P
+
+
+def _beyond_precision(detail: str) -> NumericalError:
+    return NumericalError(
+        f"no certificate in double precision, though W is stable: {detail}",
+        "W is within rounding of instability (stability_radius says how near); move its eigenvalues inwards",
+    )
+
+
+def _require_stable(abscissa: float, time: Time) -> None:
+    remedy = "shift or scale W, or train it through a stable map (stablessm.reparam)"
+    if time == "continuous" and abscissa >= 0:
+        raise ArgumentError("W", f"a stable matrix, Re λ < 0 ({remedy})", f"Re λ = {abscissa:.6g}")
+    if time == "discrete" and abscissa >= 1:
+        raise ArgumentError("W", f"a stable matrix, |λ| < 1 ({remedy})", f"|λ| = {abscissa:.6g}")

@@ -1,0 +1,150 @@
+"""A measured memory: how strongly the present depends on what came t ago."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, final
+
+import numpy as np
+
+from stablessm import record
+from stablessm._errors import ArgumentError
+from stablessm.instruments import decay
+from stablessm.instruments.decay import DecayFit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from plotly.graph_objects import Figure
+
+_ARRAYS = ("time", "value", "maximiser", "inputs", "by_input")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MemoryCurve:
+    """M(t) on a grid of times, with what is known about it.
+
+    >>> curve = MemoryCurve(np.arange(50) * 0.1, np.exp(-np.arange(50) * 0.1), unit="s")
+    >>> curve.decay().kind, round(curve.decay().rate, 6), round(curve.memory_time(0.1), 6)
+    ('exponential', 1.0, 2.3)
+    """
+
+    time: np.ndarray
+    """(T,), in ``unit``."""
+    value: np.ndarray
+    """(T,) M at these times, in output per input and time."""
+    unit: str = "steps"
+    norm: str = "unit"
+    """How M is normalised: ``ball``, ``plus_one`` or ``unit``."""
+    bound: float = 1.0
+    exact: bool = False
+    """Whether ``value`` is the supremum itself; otherwise it is a lower bound, found by search."""
+    maximiser: np.ndarray | None = None
+    """(T, d_input): the constant input that gave the value."""
+    floor: float = 0.0
+    """Values at or below this are rounding."""
+    note: str = ""
+    """How it was measured."""
+    inputs: tuple[str, ...] | None = None
+    """Names of the inputs that were asked for one by one."""
+    by_input: np.ndarray | None = None
+    """(number of inputs, T): one curve for each of them."""
+
+    @property
+    def dt(self) -> float:
+        """The time between samples."""
+        return float(self.time[1] - self.time[0]) if len(self.time) > 1 else 1.0
+
+    def decay(self) -> DecayFit:
+        """Exponential, polynomial, none, finite or undecided; with rate or exponent."""
+        return self._fit
+
+    @cached_property
+    def _fit(self) -> DecayFit:
+        return decay.fit_decay(self.time, self.value, floor=self.floor or None)
+
+    def memory_time(self, eps: float) -> float:
+        """How long until M stays below ``eps`` times its largest value."""
+        return decay.memory_time(self.time, self.value, eps, fit=self._fit)
+
+    def effective_length(self) -> float:
+        """∫ M dt / max M: how long a memory of constant strength with the same area lasts."""
+        return decay.effective_length(self.time, self.value, fit=self._fit)
+
+    def half_life(self) -> float:
+        """How long until half of ∫ M dt has passed."""
+        return decay.half_life(self.time, self.value, fit=self._fit)
+
+    def of(self, name: str) -> MemoryCurve:
+        """The curve of one of ``inputs``."""
+        if self.inputs is None or self.by_input is None or name not in self.inputs:
+            raise ArgumentError("name", f"one of {', '.join(self.inputs or ())}", name)
+        row = self.by_input[self.inputs.index(name)]
+        return MemoryCurve(self.time, row, self.unit, self.norm, self.bound, True, floor=self.floor, note=self.note)
+
+    def plot(self, ax: Axes | None = None, *, fit: bool = True, label: str = "memory", **style: Any) -> Axes:
+        """M on a logarithmic axis, with the fitted decay and the rounding level (matplotlib)."""
+        if ax is None:
+            from matplotlib.figure import Figure
+
+            ax = Figure(figsize=(6, 4), layout="constrained").subplots()
+        (line,) = ax.semilogy(self.time, self._positive(self.value), label=label, **style)
+        for kind, time, value in self._companions(fit):
+            dash = "--" if kind == "fit" else ":"
+            ax.semilogy(time, value, dash, color=line.get_color(), lw=1, label=self._label(kind))
+        ax.set(xlabel=f"time since the input [{self.unit}]", ylabel="memory function M(t)")
+        ax.legend()
+        return ax
+
+    def plotly(self, *, fit: bool = True, label: str = "memory") -> Figure:
+        """The same as an interactive figure (plotly)."""
+        from plotly.graph_objects import Figure, Scatter
+
+        figure = Figure(Scatter(x=self.time, y=self._positive(self.value), mode="lines", name=label))
+        for kind, time, value in self._companions(fit):
+            dash = {"dash": "dash" if kind == "fit" else "dot"}
+            figure.add_trace(Scatter(x=time, y=value, mode="lines", line=dash, name=self._label(kind)))
+        figure.update_yaxes(type="log", title="memory function M(t)", exponentformat="power")
+        figure.update_xaxes(title=f"time since the input [{self.unit}]")
+        return figure
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to ``path``, an ``.npz`` file."""
+        arrays = {name: value for name in _ARRAYS if (value := getattr(self, name)) is not None}
+        meta = {key: getattr(self, key) for key in ("unit", "norm", "bound", "exact", "floor", "note")}
+        record.save_arrays(path, "MemoryCurve", meta, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what :meth:`save` wrote."""
+        meta, arrays = record.load_arrays(path, "MemoryCurve")
+        fields: dict[str, Any] = {**arrays, **meta}
+        if "inputs" in fields:
+            fields["inputs"] = tuple(fields["inputs"].tolist())
+        return cls(**fields)
+
+    def __str__(self) -> str:
+        bound = "exact" if self.exact else "a lower bound"
+        return f"memory over {self.time[-1]:g} {self.unit} ({self.norm}, {bound}): {self._fit.reason}"
+
+    def _positive(self, value: np.ndarray) -> np.ndarray:
+        return np.where(value > 0, value, np.nan)  # a gap, not a fall to minus infinity
+
+    def _companions(self, fit: bool) -> list[tuple[str, np.ndarray, np.ndarray]]:
+        lines = []
+        if fit and self._fit.kind in ("exponential", "polynomial"):
+            low = self._positive(self.value)
+            curve = self._fit(self.time)
+            lines.append(("fit", self.time, np.where(curve >= np.nanmin(low) / 10, curve, np.nan)))
+        if self.floor > 0:
+            lines.append(("floor", self.time[[0, -1]], np.full(2, self.floor)))
+        return lines
+
+    def _label(self, kind: str) -> str:
+        if kind == "floor":
+            return "rounding"
+        if self._fit.kind == "exponential":
+            return f"exponential, rate {self._fit.rate:.3g} per {self.unit}"
+        return f"polynomial, exponent {self._fit.exponent:.3g}"

@@ -1,0 +1,87 @@
+"""Fading memory: how long two different pasts can be told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments.curve import MemoryCurve
+from stablessm.instruments.memory import ROUNDING, own_unit, time_step
+from stablessm.instruments.systems import as_system, evaluating
+
+
+def fading_function(
+    model: Any,
+    horizon: int,
+    *,
+    d_input: int | None = None,
+    dt: float | None = None,
+    bound: float = 1.0,
+    past: int | None = None,
+    samples: int = 32,
+    unit: str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> MemoryCurve:
+    """F(t) = sup |H_t(x) - H_t(x')| / B over inputs that agree from time 0 on and differ by at most B before.
+
+    Fading memory (paper 000 appendix A.3, eq. 24) needs F(t) → 0; decaying memory is about a constant input and is
+    another property. The peak-hold functional has decaying memory that does not fade; a kernel of ever thinner
+    spikes has fading memory that does not decay (remark A.5).
+
+    The supremum is a lower bound: pasts held at ±B in every channel, at B just before time 0, random signs and noise,
+    each against no past; after time 0 nothing comes, or the same noise.
+
+    Args:
+        model, d_input, dt, unit, progress: as for :func:`stablessm.memory_function`.
+        horizon: how many steps after the pasts to look.
+        bound: B.
+        past: how many steps the pasts last; ``horizon`` by default.
+        samples: how many random pasts.
+        seed: of the random pasts.
+
+    >>> curve = fading_function(lambda x: x.cummax(1).values, 50, d_input=1)        # holds its peak
+    >>> curve.decay().kind, float(curve.value[-1])
+    ('none', 1.0)
+    """
+    if not isinstance(horizon, int) or horizon < 1:
+        raise ArgumentError("horizon", "a whole number of steps from 1 up", horizon)
+    if past is not None and past < 1:
+        raise ArgumentError("past", "at least 1 step", past)
+    system = as_system(model, d_input=d_input)
+    step = time_step(model, dt)
+    generator = torch.Generator().manual_seed(seed)
+    pasts = _pasts(past or horizon, system.d_input, samples, generator) * bound
+    length = pasts.shape[1]
+    future = torch.randn(1, horizon, system.d_input, generator=generator, dtype=torch.float64) * bound
+    whole = torch.cat([pasts, torch.zeros(len(pasts), horizon, system.d_input, dtype=torch.float64)], 1)
+    noisy = torch.cat([pasts, future.expand(len(pasts), -1, -1)], 1)
+    x = torch.cat([whole, noisy]).to(system.device, system.dtype)
+
+    def drive(start: int, stop: int) -> Tensor:
+        return x[:, start + length : stop + length]
+
+    with evaluating(model), torch.no_grad():
+        y = torch.cat(list(system.outputs(drive, -length, horizon, progress=progress)), 1)[:, length:].double()
+    first, second = y.unflatten(0, (2, -1))
+    apart = torch.stack([torch.linalg.vector_norm(half[1:] - half[:1], dim=-1).amax(0) for half in (first, second)])
+    floor = ROUNDING * torch.finfo(system.dtype).eps * float(torch.linalg.vector_norm(y, dim=-1).max()) / bound
+    value = (apart.amax(0) / bound).cpu().numpy()
+    name = unit or own_unit(system, step)
+    note = f"{len(pasts) - 1} pasts of {length} steps"
+    return MemoryCurve(np.arange(horizon) * step, value, unit=name, norm="ball", bound=bound, floor=floor, note=note)
+
+
+def _pasts(length: int, d_input: int, samples: int, generator: torch.Generator) -> Tensor:
+    """(n, length, d_input) with no entry above 1; the first is no past at all."""
+    constant = torch.cat([torch.ones(1, d_input), -torch.ones(1, d_input), torch.eye(d_input), -torch.eye(d_input)])
+    held = constant[:, None].expand(-1, length, -1).double()
+    brief = torch.zeros_like(held)
+    brief[:, -1] = held[:, -1]
+    noise = 2 * torch.rand(samples, length, d_input, generator=generator, dtype=torch.float64) - 1
+    noise[::2] = noise[::2].sign()
+    return torch.cat([torch.zeros_like(held[:1]), held, brief, noise])

@@ -1,0 +1,194 @@
+"""Perturbation errors over widths: does a growing model stay close to its target when its weights are off?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments.perturbation import PerturbationCurve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARGIN = 0.1
+"""By how much more error counts as more, in a verdict: what a search finds is only a lower bound."""
+SETTLED = 0.8
+"""A crossing that moved by less than this factor is taken to stand still."""
+STEEP = 4.0
+"""An error that grows faster than this power of β jumps: what is stable grows like β, or β² for large ones."""
+
+
+@final
+@dataclass(frozen=True)
+class Crossing:
+    """Where a wider model becomes worse than a narrower one."""
+
+    narrow: int
+    wide: int
+    radii: tuple[float, ...]
+    """Every β at which E_wide(β) overtakes E_narrow(β); empty if it never does."""
+
+
+@final
+@dataclass(frozen=True)
+class StabilityVerdict:
+    """What a family of finite widths says about a limit."""
+
+    stable: bool | None
+    """None: undecided."""
+    radius: float
+    """The largest β₀ up to which the data supports stability; 0 if they do not."""
+    evidence: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Extrapolation:
+    """E(β) = limsup of E_m(β) in the width m, as far as finite widths tell."""
+
+    error: np.ndarray
+    """(R,)."""
+    uncertainty: np.ndarray
+    """(R,) how far the estimate is from the widest model, or that one from the one before; ∞ where errors grow."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PerturbationFamily:
+    """Perturbation curves of one target and one kind of model, by width; the same radii for all.
+
+    >>> import stablessm as ssm
+    >>> from stablessm.instruments.perturbation import perturbation_error
+    >>> target = ssm.RealSSM(1, 32, 1)
+    >>> curves = {m: perturbation_error(ssm.RealSSM(1, m, 1), target, [0.0, 0.1], horizon=50) for m in (2, 4, 8)}
+    >>> family = PerturbationFamily(curves)
+    >>> family.widths, family.errors.shape, len(family.crossings())
+    ((2, 4, 8), (3, 2), 2)
+    """
+
+    curves: Mapping[int, PerturbationCurve]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "curves", dict(sorted(self.curves.items())))
+        if not self.curves:
+            raise ArgumentError("curves", "one or more widths", "none")
+        for width, curve in self.curves.items():
+            if not np.array_equal(curve.radius, self.radius):
+                raise ArgumentError("curves", "the same radii for every width", f"others at width {width}")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """In increasing order."""
+        return tuple(self.curves)
+
+    @property
+    def radius(self) -> np.ndarray:
+        """β, (R,)."""
+        return next(iter(self.curves.values())).radius
+
+    @property
+    def errors(self) -> np.ndarray:
+        """E_m(β) as found, (widths, R)."""
+        return np.stack([curve.lower for curve in self.curves.values()])
+
+    def crossings(self, margin: float = 0.0) -> list[Crossing]:
+        """For consecutive widths, where the wider model's error overtakes (1 + margin) times the narrower's.
+
+        Between radii both errors are taken to be straight lines on logarithmic axes; between 0 and the first positive
+        radius, in β itself.
+        """
+        pairs = pairwise(zip(self.widths, self.errors, strict=True))
+        return [
+            Crossing(narrow, wide, tuple(_overtakes(self.radius, low, high, margin)))
+            for (narrow, low), (wide, high) in pairs
+        ]
+
+    @property
+    def extrapolated(self) -> Extrapolation:
+        """An estimate of E(β) for each radius, β = 0 too.
+
+        Aitken's Δ² over the last three widths where their errors approach a limit, each difference a fraction of the
+        one before; that is what a power of m does when widths double. Elsewhere the widest model's error.
+        """
+        errors = self.errors
+        last = errors[-1]
+        if len(errors) < 2:
+            return Extrapolation(last, np.full_like(last, np.inf))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            step = last - errors[-2]
+            before = errors[-2] - errors[-3] if len(errors) > 2 else np.full_like(last, np.nan)
+            ratio = step / before
+            settles = (ratio > 0) & (ratio < SETTLED)
+            limit = np.where(settles, np.maximum(last + step * ratio / (1 - ratio), 0.0), last)
+            grows = ~settles & ~(step <= 0)
+            uncertainty = np.where(settles, np.abs(limit - last), np.where(grows, np.inf, np.abs(step)))
+        return Extrapolation(limit, uncertainty)
+
+    def verdict(self) -> StabilityVerdict:
+        """Whether the family looks like a stable approximation (paper 004 definition 2.5, paper 000 figure 1).
+
+        Stable: E_m(0) falls with m, and there is a β₀ > 0 up to which no wider model is worse than all narrower ones
+        and E does not jump in β. Unstable: E_m(0) falls, but the radius from which a wider model is worse than all
+        narrower ones moves left with every width, and has not settled. A wider model that is only worse than the one
+        before proves nothing: where E_m(0) falls fast, errors at β > 0 may dip before they reach their limit. Three
+        widths or more can decide; finite widths can only suggest.
+        """
+        radius, errors = self.radius, self.errors
+        if len(errors) < 3 or radius[0] > 0:
+            return StabilityVerdict(None, 0.0, ("three widths and the radius 0 are needed",))
+        at_0 = " -> ".join(f"{error:.3g}" for error in errors[:, 0])
+        if not errors[-1, 0] < (1 - MARGIN) * errors[:-1, 0].min():
+            return StabilityVerdict(None, 0.0, (f"E_m(0) does not fall with the width: {at_0}",))
+        records = [_overtakes(radius, errors[:m].max(0), errors[m], MARGIN) for m in range(1, len(errors))]
+        first = np.array([min(crossed, default=np.inf) for crossed in records])
+        moves = " -> ".join(f"{r:.3g}" if r < np.inf else "none" for r in first)
+        evidence = (f"E_m(0) falls with the width: {at_0}", f"a wider model is worse than all before from β = {moves}")
+        moving = first[-1] < SETTLED * first[-2]
+        if moving and np.isfinite(first[-2:]).all() and (first[1:] < first[:-1]).all():
+            return StabilityVerdict(False, 0.0, (*evidence, "these radii move towards 0"))
+        reach = float(radius[radius <= min(first.min(), _before_jump(radius, errors[-1]))].max())
+        if moving or reach == 0:
+            return StabilityVerdict(None, 0.0, (*evidence, "these radii neither stay nor move towards 0 all along"))
+        return StabilityVerdict(
+            True, reach, (*evidence, f"up to β = {reach:.3g} width does no harm and E does not jump")
+        )
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """E_m(β) for every width and the extrapolation, dashed, as in figure 1 of papers 000 and 004."""
+        if ax is None:
+            from matplotlib.figure import Figure
+
+            ax = Figure(figsize=(5, 4), layout="constrained").subplots()
+        positive = self.radius > 0
+        for width, error in zip(self.widths, self.errors, strict=True):
+            ax.loglog(self.radius[positive], error[positive], "o-", ms=3, label=f"m = {width}")
+        ax.loglog(self.radius[positive], self.extrapolated.error[positive], "k--", lw=1, label="extrapolated")
+        curve = next(iter(self.curves.values()))
+        ax.set(xlabel=f"β  ({curve.weight_norm})", ylabel=f"E(β)  ({curve.norm})")
+        ax.legend()
+        return ax
+
+
+def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: float) -> list[float]:
+    """Every β where ``high`` comes to exceed (1 + margin) ``low``; the first β if it starts above."""
+    low, high = (np.log(np.clip(error, np.finfo(float).tiny, np.finfo(float).max)) for error in (low, high))
+    ahead = high - low - np.log1p(margin)
+    crossed = [float(radius[0])] if ahead[0] > 0 else []
+    for (r0, y0), (r1, y1) in pairwise(zip(radius, ahead, strict=True)):
+        if y0 <= 0 < y1:
+            part = -y0 / (y1 - y0)
+            crossed.append(float(r0 * (r1 / r0) ** part if r0 > 0 else r1 * part))
+    return crossed
+
+
+def _before_jump(radius: np.ndarray, error: np.ndarray) -> float:
+    """The last positive β before the error grows faster than β^STEEP, from one radius to the next."""
+    for (r0, e0), (r1, e1) in pairwise(zip(radius, error, strict=True)):
+        if r0 > 0 and not e1 <= e0 * (r1 / r0) ** STEEP:
+            return float(r0)
+    return float(radius[-1])

@@ -1,0 +1,248 @@
+"""Gradient over weight: how hard a step of training pushes each weight, relative to its size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments.modes import mapped_weight, ratio, recurrent_modules
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+QUANTILES = (0.5, 0.9, 0.99)
+SAMPLE = 2**20
+"""Quantiles of a larger tensor are those of evenly spaced entries, this many at most; its maximum is exact."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ParameterRatio:
+    """|∂loss/∂w| / |w| over the entries of one parameter."""
+
+    maximum: float
+    quantiles: tuple[float, float, float]
+    """At 0.5, 0.9 and 0.99."""
+    ratio: Tensor | None
+    """Every entry, mode by mode; of recurrent parameters only."""
+    predicted: Tensor | None
+    """G(w)/|w| beside it, where w is under a scalar map: theorem 3.4 bounds the ratio by this times a constant."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GradientOverWeight:
+    """The ratios of a model after one backward pass."""
+
+    parameters: Mapping[str, ParameterRatio]
+    """By qualified name."""
+
+    @property
+    def maximum(self) -> float:
+        """The largest ratio of all."""
+        return max(entry.maximum for entry in self.parameters.values())
+
+    def __getitem__(self, name: str) -> ParameterRatio:
+        return self.parameters[name]
+
+    def __str__(self) -> str:
+        width = max(map(len, self.parameters))
+        lines = [f"{'|gradient| / |weight|':<{width}}  {'median':>9} {'90 %':>9} {'99 %':>9} {'max':>9}  G(w)/|w|"]
+        # recurrent ones first: a bias that starts at 0 has an infinite ratio and is seldom the trouble
+        for name, entry in sorted(self.parameters.items(), key=lambda item: (item[1].ratio is None, -item[1].maximum)):
+            numbers = " ".join(f"{number:9.2e}" for number in (*entry.quantiles, entry.maximum))
+            low, high = (0.0, 0.0) if entry.predicted is None else entry.predicted.aminmax()
+            predicted = "" if entry.predicted is None else f"  {low:.2e} to {high:.2e}"
+            lines.append(f"{name:<{width}}  {numbers}{predicted}")
+        return "\n".join(lines)
+
+
+@torch.no_grad()
+def gradient_over_weight(model: nn.Module, *, recurrent_only: bool = False) -> GradientOverWeight:
+    """|∂loss/∂w| / |w| entry by entry, from the gradients a backward pass left; a training step can bear it bounded.
+
+    Theorem 3.4 of paper 004 (eq. 12; in discrete time with 1 - |f|, see ``Reparameterization.gradient_scale``)::
+
+        |∂loss/∂w| ≤ C G(w),   G(w) = |f'(w)| / f(w)²
+
+    with a C that does not depend on the map f. So G(w)/|w|, given beside the measured ratio, says how a map spreads
+    the ratio over modes; "best" makes it constant. It holds for stable λ only.
+
+    A weight of 0 has ratio ∞, or 0 if its gradient is 0 too. Parameters without a gradient are left out.
+
+    Args:
+        model: any module, after ``loss.backward()``.
+        recurrent_only: whether to look only at the parameters that modules list in ``recurrent_parameters``.
+
+    >>> import stablessm as ssm
+    >>> layer = ssm.RealSSM(1, 3, 1, map="best")
+    >>> layer(torch.randn(2, 10, 1))[0].square().sum().backward()
+    >>> ratios = gradient_over_weight(layer)
+    >>> sorted(ratios.parameters), ratios["w"].predicted.round(decimals=4).tolist()
+    (['B', 'C', 'bias', 'w'], [2.0, 2.0, 2.0])
+    """
+    recurrent = _recurrent(model)
+    chosen = {name: p for name, p in _parameters(model, recurrent_only).items() if p.grad is not None}
+    if not chosen:
+        raise ArgumentError("model", "gradients (call loss.backward() first)", "no parameter with one")
+    statistics = _statistics(list(chosen.values())).tolist()
+    entries = {}
+    for (name, p), (maximum, *quantiles) in zip(chosen.items(), statistics, strict=True):
+        module, predicted = recurrent.get(name), None
+        if module is not None and mapped_weight(module) == name.rpartition(".")[2]:
+            predicted = ratio(module.map.gradient_scale(p.double()), p.double())
+        measured = None if module is None else _ratios(p)
+        entries[name] = ParameterRatio(maximum, (quantiles[0], quantiles[1], quantiles[2]), measured, predicted)
+    return GradientOverWeight(entries)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GradientHistory:
+    """What a ``GradientTracker`` saw: arrays over updates and parameters."""
+
+    step: np.ndarray
+    """(S,) which training step, from 0."""
+    names: tuple[str, ...]
+    maximum: np.ndarray
+    """(S, P); NaN where a parameter had no gradient."""
+    quantiles: np.ndarray
+    """(S, P, 3) at 0.5, 0.9 and 0.99."""
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """The maximum of each parameter against the step, its median to its 99 % quantile shaded (paper 004 fig. 5)."""
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots()[1] if ax is None else ax
+        for i, name in enumerate(self.names):
+            (line,) = ax.plot(self.step, self.maximum[:, i], label=name)
+            ax.fill_between(
+                self.step, self.quantiles[:, i, 0], self.quantiles[:, i, 2], color=line.get_color(), alpha=0.2, lw=0
+            )
+        ax.set(xlabel="step", ylabel="|gradient| / |weight|", yscale="log")
+        ax.legend(fontsize="small")
+        return ax
+
+
+@final
+class GradientTracker:
+    """Gradient over weight along a training run; numbers stay on the device until they are asked for.
+
+    Call ``update()`` after each backward pass, or hand over the optimiser and every ``optimiser.step()`` does, which
+    then shows gradients as the optimiser sees them: clipped and unscaled. ``remove()``, or the end of a ``with``
+    block, detaches it.
+
+    Args:
+        model: any module.
+        optimiser: whose steps to follow.
+        every: look at one step out of so many.
+        recurrent_only: as in ``gradient_over_weight``.
+
+    >>> import stablessm as ssm
+    >>> layer = ssm.RealSSM(1, 3, 1)
+    >>> optimiser = torch.optim.Adam(layer.parameters())
+    >>> with GradientTracker(layer, optimiser, recurrent_only=True) as tracker:
+    ...     for _ in range(5):
+    ...         optimiser.zero_grad()
+    ...         layer(torch.randn(2, 10, 1))[0].square().sum().backward()
+    ...         optimiser.step()
+    >>> tracker.history.names, tracker.history.maximum.shape
+    (('w',), (5, 1))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer | None = None,
+        *,
+        every: int = 1,
+        recurrent_only: bool = False,
+    ) -> None:
+        if every < 1:
+            raise ArgumentError("every", "at least 1", every)
+        self._parameters = _parameters(model, recurrent_only)
+        self._every, self._calls = every, 0
+        self._steps: list[int] = []
+        self._rows: list[Tensor] = []
+        self._handle = None if optimiser is None else optimiser.register_step_pre_hook(self._before_step)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Note the present gradients, if it is their turn."""
+        if self._calls % self._every == 0:
+            self._steps.append(self._calls)
+            self._rows.append(_statistics(list(self._parameters.values())))
+        self._calls += 1
+
+    @property
+    def history(self) -> GradientHistory:
+        """Everything noted so far, as numpy arrays."""
+        rows = [row.cpu().numpy() for row in self._rows]
+        table = np.stack(rows) if rows else np.empty((0, len(self._parameters), 1 + len(QUANTILES)))
+        return GradientHistory(np.array(self._steps, int), tuple(self._parameters), table[..., 0], table[..., 1:])
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """``history.plot``."""
+        return self.history.plot(ax)
+
+    def remove(self) -> None:
+        """Stop following the optimiser; what was noted stays."""
+        if self._handle is not None:
+            self._handle.remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def _before_step(self, *_: object) -> None:
+        self.update()
+
+
+def _recurrent(model: nn.Module) -> dict[str, Any]:
+    """Qualified name of each recurrent parameter → its module."""
+    return {
+        f"{name}.{own}".lstrip("."): module
+        for name, module in recurrent_modules(model)
+        for own in module.recurrent_parameters
+    }
+
+
+def _parameters(model: nn.Module, recurrent_only: bool) -> dict[str, nn.Parameter]:
+    recurrent = _recurrent(model)
+    if recurrent_only and not recurrent:
+        raise ArgumentError("recurrent_only", "False: no module lists `recurrent_parameters`", recurrent_only)
+    return {
+        name: p for name, p in model.named_parameters() if p.requires_grad and (not recurrent_only or name in recurrent)
+    }
+
+
+def _ratios(p: nn.Parameter) -> Tensor:
+    """|g|/|w| in float32 or better."""
+    assert p.grad is not None
+    grad = p.grad.to_dense() if p.grad.is_sparse else p.grad
+    wide = torch.promote_types(p.dtype, torch.float32)
+    return ratio(grad.to(wide), p.to(wide))
+
+
+def _statistics(parameters: list[nn.Parameter]) -> Tensor:
+    """(P, 4): maximum and quantiles; without waiting for the device."""
+    device, rows = parameters[0].device, []
+    at = torch.tensor(QUANTILES)
+    for p in parameters:
+        if p.grad is None or not p.numel():
+            rows.append(torch.full((1 + len(QUANTILES),), torch.nan, dtype=torch.float64, device=device))
+            continue
+        flat = _ratios(p).flatten()
+        sample = flat[:: -(-len(flat) // SAMPLE)]
+        # an entry of the sample, since interpolating towards an infinite one gives NaN
+        quantiles = torch.quantile(sample, at.to(flat), interpolation="higher")
+        rows.append(torch.cat([flat.amax()[None], quantiles]).to(device, torch.float64))
+    return torch.stack(rows)

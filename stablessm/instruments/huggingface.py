@@ -1,0 +1,103 @@
+"""Hugging Face models as systems: inputs in embedding space, or tokens."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments.systems import Call, System, completed
+
+Inputs: TypeAlias = Callable[[Tensor], dict[str, Tensor]]
+
+Output: TypeAlias = str | Callable[[Any], Tensor]
+"""``logits``, ``hidden`` (the last layer's states), or a function of the model's output, such as a score."""
+
+WARM_UP = 16
+"""Neutral tokens before the input changes: attention forgets nothing it has not seen."""
+
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+_STATES = ("past_key_values", "cache_params", "state")
+"""What models call the state they return. Whether chunks of any length can go on from it is found by trying."""
+
+
+def is_transformer(model: Any) -> bool:
+    """Whether this is a model of the ``transformers`` library, without importing it."""
+    return any(base.__module__.startswith("transformers.") for base in type(model).__mro__) and hasattr(
+        model, "get_input_embeddings"
+    )
+
+
+def embedding_system(model: Any, output: Output | None, neutral: Sequence[int] | None = None) -> System:
+    """The model from embeddings to outputs: an input x is added to the embedding of the neutral token."""
+    table = model.get_input_embeddings()
+    start = neutral_prefix(model, neutral)[-1]
+    with torch.no_grad():
+        base = table(torch.tensor([start], device=table.weight.device))[0].detach()
+    return _system(model, output, lambda x: {"inputs_embeds": base + x}, base.shape[-1], base.dtype, "embedding")
+
+
+def token_system(model: Any, output: Output | None) -> System:
+    """The model from token ids, (B, T, 1), to outputs."""
+    return _system(model, output, lambda x: {"input_ids": x[..., 0]}, 1, torch.long, "token")
+
+
+def neutral_prefix(model: Any, prefix: Sequence[int] | None) -> list[int]:
+    """Token ids that mean nothing: those given, or the begin, padding or end token, or token 0."""
+    if prefix is not None:
+        return checked_tokens(model, "prefix", prefix)
+    size = model.get_input_embeddings().weight.shape[0]
+    named = (getattr(model.config, name, None) for name in ("bos_token_id", "pad_token_id", "eos_token_id"))
+    return [next((token for token in named if isinstance(token, int) and 0 <= token < size), 0)]
+
+
+def checked_tokens(model: Any, argument: str, tokens: Sequence[int]) -> list[int]:
+    """The token ids, if there are some and the model knows them."""
+    size = model.get_input_embeddings().weight.shape[0]
+    if not len(tokens) or not all(0 <= token < size for token in tokens):
+        raise ArgumentError(argument, f"at least one token id from 0 to {size - 1}", list(tokens))
+    return list(tokens)
+
+
+def _system(model: Any, output: Output | None, inputs: Inputs, d_input: int, dtype: torch.dtype, name: str) -> System:
+    device = model.get_input_embeddings().weight.device
+    positions = next((n for key in _POSITIONS if isinstance(n := getattr(model.config, key, None), int)), None)
+    tables = (m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding))
+    limited = positions is not None and any(positions <= size <= positions + 2 for size in tables)  # learnt positions
+    call, longest = _caller(model, output, inputs, carry=True), positions if limited else None
+    system = completed(System(model, call, d_input, 0, dtype, device, True, False, input=name, longest=longest))
+    # a state that is of no use is not asked for: some models overwrite it in place, which breaks gradients
+    return system if system.streams else replace(system, call=_caller(model, output, inputs, carry=False))
+
+
+def _caller(model: Any, output: Output | None, inputs: Inputs, *, carry: bool) -> Call:
+    pick = _picker(output)
+    accepted = inspect.signature(model.forward).parameters
+    state_name = next((name for name in _STATES if name in accepted), None) if carry else None
+    options: dict[str, Any] = {"use_cache": state_name is not None} if "use_cache" in accepted else {}
+    if output == "hidden":
+        options["output_hidden_states"] = True
+
+    def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        carried = {} if state is None or state_name is None else {state_name: state}
+        out = model(**inputs(x), **options, **carried, return_dict=True)
+        return pick(out), getattr(out, state_name, None) if state_name else None
+
+    return call
+
+
+def _picker(output: Output | None) -> Callable[[Any], Tensor]:
+    if callable(output):
+        return output
+    if output == "hidden":
+        return lambda out: out.hidden_states[-1] if out.hidden_states is not None else out.last_hidden_state
+    if output == "logits":
+        return lambda out: out.logits
+    if output is None:
+        return lambda out: out.logits if "logits" in out else out.last_hidden_state
+    raise ArgumentError("output", "'logits', 'hidden' or a function of the model's output", repr(output))

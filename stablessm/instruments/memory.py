@@ -1,0 +1,210 @@
+"""The memory function of any sequence model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm.instruments import _linear, _supremum, huggingface
+from stablessm.instruments.curve import MemoryCurve
+from stablessm.instruments.systems import System, as_system, evaluating
+
+Norm: TypeAlias = Literal["ball", "plus_one", "unit"]
+
+ROUNDING = 8
+"""Rounding of a difference of outputs y, in units of eps · max |y|."""
+
+
+def memory_function(
+    model: Any,
+    horizon: int,
+    *,
+    d_input: int | None = None,
+    dt: float | None = None,
+    norm: Norm = "ball",
+    bound: float = 1.0,
+    directions: Tensor | None = None,
+    amplitudes: Sequence[float] | None = None,
+    tokens: Sequence[int] | None = None,
+    prefix: Sequence[int] | None = None,
+    output: huggingface.Output | None = None,
+    warm_up: int | None = None,
+    linear: bool | None = None,
+    samples: int = 64,
+    ascent: int = 8,
+    unit: str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> MemoryCurve:
+    """How strongly the output still moves, a time t after the input was switched on and held.
+
+    With the Heaviside input u^x, 0 before time 0 and the vector x after it, and H the model less its response to no
+    input (paper 004 section 2.2)::
+
+        ball       M(t) = sup over |x|₂ ≤ B of |d/dt H_t(u^x)| / B          paper 000 eq. 6
+        plus_one   M(t) = sup over x ≠ 0 of |d/dt H_t(u^x)| / (|x|_∞ + 1)   paper 004 eq. 5
+        unit       M(t) = max over i of |d/dt H_t(u^x)| with x = e_i        paper 002 eq. 9
+
+    A linear model gives the norm of its kernel, M(t) = |ρ(t)| (paper 000 eq. 5), which is then measured as the
+    response to an impulse, without the cancellation of a difference: the curve is ``exact``. Any other supremum is
+    searched for and is a lower bound: a grid in one dimension, points on the sphere and gradient ascent above that.
+
+    The derivative is that of the sampled output, (y[k] - y[k-1]) / dt; for a linear layer in continuous time that
+    can stretch a step (``layer.step(x, state, dt=…)``) it is exact, and the direct term D x, an impulse, is left out.
+
+    Args:
+        model: our layers, ``torch.nn.RNN``, ``GRU`` and ``LSTM``, Hugging Face models, and any callable from
+            (batch, time, d_input) to (batch, time, d_output). A model with one output a sequence, (batch, d_output),
+            is run on every beginning of the input. A model that looks ahead is given as much input after the horizon.
+        horizon: how many steps to look back.
+        d_input: number of input channels, if the model does not say.
+        dt: the time between samples; the model's own, or 1.
+        norm, bound: see above; for ``plus_one`` amplitudes up to a hundred times ``bound`` are tried.
+        directions: (n, d_input): measure these instead of searching; the curve of each is kept in ``by_input``.
+        amplitudes: their lengths, ``bound`` by default.
+        tokens: token ids of a Hugging Face model: each is repeated after the prefix (paper 000 appendix B), and M is
+            |y[k] - y[k-1]|. Without tokens the input is a vector added to the embedding of the prefix's last token.
+        prefix: token ids that come before; by default the begin token.
+        output: of a Hugging Face model: ``logits``, ``hidden``, or a function of its output such as a score.
+        warm_up: steps without input before time 0; 0 by default, 16 in embedding space.
+        linear: whether the model is linear and time-invariant; found by trying if not given.
+        samples: how many inputs the search tries first.
+        ascent: how many steps of gradient ascent follow, for inputs of more than one dimension; 0 for none.
+        unit: the name of your time unit.
+        seed: of the search.
+        progress: whether a bar shows on a terminal when there are several chunks.
+
+    >>> import stablessm as ssm
+    >>> layer = ssm.RealSSM(1, 2, 1, eigenvalues=torch.tensor([-0.5, -2.0]), map="exp", dt=0.1).double()
+    >>> curve = memory_function(layer, 200)
+    >>> curve.exact, bool(np.allclose(curve.value, abs(layer.kernel(torch.arange(200) * 0.1)[:, 0, 0].detach())))
+    (True, True)
+    """
+    _check(horizon, norm, bound, samples, ascent)
+    if tokens is not None:
+        return _of_tokens(model, horizon, tokens, prefix, output, progress)
+    system = (
+        huggingface.embedding_system(model, output, prefix)
+        if huggingface.is_transformer(model)
+        else as_system(model, d_input=d_input, output=output)
+    )
+    if warm_up is None:
+        warm_up = huggingface.WARM_UP if system.input == "embedding" else 0
+    step = time_step(model, dt)
+    facts: dict[str, Any] = {"norm": norm, "bound": bound, "unit": unit or own_unit(system, step)}
+    time = np.arange(horizon) * step
+    with evaluating(model), torch.no_grad():
+        if directions is None and linear is not False:
+            kernel = _linear.kernel(system, horizon, step, bound, warm_up, progress, assume=linear is True)
+            if kernel is not None:
+                value, maximiser, exact = _linear.largest_gain(kernel, norm, bound)
+                floor = 4 * torch.finfo(kernel.dtype).eps * float(value.max())
+                return _curve(time, value, maximiser, floor, exact=exact, note="impulse response", **facts)
+        search = _supremum.Search(system, horizon, step, norm, bound, warm_up, progress)
+        names = rows = None
+        if directions is not None:
+            points = _given(directions, amplitudes, system, norm, bound)
+            rows = search.evaluate(points).numpy()
+            names = tuple(str([round(v, 6) for v in point.tolist()]) for point in points)
+        elif norm == "unit":
+            search.evaluate(torch.eye(system.d_input, dtype=system.dtype, device=system.device))
+        else:
+            search.run(samples, ascent, seed)
+    floor = ROUNDING * search.rounding
+    return _curve(
+        time, search.value, search.maximiser, floor, exact=norm == "unit" and directions is None,
+        note=search.note, inputs=names, by_input=rows, **facts,
+    )  # fmt: skip
+
+
+def _of_tokens(
+    model: Any, horizon: int, tokens: Sequence[int], prefix: Sequence[int] | None, output: Any, progress: bool
+) -> MemoryCurve:
+    if not huggingface.is_transformer(model):
+        raise ArgumentError("tokens", "None, or a Hugging Face model", type(model).__name__)
+    start = huggingface.neutral_prefix(model, prefix)
+    words = torch.tensor(huggingface.checked_tokens(model, "tokens", tokens))[:, None]
+    system = huggingface.token_system(model, output)
+    beginning = torch.tensor(start).expand(len(words), -1)
+
+    def drive(first: int, last: int) -> Tensor:
+        before = beginning[:, len(start) + min(first, 0) : len(start) + min(last, 0)]
+        held = words.expand(-1, max(0, last - max(first, 0)))
+        return torch.cat([before, held], 1)[..., None].to(system.device)
+
+    with evaluating(model), torch.no_grad():
+        y = torch.cat(list(system.outputs(drive, -len(start), horizon, progress=progress)), 1)[:, -horizon - 1 :]
+    rows = torch.linalg.vector_norm(y.double().diff(dim=1), dim=-1).cpu().numpy()
+    eps = max(torch.finfo(y.dtype).eps, torch.finfo(next(model.parameters()).dtype).eps)
+    floor = ROUNDING * eps * float(torch.linalg.vector_norm(y.double(), dim=-1).max())
+    value, best = rows.max(0), rows.argmax(0)
+    names = tuple(str(token) for token in tokens)
+    return _curve(
+        np.arange(horizon) * 1.0, value, words[torch.from_numpy(best)].double().numpy(), floor, exact=True,
+        norm="unit", bound=1.0, unit="tokens", note="a repeated token", inputs=names, by_input=rows,
+    )  # fmt: skip
+
+
+def _curve(time: np.ndarray, value: Any, maximiser: Any, floor: float, **facts: Any) -> MemoryCurve:
+    value, maximiser = np.asarray(value, dtype=np.float64), np.asarray(maximiser, dtype=np.float64)
+    bad = np.flatnonzero(~np.isfinite(value))
+    if len(bad):
+        raise NumericalError(
+            f"the model's output is not finite {bad[0]} steps after the input",
+            "measure a shorter horizon, or let trace_divergence(model) name the mode that grows",
+        )
+    return MemoryCurve(time, value, maximiser=maximiser, floor=floor, **facts)
+
+
+def _given(directions: Tensor, amplitudes: Sequence[float] | None, system: System, norm: str, bound: float) -> Tensor:
+    directions = torch.as_tensor(directions, dtype=system.dtype, device=system.device)
+    if directions.dim() != 2 or directions.shape[1] != system.d_input or not len(directions):
+        raise ArgumentError("directions", f"shape (n, {system.d_input})", f"shape {tuple(directions.shape)}")
+    length = torch.linalg.vector_norm(directions, dim=1, keepdim=True)
+    if bool((length == 0).any()):
+        raise ArgumentError("directions", "no zero vector", "one")
+    sizes = torch.tensor([bound] if amplitudes is None else list(amplitudes), dtype=system.dtype, device=system.device)
+    if not len(sizes) or not bool((sizes > 0).all()) or (norm == "ball" and bool((sizes > bound * (1 + 1e-9)).any())):
+        raise ArgumentError("amplitudes", f"positive numbers up to bound = {bound}", amplitudes)
+    return (directions / length)[:, None].mul(sizes[:, None]).flatten(0, 1)
+
+
+def time_step(model: Any, dt: float | None) -> float:
+    """The time between samples: the model's own, which ``dt`` must not contradict, or ``dt``, or 1."""
+    own = _own_step(model)
+    if dt is None:
+        return 1.0 if own is None else own
+    if not 0 < dt < math.inf:
+        raise ArgumentError("dt", "a positive number", dt)
+    if own is not None and not math.isclose(own, dt, rel_tol=1e-9):
+        raise ArgumentError("dt", f"{own:g} (the model's own), or None", dt)
+    return float(dt)
+
+
+def _own_step(model: Any) -> float | None:
+    own = getattr(model, "dt", None)
+    return own if isinstance(own, float) and getattr(model, "time", None) != "discrete" else None
+
+
+def own_unit(system: System, step: float) -> str:
+    """What to call the unit of time, if the user does not."""
+    if system.input == "embedding":
+        return "tokens"
+    return "steps" if step == 1 and _own_step(system.model) is None else "time"
+
+
+def _check(horizon: int, norm: str, bound: float, samples: int, ascent: int) -> None:
+    if not isinstance(horizon, int) or horizon < 1:
+        raise ArgumentError("horizon", "a whole number of steps from 1 up", horizon)
+    if norm not in get_args(Norm):
+        raise ArgumentError("norm", f"one of {', '.join(get_args(Norm))}", repr(norm))
+    if not 0 < bound < math.inf:
+        raise ArgumentError("bound", "a positive number", bound)
+    if samples < 1 or ascent < 0:
+        raise ArgumentError("samples, ascent", "samples >= 1 and ascent >= 0", f"{samples}, {ascent}")

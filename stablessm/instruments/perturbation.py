@@ -1,0 +1,243 @@
+"""The perturbation error: how far from its target a model can get when its weights are a little off."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stablessm import record
+from stablessm._errors import ArgumentError
+from stablessm.instruments._function_norms import (
+    Distance,
+    KernelDistance,
+    Norm,
+    checked_inputs,
+    counts_steps,
+    kernel_distance,
+    output_distance,
+)
+from stablessm.instruments._perturbation_bounds import RealModes
+from stablessm.instruments._perturbation_search import Stack, largest_distances
+from stablessm.instruments._weight_balls import WeightBall, WeightNorm, select
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from plotly.graph_objects import Figure
+
+Search: TypeAlias = Literal["random", "ascent"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PerturbationCurve:
+    """E(β) between two bounds, at increasing radii β (paper 004 eq. 7)."""
+
+    radius: np.ndarray
+    """β, (R,)."""
+    lower: np.ndarray
+    """The largest error a search found, never falling in β: balls are nested. ∞ where a model overflowed."""
+    upper: np.ndarray | None
+    """A bound that no perturbation exceeds; None where there is no theory for the model and the norm."""
+    theorem: np.ndarray | None
+    """The bound of theorem 3.3, where the recurrent weights alone are perturbed: on an infinite horizon and without
+    quadrature, so that a coarse grid may exceed it by its own error."""
+    norm: Norm
+    weight_norm: WeightNorm
+    search: Search
+    parameters: tuple[str, ...]
+    """Names of the perturbed parameters."""
+    samples: int
+    steps: int
+    """Of an ascent; 0 for random search."""
+    horizon: int
+    """In steps of ``dt``."""
+    dt: float
+    seed: int
+    evaluations: int
+    """How many models were compared with the target."""
+
+    def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
+        """Both bounds over β, on logarithmic axes; the error at β = 0 is the dotted line."""
+        if ax is None:
+            from matplotlib.figure import Figure as Canvas
+
+            ax = Canvas(figsize=(5, 4), layout="constrained").subplots()
+        positive = self.radius > 0
+        (line,) = ax.loglog(self.radius[positive], self.lower[positive], "o-", ms=3, label=label or "found")
+        if self.radius[0] == 0:
+            ax.axhline(self.lower[0], color=line.get_color(), ls=":", lw=1)
+        if self.upper is not None:
+            ax.loglog(self.radius[positive], self.upper[positive], color=line.get_color(), ls="--", lw=1)
+        ax.set(xlabel=f"β  ({self.weight_norm})", ylabel=f"E(β)  ({self.norm})")
+        ax.legend()
+        return ax
+
+    def plotly(self) -> Figure:
+        """The same, to look at closely."""
+        from plotly import graph_objects as go
+
+        positive = self.radius > 0
+        bounds = {"found": self.lower, "upper bound": self.upper, "theorem 3.3": self.theorem}
+        lines = [
+            go.Scatter(x=self.radius[positive], y=bound[positive], name=name, mode="lines+markers")
+            for name, bound in bounds.items()
+            if bound is not None
+        ]
+        titles = {"xaxis_title": f"β ({self.weight_norm})", "yaxis_title": f"E(β) ({self.norm})"}
+        return go.Figure(lines).update_layout(**titles, xaxis_type="log", yaxis_type="log")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """One ``.npz`` file."""
+        fields = {name: value for name, value in asdict(self).items() if value is not None}
+        arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
+        meta = {name: value for name, value in fields.items() if name not in arrays}
+        record.save_arrays(path, "perturbation curve", meta, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """What ``save`` wrote."""
+        meta, arrays = record.load_arrays(path, "perturbation curve")
+        meta["parameters"] = tuple(meta["parameters"])
+        return cls(**{"upper": None, "theorem": None} | meta | arrays)
+
+
+def perturbation_error(
+    model: nn.Module,
+    target: Any,
+    radii: Sequence[float] | np.ndarray | Tensor,
+    *,
+    norm: Norm = "kernel_l1",
+    weight_norm: WeightNorm = "tensor_max",
+    parameters: Sequence[str] | str | None = None,
+    search: Search = "random",
+    samples: int = 30,
+    steps: int = 20,
+    horizon: int = 1000,
+    dt: float | None = None,
+    inputs: Tensor | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> PerturbationCurve:
+    """E(β) = sup over |θ̃ - θ| ≤ β of ‖H - Ĥ(·; θ̃)‖ (paper 004 definition 2.4, paper 000 definition 4.4).
+
+    Args:
+        model: any module from (B, T, d_input) to y or (y, state). It is left as it is.
+        target: H, a callable of the same shapes; under ``kernel_l1`` anything with ``kernel(times)``.
+        radii: β ≥ 0, in any order; the curve has them sorted.
+        norm: of functions. ``kernel_l1``: ∫|ρ - ρ̂| dt up to the horizon, for linear models and targets; Σ_k |dt ρ(k dt)
+            - ρ̂_k| for a model in discrete time, whose kernel is what one step weighs. A direct term D x and a bias are
+            in no kernel. ``sobolev``: value and derivative, paper 004 eq. 6 and 14, over test inputs (Heaviside,
+            random signs, white noise, amplitudes 0.1 to 100): a supremum from below. ``mse``: over white noise.
+        weight_norm: ``tensor_max``, the largest 2-norm of a parameter tensor (below eq. 7); ``entry_max``, the
+            largest entry.
+        parameters: θ: all trainable parameters; names or glob patterns of some; or ``recurrent``, those that the
+            modules list in ``recurrent_parameters`` (theorem 3.3).
+        search: ``random``: ``samples`` perturbations of norm β, as published. ``ascent``: from the same starts,
+            ``steps`` steps of projected gradient ascent each, and so never less.
+        horizon: steps of ``dt``: how far kernels and test inputs go.
+        dt: the target's or else the model's time step by default, or 1.
+        inputs: (B, T, d_input), in place of the test inputs; they set the horizon.
+        progress: whether a search shows a bar (in a terminal).
+
+    What is found is ``lower``, a lower bound. ``upper`` is there for ``kernel_l1`` and real diagonal models
+    (``RealSSM``): paper 004 eq. 60-63 on the same grid. For complex modes, and other norms, there is none.
+
+    >>> import stablessm as ssm
+    >>> from stablessm.targets import LinearFunctional
+    >>> layer = ssm.RealSSM(d_input=1, d_state=8, d_output=1, map="best", dt=0.1)
+    >>> target = LinearFunctional("polynomial", exponent=1.1, dt=0.1)
+    >>> curve = perturbation_error(layer, target, [0.0, 1e-3, 1e-2], parameters="recurrent")
+    >>> bool((curve.lower <= curve.upper).all() and (curve.upper <= curve.theorem).all())
+    True
+    """
+    for name, value, allowed in (
+        ("norm", norm, Norm),
+        ("weight_norm", weight_norm, WeightNorm),
+        ("search", search, Search),
+    ):
+        if value not in get_args(allowed):
+            raise ArgumentError(name, f"one of {', '.join(get_args(allowed))}", repr(value))
+    for name, number, least in (("samples", samples, 1), ("steps", steps, 1), ("horizon", horizon, 2)):
+        if number < least:
+            raise ArgumentError(name, f"at least {least}", number)
+    radius = _checked_radii(radii)
+    weights, ball = select(model, parameters), WeightBall.of(weight_norm)
+    dt = _time_step(model, target) if dt is None else dt
+    if not 0 < dt < math.inf:
+        raise ArgumentError("dt", "a positive number", dt)
+    with _in_eval_mode(model):
+        distance = _distance(model, target, norm, horizon, dt, inputs, seed, next(iter(weights.values())))
+        stack, positive = Stack(distance, weights), torch.as_tensor(radius[radius > 0])
+        base = stack.of_one()
+        climb = steps if search == "ascent" else 0
+        found = largest_distances(stack, ball, positive, samples=samples, steps=climb, seed=seed, progress=progress)
+        modes = RealModes.of(distance) if isinstance(distance, KernelDistance) else None
+    values = np.full(len(radius), base)
+    values[radius > 0] = found
+    return PerturbationCurve(
+        radius=radius,
+        lower=np.maximum.accumulate(np.maximum(values, base)),
+        upper=None if modes is None else modes.upper(base, weights.keys(), ball, radius),
+        theorem=None if modes is None or weights.keys() & {"B", "C"} else modes.theorem(base, radius),
+        norm=norm,
+        weight_norm=weight_norm,
+        search=search,
+        parameters=tuple(weights),
+        samples=samples,
+        steps=climb,
+        horizon=horizon if inputs is None else inputs.shape[1],
+        dt=dt,
+        seed=seed,
+        evaluations=1 + len(positive) * samples * (climb + 1),
+    )
+
+
+def _checked_radii(radii: Sequence[float] | np.ndarray | Tensor) -> np.ndarray:
+    radius = np.sort(np.asarray(radii, dtype=np.float64))  # NaN goes last
+    if radius.ndim != 1 or not len(radius):
+        raise ArgumentError("radii", "one or more numbers", f"shape {radius.shape}")
+    if not (radius[0] >= 0 and np.isfinite(radius[-1])):
+        raise ArgumentError("radii", "finite numbers >= 0", f"{radius[0] if radius[0] < 0 else radius[-1]}")
+    return radius
+
+
+def _time_step(model: nn.Module, target: Any) -> float:
+    """The physical time step of whoever has one: the target first, since a discrete model does not know it."""
+    for owner in (target, model):
+        if isinstance(dt := getattr(owner, "dt", None), float | int) and not counts_steps(owner):
+            return float(dt)
+    return 1.0
+
+
+def _distance(
+    model: nn.Module, target: Any, norm: Norm, horizon: int, dt: float, inputs: Tensor | None, seed: int, like: Tensor
+) -> Distance:
+    if norm != "kernel_l1":
+        return output_distance(
+            model, target, norm, checked_inputs(model, target, inputs, norm, horizon, seed), dt, like
+        )
+    if inputs is not None:
+        raise ArgumentError(
+            "inputs", "None under norm 'kernel_l1', which needs no inputs", f"shape {tuple(inputs.shape)}"
+        )
+    return kernel_distance(model, target, horizon, dt, like)
+
+
+@contextmanager
+def _in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """No dropout, no running means; afterwards every module is as it was."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,118 @@
+"""The stability radius: how large an error in the recurrent weights every eigenvalue survives."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final, get_args
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm._typing import Time
+from stablessm.instruments._dense import distance_to_instability, square_matrix
+from stablessm.instruments.modes import mapped_weight
+from stablessm.reparam import Reparameterization
+from stablessm.reparam.matrix import MatrixMap
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@final
+@dataclass(frozen=True)
+class NearestBoundary:
+    """Which recurrence is nearest to instability, and how near."""
+
+    module: str
+    """Its name, as ``named_modules`` says it; empty for the model itself."""
+    mode: tuple[int, ...] | None
+    """Which entry of the weight; None for a dense recurrence, whose modes share one weight."""
+    distance: float
+    """The stability radius: no smaller error makes it unstable."""
+
+
+def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = None) -> float:
+    """The largest β such that no error smaller than β in the recurrent weights makes the recurrence unstable.
+
+    For a model, the smallest over its recurrences (``nearest_boundary`` names it). A recurrence is a module
+    with a ``map`` in continuous or discrete time:
+
+    * diagonal, a ``Reparameterization`` of a weight ``w`` or ``M``: exact, from the map's
+      ``boundary_distance``. min |Re λ| or min (1 - |λ|) for ``direct``, infinite for a stable map; what
+      turns an eigenvalue (the phase of an LRU, the frequency of S4D) does not count.
+    * dense, a ``MatrixMap``: infinite if the map is stable (``project`` with a margin > 0 is), else the
+      radius of W = ``recurrent_matrix()``. For ``direct`` that is the radius of the weight itself. For
+      ``project`` with margin 0 it is a lower bound: projecting onto a convex set moves no two matrices
+      apart, so an error in M of Frobenius norm β is one of at most β in W.
+
+    A discretisation is left out: what is measured is λ, not e^(λ dt). Eigenvalues on the boundary count as
+    unstable, and the radius of an unstable recurrence is 0.
+
+    For a square matrix W, real or complex, it is the distance to instability, the 2-norm of the smallest
+    complex error that matters; a real one may have to be larger::
+
+        continuous   min over ω of σ_min(iωI - W)        discrete   min over θ of σ_min(e^(iθ)I - W)
+
+    The value returned is attained, and no value is smaller by more than 1e-10 of it or the rounding of a
+    singular value, n eps (1 + ‖W‖); in continuous time W is first scaled to entries below 2. Eigenvalues of
+    a Hamiltonian matrix give that bound (Byers 1988), not samples of ω.
+
+    Args:
+        x: a model, or a matrix as tensor or array; float32 is computed in float64.
+        time: of a matrix: ``continuous`` (stable for Re λ < 0, the default) or ``discrete`` (|λ| < 1). A
+            model's maps know theirs.
+
+    >>> import stablessm as ssm
+    >>> layer = ssm.RealSSM(1, 2, 1, map="direct", eigenvalues=torch.tensor([-0.5, -3.0]))
+    >>> stability_radius(layer), stability_radius(layer.with_map("exp"))
+    (0.5, inf)
+    >>> round(stability_radius(torch.tensor([[-1.0, 10.0], [0.0, -1.0]])), 6)          # not 1: W is not normal
+    0.09902
+    """
+    if isinstance(x, nn.Module):
+        if time is not None:
+            raise ArgumentError("time", "None with a model, whose maps know their time", repr(time))
+        return nearest_boundary(x).distance
+    if time not in (None, *get_args(Time)):
+        raise ArgumentError("time", "'continuous' or 'discrete'", repr(time))
+    return distance_to_instability(square_matrix("x", x), time or "continuous")
+
+
+def nearest_boundary(model: nn.Module) -> NearestBoundary:
+    """The recurrence of a model that is nearest to instability; the first of equals.
+
+    >>> import stablessm as ssm
+    >>> slow = torch.tensor([-2.0, -0.25])
+    >>> model = nn.Sequential(ssm.LRU(1, 4, 1), ssm.RealSSM(1, 2, 1, map="direct", eigenvalues=slow))
+    >>> nearest_boundary(model)
+    NearestBoundary(module='1', mode=(1,), distance=0.25)
+    """
+    found = [_boundary(name, module) for name, module in model.named_modules()]
+    recurrent = [boundary for boundary in found if boundary is not None]
+    if not recurrent:
+        expected = (
+            "a model with a recurrence: a module whose `map` is a Reparameterization of the first of its "
+            "`recurrent_parameters`, or a MatrixMap beside `recurrent_matrix()`; or else pass a square matrix"
+        )
+        raise ArgumentError("model", expected, type(model).__name__)
+    return min(recurrent, key=lambda boundary: boundary.distance)
+
+
+def _boundary(name: str, module: Any) -> NearestBoundary | None:
+    map = getattr(module, "map", None)
+    if isinstance(map, MatrixMap):
+        W = square_matrix(f"{name}.recurrent_matrix()".lstrip("."), module.recurrent_matrix())
+        distance = math.inf if map.is_stable else distance_to_instability(W, "continuous")
+        return NearestBoundary(name, None, distance)
+    if not isinstance(map, Reparameterization):
+        return None
+    weight = getattr(module, mapped_weight(module) or "", None)
+    if not isinstance(weight, Tensor):  # passing over it would call a model safer than it is
+        raise ArgumentError(f"module {name!r}", "a weight first in `recurrent_parameters`", type(module).__name__)
+    if not bool(weight.isfinite().all()):
+        raise ArgumentError(f"weight of {name!r}", "finite numbers", "NaN or infinity")
+    distances = map.boundary_distance(weight.detach().double())
+    mode = torch.unravel_index(distances.argmin(), distances.shape)
+    return NearestBoundary(name, tuple(int(index) for index in mode), float(distances.min()))

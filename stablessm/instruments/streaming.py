@@ -1,0 +1,213 @@
+"""Does a model that streams compute the same numbers as one pass over the whole sequence?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments._nested import tensors_in
+from stablessm.instruments.systems import evaluating
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""Relative to the largest output; 5e-2 in shorter dtypes."""
+
+
+@final
+@dataclass(frozen=True)
+class StreamingDifference:
+    """One way of streaming against the full pass."""
+
+    way: str
+    """``chunks of 1, 63`` or ``step``."""
+    absolute: float
+    """The largest |difference| of the outputs; infinite where one of them is not a number."""
+    relative: float
+    """That over the largest |output|."""
+    batch: int
+    time: int
+    channel: int
+    """Where it is."""
+    first: int | None
+    """The first time step with a difference above the tolerance."""
+    state: float
+    """The largest |difference| of the final states over the largest entry of each; infinite if they do not match."""
+
+    def __str__(self) -> str:
+        where = f"at batch {self.batch}, time {self.time}, channel {self.channel}"
+        began = "" if self.first is None else f", from time {self.first} on"
+        return f"{self.way}: {self.relative:.1e} ({self.absolute:.1e} absolute) {where}{began}; state {self.state:.1e}"
+
+
+@final
+@dataclass(frozen=True)
+class StreamingReport:
+    """Every way of streaming that was tried."""
+
+    differences: tuple[StreamingDifference, ...]
+    tol: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output and final state agrees within the tolerance."""
+        return all(max(difference.relative, difference.state) <= self.tol for difference in self.differences)
+
+    @property
+    def worst(self) -> StreamingDifference:
+        """The way with the largest difference, of outputs or final states."""
+        return max(self.differences, key=lambda difference: max(difference.relative, difference.state))
+
+    def __str__(self) -> str:
+        verdict = "streams the same numbers" if self.ok else "does not stream the same numbers"
+        return "\n".join([f"{verdict} (tolerance {self.tol:.0e})", *(f"  {entry}" for entry in self.differences)])
+
+
+@torch.no_grad()
+def check_streaming(
+    model: Callable[..., Any],
+    *,
+    d_input: int | None = None,
+    length: int = 64,
+    batch: int = 2,
+    chunks: Sequence[Sequence[int]] | None = None,
+    seed: int = 0,
+    tol: float | None = None,
+) -> StreamingReport:
+    """Run a model over white noise in one pass, in chunks with the state carried, and step by step; compare.
+
+    Takes our layers, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` (``batch_first`` or not) and anything called as
+    ``model(x, state) -> (y, state)``, where None is the state at the start. A ``step(x_t, state)`` is tried if there
+    is one. Modules run as in ``eval()`` meanwhile, since dropout agrees with nothing.
+
+    Args:
+        model: module or callable.
+        d_input: channels of the input; the model's ``d_input`` or ``input_size`` by default.
+        length, batch: of the input.
+        chunks: ways of cutting, each a list of chunk lengths that add up to ``length``. By default a first chunk of
+            one step, a last chunk of one step, three uneven chunks, and single steps.
+        seed: of the input.
+        tol: the largest difference relative to the largest output, or state; 1e-9 in float64, 1e-4 in float32, 5e-2
+            in shorter dtypes by default.
+
+    Raises:
+        ArgumentError: the model cannot stream: it returns no state, or looks ahead in time.
+
+    >>> import stablessm as ssm
+    >>> check_streaming(ssm.LRU(3, 8, 2)).ok, check_streaming(nn.LSTM(3, 8)).ok
+    (True, True)
+    """
+    ways = _default_chunks(length) if chunks is None else [tuple(way) for way in chunks]
+    for way in ways:
+        if sum(way) != length or min(way, default=0) < 1:
+            raise ArgumentError("chunks", f"positive lengths that add up to {length} (length)", way)
+    x = _noise(model, d_input, length, batch, seed)
+    time = 0 if getattr(model, "batch_first", True) is False else 1
+    x = x.transpose(0, 1) if time == 0 else x
+
+    def chunked(way: Sequence[int]) -> tuple[Tensor, Any]:
+        outputs, state = [], None
+        for piece in x.split(list(way), time):
+            y, state = model(piece, state)
+            outputs.append(y)
+        return torch.cat(outputs, time), state
+
+    def stepped() -> tuple[Tensor, Any]:
+        outputs, state = [], None
+        for x_t in x.unbind(time):
+            y, state = model.step(x_t, state)  # type: ignore[attr-defined]
+            outputs.append(y)
+        return torch.stack(outputs, time), state
+
+    with evaluating(model):
+        y, final = _full_pass(model, x, time)
+        tol = TOLERANCE.get(y.dtype, 5e-2) if tol is None else tol
+        _require_causal(model, x, y, time, tol)
+        runs = {_label(way): chunked(way) for way in ways}
+        if hasattr(model, "step"):
+            runs["step"] = stepped()
+    y = y.movedim(time, 1)
+    compared = (_compare(label, y, z.movedim(time, 1), final, last, tol) for label, (z, last) in runs.items())
+    return StreamingReport(tuple(compared), tol)
+
+
+def _default_chunks(length: int) -> list[tuple[int, ...]]:
+    if length < 4:
+        raise ArgumentError("length", "at least 4", length)
+    third = length // 3
+    return [(1, length - 1), (length - 1, 1), (third, third - 1 or 1, length - third - (third - 1 or 1)), (1,) * length]
+
+
+def _label(way: Sequence[int]) -> str:
+    shown = list(map(str, way))
+    return f"chunks of {', '.join(shown if len(way) <= 4 else [*shown[:2], '…', shown[-1]])}"
+
+
+def _noise(model: Any, d_input: int | None, length: int, batch: int, seed: int) -> Tensor:
+    if d_input is None:
+        d_input = next((getattr(model, name) for name in ("d_input", "input_size") if hasattr(model, name)), None)
+    if d_input is None:
+        raise ArgumentError("d_input", f"a number, since {_name(model)} has no d_input or input_size", None)
+    x = torch.randn(batch, length, d_input, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    parameters = model.parameters() if isinstance(model, nn.Module) else ()
+    like = next((p for p in parameters if p.is_floating_point()), torch.empty(0))
+    return x.to(like)
+
+
+def _full_pass(model: Any, x: Tensor, time: int) -> tuple[Tensor, Any]:
+    expected = "one that streams: model(x, state) -> (y, state)"
+    try:
+        result = model(x, None)
+    except TypeError as error:
+        raise ArgumentError("model", expected, f"{_name(model)}, which does not take a state ({error})") from error
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tensor)):
+        raise ArgumentError("model", expected, f"{_name(model)}, which returns a {type(result).__name__}")
+    y, state = result
+    if not list(tensors_in(state, "state")):
+        raise ArgumentError("model", expected, f"{_name(model)}, which returns no state")
+    if y.dim() != 3 or y.shape[:2] != x.shape[:2]:
+        steps = f"an output with {x.shape[time]} time steps, as its input"
+        raise ArgumentError("model", steps, f"{_name(model)}, whose output has shape {tuple(y.shape)}")
+    return y, state
+
+
+def _require_causal(model: Any, x: Tensor, y: Tensor, time: int, tol: float) -> None:
+    """A model that reads the future (bidirectional, unmasked attention) cannot stream, whatever state it returns."""
+    half = x.shape[time] // 2
+    before, after = x.split([half, x.shape[time] - half], time)
+    for future, expected, got in (
+        (after, "the same output for the same input", "which gives another one the second time"),
+        (-after, "a causal model", f"whose outputs before step {half} change with the input after it"),
+    ):
+        change = model(torch.cat([before, future], time), None)[0] - y
+        if change.narrow(time, 0, half).abs().max() > tol * y.abs().max():
+            raise ArgumentError("model", expected, f"{_name(model)}, {got}")
+
+
+def _compare(way: str, y: Tensor, z: Tensor, final: Any, last: Any, tol: float) -> StreamingDifference:
+    difference = _difference(y, z)
+    scale = float(y.abs().max()) or 1.0
+    batch, time, channel = (int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
+    absolute = float(difference[batch, time, channel])
+    late = (difference > tol * scale).any(-1).any(0).nonzero()
+    ours, truth = ([leaf for _, leaf in tensors_in(state, "state")] for state in (last, final))
+    state = math.inf
+    if [leaf.shape for leaf in ours] == [leaf.shape for leaf in truth]:
+        pairs = zip(truth, ours, strict=True)
+        state = max(float(_difference(u, v).max()) / (float(u.abs().max()) or 1.0) for u, v in pairs if u.numel())
+    first = int(late[0]) if len(late) else None
+    return StreamingDifference(way, absolute, absolute / scale, batch, time, channel, first, state)
+
+
+def _difference(u: Tensor, v: Tensor) -> Tensor:
+    wide = torch.complex128 if u.is_complex() else torch.float64
+    difference = (u.to(wide) - v.to(wide)).abs()
+    return difference.nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def _name(model: Any) -> str:
+    return getattr(model, "__name__", type(model).__name__)

@@ -1,0 +1,232 @@
+"""Any sequence model as one thing: inputs in, outputs out, a state carried where there is one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+
+Call: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
+"""(input (B, T, d_input), state or None) -> (output (B, T, d_output) or (B, d_output), state or None)."""
+
+Drive: TypeAlias = Callable[[int, int], Tensor]
+"""The input from one step to another, (B, stop - start, d_input); steps before 0 are asked for too."""
+
+CHUNK_ELEMENTS = 2**21
+"""How many numbers of input or output a chunk may hold."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A model with its shapes found out: what every instrument runs."""
+
+    model: Any
+    call: Call
+    d_input: int
+    d_output: int
+    dtype: torch.dtype
+    device: torch.device
+    streams: bool
+    """Whether the state can be carried from one chunk to the next."""
+    pooled: bool
+    """Whether one output comes for a whole sequence; then a time series of outputs is that of its beginnings."""
+    causal: bool = True
+    input: str = "input"
+    """What the input is called in messages and plots."""
+    longest: int | None = None
+    """The most steps the model takes."""
+
+    def outputs(
+        self, drive: Drive, start: int, stop: int, *, state: Any = None, progress: bool = False
+    ) -> Iterator[Tensor]:
+        """Outputs (B, ·, d_output) from step ``start`` up to ``stop``, in pieces; from ``state`` if it streams."""
+        if self.longest is not None and stop - start > self.longest:
+            raise ArgumentError("horizon", f"at most {self.longest + start} steps (the model's positions)", stop)
+        if self.pooled:
+            yield from self._of_beginnings(drive, start, stop, progress)
+        elif self.streams:
+            yield from self._of_chunks(drive, start, stop, state, progress)
+        else:  # a model that looks ahead must not see the end of the sequence
+            beyond = 0 if self.causal else stop - start
+            yield self.call(drive(start, stop + beyond), None)[0][:, : stop - start]
+
+    def _of_chunks(self, drive: Drive, start: int, stop: int, state: Any, progress: bool) -> Iterator[Tensor]:
+        width = drive(start, start).shape[0] * max(self.d_input, self.d_output)
+        size = min(max(CHUNK_ELEMENTS // width, 16), 8192)
+        for first in _bar(range(start, stop, size), progress, "chunk"):
+            y, state = self.call(drive(first, min(first + size, stop)), state)
+            yield y
+
+    def _of_beginnings(self, drive: Drive, start: int, stop: int, progress: bool) -> Iterator[Tensor]:
+        for last in _bar(range(start, stop), progress, "prefix"):
+            yield self.call(drive(start, last + 1), None)[0][:, None]
+
+
+def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> System:
+    """Find out how to run a model; an ArgumentError says why it cannot be.
+
+    Understood are our layers (or anything called as ``model(x, state) -> (y, state)`` with an ``initial_state``),
+    ``torch.nn`` recurrences, Hugging Face models (in embedding space), and any callable from (B, T, d_input) to
+    (B, T, d_output), or to (B, d_output) for a model that gives one output a sequence.
+
+    >>> as_system(nn.GRU(3, 8)).streams, as_system(lambda x: x.cumsum(1), d_input=2).streams
+    (True, False)
+    """
+    if not callable(model):
+        raise ArgumentError("model", "a callable or module", type(model).__name__)
+    from stablessm.instruments import huggingface
+
+    if huggingface.is_transformer(model):
+        return huggingface.embedding_system(model, output)
+    if output is not None:
+        raise ArgumentError("output", "None (only a Hugging Face model has several)", output)
+    d_input = _input_size(model, d_input)
+    call, streams = _caller(model)
+    weight = next((tensor for tensor in _tensors(model) if tensor.is_floating_point()), None)
+    if weight is not None:
+        return completed(System(model, call, d_input, 0, weight.dtype, weight.device, streams, False))
+    precise = System(model, call, d_input, 0, torch.float64, torch.device("cpu"), streams, False)
+    try:
+        return completed(precise)
+    except ArgumentError:  # a function around a model in single precision
+        return completed(replace(precise, dtype=torch.float32))
+
+
+def completed(system: System) -> System:
+    """The system with its output size, and whether it pools or looks ahead, found by running it."""
+    with evaluating(system.model), torch.no_grad():
+        short, long = (tuple(_try(system, torch.zeros(2, steps, system.d_input)).shape) for steps in (5, 7))
+        if (short, long) in (((2, 5), (2, 7)), ((2,), (2,))):  # one number a step, or a sequence: no axis of its own
+            bare = system.call
+            system = replace(system, call=lambda x, state: _with_axis(*bare(x, state)))
+            short, long = (*short, 1), (*long, 1)
+        pooled = len(short) == 2 and short == long and short[0] == 2
+        if not pooled and (short[:2], long[:2], len(short)) != ((2, 5), (2, 7), 3):
+            raise ArgumentError("model", "output (batch, time, d_output) or (batch, d_output)", f"shape {short}")
+        system = replace(system, pooled=pooled, d_output=short[-1], streams=not pooled and _goes_on(system))
+        return system if pooled or system.streams else replace(system, causal=_is_causal(system))
+
+
+def _with_axis(y: Tensor, state: Any) -> tuple[Tensor, Any]:
+    return y[..., None], state
+
+
+def _try(system: System, x: Tensor) -> Tensor:
+    try:
+        y, _ = system.call(x.to(system.device, system.dtype), None)
+    except ArgumentError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        expected = f"a callable that takes (batch, time, {system.d_input})"
+        raise ArgumentError("model", expected, f"{type(system.model).__name__}, which raised {what}") from error
+    if not isinstance(y, Tensor) or not (y.is_floating_point() or y.is_complex()):
+        raise ArgumentError("model", "a floating point tensor as output", f"{getattr(y, 'dtype', type(y).__name__)}")
+    return y
+
+
+def _is_causal(system: System) -> bool:
+    x = _probe(system, 12)
+    x[1, :6] = x[0, :6]
+    y = _try(system, x)
+    return _alike(y[0, :6], y[1, :6], y)
+
+
+def _goes_on(system: System) -> bool:
+    """Whether two chunks with the state carried give what one pass gives. Some models return a state that does not."""
+    if not system.streams:
+        return False
+    x = _probe(system, 12)
+    whole = _try(system, x)
+    try:
+        first, state = system.call(x[:, :5], None)
+        second, _ = system.call(x[:, 5:], state)
+    except Exception:  # whatever it raised, it cannot go on from a state
+        return False
+    return first.shape[1] + second.shape[1] == 12 and _alike(torch.cat([first, second], 1), whole, whole)
+
+
+def _probe(system: System, steps: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    if not system.dtype.is_floating_point:
+        return torch.randint(0, 2, (2, steps, system.d_input), generator=generator).to(system.device)
+    x = torch.randn(2, steps, system.d_input, generator=generator, dtype=torch.float64)
+    return x.to(system.device, system.dtype)
+
+
+def _alike(a: Tensor, b: Tensor, scale: Tensor) -> bool:
+    return bool((a - b).abs().max() <= 100 * torch.finfo(scale.dtype).eps * (1e-30 + scale.abs().max()))
+
+
+def _input_size(model: Any, d_input: int | None) -> int:
+    own = getattr(model, "d_input", getattr(model, "input_size", None))
+    if d_input is None:
+        if not isinstance(own, int):
+            raise ArgumentError("d_input", "the number of input channels, since the model does not say", None)
+        return own
+    if d_input < 1 or (isinstance(own, int) and own != d_input):
+        raise ArgumentError("d_input", f"{own} (the model's)" if isinstance(own, int) else "at least 1", d_input)
+    return d_input
+
+
+def _caller(model: Any) -> tuple[Call, bool]:
+    if isinstance(model, nn.RNNBase):
+        return _torch_recurrence(model), not model.bidirectional
+    if hasattr(model, "initial_state"):
+        return lambda x, state: model(x, state), True
+
+    def stateless(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y = model(x)
+        return (y[0] if isinstance(y, tuple) else y), None
+
+    return stateless, False
+
+
+def _torch_recurrence(model: nn.RNNBase) -> Call:
+    def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y, state = model(x if model.batch_first else x.transpose(0, 1), state)
+        return (y if model.batch_first else y.transpose(0, 1)), state
+
+    return call
+
+
+def takes_time_steps(model: Any) -> bool:
+    """Whether the model is a recurrence in continuous time whose steps can be stretched (``step(x, state, dt=…)``)."""
+    if getattr(model, "time", None) != "continuous" or not callable(step := getattr(model, "step", None)):
+        return False
+    return "dt" in inspect.signature(step).parameters
+
+
+def _tensors(model: Any) -> Iterator[Tensor]:
+    if isinstance(model, nn.Module):
+        yield from model.parameters()
+        yield from model.buffers()
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Evaluation mode for a while (dropout off); every module then gets back the mode it had."""
+    modules = {module: module.training for module in model.modules()} if isinstance(model, nn.Module) else {}
+    with ExitStack() as stack:
+        # cuDNN cannot differentiate a recurrence in evaluation mode
+        stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        try:
+            for module in modules:
+                module.training = False
+            yield
+        finally:
+            for module, mode in modules.items():
+                module.training = mode
+
+
+def _bar(steps: range, progress: bool, unit: str) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(steps, unit=unit, disable=None if progress and len(steps) > 1 else True)

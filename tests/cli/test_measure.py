@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import hf_models
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import stablessm as ssm
+from stablessm.cli import app
+
+WRITTEN = {"record.json", "memory.npz", "memory.png", "memory.svg", "memory.html"}
+
+
+def measure(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["measure", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_a_folder_of_ours(tmp_path):
+    layer = ssm.RealSSM(1, 4, 1, map="direct", dt=0.1, eigenvalues=-torch.tensor([0.5, 1.0, 2.0, 4.0]))
+    ssm.save(layer, tmp_path / "layer")
+    text = measure(tmp_path / "layer", "--unit", "s", "--horizon", "300", "--out", tmp_path / "run")
+    assert "exponential" in text
+    assert {path.name for path in (tmp_path / "run").iterdir()} == WRITTEN
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert record["results"]["decay"] == "exponential"
+    assert record["results"]["stability radius"] == pytest.approx(0.5)
+    assert record["config"]["horizon"] == 300
+    assert ssm.MemoryCurve.load(tmp_path / "run" / "memory.npz").unit == "s"
+
+
+def test_a_hugging_face_folder_in_words_and_in_embedding_space(tmp_path):
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path / "mistral"
+    hf_models.model("mistral").save_pretrained(folder)
+    vocabulary = {"<s>": 0, "good": 5, "bad": 6}
+    plain = Tokenizer(models.WordLevel(vocabulary, unk_token="<s>"))
+    PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="<s>").save_pretrained(folder)
+    text = measure(folder, "--words", "good,bad", "--horizon", "40", "--out", tmp_path / "words")
+    assert "finite" in text
+    assert "“bad” (token 6)" in text
+    measure(folder, "--horizon", "20", "--samples", "2", "--ascent", "0", "--out", tmp_path / "embedding")
+    assert {path.name for path in (tmp_path / "embedding").iterdir()} == WRITTEN
+
+
+def test_a_factory(tmp_path, monkeypatch):
+    (tmp_path / "my_models.py").write_text(
+        "import torch\n"
+        "class zoo:\n"
+        "    @staticmethod\n"
+        "    def build():\n"
+        "        return torch.nn.GRU(2, 4)\n"
+        "def smooth():\n"
+        "    return lambda x: x.cumsum(1)\n"
+        "size = 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert "GRU" in measure("my_models:zoo.build", "--horizon", "50")
+    assert (tmp_path / "runs" / "measure" / "my_models-zoo.build" / "record.json").exists()
+    assert "none" in measure("my_models:smooth", "--d-input", "1", "--horizon", "50")
+    assert "d_input: expected" in measure("my_models:smooth", code=2)
+    assert "a function that returns a model" in measure("my_models:size", code=2)
+    assert "MODEL: expected a folder" in measure("my_models:absent", code=2)
+    assert "MODEL: expected a folder" in measure("no_such_module:build", code=2)
+
+
+class _Trap:
+    def __reduce__(self):
+        return (Path.touch, (Path("trapped"),))
+
+
+def test_nothing_is_unpickled_and_nothing_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "pickled"
+    hf_models.model("llama").config.save_pretrained(folder)
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(_Trap()))
+    assert "safetensors" in measure("pickled", code=2)
+    assert not (tmp_path / "trapped").exists()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_sources_that_are_not_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert "it has no config.json" in measure("empty", code=2)
+    assert "no such folder" in measure("./absent", code=2)
+    assert "MODEL: expected" in measure("no-such-owner/no-such-model", code=2)
+    assert "Examples:" in measure("--help")
+
+
+def test_remote_code_is_off(tmp_path):
+    folder = tmp_path / "remote"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}})
+    )
+    (folder / "mine.py").write_text("raise SystemExit('remote code ran')\n")
+    (folder / "model.safetensors").write_bytes(b"")
+    assert "--trust-remote-code if you have read that code" in measure(folder, code=2)

@@ -1,0 +1,308 @@
+"""Curves whose decay is known: the kind found, its interval, its units, and the times derived from it."""
+
+from __future__ import annotations
+
+import math
+import time as clock
+from collections import Counter
+
+import numpy as np
+import pytest
+from decay_curves import KINDS, draw
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments.decay import DecayFit, effective_length, fit_decay, half_life, memory_time
+
+T = np.arange(1000) * 0.1
+SCALES = st.floats(1e-9, 1e9)
+
+
+def noisy(value, sigma=0.05, seed=0):
+    return value * np.abs(1 + sigma * np.random.default_rng(seed).standard_normal(len(value)))
+
+
+def test_kinds_of_a_thousand_curves():
+    rng = np.random.default_rng(2024)
+    curves = [draw(rng, KINDS[i % 4]) for i in range(1000)]
+    assert sum(curve.oscillates for curve in curves) > 333
+    pairs = [(curve, fit_decay(curve.time, curve.value)) for curve in curves]
+    wrong = [(curve.kind, fit.kind, curve.note) for curve, fit in pairs if fit.kind != curve.kind]
+    opposite = [pair for pair in wrong if set(pair[:2]) == {"exponential", "polynomial"}]
+    assert len(wrong) <= 20, wrong
+    assert len(opposite) <= len(wrong) / 5, opposite
+    right = Counter(curve.kind for curve, fit in pairs if fit.kind == curve.kind)
+    assert min(right.values()) >= 0.95 * 250, right
+    for curve, fit in pairs:
+        if fit.kind == curve.kind == "finite":  # the last samples of a wave may be near its zero, within the floor
+            assert fit.last_lag == pytest.approx(curve.truth, abs=2.1 * curve.time[1])
+
+
+@pytest.mark.parametrize("kind", ["exponential", "polynomial"])
+def test_interval_covers_the_truth(kind):
+    rng = np.random.default_rng(7)
+    covered, fits = 0, 200
+    for _ in range(fits):
+        n = int(rng.choice([64, 300, 1000]))
+        k = np.arange(n, dtype=float)
+        truth = rng.uniform(4, 30) / n if kind == "exponential" else rng.uniform(0.9, 3)
+        clean = np.exp(-truth * k) if kind == "exponential" else (1 + k / rng.uniform(1, 2)) ** -truth
+        fit = fit_decay(k, clean * np.abs(1 + rng.uniform(0.01, 0.1) * rng.standard_normal(n)))
+        assert fit.kind == kind
+        low, high = fit.interval
+        covered += low <= truth <= high
+        assert low <= (fit.rate or fit.exponent) <= high
+    assert covered >= 0.9 * fits
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10_000), per_time=SCALES, per_value=SCALES)
+def test_units_do_not_matter(seed, per_time, per_value):
+    curve = draw(np.random.default_rng(seed))
+    fit = fit_decay(curve.time, curve.value)
+    scaled = fit_decay(curve.time * per_time, curve.value * per_value)
+    assert scaled.kind == fit.kind
+    assert scaled.evidence == pytest.approx(fit.evidence, rel=1e-3, abs=1e-2)
+    if fit.kind == "exponential":
+        assert scaled.rate * per_time == pytest.approx(fit.rate, rel=1e-3)
+    if fit.kind == "polynomial":
+        assert scaled.exponent == pytest.approx(fit.exponent, rel=1e-3)
+    end = curve.time[-1]
+    if fit.kind in ("exponential", "polynomial"):
+        assert scaled.log(end * per_time) == pytest.approx(fit.log(end) + math.log(per_value), abs=1e-2)
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10_000), one=st.floats(1e-12, 0.999), other=st.floats(1e-12, 0.999), use_fit=st.booleans())
+def test_memory_time_is_monotone_in_eps(seed, one, other, use_fit):
+    curve = draw(np.random.default_rng(seed))
+    fit = fit_decay(curve.time, curve.value) if use_fit else None
+    late, early = (memory_time(curve.time, curve.value, eps, fit) for eps in sorted((one, other)))
+    assert early <= late
+
+
+@settings(max_examples=100)
+@given(value=arrays(float, st.integers(1, 60), elements=st.floats(0, 1e300)), floor=st.floats(0, 1e3))
+@pytest.mark.filterwarnings("error")
+def test_any_curve_gets_an_answer(value, floor):
+    time = np.arange(len(value)) + 3.0
+    fit = fit_decay(time, value, floor=floor)
+    assert fit.evidence >= 0
+    assert fit.reason
+    assert (fit.rate is not None) == (fit.kind == "exponential")
+    assert (fit.exponent is not None) == (fit.kind == "polynomial")
+    assert (fit.last_lag is not None) == (fit.kind == "finite")
+    for number in (effective_length(time, value * 1e-10, fit), half_life(time, value * 1e-10, fit)):
+        assert number >= 0
+
+
+def test_modes():
+    one, two = fit_decay(T, 5 * np.exp(-0.3 * T)), fit_decay(T, 9 * np.exp(-4 * T) + np.exp(-0.3 * T))
+    assert (one.kind, two.kind) == ("exponential", "exponential")
+    assert one.rate == pytest.approx(0.3)
+    assert two.rate == pytest.approx(0.3, rel=1e-3)
+    np.testing.assert_allclose(one(T), 5 * np.exp(-0.3 * T), rtol=1e-6)
+    np.testing.assert_allclose(two(T[200:]), np.exp(-0.3 * T[200:]), rtol=0.01)
+    hump = fit_decay(T, T**2 * np.exp(-T))
+    assert (hump.kind, round(hump.rate, 3)) == ("exponential", 1.0)
+    assert hump.used[0] == pytest.approx(2.0, abs=0.5)
+    np.testing.assert_allclose(hump(T[30:]), T[30:] ** 2 * np.exp(-T[30:]), rtol=0.01)
+
+
+def test_many_modes_are_a_power_law_until_the_slowest_is_seen():
+    rates = np.geomspace(1e-2, 10, 64)
+    time = np.arange(10_000) * 0.1
+    value = np.exp(-np.outer(time, rates)).mean(1)
+    fit = fit_decay(time, value)
+    assert fit.kind == "exponential"
+    assert fit.rate == pytest.approx(rates[0], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("horizon", "allowed", "most"),
+    [
+        (100, {"exponential", "polynomial", "undecided"}, 0.0),
+        (300, {"exponential", "polynomial", "undecided"}, 0.75),
+        (1000, {"exponential", "undecided"}, 0.95),
+        (3000, {"exponential"}, 1.0),
+    ],
+)
+def test_modes_of_both_signs_cross_zero(horizon, allowed, most):
+    """Kernels of random linear models, rates from 0.01 to 1: seen for one, three, ten, thirty of the longest times."""
+    rng, time, kinds = np.random.default_rng(0), np.arange(float(horizon)), []
+    for width in [4, 8, 16, 32, 64] * 12:
+        weights = rng.standard_normal(width) * rng.standard_normal(width) * np.geomspace(0.01, 1, width) ** 0.5
+        value = np.abs(np.exp(-np.outer(time, np.geomspace(0.01, 1, width))) @ weights)
+        fit = fit_decay(time, value, floor=1e-15 * value.max())
+        kinds.append(fit.kind)
+        if horizon == 3000:
+            assert fit.rate == pytest.approx(0.01, rel=0.2)
+    assert sum(kind in allowed for kind in kinds) >= 0.9 * len(kinds)
+    assert kinds.count("exponential") >= most * len(kinds)
+
+
+def test_powers():
+    for time, value, exponent in [
+        (np.arange(100.0), (1 + np.arange(100.0)) ** -1.1, 1.1),  # paper 000, figure 1
+        (np.arange(1, 101.0), np.arange(1, 101.0) ** -1.1, 1.1),
+        (np.geomspace(0.01, 1e4, 200), (1 + np.geomspace(0.01, 1e4, 200)) ** -2.5, 2.5),
+        (np.arange(100.0), (1 + 0.1 * np.arange(100.0)) ** -1.1, 1.1),  # as in the authors' code
+    ]:
+        fit = fit_decay(time, value)
+        assert fit.kind == "polynomial"
+        assert fit.exponent == pytest.approx(exponent, rel=0.01)
+        np.testing.assert_allclose(fit(time), value, rtol=0.02)
+    assert np.isnan(fit(-1e3))  # before it begins
+
+
+def test_times_need_not_be_even():
+    time = np.sort(np.random.default_rng(0).uniform(0, 100, 500))
+    assert fit_decay(time, noisy(np.exp(-0.2 * time))).rate == pytest.approx(0.2, rel=0.01)
+    assert fit_decay(time, noisy((1 + time) ** -1.5)).exponent == pytest.approx(1.5, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.ones(1000),
+        noisy(np.ones(1000), 0.1),
+        np.exp(0.1 * T),
+        np.exp(T),
+        T,
+        np.abs(np.cos(0.7 * T)),
+        0.01 + np.exp(-T),
+        np.exp(-T) + 1e-3 * np.exp(0.05 * T),
+        np.where(np.arange(1000) % 10, 0.0, 1.0),
+    ],
+    ids=["flat", "noisy", "grows", "explodes", "ramp", "wave", "level", "falls, then grows", "pulses"],
+)
+def test_no_decay(value):
+    fit = fit_decay(T, value)
+    assert fit.kind == "none"
+    assert memory_time(T, value, 1e-6, fit) == effective_length(T, value, fit) == half_life(T, value, fit) == math.inf
+
+
+def test_finite():
+    fit = fit_decay(T, np.where(T < 4.95, 2.0, 0.0))
+    assert fit.kind == "finite"
+    assert fit.last_lag == pytest.approx(4.9)
+    np.testing.assert_allclose(fit([0, 4.8, 5.1]), [2, 2, 0])
+    assert memory_time(T, np.where(T < 4.95, 2.0, 0.0), 0.5, fit) == fit.last_lag
+    assert fit_decay(T, np.where(T == 0, 1.0, 0.0)).last_lag == 0
+    nothing = fit_decay(T, np.zeros(1000))
+    assert (nothing.kind, nothing.last_lag, nothing(1.0)) == ("finite", 0.0, 0.0)
+    assert memory_time(T, np.zeros(1000), 0.5) == effective_length(T, np.zeros(1000)) == half_life(T, 0 * T) == 0
+
+
+@pytest.mark.parametrize("rate", [1.0, 3.0, 10.0, 50.0])
+def test_an_exponential_that_reaches_rounding_is_not_finite(rate):
+    clean = np.exp(-rate * T)
+    in_single = np.abs(np.diff(np.float32(1 - np.exp(-rate * np.arange(1001) * 0.1)))).astype(float)
+    for value, kinds in [(clean, {"exponential"}), (in_single, {"exponential", "undecided"})]:
+        assert fit_decay(T, value).kind in kinds
+
+
+def test_a_known_floor_is_not_memory():
+    rounding = 1e-3 * np.random.default_rng(0).random(1000)
+    assert fit_decay(T, np.exp(-0.1 * T) + rounding).kind in ("none", "undecided")
+    fit = fit_decay(T, np.exp(-0.1 * T) + rounding, floor=1e-3)
+    assert fit.kind == "exponential"
+    assert fit.used[1] < 50
+    assert fit_decay(T, np.where(T < 20, 1.0, rounding), floor=1e-3).last_lag == pytest.approx(19.9)
+    below = fit_decay(T, rounding, floor=1e-3)
+    assert (below.kind, below.reason) == ("finite", "nothing is above the floor")
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (np.exp(-0.105 * T / T[-1]), "factor of 1.11"),
+        ((1 + T / 50) ** -0.5, "factor of"),
+        (np.exp(-T)[:7], "7 samples"),
+        (np.ones(1), "1 samples"),
+        (np.exp(-np.arange(1000) * 15.0) + 1e-12, "clear of the floor"),
+    ],
+)
+def test_undecided_says_why(value, why):
+    fit = fit_decay(T[: len(value)], value)
+    assert fit.kind == "undecided"
+    assert why in fit.reason
+    assert np.isnan(fit(1.0))
+
+
+def test_margin():
+    value = noisy((1 + T / 0.1) ** -2)
+    fit = fit_decay(T, value)
+    assert fit.kind == "polynomial"
+    strict = fit_decay(T, value, margin=fit.evidence + 1)
+    assert (strict.kind, strict.evidence) == ("undecided", fit.evidence)
+
+
+def test_lengths_with_and_without_the_tail():
+    t = np.arange(2001) * 0.01
+    value = np.exp(-0.5 * t)
+    fit = fit_decay(t[:401], value[:401])
+    assert memory_time(t, value, 0.1) == pytest.approx(math.log(10) / 0.5, abs=0.01)
+    assert memory_time(t[:401], value[:401], 1e-5) == math.inf
+    assert memory_time(t[:401], value[:401], 1e-5, fit) == pytest.approx(math.log(1e5) / 0.5)
+    assert effective_length(t[:401], value[:401]) == pytest.approx(2 * (1 - math.exp(-2)), rel=1e-4)
+    assert effective_length(t[:401], value[:401], fit) == pytest.approx(2, rel=1e-4)
+    assert half_life(t[:401], value[:401], fit) == pytest.approx(math.log(2) / 0.5, rel=1e-4)
+    t = np.arange(500.0)
+    for exponent in (0.9, 3.0):
+        value = (1 + t) ** -exponent
+        fit = fit_decay(t, value)
+        assert memory_time(t, value, 1e-9, fit) == pytest.approx(1e9 ** (1 / exponent) - 1, rel=0.05)
+        if exponent < 1:
+            assert effective_length(t, value, fit) == half_life(t, value, fit) == math.inf
+    slow = DecayFit("polynomial", "given", 9.0, (0.0, 10.0), exponent=1.2, log_amplitude=0.0, shift=1.0, power=1.2)
+    t = np.linspace(0, 10, 100_001)
+    assert effective_length(t, slow(t), slow) == pytest.approx(5, rel=1e-6)
+    assert half_life(t, slow(t), slow) == pytest.approx(2**5 - 1, rel=1e-6)
+
+
+def test_samples_in_the_floor_do_not_count():
+    value = np.exp(-T) + 1e-8 * np.random.default_rng(0).random(1000)
+    fit = fit_decay(T, value)
+    assert memory_time(T, value, 1e-9) == math.inf
+    assert memory_time(T, value, 1e-9, fit) == pytest.approx(math.log(1e9), rel=0.01)
+    repeated = fit_decay(T, T * np.exp(-T))
+    assert effective_length(T[:40], T[:40] * np.exp(-T[:40]), repeated) == pytest.approx(math.e, rel=1e-2)
+
+
+def test_long_curves_are_quick():
+    time = np.arange(100_000.0)
+    for value in (noisy((1 + time) ** -1.0, 0.1), np.exp(-1e-4 * time) * np.abs(np.cos(0.03 * time))):
+        fit_decay(time, value)
+        start = clock.process_time()
+        assert fit_decay(time, value).kind in ("exponential", "polynomial")
+        assert clock.process_time() - start < 0.15  # 0.03 on an idle machine
+
+
+@pytest.mark.parametrize(
+    ("time", "value", "options", "argument"),
+    [
+        (T, T[:-1], {}, "value"),
+        (T[:, None], T[:, None], {}, "time"),
+        ([], [], {}, "time"),
+        (T[::-1], T, {}, "time"),
+        (np.zeros(1000), T, {}, "time"),
+        (np.where(T == 1, np.nan, T), T, {}, "time"),
+        (T, np.where(T > 1, np.nan, T), {}, "value"),
+        (T, np.where(T > 1, np.inf, T), {}, "value"),
+        (T, T - 1, {}, "value"),
+        (T, T, {"floor": -1.0}, "floor"),
+        (T, T, {"margin": math.nan}, "margin"),
+    ],
+)
+def test_errors_name_the_argument(time, value, options, argument):
+    with pytest.raises(ArgumentError, match=argument):
+        fit_decay(time, value, **options)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1.0, math.nan])
+def test_eps_is_a_fraction(eps):
+    with pytest.raises(ArgumentError, match="eps"):
+        memory_time(T, np.exp(-T), eps)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hf_models
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import stablessm as ssm
+from stablessm import ArgumentError
+from stablessm.instruments import huggingface, systems
+
+HORIZON = 40
+
+
+@pytest.mark.parametrize("name", hf_models.CONFIGS)
+def test_every_architecture_is_measured_by_tokens(name):
+    model = hf_models.model(name)
+    curve = ssm.memory_function(model, HORIZON, tokens=[5, 9], prefix=[1, 3, 3])
+    assert curve.unit == "tokens"
+    assert curve.inputs == ("5", "9")
+    ids = torch.tensor([[1, 3, 3, *[9] * HORIZON]])
+    with torch.no_grad():
+        logits = model(ids).logits.double()[0, 2:]
+    np.testing.assert_allclose(curve.of("9").value, logits.diff(dim=0).norm(dim=1), atol=10 * curve.floor + 1e-12)
+
+
+@pytest.mark.parametrize("name", hf_models.CONFIGS)
+def test_every_architecture_is_measured_in_embedding_space(name):
+    model = hf_models.model(name)
+    curve = ssm.memory_function(model, 24, samples=3, ascent=1)
+    assert not curve.exact
+    assert curve.maximiser.shape == (24, 32)
+    assert curve.note == "3 inputs on spheres, 1 steps of gradient ascent"
+    x = torch.from_numpy(curve.maximiser[5])
+    base = model.get_input_embeddings()(torch.tensor(1)).detach()
+    still = base.expand(1, huggingface.WARM_UP + 24, -1)
+    moved = still.clone()
+    moved[:, huggingface.WARM_UP :] += x
+    with torch.no_grad():
+        y = (model(inputs_embeds=moved).logits - model(inputs_embeds=still).logits).double()[0]
+    speed = (y[huggingface.WARM_UP + 5] - y[huggingface.WARM_UP + 4]).norm()
+    np.testing.assert_allclose(curve.value[5], speed, rtol=1e-3, atol=10 * curve.floor)
+
+
+@pytest.mark.parametrize("how", ["tokens", "embedding"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_sliding_window_is_finite_memory_of_the_right_length(how, layers, monkeypatch):
+    monkeypatch.setitem(hf_models.CONFIGS["mistral"][1], "num_hidden_layers", layers)
+    model = hf_models.model("mistral")
+    options = {"tokens": [7]} if how == "tokens" else {"samples": 2, "ascent": 0}
+    fit = ssm.memory_function(model, 48, **options).decay()
+    assert fit.kind == "finite"
+    assert fit.last_lag == layers * (hf_models.WINDOW - 1)
+
+
+def test_full_attention_and_recurrences_are_not_finite():
+    for name in ("llama", "rwkv", "recurrent-gemma"):
+        assert ssm.memory_function(hf_models.model(name), 100, tokens=[7]).decay().kind != "finite"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "mamba2"])
+def test_a_cache_is_carried_from_chunk_to_chunk(name, monkeypatch):
+    model = hf_models.model(name)
+    whole = ssm.memory_function(model, 60, tokens=[5])
+    monkeypatch.setattr(systems, "CHUNK_ELEMENTS", 16)
+    assert huggingface.token_system(model, None).streams
+    pieces = ssm.memory_function(model, 60, tokens=[5])
+    np.testing.assert_allclose(pieces.value, whole.value, atol=10 * whole.floor)
+
+
+def test_outputs_may_be_logits_hidden_states_or_a_score():
+    model = hf_models.model("llama")
+    logits = ssm.memory_function(model, 20, tokens=[5], output="logits")
+    hidden = ssm.memory_function(model, 20, tokens=[5], output="hidden")
+    score = ssm.memory_function(model, 20, tokens=[5], output=lambda out: out.logits[..., 4] - out.logits[..., 6])
+    assert (score.value <= np.sqrt(2) * logits.value + 1e-12).all()
+    assert not np.allclose(hidden.value, logits.value)
+    with pytest.raises(ArgumentError, match="output: expected 'logits', 'hidden' or a function"):
+        ssm.memory_function(model, 20, tokens=[5], output="attention")
+
+
+def test_a_classifier_is_run_on_beginnings():
+    config = transformers.BertConfig(
+        vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, num_labels=2
+    )
+    model = transformers.BertForSequenceClassification(config).double().eval()
+    curve = ssm.memory_function(model, 12, tokens=[5, 8], prefix=[2])
+    with torch.no_grad():
+        scores = torch.stack([model(torch.tensor([[2, *[8] * n]])).logits[0] for n in range(13)])
+    np.testing.assert_allclose(curve.of("8").value, scores.diff(dim=0).norm(dim=1), atol=1e-12)
+
+
+def test_positions_and_tokens_that_are_not_there():
+    model = hf_models.model("gpt2")
+    with pytest.raises(ArgumentError, match="horizon: expected at most 127 steps"):
+        ssm.memory_function(model, 128, tokens=[5])
+    with pytest.raises(ArgumentError, match="prefix: expected at least one token id from 0 to 63"):
+        ssm.memory_function(model, 10, tokens=[5], prefix=[64])
+    with pytest.raises(ArgumentError, match="tokens: expected"):
+        ssm.memory_function(model, 10, tokens=[])
+
+
+@pytest.mark.skipif("STABLESSM_DATA" not in os.environ, reason="needs the data folder")
+def test_the_tiny_trained_model():
+    folder = Path(os.environ["STABLESSM_DATA"]) / "stories260k_hf"
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    (word,) = tokenizer.encode("the", add_special_tokens=False)[-1:]
+    curve = ssm.memory_function(model, 300, tokens=[word])
+    assert curve.decay().kind in ("polynomial", "exponential")
+    assert curve.value[0] > 100 * curve.value[-1] > 0
+    assert ssm.memory_function(model, 60, samples=4, ascent=1).value.min() > 0

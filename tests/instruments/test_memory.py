@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import stablessm as ssm
+from stablessm import ArgumentError, NumericalError
+from stablessm.instruments import systems
+
+EXACT = {
+    "real": lambda i, o: ssm.RealSSM(i, 8, o, map="best", dt=0.1),
+    "real-direct": lambda i, o: ssm.RealSSM(i, 8, o, map="direct", dt=2.0),
+    "real-exponential": lambda i, o: ssm.RealSSM(i, 8, o, map="exp", dt=0.5, discretisation="exponential"),
+    "real-discrete": lambda i, o: ssm.RealSSM(i, 8, o, map="tanh", time="discrete"),
+    "lru": lambda i, o: ssm.LRU(i, 8, o, skip=False),
+    "rnn-dense": lambda i, o: ssm.ContinuousRNN(i, 6, o, activation="linear", solver="exponential", dt=0.3),
+    "rnn-diagonal": lambda i, o: ssm.ContinuousRNN(
+        i, 6, o, activation="linear", recurrence="diagonal", map="exp", solver="exponential", dt=0.3
+    ),
+}
+
+
+def kernel(layer: nn.Module, curve: ssm.MemoryCurve) -> Tensor:
+    return layer.kernel(torch.from_numpy(curve.time)).detach()
+
+
+@pytest.mark.parametrize(("d_input", "d_output"), [(1, 1), (3, 1), (2, 3)])
+@pytest.mark.parametrize("name", EXACT)
+def test_a_linear_layer_is_measured_exactly(name, d_input, d_output):
+    layer = EXACT[name](d_input, d_output).double()
+    nn.init.normal_(layer.bias) if getattr(layer, "bias", None) is not None else None
+    curve = ssm.memory_function(layer, 300)
+    expected = torch.linalg.matrix_norm(kernel(layer, curve), 2).numpy()
+    assert curve.exact
+    np.testing.assert_allclose(curve.value, expected, rtol=1e-8)
+    reached = torch.einsum("toi,ti->to", kernel(layer, curve), torch.from_numpy(curve.maximiser)).norm(dim=1)
+    np.testing.assert_allclose(reached, expected, rtol=1e-8)
+
+
+def test_s4d_is_measured_exactly():
+    layer = ssm.S4D(1, 8).double()
+    curve = ssm.memory_function(layer, 300)
+    np.testing.assert_allclose(curve.value, kernel(layer, curve)[:, 0].abs(), rtol=1e-8)
+
+
+def two_layer_kernel(first: Tensor, second: Tensor, weights: Tensor, times: Tensor) -> Tensor:
+    """Equation 38 of paper 002, with its limit t e^{λt} where two rates meet; weights (i, j) = C_i U_ij B_j.
+
+    (e^{bt} - e^{at}) / (b - a) = e^{(a+b)t/2} · t · sinh(z)/z with z = (b - a)t/2, which has no cancellation.
+    """
+    a, b = first[:, None], second[None, :]
+    t = times[:, None, None]
+    z = (b - a) * t / 2
+    sinhc = torch.where(z.abs() < 1e-4, 1 + z**2 / 6, z.sinh() / torch.where(z == 0, 1.0, z))
+    return (weights * ((a + b) * t / 2).exp() * t * sinhc).sum((1, 2))
+
+
+@settings(max_examples=20)
+@given(gap=st.sampled_from([0.0, 1e-12, 1e-6, 1e-2, 0.5]), rate=st.floats(0.05, 2.0), seed=st.integers(0, 99))
+def test_two_linear_layers_in_continuous_time(gap, rate, seed):
+    generator = torch.Generator().manual_seed(seed)
+    C, U, B = (torch.rand(*shape, generator=generator, dtype=torch.float64) + 0.1 for shape in ((1, 2), (2, 2), (2, 1)))
+    first = -rate * torch.tensor([1.0, 3.0], dtype=torch.float64)
+    second = first - gap  # confluent where the gap is 0
+    model = ssm.ContinuousRNN(1, 4, 1, activation="linear", solver="exponential", dt=0.1, bias=False).double()
+    with torch.no_grad():
+        model.M.copy_(torch.cat([torch.cat([first.diag(), U], 1), torch.cat([0 * U, second.diag()], 1)]))
+        model.U.copy_(torch.cat([0 * B, B]))
+        model.C.copy_(torch.cat([C, 0 * C], 1))
+    curve = ssm.memory_function(model, 60)
+    expected = two_layer_kernel(first, second, C.mT * U * B.mT, torch.from_numpy(curve.time))
+    assert curve.exact
+    np.testing.assert_allclose(curve.value, expected.abs(), rtol=1e-8, atol=1e-12)
+
+
+@settings(max_examples=20)
+@given(gap=st.sampled_from([0.0, 1e-9, 1e-3, 0.3]), modulus=st.floats(0.3, 0.99), seed=st.integers(0, 99))
+def test_two_stacked_layers_in_discrete_time(gap, modulus, seed):
+    """Σ λ₂^j λ₁^(k-j): the same equation as a sum; (k + 1) λ^k where two rates meet."""
+    torch.manual_seed(seed)
+    layers = [
+        ssm.RealSSM(
+            1, 2, 1, map="tanh", time="discrete", bias=False, eigenvalues=torch.tensor([modulus, modulus / 2]) - shift
+        ).double()
+        for shift in (0.0, gap * modulus / 2)
+    ]
+    curve = ssm.memory_function(lambda x: layers[1](layers[0](x)[0])[0], 200, d_input=1)
+    one, two = (layer.kernel(torch.arange(200))[:, 0, 0].detach().numpy() for layer in layers)
+    assert curve.exact
+    np.testing.assert_allclose(curve.value, np.abs(np.convolve(one, two)[:200]), rtol=1e-8, atol=1e-12)
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 999))
+def test_the_search_comes_within_a_percent(seed):
+    torch.manual_seed(seed)
+    layer = ssm.RealSSM(3, 16, 1, map="tanh", time="discrete").double()
+    curve = ssm.memory_function(layer, 200, linear=False, seed=seed)
+    expected = kernel(layer, curve)[:, 0].norm(dim=1).numpy()
+    assert not curve.exact
+    assert (curve.value <= expected * (1 + 1e-9)).all()
+    assert (curve.value >= 0.99 * expected).all()
+    assert (np.linalg.norm(curve.maximiser, axis=1) <= 1 + 1e-9).all()
+
+
+def test_the_search_on_a_grid_bounds_the_supremum_from_below():
+    layer = ssm.RealSSM(1, 8, 1, activation="tanh", time="discrete", map="tanh").double()
+    with torch.no_grad():
+        layer.B.mul_(3)
+    curve = ssm.memory_function(layer, 50, bound=2.0)
+    amplitudes = torch.linspace(-2, 2, 2001, dtype=torch.float64)
+    y = layer(amplitudes[:, None, None].expand(-1, 50, -1))[0] - layer(torch.zeros(1, 50, 1).double())[0]
+    dense = y.diff(dim=1, prepend=torch.zeros_like(y[:, :1])).abs()[..., 0].amax(0).detach().numpy() / 2
+    assert not curve.exact
+    assert (curve.value <= dense * (1 + 1e-9)).all()
+    np.testing.assert_allclose(curve.value, dense, rtol=0.02)
+
+
+def test_the_three_normalisations_of_a_linear_functional():
+    layer = ssm.RealSSM(3, 8, 1, map="tanh", time="discrete").double()
+    by_norm = {norm: ssm.memory_function(layer, 40, norm=norm, bound=2.0) for norm in ("ball", "plus_one", "unit")}
+    rho = kernel(layer, by_norm["ball"])[:, 0]
+    for norm, order in (("ball", 2), ("plus_one", 1), ("unit", math.inf)):
+        assert by_norm[norm].exact
+        np.testing.assert_allclose(by_norm[norm].value, rho.norm(order, dim=1), rtol=1e-8)
+    several = ssm.RealSSM(4, 8, 2, map="tanh", time="discrete").double()
+    curve = ssm.memory_function(several, 30, norm="plus_one")
+    corners = torch.tensor(np.array(np.meshgrid(*[[-1.0, 1.0]] * 4)).reshape(4, -1))
+    np.testing.assert_allclose(curve.value, (kernel(several, curve) @ corners).norm(dim=1).amax(1), rtol=1e-8)
+
+
+@pytest.mark.parametrize("norm", ["plus_one", "unit"])
+def test_searched_normalisations_stay_below_the_exact_ones(norm):
+    layer = ssm.RealSSM(2, 8, 1, map="tanh", time="discrete").double()
+    exact, searched = (ssm.memory_function(layer, 40, norm=norm, linear=linear) for linear in (None, False))
+    assert (searched.value <= exact.value * (1 + 1e-9)).all()
+    assert (searched.value >= 0.8 * exact.value).all()
+
+
+def test_directions_and_amplitudes_are_measured_one_by_one():
+    layer = ssm.RealSSM(2, 4, 1, activation="tanh").double()
+    directions = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])
+    curve = ssm.memory_function(layer, 30, directions=directions, amplitudes=[0.5, 1.0])
+    assert curve.by_input.shape == (6, 30)
+    assert len(curve.inputs) == 6
+    np.testing.assert_array_equal(curve.value, curve.by_input.max(0))
+    x = torch.tensor([0.6, 0.8], dtype=torch.float64)
+    y = layer(x.expand(1, 30, 2))[0] - layer(torch.zeros(1, 30, 2).double())[0]
+    last = y[0, :, 0].diff(prepend=torch.zeros(1).double()).abs().detach()
+    np.testing.assert_allclose(curve.by_input[5], last, rtol=1e-9, atol=1e-15)
+    np.testing.assert_array_equal(curve.of(curve.inputs[2]).value, curve.by_input[2])
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_torch_recurrences(kind, batch_first):
+    model = kind(2, 12, num_layers=2, batch_first=batch_first).double()
+    curve = ssm.memory_function(model, 150)
+    assert curve.decay().kind == "exponential"
+    assert curve.value[0] > 0
+    assert curve.note.endswith("gradient ascent")
+
+
+def test_a_bidirectional_recurrence_has_the_memory_of_its_forward_half():
+    model = nn.LSTM(1, 8, bidirectional=True).double()
+    forward = nn.LSTM(1, 8).double()
+    forward.load_state_dict({k: v for k, v in model.state_dict().items() if not k.endswith("_reverse")})
+    both, one = ssm.memory_function(model, 120), ssm.memory_function(forward, 120)
+    assert both.decay().kind == "exponential"
+    np.testing.assert_allclose(both.value[20:], one.value[20:], rtol=1e-6, atol=1e-12)
+
+
+def test_a_model_with_one_output_a_sequence_is_run_on_beginnings():
+    layer = ssm.RealSSM(1, 4, 1, activation="tanh", time="discrete", map="tanh").double()
+    whole = ssm.memory_function(layer, 25)
+    for last in (lambda x: layer(x)[0][:, -1], lambda x: layer(x)[0][:, -1, 0]):
+        np.testing.assert_allclose(ssm.memory_function(last, 25, d_input=1).value, whole.value, rtol=1e-9)
+
+
+def test_a_function_of_one_number_a_step():
+    curve = ssm.memory_function(lambda x: (0.5 * x).cumsum(1)[..., 0], 20, d_input=1)
+    np.testing.assert_allclose(curve.value, 0.5)
+    assert curve.decay().kind == "none"
+
+
+def test_a_function_around_a_single_precision_model():
+    layer = ssm.RealSSM(1, 4, 1, map="tanh", time="discrete")
+    curve = ssm.memory_function(lambda x: layer(x)[0], 50, d_input=1)
+    np.testing.assert_allclose(curve.value, kernel(layer, curve)[:, 0, 0].abs(), rtol=1e-4, atol=1e-6)
+
+
+def test_chunks_give_what_one_pass_gives(monkeypatch):
+    models = [ssm.RealSSM(2, 4, 1, activation="tanh"), ssm.RealSSM(2, 4, 1), nn.GRU(2, 4)]
+    whole = [ssm.memory_function(model.double(), 300, samples=8, ascent=2) for model in models]
+    monkeypatch.setattr(systems, "CHUNK_ELEMENTS", 16)
+    for model, expected in zip(models, whole, strict=True):
+        curve = ssm.memory_function(model, 300, samples=8, ascent=2)
+        np.testing.assert_allclose(curve.value, expected.value, rtol=1e-4, atol=1e-12)
+
+
+def test_a_limiter_that_shows_late_is_not_taken_for_linear():
+    layer = ssm.RealSSM(1, 1, 1, map="tanh", time="discrete", eigenvalues=torch.tensor([0.999]), bias=False).double()
+    nn.init.ones_(layer.B), nn.init.ones_(layer.C)
+
+    def limited(x: Tensor) -> Tensor:
+        return layer(x)[0].clamp(-100, 100)
+
+    assert not ssm.memory_function(limited, 2000, d_input=1).exact
+    assert ssm.memory_function(limited, 50, d_input=1).exact
+
+
+def test_a_linear_model_whose_answer_depends_on_the_date_is_not_time_invariant():
+    curve = ssm.memory_function(lambda x: x * torch.arange(x.shape[1])[:, None], 20, d_input=1)
+    assert not curve.exact
+    np.testing.assert_allclose(curve.value[1:], 1)
+
+
+def test_warm_up_lets_a_nonlinear_model_settle():
+    model = nn.GRU(1, 6).double()
+    settled = ssm.memory_function(model, 30, warm_up=200)
+    assert not np.allclose(settled.value, ssm.memory_function(model, 30).value, rtol=1e-3)
+    np.testing.assert_allclose(settled.value, ssm.memory_function(model, 30, warm_up=400).value, rtol=1e-6)
+
+
+def test_measuring_changes_nothing():
+    model = nn.LSTM(2, 4, dropout=0.5, num_layers=2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    seed = torch.random.get_rng_state()
+    first = ssm.memory_function(model, 20)
+    assert model.training
+    assert torch.equal(seed, torch.random.get_rng_state())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    np.testing.assert_array_equal(first.value, ssm.memory_function(model, 20).value)
+
+
+def test_a_model_without_gradient_is_searched_without_ascent():
+    def numpy_model(x: Tensor) -> Tensor:
+        return torch.from_numpy(np.tanh(np.cumsum(x.detach().numpy(), axis=1)))
+
+    curve = ssm.memory_function(numpy_model, 20, d_input=2)
+    assert curve.note == "64 inputs on spheres"
+
+
+def test_the_time_is_the_users():
+    layer = ssm.RealSSM(1, 4, 1, dt=0.25).double()
+    curve = ssm.memory_function(layer, 10, unit="s")
+    assert (curve.dt, curve.unit) == (0.25, "s")
+    with pytest.raises(ArgumentError, match=r"dt: expected 0\.25"):
+        ssm.memory_function(layer, 10, dt=1.0)
+    sampled = ssm.memory_function(lambda x: layer(x)[0], 10, d_input=1, dt=0.25)  # means over a step
+    times = torch.arange(0, 2.5, 0.001, dtype=torch.float64) + 0.0005
+    means = layer.kernel(times)[:, 0, 0].unflatten(0, (10, 250)).mean(1).detach()
+    np.testing.assert_allclose(sampled.value, means.abs(), rtol=1e-5)
+
+
+def test_curves_are_saved_loaded_and_drawn(tmp_path):
+    layer = ssm.RealSSM(2, 4, 1, map="exp").double()
+    curve = ssm.memory_function(layer, 80, directions=torch.eye(2), unit="ms")
+    curve.save(tmp_path / "curve.npz")
+    again = ssm.MemoryCurve.load(tmp_path / "curve.npz")
+    for name in ("time", "value", "maximiser", "by_input"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(curve, name))
+    for name in ("unit", "norm", "bound", "exact", "floor", "note", "inputs", "dt"):
+        assert getattr(again, name) == getattr(curve, name)
+    axes = curve.plot()
+    assert "ms" in axes.get_xlabel()
+    assert axes.get_yscale() == "log"
+    figure = curve.plotly()
+    assert len(figure.data) == len(axes.lines)
+    assert figure.layout.yaxis.type == "log"
+    assert "ms" in str(curve)
+
+
+def test_a_model_that_grows_out_of_bounds_says_so():
+    layer = ssm.RealSSM(1, 1, 1, map="direct", eigenvalues=torch.tensor([-1.0]))
+    with torch.no_grad():
+        layer.w.fill_(1.0)
+    with pytest.raises(NumericalError, match=r"not finite 8[0-9] steps after"):
+        ssm.memory_function(layer, 200)
+    assert ssm.memory_function(layer, 40).decay().kind == "none"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"horizon": 0}, "horizon"),
+        ({"norm": "sup"}, "norm: expected one of ball, plus_one, unit"),
+        ({"bound": -1.0}, "bound"),
+        ({"d_input": 3}, r"d_input: expected 2 \(the model's\), got 3"),
+        ({"directions": torch.ones(3)}, r"directions: expected shape \(n, 2\)"),
+        ({"directions": torch.zeros(1, 2)}, "directions: expected no zero vector"),
+        ({"directions": torch.eye(2), "amplitudes": [2.0]}, "amplitudes"),
+        ({"tokens": [1]}, "tokens"),
+        ({"output": "logits"}, "output"),
+        ({"dt": 0.0}, "dt"),
+        ({"samples": 0}, "samples"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(ArgumentError, match=message):
+        ssm.memory_function(nn.GRU(2, 3), **{"horizon": 10, **options})
+
+
+@pytest.mark.parametrize(
+    ("model", "d_input", "message"),
+    [
+        (3, 1, "a callable or module, got int"),
+        (nn.Linear(4, 2), 3, "Linear, which raised RuntimeError"),
+        (nn.Linear(4, 2), None, "d_input: expected the number of input channels"),
+        (lambda x: x.long(), 1, "a floating point tensor"),
+        (lambda x: x.sum(), 1, "output \\(batch, time, d_output\\)"),
+        (lambda x: x[:, :3], 1, "output \\(batch, time, d_output\\)"),
+    ],
+)
+def test_a_model_that_cannot_be_measured_gets_a_reason(model, d_input, message):
+    with pytest.raises(ArgumentError, match=message):
+        ssm.memory_function(model, 10, d_input=d_input)
