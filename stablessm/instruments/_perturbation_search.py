@@ -60,11 +60,9 @@ class Stack:
     @cached_property
     def vectorised(self) -> bool:
         """Whether ``torch.vmap`` can run the model; it cannot where a branch or a loop depends on the data."""
-        two = {name: torch.stack([w, w]).requires_grad_() for name, w in self.weights.items()}
         try:
-            with torch.enable_grad():
-                values = self._mapped(two)
-                torch.autograd.grad(values.sum(), list(two.values()), allow_unused=True)
+            with torch.no_grad():
+                self._mapped({name: torch.stack([w, w]) for name, w in self.weights.items()})
         except RuntimeError:
             return False
         return True

@@ -168,6 +168,8 @@ def perturbation_error(
     for name, number, least in (("samples", samples, 1), ("steps", steps, 1), ("horizon", horizon, 2)):
         if number < least:
             raise ArgumentError(name, f"at least {least}", number)
+    if not isinstance(model, nn.Module):
+        raise ArgumentError("model", "a torch.nn.Module, since its weights are perturbed", type(model).__name__)
     radius = _checked_radii(radii)
     weights, ball = select(model, parameters), WeightBall.of(weight_norm)
     dt = _time_step(model, target) if dt is None else dt

@@ -370,6 +370,7 @@ def test_parameters_by_name_pattern_and_role() -> None:
         ({"inputs": torch.zeros(5, 1), "norm": "sobolev"}, "inputs"),
         ({"model": nn.Linear(1, 1), "target": torch.relu, "norm": "mse"}, "inputs"),
         ({"model": nn.Linear(1, 1)}, "model"),
+        ({"model": torch.relu}, "model"),
         ({"model": ssm.RealSSM(1, 2, 1, activation="tanh")}, "activation"),
     ],
 )
