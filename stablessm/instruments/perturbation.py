@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
 
@@ -27,6 +26,7 @@ from stablessm.instruments._function_norms import (
 from stablessm.instruments._perturbation_bounds import RealModes
 from stablessm.instruments._perturbation_search import Stack, largest_distances
 from stablessm.instruments._weight_balls import WeightBall, WeightNorm, select
+from stablessm.instruments.systems import evaluating
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -175,7 +175,7 @@ def perturbation_error(
     dt = _time_step(model, target) if dt is None else dt
     if not 0 < dt < math.inf:
         raise ArgumentError("dt", "a positive number", dt)
-    with _in_eval_mode(model):
+    with evaluating(model):
         distance = _distance(model, target, norm, horizon, dt, inputs, seed, next(iter(weights.values())))
         stack, positive = Stack(distance, weights), torch.as_tensor(radius[radius > 0])
         base = stack.of_one()
@@ -231,15 +231,3 @@ def _distance(
             "inputs", "None under norm 'kernel_l1', which needs no inputs", f"shape {tuple(inputs.shape)}"
         )
     return kernel_distance(model, target, horizon, dt, like)
-
-
-@contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """No dropout, no running means; afterwards every module is as it was."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
