@@ -96,6 +96,8 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
         reason = "nothing is above the floor" if floor else "nothing is above zero"
         return DecayFit("finite", reason, math.inf, whole, floor, last_lag=whole[0], log_amplitude=-math.inf)
     v = v / top
+    if v[-1] > 0.5 > 2 * v[: len(v) // 2].max():  # its beginning may be below a floor that its end has raised
+        return DecayFit("none", "it grows", math.inf, whole, floor, log_amplitude=math.log(top))
     level, offset = noise_floor(t, v)
     level = max(level, floor / top)
     stop = _stop(v, level)
