@@ -48,8 +48,11 @@ def measure(
     from stablessm.cli import model_source
 
     console, started = Console(), time.perf_counter()
+    folder = out or Path("runs") / "measure" / _slug(model)
     options: dict[str, Any] = {"norm": norm, "bound": bound, "samples": samples, "ascent": ascent, "seed": seed}
     try:
+        if folder.exists() and not folder.is_dir():
+            raise ArgumentError("--out", "a folder", f"{folder}, a file")
         loaded, kind = model_source.load_model(model, trust_remote_code=trust_remote_code)
         names: dict[str, str] = {}
         if words is not None:
@@ -63,15 +66,16 @@ def measure(
         Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
     console.print(_table(model, kind, facts))
-    folder = out or Path("runs") / "measure" / _slug(model)
     curve.save(folder / "memory.npz")
     picture: Any = curve.plot().figure
     for suffix in ("png", "svg"):
         with record.atomic(folder / f"memory.{suffix}") as path:
             picture.savefig(path, dpi=120)
     with record.atomic(folder / "memory.html") as path:
-        curve.plotly().write_html(path, include_plotlyjs=True)
-    config = {"model": model, "source": kind, "horizon": horizon, "d_input": d_input, "dt": dt, **options}
+        # self-contained, and without plotly's button that sends the data to its makers
+        curve.plotly().write_html(path, include_plotlyjs=True, config={"showSendToCloud": False, "plotlyServerURL": ""})
+    config = {"model": model, "source": kind, "horizon": horizon, "d_input": d_input, "dt": dt, "unit": unit, **options}
+    config |= {"words": words, "output": output, "trust_remote_code": trust_remote_code}
     record.write_record(folder, started=started, config=config, results=facts)
     console.print(f"written: {folder}/record.json, memory.npz, memory.png, memory.svg, memory.html")
 
@@ -89,7 +93,7 @@ def _tokens(tokenizer: Any, words: str) -> dict[str, str]:
 def _facts(model: Any, curve: Any, names: dict[str, str]) -> dict[str, Any]:
     from torch import nn
 
-    from stablessm import ArgumentError, stability_radius
+    from stablessm import ArgumentError, NumericalError, stability_radius
 
     facts: dict[str, Any] = {"model": type(model).__name__}
     if isinstance(model, nn.Module):
@@ -105,6 +109,8 @@ def _facts(model: Any, curve: Any, names: dict[str, str]) -> dict[str, Any]:
             facts["stability radius"] = stability_radius(model)
         except ArgumentError:
             facts["stability radius"] = "unknown: no recurrence of a kind that has one"
+        except NumericalError as error:
+            facts["stability radius"] = f"unknown: {error}"
     return facts
 
 
@@ -131,4 +137,4 @@ def _table(model: str, kind: str, facts: dict[str, Any]) -> Any:
 
 
 def _slug(model: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(model).name) or "model"
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in model).strip("-.") or "model"

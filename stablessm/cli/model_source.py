@@ -28,14 +28,20 @@ def load_tokenizer(source: str, *, trust_remote_code: bool = False) -> Any:
     """The tokenizer that goes with a Hugging Face model."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        raise ArgumentError("--words", f"a tokenizer with {source}", _first_line(error)) from error
 
 
 def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
     from stablessm.layers import storage
 
     if storage.is_saved_layer(folder):
-        return storage.load(folder), "stablessm folder"
+        try:
+            return storage.load(folder), "stablessm folder"
+        except Exception as error:
+            raise ArgumentError("MODEL", "a whole folder", f"{folder} ({_first_line(error)})") from error
     if not (folder / "config.json").is_file():
         raise ArgumentError("MODEL", EXPECTED, f"{folder} (it has no config.json)")
     if not list(folder.glob("*.safetensors")):
@@ -52,7 +58,7 @@ def _from_hugging_face(name: str, trust_remote_code: bool) -> Any:
     try:
         config = transformers.AutoConfig.from_pretrained(name, **options)
         return _auto_class(transformers, config).from_pretrained(name, use_safetensors=True, **options)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # many kinds come out of there, of damaged files and of models it does not know
         if "trust_remote_code" in str(error):
             expected = "a model without code of its own, or --trust-remote-code if you have read that code"
             raise ArgumentError("MODEL", expected, name) from error
@@ -83,9 +89,14 @@ def _from_factory(source: str) -> Any:
         raise ArgumentError("MODEL", EXPECTED, f"{source} ({_first_line(error)})") from error
     finally:
         sys.path.remove("")
+    if hasattr(factory, "parameters"):  # a model, not a function that makes one
+        return factory
     if not callable(factory):
         raise ArgumentError("MODEL", f"a function that returns a model at {source}", type(factory).__name__)
-    return factory()
+    try:
+        return factory()
+    except Exception as error:
+        raise ArgumentError("MODEL", f"{source}() to return a model", _first_line(error)) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -35,9 +35,9 @@ class Points:
     origin: float
     unit: float
 
-    def last_third(self) -> Points:
-        """Those of the last third of the time; the last eight if that is more."""
-        begin = min(int(np.searchsorted(self.s, 2 / 3)), len(self.s) - FEWEST)
+    def last(self, share: float) -> Points:
+        """Those of the last share of the time; the last eight if that is more."""
+        begin = min(int(np.searchsorted(self.s, 1 - share)), len(self.s) - FEWEST)
         return Points(self.s[begin:], self.y[begin:], self.weight[begin:], self.origin, self.unit)
 
 

@@ -142,6 +142,8 @@ def output_distance(
         own = None if counts_steps(owner) else getattr(owner, "dt", None)
         if isinstance(own, float | int) and own != dt:
             raise ArgumentError("dt", f"{own}, the {name}'s time step", dt)
+    if getattr(model, "batch_first", True) is False:
+        raise ArgumentError("model", "batch_first=True, (batch, time, channel)", type(model).__name__)
     inputs = torch.cat([torch.zeros_like(inputs[:1]), inputs]).to(like)
     with torch.no_grad():
         own_dtype = next((p.dtype for p in target.parameters()), like.dtype) if isinstance(target, nn.Module) else None

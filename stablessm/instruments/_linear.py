@@ -14,17 +14,17 @@ MAX_CORNERS = 12
 
 
 def kernel(
-    system: System, horizon: int, dt: float, bound: float, warm_up: int, progress: bool, *, assume: bool
+    system: System, horizon: int, dt: float, reach: float, warm_up: int, progress: bool, *, assume: bool
 ) -> Tensor | None:
     """ρ at 0, dt, … (horizon, d_output, d_input) in the model's precision; None if it is not linear after all.
 
-    ``assume`` takes the model's word for it.
+    Linear means: up to inputs of size ``reach``. ``assume`` takes the caller's word for it.
     """
-    if system.pooled or not (assume or superposes(system, bound)):
+    if system.pooled or not (assume or (superposes(system, reach) and superposes(system, reach / 100))):
         return None
     d = system.d_input
-    held = torch.nn.functional.normalize(torch.ones(d, device=system.device, dtype=system.dtype), dim=0) * bound
-    impulses = torch.eye(d, device=system.device, dtype=system.dtype) * bound
+    held = torch.nn.functional.normalize(torch.ones(d, device=system.device, dtype=system.dtype), dim=0) * reach
+    impulses = torch.eye(d, device=system.device, dtype=system.dtype) * reach
 
     def drive(start: int, stop: int) -> Tensor:
         x = torch.zeros(d + 2, stop - start, d, device=system.device, dtype=system.dtype)
@@ -35,7 +35,7 @@ def kernel(
 
     pieces = list(system.outputs(drive, -warm_up, horizon, progress=progress))
     y = torch.cat(pieces, 1)[:, warm_up:]
-    response = ((y[1:-1] - y[:1]) / bound).permute(1, 2, 0)
+    response = ((y[1:-1] - y[:1]) / reach).permute(1, 2, 0)
     if not assume:
         # hard limits and gates may only show after a long constant input
         step, summed = y[-1] - y[0], (response.double() @ held.double()).cumsum(0)
@@ -44,10 +44,10 @@ def kernel(
     return continuous_kernel(system, horizon, progress) if takes_time_steps(system.model) else response / dt
 
 
-def superposes(system: System, bound: float) -> bool:
+def superposes(system: System, size: float) -> bool:
     """Whether H(2x - 3x') = 2H(x) - 3H(x') on random inputs, H less its response to no input."""
     generator = torch.Generator().manual_seed(0)
-    pair = torch.randn(2, 32, system.d_input, generator=generator, dtype=torch.float64) * bound
+    pair = torch.randn(2, 32, system.d_input, generator=generator, dtype=torch.float64) * size
     x = torch.stack([torch.zeros_like(pair[0]), pair[0], pair[1], 2 * pair[0] - 3 * pair[1]])
     y, _ = system.call(x.to(system.device, system.dtype), None)
     first, second, mixed = y[1:] - y[0]

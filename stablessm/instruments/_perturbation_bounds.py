@@ -48,6 +48,8 @@ class RealModes:
         ranks = [getattr(getattr(model, name, None), "ndim", None) for name in ("w", "B", "C")]
         if ranks != [1, 2, 2] or not isinstance(getattr(model, "map", None), OUR_MAPS):
             return None
+        if not all(bool(tensor.isfinite().all()) for tensor in (model.w, model.B, model.C)):
+            return None
         w, B, C, times = (tensor.detach().double() for tensor in (model.w, model.B, model.C, distance.times))
         norms = C.norm(dim=0), B.norm(dim=1)
         modes = cls(model.map, w, *norms, len(C), B.shape[1], times, distance.weights, distance.target.dtype)

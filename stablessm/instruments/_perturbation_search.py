@@ -10,6 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from stablessm._errors import ArgumentError
 from stablessm.instruments._function_norms import Distance
 from stablessm.instruments._weight_balls import WeightBall, Weights
 
@@ -48,6 +49,8 @@ class Stack:
         leaves = {name: w.detach().requires_grad_() for name, w in models.items()}
         with torch.enable_grad():
             values = self.values(leaves)
+            if not values.requires_grad:
+                raise ArgumentError("search", "'random', since the model gives no gradient", "'ascent'")
             gradients = torch.autograd.grad(values.log().sum(), list(leaves.values()), materialize_grads=True)
         return values.detach(), dict(zip(leaves, gradients, strict=True))
 

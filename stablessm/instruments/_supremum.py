@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,6 +20,11 @@ LONGEST_GRADIENT = 2**19
 """Steps (over all inputs) that a gradient may run back over."""
 
 
+def reach(norm: str, bound: float) -> float:
+    """The longest input to try: a ball has a surface, the other supremum runs over all inputs."""
+    return 100 * bound if norm == "plus_one" else bound
+
+
 class Search:
     """The best input so far for each time."""
 
@@ -26,7 +33,7 @@ class Search:
     ) -> None:
         self.system, self.horizon, self.dt, self.norm, self.bound = system, horizon, dt, norm, bound
         self.warm_up, self.progress = warm_up, progress
-        self.reach = bound if norm == "ball" else 100 * bound
+        self.reach = reach(norm, bound)
         self._value = torch.zeros(horizon, dtype=torch.float64)
         self._best = torch.zeros(horizon, system.d_input, dtype=torch.float64)
         self._gram = torch.zeros(system.d_input, system.d_input, dtype=torch.float64)
@@ -52,14 +59,14 @@ class Search:
         """A grid in one dimension; points on the sphere, then ascent, in more."""
         if self.system.d_input == 1:
             self.evaluate(self._grid(samples))
-            self.note = f"a grid of {samples} inputs"
+            self.note = f"a grid of {2 * max(1, samples // 2)} inputs"
             return
         generator = torch.Generator().manual_seed(seed)
         points = torch.randn(samples, self.system.d_input, generator=generator, dtype=torch.float64)
         points *= self._sizes(samples)[:, None] / torch.linalg.vector_norm(points, dim=1, keepdim=True)
         self.evaluate(self._own(points))
         self.note = f"{samples} inputs on spheres"
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS if self._linear_model_fits() else 0):
             self.evaluate(self._own(self._proposed()))
         if ascent and self._ascend(ascent):
             self.note += f", {ascent} steps of gradient ascent"
@@ -74,7 +81,7 @@ class Search:
             self._remember(some, velocity)
             rows.append(self._speeds(some, velocity).double().cpu())
             best, index = rows[-1].max(0)
-            better = ~(best <= self._value)  # a NaN is kept, to be reported
+            better = (best > self._value) | (best.isnan() & ~self._value.isnan())  # a NaN is kept, to be reported
             self._value = torch.where(better, best, self._value)
             self._best = torch.where(better[:, None], some.double().cpu()[index], self._best)
         return torch.cat(rows)
@@ -106,16 +113,18 @@ class Search:
 
     def _remember(self, points: Tensor, velocity: Tensor) -> None:
         """Sums from which the best linear model of what was seen follows."""
-        if velocity[0].numel() * points.shape[1] <= 8 * CHUNK_ELEMENTS:
+        if self._linear_model_fits():
             x = points.double().cpu()
             self._gram += x.mT @ x
             self._cross = self._cross + torch.einsum("nd,nto->tdo", x, velocity.double().cpu())
 
+    def _linear_model_fits(self) -> bool:
+        """Whether a matrix for each time is little enough to keep."""
+        return self.horizon * self.system.d_input * self.system.d_output <= 8 * CHUNK_ELEMENTS
+
     def _proposed(self) -> Tensor:
         """What that linear model thinks best, for the times at which it sees most to gain."""
-        if isinstance(self._cross, float):
-            return self._best[:0]
-        slopes = torch.linalg.pinv(self._gram, hermitian=True) @ self._cross.nan_to_num(0, 0, 0)
+        slopes = torch.linalg.pinv(self._gram, hermitian=True) @ torch.as_tensor(self._cross).nan_to_num(0, 0, 0)
         left, gain, _ = torch.linalg.svd(slopes, full_matrices=False)  # of (T, d_input, d_output)
         ratio = torch.where(self._value > 8 * self.rounding, gain[:, 0] / self._value, 0)
         return self.bound * left[ratio.topk(min(TIMES, self.horizon)).indices, :, 0]
@@ -132,7 +141,9 @@ class Search:
         for step in range(steps):
             x = self._own(self._best[times])
             try:
-                slope = self._slope(x, times)
+                slope = torch.cat([self._slope(*some) for some in self._groups(x, times)])
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError:  # not differentiable
                 return False
             x = x.double().cpu()
@@ -142,6 +153,12 @@ class Search:
             too_long = torch.linalg.vector_norm(moved, dim=1, keepdim=True) / self.reach
             self.evaluate(self._own(moved / too_long.clamp(min=1)))
         return True
+
+    def _groups(self, x: Tensor, times: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Few enough inputs at once: a gradient keeps every output on the way."""
+        width = (int(times.max()) + 1 + self.warm_up) * max(self.system.d_input, self.system.d_output)
+        size = max(1, CHUNK_ELEMENTS // width)
+        return zip(x.split(size), times.split(size), strict=True)
 
     def _slope(self, x: Tensor, times: Tensor) -> Tensor:
         """The direction in which each input's own time gains most, (n, d_input)."""

@@ -44,6 +44,9 @@ class LyapunovCertificate:
     residual: float
     """2-norm of what is left of the equation when P is put in."""
 
+    def __str__(self) -> str:
+        return f"every state decays at least as {self.constant:.4g} e^(-{self.rate:.4g} t); |P| = {self.norm:.4g}"
+
     def bound(self, t: float | Tensor) -> Tensor:
         """constant · e^(-rate t), which ‖e^(Wt)‖₂ (‖W^t‖₂ in discrete time) never exceeds for t ≥ 0."""
         return self.constant * torch.exp(-self.rate * torch.as_tensor(t, dtype=torch.float64))

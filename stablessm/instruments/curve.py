@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _ARRAYS = ("time", "value", "maximiser", "inputs", "by_input")
+
+
+MOST_POINTS = 4000
+"""Of a curve in an interactive figure."""
 
 
 @final
@@ -51,11 +56,12 @@ class MemoryCurve:
     """Names of the inputs that were asked for one by one."""
     by_input: np.ndarray | None = None
     """(number of inputs, T): one curve for each of them."""
+    dt: float = math.nan
+    """The time between samples; that of ``time`` if not given."""
 
-    @property
-    def dt(self) -> float:
-        """The time between samples."""
-        return float(self.time[1] - self.time[0]) if len(self.time) > 1 else 1.0
+    def __post_init__(self) -> None:
+        if math.isnan(self.dt) and len(self.time) > 1:
+            object.__setattr__(self, "dt", float(self.time[1] - self.time[0]))
 
     def decay(self) -> DecayFit:
         """Exponential, polynomial, none, finite or undecided; with rate or exponent."""
@@ -102,10 +108,11 @@ class MemoryCurve:
         """The same as an interactive figure (plotly)."""
         from plotly.graph_objects import Figure, Scatter
 
-        figure = Figure(Scatter(x=self.time, y=self._positive(self.value), mode="lines", name=label))
+        shown = _thinned(len(self.time))
+        figure = Figure(Scatter(x=self.time[shown], y=self._positive(self.value)[shown], mode="lines", name=label))
         for kind, time, value in self._companions(fit):
-            dash = {"dash": "dash" if kind == "fit" else "dot"}
-            figure.add_trace(Scatter(x=time, y=value, mode="lines", line=dash, name=self._label(kind)))
+            dash, some = {"dash": "dash" if kind == "fit" else "dot"}, _thinned(len(time))
+            figure.add_trace(Scatter(x=time[some], y=value[some], mode="lines", line=dash, name=self._label(kind)))
         figure.update_yaxes(type="log", title="memory function M(t)", exponentformat="power")
         figure.update_xaxes(title=f"time since the input [{self.unit}]")
         return figure
@@ -113,14 +120,14 @@ class MemoryCurve:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to ``path``, an ``.npz`` file."""
         arrays = {name: value for name in _ARRAYS if (value := getattr(self, name)) is not None}
-        meta = {key: getattr(self, key) for key in ("unit", "norm", "bound", "exact", "floor", "note")}
+        meta = {key: getattr(self, key) for key in ("unit", "norm", "bound", "exact", "floor", "note", "dt")}
         record.save_arrays(path, "MemoryCurve", meta, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what :meth:`save` wrote."""
         meta, arrays = record.load_arrays(path, "MemoryCurve")
-        fields: dict[str, Any] = {**arrays, **meta}
+        fields: dict[str, Any] = {**arrays, **meta, "dt": float(meta["dt"])}
         if "inputs" in fields:
             fields["inputs"] = tuple(fields["inputs"].tolist())
         return cls(**fields)
@@ -148,3 +155,11 @@ class MemoryCurve:
         if self._fit.kind == "exponential":
             return f"exponential, rate {self._fit.rate:.3g} per {self.unit}"
         return f"polynomial, exponent {self._fit.exponent:.3g}"
+
+
+def _thinned(n: int) -> np.ndarray:
+    """Indices of at most ``MOST_POINTS`` samples, half of them evenly, half logarithmically spaced."""
+    if n <= MOST_POINTS:
+        return np.arange(n)
+    half = MOST_POINTS // 2
+    return np.unique(np.concatenate([np.linspace(0, n - 1, half), np.geomspace(1, n, half) - 1]).astype(int))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import numpy as np
@@ -16,6 +16,7 @@ from stablessm.instruments._decay_points import CLEAR, FEWEST, NEGLIGIBLE, Point
 
 _ROUNDING = 1e-7  # what is exactly zero has fallen below this fraction of the top: single precision sees no more
 _CLOSE = 3.0  # standard deviations by which a law may miss the points and still give the rate
+_EXACT = 0.3  # a law that misses them by less than noise would is the law itself
 _FOLLOWS = 15.0  # standard deviations: a curve that obeys a law, waves and noise and all, stays within 12
 _LEVEL = 0.25  # what falls by more than this (a logarithm) in the last third has not come to rest
 _NAMES = {
@@ -200,15 +201,15 @@ def _decide(
     if best.vote != "exponential" and best.misfit > _FOLLOWS:
         reason = f"{_NAMES[best.vote]} fits best, but not well: no law follows the points"
         return DecayFit("undecided", reason, evidence, used, floor)
-    end = one_mode(seen.last_third())
+    end = one_mode(seen.last(1 / 3))
     if best.vote == "none" and (fall := end.rate / 3) > _LEVEL:
         reason = f"no law fits, and it still falls by {1 - math.exp(-fall):.0%} in the last third of the time"
         return DecayFit("undecided", reason, evidence, used, floor)
     if best.vote == "none":
         height = best.log_end + log_top
         return DecayFit("none", f"{best.reason}; {beaten}", evidence, used, floor, log_amplitude=height)
-    if best.vote == "exponential" and best.misfit > _CLOSE and end.vote == "exponential":
-        best = end  # the law that decided is off where it was not needed; the slowest mode shows at the end
+    if best.vote == end.vote == "exponential" and best.misfit > _EXACT:
+        best = _at_the_end(best, end, one_mode(seen.last(1 / 6)))
     exponential = best.vote == "exponential"
     unit = seen.unit if exponential else 1.0
     rate, exponent = (best.rate / unit, None) if exponential else (None, best.power)
@@ -226,6 +227,15 @@ def _decide(
         shift=best.shift * seen.unit - seen.origin,
         power=best.power,
     )
+
+
+def _at_the_end(best: Candidate, third: Candidate, sixth: Candidate) -> Candidate:
+    """The slowest mode shows at the end: the rate there, if the law that decided is off, or a wider interval."""
+    low, high = third.interval
+    if best.misfit <= _CLOSE and low <= best.rate <= high:
+        return replace(best, interval=(min(best.interval[0], third.rate), max(best.interval[1], third.rate)))
+    drift = 4 * abs(third.rate - sixth.rate)  # how far that mode still is from showing alone
+    return replace(third, interval=(low - drift, high + drift))
 
 
 def _stop(value: np.ndarray, floor: float) -> int:

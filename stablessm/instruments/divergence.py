@@ -248,7 +248,9 @@ class DivergenceTrace:
         module = self._model.get_submodule(name)
         for kind, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
             for qualified, tensor in tensors:
-                if is_numeric(tensor) and _spoilt(tensor.detach(), None):
+                # a buffer may hold a mask of -∞, a parameter may not
+                wrong = _spoilt if kind == "buffer" else _bad
+                if is_numeric(tensor) and wrong(tensor.detach(), None):
                     inner, _, own = qualified.rpartition(".")
                     owner = ".".join(filter(None, (name, inner)))
                     return self._divergence("parameter", owner, f"{kind} {own}", tensor, parameter=own)

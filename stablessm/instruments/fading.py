@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from stablessm._errors import ArgumentError
 from stablessm.instruments.curve import MemoryCurve
-from stablessm.instruments.memory import ROUNDING, own_unit, time_step
+from stablessm.instruments.memory import ROUNDING, finite_curve, own_unit, time_step, whole_number
 from stablessm.instruments.systems import as_system, evaluating
 
 
@@ -48,14 +49,14 @@ def fading_function(
     >>> curve.decay().kind, float(curve.value[-1])
     ('none', 1.0)
     """
-    if not isinstance(horizon, int) or horizon < 1:
-        raise ArgumentError("horizon", "a whole number of steps from 1 up", horizon)
-    if past is not None and past < 1:
-        raise ArgumentError("past", "at least 1 step", past)
+    horizon = whole_number("horizon", horizon)
+    past = horizon if past is None else whole_number("past", past)
+    if not 0 < bound < math.inf:
+        raise ArgumentError("bound", "a positive number", bound)
     system = as_system(model, d_input=d_input)
     step = time_step(model, dt)
     generator = torch.Generator().manual_seed(seed)
-    pasts = _pasts(past or horizon, system.d_input, samples, generator) * bound
+    pasts = _pasts(past, system.d_input, samples, generator) * bound
     length = pasts.shape[1]
     future = torch.randn(1, horizon, system.d_input, generator=generator, dtype=torch.float64) * bound
     whole = torch.cat([pasts, torch.zeros(len(pasts), horizon, system.d_input, dtype=torch.float64)], 1)
@@ -66,14 +67,17 @@ def fading_function(
         return x[:, start + length : stop + length]
 
     with evaluating(model), torch.no_grad():
-        y = torch.cat(list(system.outputs(drive, -length, horizon, progress=progress)), 1)[:, length:].double()
-    first, second = y.unflatten(0, (2, -1))
+        y = torch.cat(list(system.outputs(drive, -length, horizon, progress=progress)), 1)[:, length:]
+    eps = max(torch.finfo(y.dtype).eps, torch.finfo(system.dtype).eps)
+    first, second = y.double().unflatten(0, (2, -1))
     apart = torch.stack([torch.linalg.vector_norm(half[1:] - half[:1], dim=-1).amax(0) for half in (first, second)])
-    floor = ROUNDING * torch.finfo(system.dtype).eps * float(torch.linalg.vector_norm(y, dim=-1).max()) / bound
+    floor = ROUNDING * eps * float(torch.linalg.vector_norm(y.double(), dim=-1).max()) / bound
     value = (apart.amax(0) / bound).cpu().numpy()
     name = unit or own_unit(system, step)
     note = f"{len(pasts) - 1} pasts of {length} steps"
-    return MemoryCurve(np.arange(horizon) * step, value, unit=name, norm="ball", bound=bound, floor=floor, note=note)
+    return finite_curve(
+        np.arange(horizon) * step, value, None, floor, unit=name, norm="ball", bound=bound, dt=step, note=note
+    )
 
 
 def _pasts(length: int, d_input: int, samples: int, generator: torch.Generator) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -69,10 +68,15 @@ def _system(model: Any, output: Output | None, inputs: Inputs, d_input: int, dty
     positions = next((n for key in _POSITIONS if isinstance(n := getattr(model.config, key, None), int)), None)
     tables = (m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding))
     limited = positions is not None and any(positions <= size <= positions + 2 for size in tables)  # learnt positions
-    call, longest = _caller(model, output, inputs, carry=True), positions if limited else None
-    system = completed(System(model, call, d_input, 0, dtype, device, True, False, input=name, longest=longest))
+    longest = positions if limited else None
+
+    def made(carry: bool) -> System:
+        call = _caller(model, output, inputs, carry=carry)
+        return completed(System(model, call, d_input, 0, dtype, device, carry, False, input=name, longest=longest))
+
+    system = made(carry=True)
     # a state that is of no use is not asked for: some models overwrite it in place, which breaks gradients
-    return system if system.streams else replace(system, call=_caller(model, output, inputs, carry=False))
+    return system if system.streams else made(carry=False)
 
 
 def _caller(model: Any, output: Output | None, inputs: Inputs, *, carry: bool) -> Call:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -13,9 +14,15 @@ from torch import Tensor
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments import _linear, _supremum, huggingface
 from stablessm.instruments.curve import MemoryCurve
-from stablessm.instruments.systems import System, as_system, evaluating
+from stablessm.instruments.systems import System, as_system, evaluating, own_step
 
 Norm: TypeAlias = Literal["ball", "plus_one", "unit"]
+
+_WHEN = {
+    "model": "None, since the model is not one of Hugging Face's",
+    "amplitudes": "None without directions",
+    **dict.fromkeys(("dt", "unit", "directions", "warm_up"), "None with tokens, which are counted one by one"),
+}
 
 ROUNDING = 8
 """Rounding of a difference of outputs y, in units of eps · max |y|."""
@@ -86,26 +93,37 @@ def memory_function(
     >>> curve.exact, bool(np.allclose(curve.value, abs(layer.kernel(torch.arange(200) * 0.1)[:, 0, 0].detach())))
     (True, True)
     """
-    _check(horizon, norm, bound, samples, ascent)
+    horizon = whole_number("horizon", horizon)
+    _check(norm, bound, samples, ascent)
+    transformer = huggingface.is_transformer(model)
+    unused: dict[str, Any] = {} if transformer else {"tokens": tokens, "prefix": prefix}
+    if tokens is not None:
+        unused |= {"dt": dt, "unit": unit, "directions": directions, "warm_up": warm_up}
+    if directions is None:
+        unused["amplitudes"] = amplitudes
+    for name, value in unused.items():
+        if value is not None:
+            raise ArgumentError(name, _WHEN[name if transformer or name == "amplitudes" else "model"], value)
     if tokens is not None:
         return _of_tokens(model, horizon, tokens, prefix, output, progress)
     system = (
         huggingface.embedding_system(model, output, prefix)
-        if huggingface.is_transformer(model)
+        if transformer
         else as_system(model, d_input=d_input, output=output)
     )
     if warm_up is None:
         warm_up = huggingface.WARM_UP if system.input == "embedding" else 0
     step = time_step(model, dt)
-    facts: dict[str, Any] = {"norm": norm, "bound": bound, "unit": unit or own_unit(system, step)}
+    facts: dict[str, Any] = {"norm": norm, "bound": bound, "dt": step, "unit": unit or own_unit(system, step)}
     time = np.arange(horizon) * step
     with evaluating(model), torch.no_grad():
         if directions is None and linear is not False:
-            kernel = _linear.kernel(system, horizon, step, bound, warm_up, progress, assume=linear is True)
+            reach = _supremum.reach(norm, bound)
+            kernel = _linear.kernel(system, horizon, step, reach, warm_up, progress, assume=linear is True)
             if kernel is not None:
                 value, maximiser, exact = _linear.largest_gain(kernel, norm, bound)
                 floor = 4 * torch.finfo(kernel.dtype).eps * float(value.max())
-                return _curve(time, value, maximiser, floor, exact=exact, note="impulse response", **facts)
+                return finite_curve(time, value, maximiser, floor, exact=exact, note="impulse response", **facts)
         search = _supremum.Search(system, horizon, step, norm, bound, warm_up, progress)
         names = rows = None
         if directions is not None:
@@ -117,7 +135,7 @@ def memory_function(
         else:
             search.run(samples, ascent, seed)
     floor = ROUNDING * search.rounding
-    return _curve(
+    return finite_curve(
         time, search.value, search.maximiser, floor, exact=norm == "unit" and directions is None,
         note=search.note, inputs=names, by_input=rows, **facts,
     )  # fmt: skip
@@ -126,8 +144,6 @@ def memory_function(
 def _of_tokens(
     model: Any, horizon: int, tokens: Sequence[int], prefix: Sequence[int] | None, output: Any, progress: bool
 ) -> MemoryCurve:
-    if not huggingface.is_transformer(model):
-        raise ArgumentError("tokens", "None, or a Hugging Face model", type(model).__name__)
     start = huggingface.neutral_prefix(model, prefix)
     words = torch.tensor(huggingface.checked_tokens(model, "tokens", tokens))[:, None]
     system = huggingface.token_system(model, output)
@@ -145,20 +161,22 @@ def _of_tokens(
     floor = ROUNDING * eps * float(torch.linalg.vector_norm(y.double(), dim=-1).max())
     value, best = rows.max(0), rows.argmax(0)
     names = tuple(str(token) for token in tokens)
-    return _curve(
+    return finite_curve(
         np.arange(horizon) * 1.0, value, words[torch.from_numpy(best)].double().numpy(), floor, exact=True,
-        norm="unit", bound=1.0, unit="tokens", note="a repeated token", inputs=names, by_input=rows,
+        norm="unit", bound=1.0, dt=1.0, unit="tokens", note="a repeated token", inputs=names, by_input=rows,
     )  # fmt: skip
 
 
-def _curve(time: np.ndarray, value: Any, maximiser: Any, floor: float, **facts: Any) -> MemoryCurve:
-    value, maximiser = np.asarray(value, dtype=np.float64), np.asarray(maximiser, dtype=np.float64)
+def finite_curve(time: np.ndarray, value: Any, maximiser: Any, floor: float, **facts: Any) -> MemoryCurve:
+    """A curve, or an error that says where it stops being finite."""
+    value = np.asarray(value, dtype=np.float64)
+    maximiser = None if maximiser is None else np.asarray(maximiser, dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(value))
     if len(bad):
-        raise NumericalError(
-            f"the model's output is not finite {bad[0]} steps after the input",
-            "measure a shorter horizon, or let trace_divergence(model) name the mode that grows",
-        )
+        remedy = "let trace_divergence(model) name the module and the mode"
+        if bad[0]:
+            remedy = "measure a shorter horizon, or " + remedy
+        raise NumericalError(f"the model's output is not finite {bad[0]} steps after the input", remedy)
     return MemoryCurve(time, value, maximiser=maximiser, floor=floor, **facts)
 
 
@@ -177,7 +195,7 @@ def _given(directions: Tensor, amplitudes: Sequence[float] | None, system: Syste
 
 def time_step(model: Any, dt: float | None) -> float:
     """The time between samples: the model's own, which ``dt`` must not contradict, or ``dt``, or 1."""
-    own = _own_step(model)
+    own = own_step(model)
     if dt is None:
         return 1.0 if own is None else own
     if not 0 < dt < math.inf:
@@ -187,21 +205,21 @@ def time_step(model: Any, dt: float | None) -> float:
     return float(dt)
 
 
-def _own_step(model: Any) -> float | None:
-    own = getattr(model, "dt", None)
-    return own if isinstance(own, float) and getattr(model, "time", None) != "discrete" else None
-
-
 def own_unit(system: System, step: float) -> str:
     """What to call the unit of time, if the user does not."""
     if system.input == "embedding":
         return "tokens"
-    return "steps" if step == 1 and _own_step(system.model) is None else "time"
+    return "steps" if step == 1 and own_step(system.model) is None else "time"
 
 
-def _check(horizon: int, norm: str, bound: float, samples: int, ascent: int) -> None:
-    if not isinstance(horizon, int) or horizon < 1:
-        raise ArgumentError("horizon", "a whole number of steps from 1 up", horizon)
+def whole_number(name: str, value: Any) -> int:
+    """A count of at least 1, of any integer type."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise ArgumentError(name, "a whole number of steps from 1 up", value)
+    return int(value)
+
+
+def _check(norm: str, bound: float, samples: int, ascent: int) -> None:
     if norm not in get_args(Norm):
         raise ArgumentError("norm", f"one of {', '.join(get_args(Norm))}", repr(norm))
     if not 0 < bound < math.inf:

@@ -19,14 +19,13 @@ from stablessm.instruments._function_norms import (
     KernelDistance,
     Norm,
     checked_inputs,
-    counts_steps,
     kernel_distance,
     output_distance,
 )
 from stablessm.instruments._perturbation_bounds import RealModes
 from stablessm.instruments._perturbation_search import Stack, largest_distances
 from stablessm.instruments._weight_balls import WeightBall, WeightNorm, select
-from stablessm.instruments.systems import evaluating
+from stablessm.instruments.systems import evaluating, own_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,6 +92,11 @@ class PerturbationCurve:
         ]
         titles = {"xaxis_title": f"β ({self.weight_norm})", "yaxis_title": f"E(β) ({self.norm})"}
         return go.Figure(lines).update_layout(**titles, xaxis_type="log", yaxis_type="log")
+
+    def __str__(self) -> str:
+        upper = [""] * len(self.radius) if self.upper is None else [f", at most {e:.3g}" for e in self.upper]
+        lines = (f"  β = {r:.3g}: {e:.3g}{u}" for r, e, u in zip(self.radius, self.lower, upper, strict=True))
+        return "\n".join([f"perturbation error ({self.norm}, {self.weight_norm}, {self.search} search):", *lines])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """One ``.npz`` file."""
@@ -213,10 +217,7 @@ def _checked_radii(radii: Sequence[float] | np.ndarray | Tensor) -> np.ndarray:
 
 def _time_step(model: nn.Module, target: Any) -> float:
     """The physical time step of whoever has one: the target first, since a discrete model does not know it."""
-    for owner in (target, model):
-        if isinstance(dt := getattr(owner, "dt", None), float | int) and not counts_steps(owner):
-            return float(dt)
-    return 1.0
+    return next((dt for owner in (target, model) if (dt := own_step(owner)) is not None), 1.0)
 
 
 def _distance(

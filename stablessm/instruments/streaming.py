@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
 from stablessm.instruments._nested import tensors_in
-from stablessm.instruments.systems import evaluating
+from stablessm.instruments.systems import evaluating, input_size
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Relative to the largest output; 5e-2 in shorter dtypes."""
@@ -148,10 +148,7 @@ def _label(way: Sequence[int]) -> str:
 
 
 def _noise(model: Any, d_input: int | None, length: int, batch: int, seed: int) -> Tensor:
-    if d_input is None:
-        d_input = next((getattr(model, name) for name in ("d_input", "input_size") if hasattr(model, name)), None)
-    if d_input is None:
-        raise ArgumentError("d_input", f"a number, since {_name(model)} has no d_input or input_size", None)
+    d_input = input_size(model, d_input)
     x = torch.randn(batch, length, d_input, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     parameters = model.parameters() if isinstance(model, nn.Module) else ()
     like = next((p for p in parameters if p.is_floating_point()), torch.empty(0))

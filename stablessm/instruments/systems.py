@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
@@ -47,14 +48,15 @@ class System:
         self, drive: Drive, start: int, stop: int, *, state: Any = None, progress: bool = False
     ) -> Iterator[Tensor]:
         """Outputs (B, ·, d_output) from step ``start`` up to ``stop``, in pieces; from ``state`` if it streams."""
-        if self.longest is not None and stop - start > self.longest:
-            raise ArgumentError("horizon", f"at most {self.longest + start} steps (the model's positions)", stop)
+        beyond = 0 if self.causal or self.pooled else stop - start  # one that looks ahead must not see the end
+        if self.longest is not None and stop - start + beyond > self.longest:
+            most = (self.longest if not beyond else self.longest // 2) + start
+            raise ArgumentError("horizon", f"at most {most} steps (the model's positions)", stop)
         if self.pooled:
             yield from self._of_beginnings(drive, start, stop, progress)
         elif self.streams:
             yield from self._of_chunks(drive, start, stop, state, progress)
-        else:  # a model that looks ahead must not see the end of the sequence
-            beyond = 0 if self.causal else stop - start
+        else:
             yield self.call(drive(start, stop + beyond), None)[0][:, : stop - start]
 
     def _of_chunks(self, drive: Drive, start: int, stop: int, state: Any, progress: bool) -> Iterator[Tensor]:
@@ -87,9 +89,11 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
         return huggingface.embedding_system(model, output)
     if output is not None:
         raise ArgumentError("output", "None (only a Hugging Face model has several)", output)
-    d_input = _input_size(model, d_input)
+    d_input = input_size(model, d_input)
     call, streams = _caller(model)
     weight = next((tensor for tensor in _tensors(model) if tensor.is_floating_point()), None)
+    if weight is not None and weight.is_meta:
+        raise ArgumentError("model", "weights that are there, not on the meta device", type(model).__name__)
     if weight is not None:
         return completed(System(model, call, d_input, 0, weight.dtype, weight.device, streams, False))
     precise = System(model, call, d_input, 0, torch.float64, torch.device("cpu"), streams, False)
@@ -110,6 +114,9 @@ def completed(system: System) -> System:
         pooled = len(short) == 2 and short == long and short[0] == 2
         if not pooled and (short[:2], long[:2], len(short)) != ((2, 5), (2, 7), 3):
             raise ArgumentError("model", "output (batch, time, d_output) or (batch, d_output)", f"shape {short}")
+        if not _rows_are_apart(system):
+            expected = "sequences in a batch that do not mix: (batch, time, channel), as with batch_first=True"
+            raise ArgumentError("model", expected, type(system.model).__name__)
         system = replace(system, pooled=pooled, d_output=short[-1], streams=not pooled and _goes_on(system))
         return system if pooled or system.streams else replace(system, causal=_is_causal(system))
 
@@ -127,8 +134,9 @@ def _try(system: System, x: Tensor) -> Tensor:
         what = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
         expected = f"a callable that takes (batch, time, {system.d_input})"
         raise ArgumentError("model", expected, f"{type(system.model).__name__}, which raised {what}") from error
-    if not isinstance(y, Tensor) or not (y.is_floating_point() or y.is_complex()):
-        raise ArgumentError("model", "a floating point tensor as output", f"{getattr(y, 'dtype', type(y).__name__)}")
+    if not isinstance(y, Tensor) or not y.is_floating_point():
+        expected = "a real floating point tensor as output (torch.view_as_real makes one of a complex one)"
+        raise ArgumentError("model", expected, f"{getattr(y, 'dtype', type(y).__name__)}")
     return y
 
 
@@ -137,6 +145,13 @@ def _is_causal(system: System) -> bool:
     x[1, :6] = x[0, :6]
     y = _try(system, x)
     return _alike(y[0, :6], y[1, :6], y)
+
+
+def _rows_are_apart(system: System) -> bool:
+    """A module that takes time first would read the batch as time."""
+    x = _probe(system, 6)
+    both, one = _try(system, x), _try(system, x[:1])
+    return both.shape[1:] == one.shape[1:] and _alike(both[:1], one, both)
 
 
 def _goes_on(system: System) -> bool:
@@ -162,10 +177,12 @@ def _probe(system: System, steps: int) -> Tensor:
 
 
 def _alike(a: Tensor, b: Tensor, scale: Tensor) -> bool:
-    return bool((a - b).abs().max() <= 100 * torch.finfo(scale.dtype).eps * (1e-30 + scale.abs().max()))
+    tolerance = 100 * torch.finfo(scale.dtype).eps * (1e-30 + float(scale.nan_to_num().abs().max()))
+    return torch.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True)
 
 
-def _input_size(model: Any, d_input: int | None) -> int:
+def input_size(model: Any, d_input: int | None) -> int:
+    """The number of input channels: what the model says, which ``d_input`` must not contradict, or ``d_input``."""
     own = getattr(model, "d_input", getattr(model, "input_size", None))
     if d_input is None:
         if not isinstance(own, int):
@@ -195,6 +212,14 @@ def _torch_recurrence(model: nn.RNNBase) -> Call:
         return (y if model.batch_first else y.transpose(0, 1)), state
 
     return call
+
+
+def own_step(model: Any) -> float | None:
+    """The time between samples that a model has: its own ``dt``, or the one that all its continuous parts share."""
+    parts = [model] if hasattr(model, "dt") or not isinstance(model, nn.Module) else model.modules()
+    found = (getattr(part, "dt", None) for part in parts if getattr(part, "time", None) != "discrete")
+    steps = {float(step) for step in found if isinstance(step, Real)}
+    return steps.pop() if len(steps) == 1 else None
 
 
 def takes_time_steps(model: Any) -> bool:

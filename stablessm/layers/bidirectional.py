@@ -43,6 +43,8 @@ class Bidirectional(nn.Module):
         if merge == "sum" and back.d_output != ahead.d_output:
             raise ArgumentError("back", f"d_output {ahead.d_output} to be summed with ahead", back.d_output)
         self.ahead, self.back, self.merge = ahead, back, merge
+        self.d_input = ahead.d_input
+        self.d_output = ahead.d_output + back.d_output if merge == "concat" else ahead.d_output
 
     def forward(
         self,

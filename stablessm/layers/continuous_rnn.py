@@ -67,7 +67,7 @@ class ContinuousRNN(SequenceLayer):
                 raise ArgumentError(name, " or ".join(repr(option) for option in get_args(allowed)), repr(value))
         if not 0 < dt < math.inf:
             raise ArgumentError("dt", "a positive number", dt)
-        self.activation, self.recurrence, self.dt, self.solver = activation, recurrence, dt, solver
+        self.activation, self.recurrence, self.dt, self.solver = activation, recurrence, float(dt), solver
         self._sigma = activations.get(activation)
         self.map: matrix.MatrixMap | Reparameterization
         if recurrence == "dense":

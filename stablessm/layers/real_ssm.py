@@ -62,7 +62,8 @@ class RealSSM(DiagonalLayer):
         for name, value in (("dt", dt), ("discretisation", discretisation)):
             if time == "discrete" and value is not None:
                 raise ArgumentError(name, "None in discrete time", repr(value))
-        self.dt, self.discretisation, self.activation = 1.0 if dt is None else dt, discretisation or "zoh", activation
+        self.dt, self.discretisation = 1.0 if dt is None else float(dt), discretisation or "zoh"
+        self.activation = activation
         if not 0 < self.dt < math.inf:
             raise ArgumentError("dt", "a positive number", dt)
         self._method, self._activate = discretise.get(self.discretisation), activations.get(activation).value

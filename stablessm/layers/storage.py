@@ -42,6 +42,10 @@ def save(layer: SequenceLayer | Bidirectional, folder: str | os.PathLike[str]) -
         raise ArgumentError("layer", f"one of {', '.join(CLASSES)}", type(layer).__name__)
     folder = Path(folder)
     content = {"format": FORMAT, "dtype": str(next(layer.parameters()).dtype).removeprefix("torch."), **_config(layer)}
+    try:
+        _build(json.loads(json.dumps(record.plain(content))))
+    except ArgumentError as error:
+        raise ArgumentError("layer", "a map that reparam.get knows (reparam.register)", str(error)) from error
     with record.atomic(folder / "model.safetensors") as temporary:
         save_file({name: tensor.contiguous() for name, tensor in layer.state_dict().items()}, temporary)
     record.write_json(folder / "config.json", content)
@@ -74,15 +78,16 @@ def _config(layer: nn.Module) -> dict[str, Any]:
     if isinstance(layer, Bidirectional):
         options: dict[str, Any] = {"ahead": _config(layer.ahead), "back": _config(layer.back), "merge": layer.merge}
         return {"class": "Bidirectional", "options": options}
-    options = {
-        name: _option(layer, name) for name in inspect.signature(type(layer)).parameters if name != "eigenvalues"
-    }
+    options = {name: _option(layer, name) for name in inspect.signature(type(layer)).parameters}
     if options.get("time") == "discrete":
         options = {name: value for name, value in options.items() if name not in ("dt", "discretisation")}
     return {"class": type(layer).__name__, "options": options}
 
 
 def _option(layer: Any, name: str) -> Any:
+    if name == "eigenvalues":  # where it started from, if that was given
+        start = layer._start
+        return None if start is None else torch.view_as_real(start.to(torch.complex128)).tolist()
     if name == "map":
         return {"name": layer.map.name, **vars(layer.map)}
     if name in ("d_state", "d_model"):
@@ -96,6 +101,10 @@ def _build(content: dict[str, Any]) -> Any:
     cls, options = CLASSES[content["class"]], dict(content["options"])
     if cls is Bidirectional:
         return Bidirectional(_build(options["ahead"]), _build(options["back"]), merge=options["merge"])
+    start = options.pop("eigenvalues")
+    if start is not None:
+        pairs = torch.tensor(start, dtype=torch.float64)
+        options["eigenvalues"] = torch.view_as_complex(pairs) if bool(pairs[..., 1].any()) else pairs[..., 0]
     choice = dict(options.pop("map"))
     name = choice.pop("name")
     dense = options.get("recurrence") == "dense"

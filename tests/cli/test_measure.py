@@ -95,6 +95,28 @@ def test_sources_that_are_not_there(tmp_path, monkeypatch):
     assert "Examples:" in measure("--help")
 
 
+def test_damaged_folders_and_factories_get_a_reason(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ssm.save(ssm.LRU(1, 2, 1), "layer")
+    assert "--words: expected a tokenizer" in measure("layer", "--words", "good", code=2)
+    Path("layer/model.safetensors").write_bytes(b"damaged")
+    assert "MODEL: expected a whole folder" in measure("layer", code=2)
+    hf_models.model("llama").save_pretrained("llama")
+    Path("llama/model.safetensors").write_bytes(b"damaged")
+    assert "MODEL: expected" in measure("llama", code=2)
+    Path("factories.py").write_text(
+        "import torch\n"
+        "def raises():\n    raise OSError('no such weights')\n"
+        "model = torch.nn.GRU(1, 2)\n"
+        "def meta():\n    return torch.nn.GRU(1, 2, device='meta')\n"
+    )
+    assert "no such weights" in measure("factories:raises", code=2)
+    assert "meta device" in measure("factories:meta", code=2)
+    assert "GRU" in measure("factories:model", "--horizon", "20")
+    Path("taken").write_text("")
+    assert "--out: expected a folder" in measure("factories:model", "--out", "taken", code=2)
+
+
 def test_remote_code_is_off(tmp_path):
     folder = tmp_path / "remote"
     folder.mkdir()

@@ -143,6 +143,19 @@ def test_modes_of_both_signs_cross_zero(horizon, allowed, most):
     assert kinds.count("exponential") >= most * len(kinds)
 
 
+@pytest.mark.parametrize("modes", [2, 3, 8])
+def test_interval_covers_the_slowest_of_several_modes(modes):
+    """Rates 0.005 to 0.5 with weights of both signs, no noise, over ten of the longest times."""
+    rng, time, covered = np.random.default_rng(modes), np.arange(2000.0), 0
+    for _ in range(100):
+        rates = np.sort(0.005 * 100 ** rng.random(modes))
+        rates[0] = 0.005
+        value = np.abs(np.exp(-np.outer(time, rates)) @ rng.standard_normal(modes))
+        fit = fit_decay(time, value, floor=1e-15 * value.max())
+        covered += fit.kind != "exponential" or fit.interval[0] <= 0.005 <= fit.interval[1]
+    assert covered >= 85
+
+
 def test_powers():
     for time, value, exponent in [
         (np.arange(100.0), (1 + np.arange(100.0)) ** -1.1, 1.1),  # paper 000, figure 1

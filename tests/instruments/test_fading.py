@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import stablessm as ssm
-from stablessm import ArgumentError
+from stablessm import ArgumentError, NumericalError
 
 
 def test_peak_hold_has_decaying_memory_that_does_not_fade():
@@ -53,3 +53,7 @@ def test_bad_arguments():
         ssm.fading_function(lambda x: x, 0, d_input=1)
     with pytest.raises(ArgumentError, match="past"):
         ssm.fading_function(lambda x: x, 10, d_input=1, past=0)
+    with pytest.raises(ArgumentError, match="bound"):
+        ssm.fading_function(lambda x: x, 10, d_input=1, bound=-1.0)
+    with pytest.raises(NumericalError, match="not finite"):
+        ssm.fading_function(lambda x: x * torch.nan, 10, d_input=1)

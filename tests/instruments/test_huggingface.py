@@ -83,6 +83,31 @@ def test_outputs_may_be_logits_hidden_states_or_a_score():
         ssm.memory_function(model, 20, tokens=[5], output="attention")
 
 
+@pytest.mark.parametrize("name", hf_models.CONFIGS)
+def test_a_scalar_score_of_every_architecture(name):
+    model = hf_models.model(name)
+    curve = ssm.memory_function(model, 12, tokens=[3], output=lambda out: out.logits[..., 5])
+    assert curve.value.shape == (12,)
+    assert ssm.memory_function(model, 8, output=lambda out: out.logits[..., 5], samples=2, ascent=1).value[0] > 0
+
+
+def test_a_real_vocabulary_in_embedding_space():
+    config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, n_positions=64)
+    curve = ssm.memory_function(transformers.GPT2LMHeadModel(config).eval(), 12, samples=2, ascent=1)
+    assert curve.value[0] > 0
+
+
+def test_an_encoder_needs_positions_on_both_sides():
+    config = transformers.BertConfig(
+        vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    model = transformers.BertModel(config).eval()
+    assert ssm.memory_function(model, 16, samples=2, ascent=0).value[0] > 0
+    with pytest.raises(ArgumentError, match="horizon: expected at most 16 steps"):
+        ssm.memory_function(model, 20, samples=2, ascent=0)
+
+
 def test_a_classifier_is_run_on_beginnings():
     config = transformers.BertConfig(
         vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, num_labels=2
@@ -102,6 +127,8 @@ def test_positions_and_tokens_that_are_not_there():
         ssm.memory_function(model, 10, tokens=[5], prefix=[64])
     with pytest.raises(ArgumentError, match="tokens: expected"):
         ssm.memory_function(model, 10, tokens=[])
+    with pytest.raises(ArgumentError, match="dt: expected None with tokens"):
+        ssm.memory_function(model, 10, tokens=[5], dt=0.5)
 
 
 @pytest.mark.skipif("STABLESSM_DATA" not in os.environ, reason="needs the data folder")

@@ -221,6 +221,74 @@ def test_a_linear_model_whose_answer_depends_on_the_date_is_not_time_invariant()
     np.testing.assert_allclose(curve.value[1:], 1)
 
 
+@pytest.mark.parametrize("ascent", [0, 2])
+def test_a_model_too_large_to_remember_is_searched_in_pieces(monkeypatch, ascent):
+    model = nn.GRU(6, 7).double()
+    whole = ssm.memory_function(model, 30, samples=8, ascent=ascent)
+    monkeypatch.setattr("stablessm.instruments._supremum.CHUNK_ELEMENTS", 100)
+    pieces = ssm.memory_function(model, 30, samples=8, ascent=ascent)
+    assert pieces.note == whole.note
+    assert (pieces.value > 0.1 * whole.value).all()
+
+
+def test_linear_near_zero_is_not_linear_everywhere():
+    def limited(x: Tensor) -> Tensor:
+        return x.clamp(-10, 10)
+
+    assert ssm.memory_function(limited, 10, d_input=1).exact
+    curve = ssm.memory_function(limited, 10, d_input=1, norm="plus_one")
+    assert not curve.exact
+    assert curve.value[0] == pytest.approx(10 / 11, rel=0.02)
+    assert curve.value[0] <= 10 / 11 + 1e-12
+
+
+def test_one_input_that_breaks_a_model_is_enough():
+    def breaks(x: Tensor) -> Tensor:
+        return torch.where(x[:, :1, :1] < -0.8, torch.nan, x.tanh())
+
+    with pytest.raises(NumericalError, match="not finite 0 steps after the input"):
+        ssm.memory_function(breaks, 5, d_input=3)
+
+
+@pytest.mark.parametrize("dt", [2, np.float32(0.5), np.int64(3)])
+def test_any_number_is_a_time_step(dt):
+    layer = ssm.RealSSM(1, 2, 1, map="exp", dt=dt, eigenvalues=torch.tensor([-0.1, -0.3])).double()
+    curve = ssm.memory_function(layer, 200)
+    assert curve.dt == float(dt)
+    assert curve.decay().rate == pytest.approx(0.1, rel=0.02)
+
+
+def test_a_wrapper_has_the_time_step_of_what_is_inside():
+    class Wrapper(nn.Module):
+        def __init__(self, *layers: nn.Module) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(layers)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = layer(x)[0]
+            return x
+
+    half, tenth = ssm.RealSSM(1, 2, 1, dt=0.5), ssm.RealSSM(1, 2, 1, dt=0.1)
+    assert ssm.memory_function(Wrapper(half, half), 10, d_input=1).dt == 0.5
+    assert ssm.memory_function(Wrapper(half, tenth), 10, d_input=1).dt == 1.0
+    both_ways = ssm.Bidirectional(ssm.RealSSM(1, 2, 1, dt=0.5), ssm.RealSSM(1, 2, 1, dt=0.5))
+    assert ssm.memory_function(both_ways, 10).dt == 0.5
+
+
+def test_a_module_that_takes_time_first_is_refused():
+    with pytest.raises(ArgumentError, match="batch_first=True"):
+        ssm.memory_function(nn.TransformerEncoderLayer(8, 2, 16), 10, d_input=8)
+    kept = ssm.memory_function(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 10, d_input=8, samples=4)
+    assert kept.value.max() > 0
+
+
+def test_a_horizon_of_one_step():
+    curve = ssm.memory_function(ssm.RealSSM(1, 2, 1, dt=0.1), np.int64(1))
+    assert (len(curve.value), curve.dt) == (1, 0.1)
+    assert curve.decay().kind == "undecided"
+
+
 def test_warm_up_lets_a_nonlinear_model_settle():
     model = nn.GRU(1, 6).double()
     settled = ssm.memory_function(model, 30, warm_up=200)
@@ -297,7 +365,10 @@ def test_a_model_that_grows_out_of_bounds_says_so():
         ({"directions": torch.ones(3)}, r"directions: expected shape \(n, 2\)"),
         ({"directions": torch.zeros(1, 2)}, "directions: expected no zero vector"),
         ({"directions": torch.eye(2), "amplitudes": [2.0]}, "amplitudes"),
-        ({"tokens": [1]}, "tokens"),
+        ({"tokens": [1]}, "tokens: expected None, since the model is not one of Hugging Face's"),
+        ({"prefix": [1]}, "prefix"),
+        ({"amplitudes": [1.0]}, "amplitudes: expected None without directions"),
+        ({"horizon": True}, "horizon"),
         ({"output": "logits"}, "output"),
         ({"dt": 0.0}, "dt"),
         ({"samples": 0}, "samples"),
@@ -314,7 +385,8 @@ def test_bad_arguments(options, message):
         (3, 1, "a callable or module, got int"),
         (nn.Linear(4, 2), 3, "Linear, which raised RuntimeError"),
         (nn.Linear(4, 2), None, "d_input: expected the number of input channels"),
-        (lambda x: x.long(), 1, "a floating point tensor"),
+        (lambda x: x.long(), 1, "a real floating point tensor"),
+        (lambda x: x * 1j, 1, "view_as_real"),
         (lambda x: x.sum(), 1, "output \\(batch, time, d_output\\)"),
         (lambda x: x[:, :3], 1, "output \\(batch, time, d_output\\)"),
     ],

@@ -32,6 +32,33 @@ def test_a_layer_comes_back_as_it_was(tmp_path, name, dtype):
     assert {p.name for p in (tmp_path / "layer").iterdir()} == {"config.json", "model.safetensors"}
 
 
+def test_the_start_is_kept(tmp_path):
+    for layer in (
+        ssm.RealSSM(1, 2, 1, eigenvalues=torch.tensor([-0.5, -0.1])),
+        ssm.LRU(1, 2, 1, eigenvalues=torch.tensor([0.5 + 0.1j, 0.2 - 0.7j])),
+    ):
+        ssm.save(layer, tmp_path)
+        again = ssm.load(tmp_path)
+        assert ssm.report_modes(again).intact()
+        again.reset_parameters()
+        torch.testing.assert_close(again.eigenvalues(), layer.eigenvalues())
+
+
+def test_a_map_nobody_knows_is_refused_before_anything_is_written(tmp_path):
+    class Mine(ssm.reparam.Reparameterization):
+        name, time = "mine", "continuous"
+
+        def __call__(self, w):
+            return -w.cosh()
+
+        def inverse(self, eigenvalues):
+            return (-eigenvalues).acosh()
+
+    with pytest.raises(ArgumentError, match=r"layer: expected a map that reparam\.get knows"):
+        ssm.save(ssm.RealSSM(1, 2, 1, map=Mine(), eigenvalues=-torch.tensor([2.0, 3.0])), tmp_path / "layer")
+    assert not (tmp_path / "layer").exists()
+
+
 def test_every_exported_layer_can_be_saved():
     from stablessm.layers.storage import CLASSES
 
