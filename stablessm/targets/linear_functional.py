@@ -2,63 +2,58 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
-from stablessm._errors import ArgumentError
-from stablessm._typing import Sequence
 from stablessm.scan import causal_convolution
+from stablessm.targets import kernels
+from stablessm.targets.base import Target, positive
+from stablessm.targets.kernels import Kernel, Rho
 
 
 @final
-class LinearFunctional:
+@dataclass(frozen=True, init=False)
+class LinearFunctional(Target):
     """H_t(x) = ∫_0^∞ ρ(s) x(t-s) ds (paper 000 eq. 3), sampled: y[k] = dt Σ_{j ≤ k} ρ(j dt) x[k-j].
 
     Args:
-        kernel: ρ: ``polynomial``, (1 + t)^(-exponent) (paper 004 section 4.1); ``exponential``, e^(-rate t); or a
-            function from times, a float64 tensor, to values of the same shape.
-        exponent: of the polynomial kernel.
-        rate: of the exponential kernel, per unit of time.
+        kernel: ρ: ``exponential``, ``polynomial``, ``polynomial_released``, ``shift``, ``two_part``, ``airy``,
+            ``sine``; or a function from times, a float64 tensor, to values of the same shape.
         dt: the time between samples, in your unit.
+        options: of the kernel, such as ``exponent=1.1`` and ``rate=1.0`` of the polynomial one; see
+            :mod:`stablessm.targets.kernels`.
 
-    Its memory function is |ρ(t)|, in every normalisation up to a constant.
+    Its memory function is |ρ(t)| for every bound (paper 000 eq. 5).
 
     >>> target = LinearFunctional("polynomial", exponent=1.1, dt=0.1)
     >>> target(torch.ones(8, 500, 1)).shape, round(target.kernel(torch.tensor([9.0])).item(), 6)
     (torch.Size([8, 500, 1]), 0.079433)
     """
 
+    rho: Rho
+    dt: float
+
     d_input = d_output = 1
 
-    def __init__(
-        self, kernel: str | Callable[[Tensor], Tensor], *, exponent: float = 1.1, rate: float = 0.1, dt: float = 1.0
-    ) -> None:
-        for name, value in (("exponent", exponent), ("rate", rate), ("dt", dt)):
-            if not 0 < value < math.inf:
-                raise ArgumentError(name, "a positive number", value)
-        named: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
-            "polynomial": (f"polynomial, exponent={exponent:g}", lambda t: (1 + t) ** -exponent),
-            "exponential": (f"exponential, rate={rate:g}", lambda t: (-rate * t).exp()),
-        }
-        if isinstance(kernel, str) and kernel not in named:
-            raise ArgumentError("kernel", f"a function or one of {', '.join(named)}", repr(kernel))
-        self._name, self._rho = named[kernel] if isinstance(kernel, str) else (repr(kernel), kernel)
-        self.dt = dt
+    def __init__(self, kernel: str | Rho, *, dt: float = 1.0, **options: float) -> None:
+        object.__setattr__(self, "dt", positive("dt", dt))
+        object.__setattr__(self, "rho", kernels.get(kernel, self.dt, options))
+
+    @property
+    def l1_norm(self) -> float | None:
+        """∫ |ρ|, the norm of the functional (paper 000 appendix A.1); None for a function of yours."""
+        return self.rho.l1_norm if isinstance(self.rho, Kernel) else None
 
     def kernel(self, times: Tensor) -> Tensor:
         """ρ(t): (len(times), 1, 1), in float64."""
-        return self._rho(times.double())[:, None, None]
+        return kernels.sample(self.rho, times)[:, None, None]
 
-    def __call__(self, x: Sequence) -> Sequence:
-        """The output (B, T, 1), in the dtype of the input."""
-        if x.dim() != 3 or x.shape[-1] != 1:
-            raise ArgumentError("x", "shape (batch, time, 1)", f"shape {tuple(x.shape)}")
+    def _respond(self, x: Tensor) -> Tensor:
         times = self.dt * torch.arange(x.shape[1], dtype=torch.float64, device=x.device)
         return causal_convolution(x, self.dt * self.kernel(times)[:, 0].to(x.dtype))
 
-    def __repr__(self) -> str:
-        return f"LinearFunctional({self._name}, dt={self.dt:g})"
+    def _memory(self, times: Tensor, bound: float) -> Tensor:
+        return self.kernel(times)[:, 0, 0].abs()

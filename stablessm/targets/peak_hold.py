@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
-from stablessm._typing import Sequence
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.targets.base import Target, positive
 
 
 @final
 @dataclass(frozen=True)
-class PeakHold:
+class PeakHold(Target):
     """H_t(x) = max(0, max_{s ≤ t} x(s)), channel by channel (paper 000, remark A.5).
 
-    Zero is the value before anything came. A constant input moves it once, so its memory function is 0 for t > 0:
-    decaying memory. An early peak is never forgotten: no fading memory.
+    Zero is the value before anything came. A constant input moves it once, so its memory function is 0 for t > 0, and
+    1/dt over the first step, where the output jumps: decaying memory. An early peak is never forgotten: no fading
+    memory. Nor is it regular: a pulse counts however short it is.
 
-    >>> import torch
     >>> PeakHold()(torch.tensor([[[-1.0], [2.0], [1.0], [3.0]]])).flatten().tolist()
     [0.0, 2.0, 2.0, 3.0]
     """
 
     dt: float = 1.0
     """The time between samples, in your unit: it changes nothing but what others call a step."""
+    d_input: int = 1
+    """How many channels."""
+    d_output: int = field(init=False, repr=False)
 
-    def __call__(self, x: Sequence) -> Sequence:
-        """The output (B, T, D)."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dt", positive("dt", self.dt))
+        if self.d_input < 1:
+            raise ArgumentError("d_input", "at least 1", self.d_input)
+        object.__setattr__(self, "d_output", self.d_input)
+
+    def _respond(self, x: Tensor) -> Tensor:
         return x.cummax(1).values.clamp(min=0)
+
+    def _memory(self, times: Tensor, bound: float) -> Tensor:
+        return torch.where(times < self.dt / 2, 1 / self.dt, 0.0).to(torch.float64)

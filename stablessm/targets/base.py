@@ -1,0 +1,71 @@
+"""What every target does alike: shapes checked, memory in closed form where there is one."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from numbers import Real
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm._typing import Sequence
+
+
+class Target(ABC):
+    """A functional sequence y(t) = H_t(x), sampled every ``dt``: (B, T, d_input) to (B, T, d_output).
+
+    A subclass writes ``_respond`` and, if its memory function is known, ``_memory``; it joins ``TARGETS`` and so the
+    contract test. Targets cannot be changed once built, and hold nothing that trains.
+    """
+
+    d_input: int
+    d_output: int
+    dt: float
+    """The time between samples, in your unit."""
+
+    has_memory: ClassVar[bool] = True
+    """Whether ``memory`` knows the answer."""
+
+    def __call__(self, x: Sequence) -> Sequence:
+        """The output (B, T, d_output), in the dtype and on the device of the input (B, T, d_input)."""
+        if x.dim() != 3 or x.shape[-1] != self.d_input:
+            raise ArgumentError("x", f"shape (batch, time, {self.d_input})", f"shape {tuple(x.shape)}")
+        if not x.is_floating_point():
+            raise ArgumentError("x", "a real floating point dtype", x.dtype)
+        return self._respond(x)
+
+    def memory(self, times: Tensor | np.ndarray, bound: float = 1.0) -> Tensor:
+        """M(t) = sup over |x|₂ ≤ bound of |d/dt H_t(u^x)| / bound (paper 000 eq. 6), exactly: (len(times),), float64.
+
+        The derivative is that of the sampled output, (y[k] - y[k-1]) / dt, as :func:`stablessm.memory_function`
+        measures it. A target without ``has_memory`` raises an ArgumentError.
+        """
+        if not self.has_memory:
+            known = "a target whose memory is known (has_memory); memory_function measures any"
+            raise ArgumentError("memory", known, type(self).__name__)
+        times = torch.as_tensor(times, dtype=torch.float64, device="cpu")
+        if times.dim() != 1 or not bool((times >= 0).all()):
+            raise ArgumentError("times", "one dimension and no negative time", f"shape {tuple(times.shape)}")
+        return self._memory(times, positive("bound", bound))
+
+    @abstractmethod
+    def _respond(self, x: Tensor) -> Tensor:
+        """The output of an input whose shape is right."""
+
+    def _memory(self, times: Tensor, bound: float) -> Tensor:
+        raise NotImplementedError
+
+
+def positive(name: str, value: float) -> float:
+    """The value as a float, or an ArgumentError.
+
+    >>> positive("dt", 1)
+    1.0
+    """
+    if not isinstance(value, Real) or not 0 < value < math.inf:
+        raise ArgumentError(name, "a positive number", repr(value))
+    return float(value)

@@ -1,0 +1,235 @@
+"""Kernels ρ with a closed form, by name."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.targets.base import positive
+
+Rho: TypeAlias = Callable[[Tensor], Tensor]
+"""From times, a float64 tensor, to values of the same shape."""
+
+
+@dataclass(frozen=True)
+class Kernel(ABC):
+    """ρ(t) for t ≥ 0 with named options, all of them positive numbers."""
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            object.__setattr__(self, option.name, positive(option.name, getattr(self, option.name)))
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """ρ(t), in the shape of t."""
+        return self._value(t)
+
+    @abstractmethod
+    def _value(self, t: Tensor) -> Tensor:
+        """ρ(t)."""
+
+    @property
+    @abstractmethod
+    def l1_norm(self) -> float:
+        """∫_0^∞ |ρ(t)| dt: the largest output for inputs up to 1 (paper 000 appendix A.1); may be infinite."""
+
+
+@final
+@dataclass(frozen=True)
+class Exponential(Kernel):
+    """ρ(t) = e^(-rate t). Paper 000 eq. 109, 0.9^t, has rate = -log 0.9; the released code has rate 1.
+
+    >>> Exponential(rate=0.5).l1_norm
+    2.0
+    """
+
+    rate: float = 0.1
+
+    def _value(self, t: Tensor) -> Tensor:
+        return torch.exp(-self.rate * t)
+
+    @property
+    def l1_norm(self) -> float:
+        """1 / rate."""
+        return 1 / self.rate
+
+
+@final
+@dataclass(frozen=True)
+class Polynomial(Kernel):
+    """ρ(t) = (1 + rate t)^(-exponent): paper 004 section 4.1 at rate 1.
+
+    >>> Polynomial(exponent=1.5)(torch.tensor([0.0, 3.0])).tolist()
+    [1.0, 0.125]
+    """
+
+    exponent: float = 1.1
+    rate: float = 1.0
+
+    def _value(self, t: Tensor) -> Tensor:
+        return (1 + self.rate * t) ** -self.exponent
+
+    @property
+    def l1_norm(self) -> float:
+        """1 / (rate (exponent - 1)), infinite up to exponent 1."""
+        return 1 / (self.rate * (self.exponent - 1)) if self.exponent > 1 else math.inf
+
+
+@final
+@dataclass(frozen=True)
+class Shift(Kernel):
+    """A delay, smoothed by a hat: ρ(t) = max(0, 1 - |t - delay| / width) / width.
+
+    At width = dt the sampled output is x(t - delay) itself, interpolated linearly if the delay falls between samples.
+    The released code has 1 for 9 < t < 11, which at dt = 1 is the same as delay 10, width 1.
+
+    >>> Shift(delay=3.0, width=1.0)(torch.arange(5.0)).tolist()
+    [0.0, 0.0, 0.0, 1.0, 0.0]
+    """
+
+    delay: float = 10.0
+    width: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width > self.delay:
+            raise ArgumentError("width", f"at most the delay, {self.delay:g}, so that no weight lies ahead", self.width)
+
+    def _value(self, t: Tensor) -> Tensor:
+        return (1 - (t - self.delay).abs() / self.width).clamp(min=0) / self.width
+
+    @property
+    def l1_norm(self) -> float:
+        """1."""
+        return 1.0
+
+
+@final
+@dataclass(frozen=True)
+class TwoPart(Kernel):
+    """Now, and again later: ρ(t) = e^(-rate t) + e^(-((t - delay) / width)²); the defaults are the released code's.
+
+    >>> TwoPart()(torch.tensor([0.0, 4.5, 9.0]).double()).round(decimals=3).tolist()
+    [1.0, 0.011, 1.0]
+    """
+
+    rate: float = 1.0
+    delay: float = 9.0
+    width: float = 1.0
+
+    def _value(self, t: Tensor) -> Tensor:
+        return torch.exp(-self.rate * t) + torch.exp(-(((t - self.delay) / self.width) ** 2))
+
+    @property
+    def l1_norm(self) -> float:
+        """1 / rate + width (√π / 2) erfc(-delay / width)."""
+        return 1 / self.rate + self.width * math.sqrt(math.pi) / 2 * math.erfc(-self.delay / self.width)
+
+
+@final
+@dataclass(frozen=True)
+class Airy(Kernel):
+    """ρ(t) = Ai(t - delay): oscillates until about t = delay, then falls faster than any exponential.
+
+    The default is the released code's. Not differentiable in t.
+
+    >>> Airy()(torch.tensor([0.0, 6.0, 12.0]).double()).round(decimals=4).tolist()
+    [-0.3291, 0.355, 0.0]
+    """
+
+    delay: float = 6.0
+
+    def _value(self, t: Tensor) -> Tensor:
+        from scipy.special import airy
+
+        values = airy(t.detach().cpu().numpy() - self.delay)[0]
+        return torch.as_tensor(values, dtype=t.dtype, device=t.device)
+
+    @property
+    def l1_norm(self) -> float:
+        """∫ |Ai| from -delay up: ∫ Ai between one zero and the next, all counted positive; to about 1e-7."""
+        from scipy.special import ai_zeros, itairy
+
+        count = 1 + int(2 * self.delay**1.5 / (3 * math.pi))  # zeros lie near -(3π n / 2)^(2/3)
+        zeros = -ai_zeros(count + 1)[0]
+        knots = np.array([0.0, *zeros[zeros < self.delay], self.delay])
+        before = itairy(knots)[2]  # ∫ of Ai from -knot to 0
+        return float(abs(1 / 3 + before[1]) + np.abs(np.diff(before[1:])).sum())
+
+
+@final
+@dataclass(frozen=True)
+class Sine(Kernel):
+    """ρ(t) = e^(-rate t) sin(frequency t). The released sin(t) is not integrable; ``torch.sin`` gives it as a function.
+
+    >>> round(Sine(rate=0.1, frequency=1.0).l1_norm, 4)
+    6.3549
+    """
+
+    rate: float = 0.1
+    frequency: float = 1.0
+
+    def _value(self, t: Tensor) -> Tensor:
+        return torch.exp(-self.rate * t) * torch.sin(self.frequency * t)
+
+    @property
+    def l1_norm(self) -> float:
+        """ω coth(π rate / 2ω) / (rate² + ω²), ω the frequency."""
+        r, omega = self.rate, self.frequency
+        return omega / (math.tanh(math.pi * r / (2 * omega)) * (r**2 + omega**2))
+
+
+RELEASED = Polynomial(exponent=1.1, rate=0.1)
+"""What the authors' code calls polynomial (design, erratum 7)."""
+
+KERNELS: dict[str, type[Kernel] | Kernel] = {
+    "exponential": Exponential,
+    "polynomial": Polynomial,
+    "polynomial_released": RELEASED,
+    "shift": Shift,
+    "two_part": TwoPart,
+    "airy": Airy,
+    "sine": Sine,
+}
+"""Every named kernel; one that is not a class takes no options."""
+
+
+def get(kernel: str | Rho, dt: float, options: dict[str, float]) -> Rho:
+    """ρ by name and options, or the function itself; a shift is one sample wide unless told otherwise.
+
+    >>> get("shift", 0.5, {"delay": 4.0})
+    Shift(delay=4.0, width=0.5)
+    """
+    found: type[Kernel] | Rho
+    if isinstance(kernel, str):
+        if kernel not in KERNELS:
+            raise ArgumentError("kernel", f"a function or one of {', '.join(KERNELS)}", repr(kernel))
+        found, name = KERNELS[kernel], f"the {kernel} kernel"
+    elif callable(kernel):
+        found, name = kernel, "a kernel given as a function"
+    else:
+        raise ArgumentError("kernel", "a name or a function", repr(kernel))
+    known = [field.name for field in fields(found)] if isinstance(found, type) else []
+    for option, value in options.items():
+        if option not in known:
+            raise ArgumentError(option, f"no such option of {name} (it has {', '.join(known) or 'none'})", value)
+    if not isinstance(found, type):
+        return found
+    return found(**({"width": dt} if found is Shift else {}) | options)
+
+
+def sample(rho: Rho, times: Tensor) -> Tensor:
+    """ρ at the times, in float64; an ArgumentError if a function of yours answers in another shape."""
+    times = times.double()
+    values = rho(times)
+    if not isinstance(values, Tensor) or values.shape != times.shape:
+        got = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        raise ArgumentError("kernel", f"values of the times' shape {tuple(times.shape)}", got)
+    return values.double()

@@ -1,0 +1,76 @@
+"""Predators and prey, with a hand on the predators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias, final, get_args
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.targets.base import Target, positive
+
+Solver: TypeAlias = Literal["euler", "rk4"]
+
+
+@final
+@dataclass(frozen=True)
+class LotkaVolterra(Target):
+    """dz₁/dt = z₁ (a - b z₂), dz₂/dt = -z₂ (c - d z₁) + x (paper 003 eq. 37, 38); y[k] = z after step k.
+
+    The defaults are the paper's (appendix E.3): Euler steps of 0.0075 from z(0) = (1, 0.5). The input is held over a
+    step.
+
+    It starts away from rest, so it is not a functional in the sense of the other targets: no input does not give no
+    output, and a later input does not only give a later output. It is causal, and for a finite time H(x) - H(0) is
+    continuous, regular and bounded. Nothing keeps z positive: an input that pulls z₂ far below 0 makes z₁ explode.
+    It has no memory function in closed form. Started at rest, z(0) = (c/d, a/b), it is time-homogeneous.
+
+    >>> target = LotkaVolterra()
+    >>> target(torch.zeros(1, 2048, 1)).shape
+    torch.Size([1, 2048, 2])
+    """
+
+    a: float = 1.0
+    b: float = 0.6
+    c: float = 1.0
+    d: float = 0.3
+    start: tuple[float, float] = (1.0, 0.5)
+    """z(0)."""
+    dt: float = 0.0075
+    solver: Solver = "euler"
+    """``euler``, or ``rk4``, the classical Runge–Kutta method, for the differential equation itself."""
+
+    d_input = 1
+    d_output = 2
+    has_memory: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name in ("a", "b", "c", "d", "dt"):
+            object.__setattr__(self, name, positive(name, getattr(self, name)))
+        if self.solver not in get_args(Solver):
+            raise ArgumentError("solver", " or ".join(map(repr, get_args(Solver))), repr(self.solver))
+        if len(self.start) != 2:
+            raise ArgumentError("start", "two numbers", self.start)
+
+    def _respond(self, x: Tensor) -> Tensor:
+        z = x.new_tensor(self.start).expand(len(x), 2)
+        states = []
+        for control in x.unbind(1):
+            z = z + self.dt * self._slope(z, control[:, 0])
+            states.append(z)
+        return torch.stack(states, 1) if states else x.new_empty(len(x), 0, 2)
+
+    def _slope(self, z: Tensor, control: Tensor) -> Tensor:
+        """The mean velocity over a step."""
+        first = self._velocity(z, control)
+        if self.solver == "euler":
+            return first
+        second = self._velocity(z + self.dt / 2 * first, control)
+        third = self._velocity(z + self.dt / 2 * second, control)
+        return (first + 2 * second + 2 * third + self._velocity(z + self.dt * third, control)) / 6
+
+    def _velocity(self, z: Tensor, control: Tensor) -> Tensor:
+        prey, predators = z.unbind(-1)
+        return torch.stack([prey * (self.a - self.b * predators), predators * (self.d * prey - self.c) + control], -1)

@@ -1,0 +1,98 @@
+"""A fixed random RNN that others learn from."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.layers import ContinuousRNN, activations
+from stablessm.targets.base import Target, positive
+
+STATE_ELEMENTS = 2**23
+"""How many numbers of state are kept at a time: a batch runs in parts."""
+
+
+@final
+@dataclass(frozen=True)
+class TeacherRNN(Target):
+    """A random teacher, dh/dt = σ(W h + U x), y = C h, by Euler steps (paper 000 eq. 1 and figure 3).
+
+    The paper says no more than that teachers are random and have 256 states. Here W is a normal matrix in a random
+    basis, with eigenvalues -(1 ± iφ)/τ: τ log-uniform in ``timescales``, φ uniform in [0, ``oscillation``]. U and C
+    are Gaussian with variances 1/d_input and 1/d_state, and there is no bias, so that no input gives no output.
+
+    Since 0 ≤ σ' ≤ 1, a constant input moves z = W h + U x so that V = Σ_i ∫_0^{z_i} σ falls at every step while
+    dt (1 + φ²) < 2 τ: every teacher settles, in continuous time and as sampled. Long time scales make a slow one.
+    Its memory function has no closed form.
+
+    Args:
+        d_state, d_input, d_output: sizes.
+        activation: σ: ``tanh``, ``hardtanh``, ``relu`` or ``linear``.
+        seed: of W, U and C; the global random state is left alone.
+        timescales: the shortest and the longest, in your unit of time.
+        oscillation: at most this many radians turn by while a mode decays by e.
+        dt: the time between samples, in your unit.
+
+    >>> teacher = TeacherRNN(32, seed=3, timescales=(1.0, 30.0))
+    >>> teacher(torch.randn(4, 100, 1)).shape, teacher == TeacherRNN(32, seed=3, timescales=(1.0, 30.0))
+    (torch.Size([4, 100, 1]), True)
+    """
+
+    d_state: int = 256
+    d_input: int = 1
+    d_output: int = 1
+    activation: str = "tanh"
+    seed: int = 0
+    timescales: tuple[float, float] = (1.0, 10.0)
+    oscillation: float = 1.0
+    dt: float = 0.1
+
+    has_memory: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dt", positive("dt", self.dt))
+        for name in ("d_state", "d_input", "d_output"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(name, "at least 1", getattr(self, name))
+        shortest, longest = self.timescales
+        if not 0 < shortest <= longest < math.inf:
+            raise ArgumentError("timescales", "two positive numbers, the shorter first", self.timescales)
+        if not 0 <= self.oscillation < math.inf:
+            raise ArgumentError("oscillation", "a number from 0 up", self.oscillation)
+        if not self.dt * (1 + self.oscillation**2) < 2 * shortest:
+            most = 2 * shortest / (1 + self.oscillation**2)
+            raise ArgumentError("dt", f"less than {most:g}, where Euler steps become unstable", self.dt)
+        if float(activations.get(self.activation).value(torch.zeros(()))) != 0:
+            raise ArgumentError("activation", "σ(0) = 0, so that no input gives no output", repr(self.activation))
+
+    @cached_property
+    def layer(self) -> ContinuousRNN:
+        """The teacher's weights, in float64: they do not train."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            layer = ContinuousRNN(
+                self.d_input, self.d_state, self.d_output, activation=self.activation, dt=self.dt, bias=False,
+                eigenvalues=self._eigenvalues(),
+            )  # fmt: skip
+        return layer.double().requires_grad_(False)
+
+    def _eigenvalues(self) -> Tensor:
+        """Conjugate pairs, and a real one if their number is odd."""
+        shortest, longest = self.timescales
+        pairs, single = divmod(self.d_state, 2)
+        tau = shortest * (longest / shortest) ** torch.rand(pairs + single, dtype=torch.float64)
+        phi = self.oscillation * torch.rand(pairs, dtype=torch.float64)
+        upper = torch.complex(-1 / tau[:pairs], phi / tau[:pairs])
+        return torch.cat([upper, upper.conj(), -1 / tau[pairs:]])
+
+    def _respond(self, x: Tensor) -> Tensor:
+        layer = copy.deepcopy(self.layer).to(x.device, x.dtype)
+        size = max(1, STATE_ELEMENTS // (self.d_state * max(1, x.shape[1])))
+        return torch.cat([layer(some)[0] for some in x.split(size)])
