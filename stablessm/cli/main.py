@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stablessm.cli import demo, env, measure
+from stablessm.cli import demo, env, measure, report, run
 
 HELP = """
 Sequence models with long memory: measure it, build it stable, reproduce it.
@@ -22,12 +22,17 @@ Examples:
   stablessm demo --out runs/demo --seed 1
 
   stablessm measure my_package.models:build --d-input 3 --horizon 1000
+
+  stablessm run ia-fig1 && stablessm report
 """
 
 app = typer.Typer(name="stablessm", help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 app.command("env")(env.env)
 app.command("demo")(demo.demo)
 app.command("measure")(measure.measure)
+app.command("list")(run.list_experiments)
+app.command("run")(run.run)
+app.command("report")(report.report)
 
 
 def _version(value: bool) -> None:

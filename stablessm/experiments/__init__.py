@@ -1,1 +1,1 @@
-"""Experiments: what a reader of the papers can run again."""
+"""The figures and tables of the papers, again: one folder each, listed in ``catalogue``."""

@@ -87,14 +87,21 @@ class WeightBall:
     def steepest(self, gradient: Weights) -> Weights:
         """The change of norm 1 along which a function with this gradient grows fastest; 0 where it is not finite."""
         finite = {name: torch.where(g.isfinite(), g, 0) for name, g in gradient.items()}
-        if self.order == 2:
-            return {name: torch.where(g == 0, 0, g / self._size(g)) for name, g in finite.items()}
-        return {name: g.sign() for name, g in finite.items()}
+        if self.order != 2:
+            return {name: g.sign() for name, g in finite.items()}
+        scaled = {name: g / _largest(g) for name, g in finite.items()}  # the square of a tiny gradient is 0
+        return {name: g / self._size(g).clamp(min=1) for name, g in scaled.items()}
 
     def _size(self, stack: Tensor) -> Tensor:
         """The norm of each of P stacked tensors, with as many dimensions as the stack."""
         norms = torch.linalg.vector_norm(stack.reshape(len(stack), -1), self.order, dim=1)
         return norms.reshape(-1, *(1,) * (stack.dim() - 1))
+
+
+def _largest(stack: Tensor) -> Tensor:
+    """The largest entry of each of P stacked tensors, 1 where all are 0."""
+    size = stack.reshape(len(stack), -1).abs().amax(1).reshape(-1, *(1,) * (stack.dim() - 1))
+    return torch.where(size == 0, 1, size)
 
 
 def _symmetric(*shape: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:

@@ -1,31 +1,43 @@
-"""The demonstration shows what the theory says: the same start, both learn, one survives."""
+"""The demonstration shows what the theory says: the same start, all learn, direct breaks."""
 
 from __future__ import annotations
 
+import json
 import math
 
 import torch
+from typer.testing import CliRunner
 
-from stablessm.experiments import demo
-
-
-def test_direct_breaks_where_best_does_not() -> None:
-    config = demo.DemoConfig(width=16, length=50, batch=32, steps=150, draws=10)
-    direct, best = demo.run(config)
-    assert direct.losses[0] == best.losses[0] or math.isclose(direct.losses[0], best.losses[0], rel_tol=1e-4)
-    for result in (direct, best):
-        assert result.losses[-1] < 0.2 * result.losses[0]
-        assert list(result.errors) == list(config.radii)
-    assert best.radius == math.inf
-    assert direct.radius < 0.1
-    assert direct.errors[0.1] > 100 * best.errors[0.1]
-    assert (best.eigenvalues < 0).all()
+from stablessm.cli import app
+from stablessm.experiments.base import execute
+from stablessm.experiments.demo.experiment import EXPERIMENT, MAPS, Config, start
+from stablessm.report.figure import Figure
 
 
-def test_runs_are_reproducible() -> None:
-    config = demo.DemoConfig(width=8, length=20, batch=8, steps=5, draws=3)
-    first, again = demo.run(config), demo.run(config)
-    for one, other in zip(first, again, strict=True):
-        assert one.losses == other.losses
-        assert torch.equal(one.eigenvalues, other.eigenvalues)
-        assert one.errors == other.errors
+def test_every_map_starts_as_the_same_function():
+    config = Config(width=8, length=30)
+    layers = [start(config, map) for map in MAPS]
+    x = torch.randn(2, 40, 1, dtype=torch.float64)
+    for layer in layers[1:]:
+        torch.testing.assert_close(layer(x)[0], layers[0](x)[0])
+
+
+def test_direct_breaks_where_stable_maps_do_not(tmp_path):
+    folder, _ = execute(EXPERIMENT, "smoke", tmp_path, progress=False)
+    record = json.loads((folder / "record.json").read_text())
+    assert [claim["verdict"] for claim in record["claims"][:2]] == ["reproduced", "reproduced"]
+    errors = {series.name: series.y for series in Figure.load(folder / "demo.json").panels[1].series}
+    assert errors["direct"][-1] > 100 * errors["best"][-1]
+    for map in MAPS:
+        assert all(
+            low <= high or math.isinf(high)
+            for low, high in zip(errors[map], errors[f"{map}, no more than"], strict=True)
+        )
+
+
+def test_the_command_writes_a_report(tmp_path):
+    result = CliRunner().invoke(app, ["demo", "--smoke", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "demo" / "smoke" / "report.html").read_text()
+    assert "The stability demonstration" in page
+    assert "stability radius" in result.output or "reproduced" in result.output

@@ -388,3 +388,11 @@ def test_save_load_and_plot(tmp_path) -> None:
         axes = curve.plot()
         assert curve.plot(axes) is axes
         assert len(curve.plotly().data) == (3 if curve.theorem is not None else 1)
+
+
+def test_the_steepest_change_of_a_tiny_gradient_has_norm_one() -> None:
+    from stablessm.instruments._weight_balls import WeightBall
+
+    tiny = {"w": torch.tensor([[3e-200, 4e-200], [0.0, 0.0], [1.0, torch.inf]], dtype=torch.float64)}
+    steepest = WeightBall.of("tensor_max").steepest(tiny)["w"]
+    torch.testing.assert_close(steepest, torch.tensor([[0.6, 0.8], [0.0, 0.0], [1.0, 0.0]], dtype=torch.float64))

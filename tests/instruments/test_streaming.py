@@ -163,5 +163,5 @@ def test_bad_arguments(options: dict[str, Any], message: str) -> None:
 
 
 def test_the_width_must_be_known() -> None:
-    with pytest.raises(ValueError, match="^d_input: expected the number of input channels"):
+    with pytest.raises(ValueError, match=r"^d_input: expected the number of input channels"):
         check_streaming(noisy)

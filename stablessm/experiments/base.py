@@ -1,0 +1,112 @@
+"""What an experiment is: a question, a claim of a paper, two sizes, and statements a machine can check."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, final, get_args
+
+from stablessm import record
+from stablessm._errors import ArgumentError
+from stablessm.experiments.run import Run
+from stablessm.report.figure import Figure
+
+Size: TypeAlias = Literal["smoke", "paper"]
+Verdict: TypeAlias = Literal["reproduced", "partly", "not reproduced"]
+C = TypeVar("C")
+
+LARGEST_ARRAY = 2_000_000
+"""Bytes up to which a stage belongs to the record; a larger one is kept for resuming only."""
+
+
+@final
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a paper, checked."""
+
+    statement: str
+    paper: str
+    """The paper's value, or what it says."""
+    ours: str
+    verdict: Verdict
+    why: str
+    """One sentence."""
+
+
+@final
+@dataclass(frozen=True)
+class Experiment(Generic[C]):
+    """One figure or table. ``run`` computes stages, ``figures`` and ``claims`` only read them."""
+
+    id: str
+    title: str
+    source: str
+    question: str
+    claim: str
+    configs: Mapping[Size, C]
+    minutes: Mapping[Size, float]
+    """How long each size takes, on two cores unless ``source`` of the record says otherwise."""
+    run: Callable[[C, Run], None]
+    figures: Callable[[C, Run], Sequence[Figure]]
+    claims: Callable[[C, Run], Sequence[Claim]]
+
+    def config(self, size: Size) -> C:
+        """The frozen settings of that size."""
+        if size not in get_args(Size):
+            raise ArgumentError("size", " or ".join(get_args(Size)), repr(size))
+        return self.configs[size]
+
+
+def execute(
+    experiment: Experiment[Any], size: Size, out: Path, *, fresh: bool = False, progress: bool = True
+) -> tuple[Path, bool]:
+    """Run an experiment into ``out/ID/SIZE``, or go on with it; the folder, and whether it was all there before."""
+    config = experiment.config(size)
+    folder = out / experiment.id / size
+    if fresh and folder.exists():
+        if not (folder / "config.json").exists():
+            raise ArgumentError("--fresh", "a run folder, which has a config.json", str(folder))
+        shutil.rmtree(folder)
+    run = Run(folder, asdict(config), progress=progress)
+    if is_complete(folder):
+        return folder, True
+    experiment.run(config, run)
+    figures = list(experiment.figures(config, run))
+    for figure in figures:
+        figure.save(folder)
+    claims = [asdict(claim) for claim in experiment.claims(config, run)]
+    facts = {name: getattr(experiment, name) for name in ("id", "title", "source", "question", "claim")}
+    content = {
+        **facts,
+        "size": size,
+        "status": "complete",
+        "config": asdict(config),
+        "claims": claims,
+        "figures": [figure.name for figure in figures],
+        "arrays": [f"{name}.npz" for name in run.stages() if run.path(name).stat().st_size <= LARGEST_ARRAY],
+        "command": f"stablessm run {experiment.id} --size {size}",
+        **record.environment(),
+        "wall_time_s": round(run.seconds(), 1),
+        "date": datetime.date.today().isoformat(),
+    }
+    record.write_json(folder / "record.json", content)
+    return folder, False
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether this run folder has come to its end."""
+    try:
+        return bool(json.loads((folder / "record.json").read_text()).get("status") == "complete")
+    except (OSError, ValueError):
+        return False
+
+
+def readme(module: str) -> str:
+    """The README that lies beside an experiment's code."""
+    file = sys.modules[module].__file__
+    return (Path(file or "").parent / "README.md").read_text(encoding="utf-8")

@@ -1,0 +1,38 @@
+"""The experiments by id, imported when they are asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from stablessm._errors import ArgumentError
+from stablessm.experiments.base import Experiment
+
+IDS: tuple[str, ...] = (
+    "ia-fig1",
+    "ia-fig2",
+    "ia-fig3",
+    "ia-fig4",
+    "su-fig5",
+    "su-fig6",
+    "su-depth",
+    "su-table1",
+    "st-fig1",
+    "st-fig2",
+    "st-fig3",
+    "st-table1",
+    "ext-precision",
+    "ext-architectures",
+    "ext-activations",
+)
+
+
+def get(id: str) -> Experiment[Any]:
+    """The experiment of that id.
+
+    >>> get("ia-fig1").source
+    'paper 000, figure 1'
+    """
+    if id not in IDS:
+        raise ArgumentError("ID", f"one of {', '.join(IDS)}", repr(id))
+    return import_module(f"stablessm.experiments.{id.replace('-', '_')}.experiment").EXPERIMENT

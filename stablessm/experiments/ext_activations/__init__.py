@@ -1,0 +1,1 @@
+"""Beyond the papers: other activations."""

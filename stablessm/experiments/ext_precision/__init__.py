@@ -1,0 +1,1 @@
+"""Beyond the papers: rounding as a perturbation."""

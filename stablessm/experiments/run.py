@@ -1,0 +1,136 @@
+"""A run folder that survives being killed: stages are computed once, long loops leave checkpoints."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeVar, final
+
+import numpy as np
+
+from stablessm import record
+from stablessm._errors import ArgumentError
+
+CHECKPOINT_SECONDS = 5.0
+"""How much work a kill can cost."""
+
+_CHECKPOINT = ".checkpoint.npz"
+
+
+class Kept(Protocol):
+    """What a stage can keep: a curve, say."""
+
+    def save(self, path: Path) -> None:
+        """Write to a ``.npz`` file."""
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read it."""
+        ...
+
+
+K = TypeVar("K", bound=Kept)
+
+
+@final
+class Run:
+    """One experiment at one size in one folder.
+
+    Every number comes from a *stage*: a function of the config alone whose arrays are written to ``NAME.npz`` when it
+    ends. A run that is started again skips the stages that are there and goes on in the middle of a loop from its last
+    checkpoint, to the same bits.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], *, progress: bool = True) -> None:
+        self.folder, self.config, self.progress = folder, dict(record.plain(config)), progress
+        path = folder / "config.json"
+        if path.exists() and json.loads(path.read_text()) != self.config:
+            raise ArgumentError("config", f"the one in {path}, or --fresh to start again", "another")
+        record.write_json(path, self.config)
+
+    def stage(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> dict[str, np.ndarray]:
+        """The arrays of this stage, from its file or else computed and written."""
+        self._once(name, lambda path: record.save_arrays(path, "stage", {}, compute()))
+        return self[name]
+
+    def keep(self, name: str, kind: type[K], measure: Callable[[], K]) -> K:
+        """A stage that is one measured thing, such as a curve, with its own ``save`` and ``load``."""
+        self._once(name, lambda path: measure().save(path))
+        return kind.load(self.path(name))
+
+    def __getitem__(self, name: str) -> dict[str, np.ndarray]:
+        """The arrays of a stage that has been computed."""
+        return record.load_arrays(self.path(name), "stage")[1]
+
+    def stages(self) -> list[str]:
+        """Names of the stages that are there."""
+        return sorted(path.stem for path in self.folder.glob("*.npz") if not path.name.endswith(_CHECKPOINT))
+
+    def seconds(self) -> float:
+        """How long the stages took, over all interruptions, as far as checkpoints tell."""
+        return float(sum(self._timings().values()))
+
+    def path(self, name: str) -> Path:
+        """Where a stage is kept."""
+        return self.folder / f"{name}.npz"
+
+    def loop(
+        self,
+        name: str,
+        steps: int,
+        save: Callable[[], Mapping[str, np.ndarray]],
+        restore: Callable[[Mapping[str, np.ndarray]], None],
+    ) -> Iterator[int]:
+        """Count to ``steps`` inside a stage, with checkpoints of what ``save`` returns; from the last one, if any.
+
+        >>> import tempfile
+        >>> total = np.zeros(1)
+        >>> def restore(arrays):
+        ...     total[:] = arrays["total"]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for i in Run(Path(folder), {}, progress=False).loop("sum", 4, lambda: {"total": total}, restore):
+        ...         total += i
+        >>> total
+        array([6.])
+        """
+        from tqdm import tqdm
+
+        first, spent = 0, 0.0
+        if self._checkpoint(name).exists():
+            meta, arrays = record.load_arrays(self._checkpoint(name), "checkpoint")
+            first, spent = int(meta["step"]), float(meta["seconds"])
+            restore(arrays)
+        started = last = time.perf_counter()
+        bar = tqdm(total=steps, initial=first, desc=name, disable=None if self.progress else True, mininterval=0.5)
+        with bar:
+            for step in range(first, steps):
+                yield step
+                bar.update()
+                now = time.perf_counter()
+                if now - last > CHECKPOINT_SECONDS:
+                    last = now
+                    meta = {"step": step + 1, "seconds": spent + now - started, "spent_before": spent}
+                    record.save_arrays(self._checkpoint(name), "checkpoint", meta, save())
+
+    def _once(self, name: str, write: Callable[[Path], None]) -> None:
+        if self.path(name).exists():
+            return
+        started = time.perf_counter()
+        write(self.path(name))
+        # A kill between these two lines loses a timing, never a number.
+        spent = {name: self._spent_before(name) + time.perf_counter() - started}
+        record.write_json(self.folder / "timings.json", self._timings() | spent)
+        self._checkpoint(name).unlink(missing_ok=True)
+
+    def _timings(self) -> dict[str, float]:
+        path = self.folder / "timings.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def _checkpoint(self, name: str) -> Path:
+        return self.folder / f"{name}{_CHECKPOINT}"
+
+    def _spent_before(self, name: str) -> float:
+        path = self._checkpoint(name)
+        return float(record.load_arrays(path, "checkpoint")[0]["spent_before"]) if path.exists() else 0.0

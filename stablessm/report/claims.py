@@ -1,0 +1,68 @@
+"""The claims of committed runs as Markdown: a short table for the README, every claim for the documentation.
+
+python -m stablessm.report.claims        # brings README.md and docs/claims.md up to date with results/
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from stablessm.report.folder import VERDICTS, Run
+from stablessm.report.runs import collect
+
+BEGIN, END = "<!-- claims: python -m stablessm.report.claims -->", "<!-- end of claims -->"
+_SIGNS = {"reproduced": "✓", "partly": "≈", "not reproduced": "✗"}
+_TITLE = "# Claims\n\nWhat the papers say, what we found, and why, from the records in `results/`.\n"
+
+
+def short_table(runs: list[Run]) -> str:
+    """One row an experiment."""
+    rows = [f"| `{run.id}` | {_cell(run.source)} | {_cell(run.question)} | {_counts(run)} |" for run in runs]
+    return "\n".join(["| id | source | question | claims |", "|---|---|---|---|", *rows])
+
+
+def every_claim(runs: list[Run]) -> str:
+    """One table an experiment, with reasons."""
+    parts = [_TITLE]
+    for run in runs:
+        parts.append(f"## {run.id}: {run.title}\n\n{run.source}. {run.question} Run again: `{run.command}`.\n")
+        parts.append("| claim | paper | ours | verdict | why |\n|---|---|---|---|---|")
+        for claim in run.claims:
+            cells = (claim.statement, claim.paper, claim.ours, f"{_SIGNS[claim.verdict]} {claim.verdict}", claim.why)
+            parts.append("| " + " | ".join(map(_cell, cells)) + " |")
+        parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def updated(readme: str, runs: list[Run]) -> str:
+    """The README with the table between its two marks made anew."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{short_table(runs)}\n{END}{after}"
+
+
+def main(root: Path = Path()) -> None:
+    """Write both."""
+    runs = committed(root)
+    readme = root / "README.md"
+    readme.write_text(updated(readme.read_text(encoding="utf-8"), runs), encoding="utf-8")
+    (root / "docs" / "claims.md").write_text(every_claim(runs), encoding="utf-8")
+
+
+def committed(root: Path) -> list[Run]:
+    """The runs in ``results/`` at the published size, in the order of the papers."""
+    return [run for run in collect([root / "results"]).runs if run.size == "paper"]
+
+
+def _counts(run: Run) -> str:
+    found = Counter(claim.verdict for claim in run.claims)
+    return ", ".join(f"{_SIGNS[verdict]} {found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""A figure as plain data: drawn with matplotlib for papers, with plotly in the report, from the same numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
+
+import numpy as np
+
+from stablessm import record
+from stablessm._errors import ArgumentError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+Scale: TypeAlias = Literal["linear", "log"]
+Style: TypeAlias = Literal["solid", "dashed", "dotted", "points", "both"]
+"""A line, a line of points, or both."""
+
+_DASHES = {"solid": "-", "dashed": "--", "dotted": ":", "points": "none", "both": "-"}
+
+
+@final
+@dataclass(frozen=True)
+class Series:
+    """One line or set of points. Series of the same ``group`` have one colour and one switch in the legend."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    style: Style = "solid"
+    group: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise ArgumentError("y", f"{len(self.x)} numbers (as x)", len(self.y))
+        if self.style not in get_args(Style):
+            raise ArgumentError("style", f"one of {', '.join(get_args(Style))}", repr(self.style))
+
+
+@final
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    x_scale: Scale = "linear"
+    y_scale: Scale = "linear"
+    y_range: tuple[float, float] | None = None
+    """What to show of y; everything by default."""
+
+
+@final
+@dataclass(frozen=True)
+class Figure:
+    """Panels side by side under one caption.
+
+    >>> line = Series("e^-t", [0, 1, 2], [1.0, 0.37, 0.14])
+    >>> figure = Figure("decay", "How it falls.", [Panel("memory", "t", "M", [line], y_scale="log")])
+    >>> Figure.from_json(figure.to_json()) == figure
+    True
+    """
+
+    name: str
+    """A file name without ending."""
+    caption: str
+    panels: Sequence[Panel] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; numbers that are not finite become strings."""
+        return dict(record.plain(asdict(self)))
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """What :meth:`to_json` made."""
+        panels = [
+            Panel(
+                **{
+                    **panel,
+                    "series": [Series(**{**s, "x": _floats(s["x"]), "y": _floats(s["y"])}) for s in panel["series"]],
+                    "y_range": None if panel["y_range"] is None else tuple(panel["y_range"]),
+                }
+            )
+            for panel in content["panels"]
+        ]
+        return cls(content["name"], content["caption"], panels)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``name.json``, ``name.png`` and ``name.svg`` into the folder."""
+        import matplotlib
+
+        folder = Path(folder)
+        canvas = self.draw()
+        for suffix in ("png", "svg"):
+            with record.atomic(folder / f"{self.name}.{suffix}") as path:
+                # no date, so that the same numbers give the same file
+                metadata = {"Date": None} if suffix == "svg" else {"Software": None}
+                with matplotlib.rc_context({"svg.hashsalt": self.name}):  # read when the file is written
+                    canvas.savefig(path, dpi=110, metadata=metadata)
+        record.write_json(folder / f"{self.name}.json", self.to_json())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read the ``.json`` of a saved figure."""
+        return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+
+    def draw(self) -> Canvas:
+        """The figure in matplotlib."""
+        import matplotlib
+        from matplotlib.figure import Figure as Canvas
+
+        with matplotlib.rc_context({"font.size": 9}):
+            canvas = Canvas(figsize=(4.6 * len(self.panels), 3.6), layout="constrained")
+            for axes, panel in zip(np.atleast_1d(canvas.subplots(1, len(self.panels))), self.panels, strict=True):
+                _draw(axes, panel)
+        return canvas
+
+
+def _draw(axes: Axes, panel: Panel) -> None:
+    colours: dict[str, str] = {}
+    for series in panel.series:
+        colour = colours.setdefault(series.group or series.name, f"C{len(colours) % 10}")
+        marker = "o" if series.style in ("points", "both") else None
+        x, y = (_shown(v, scale) for v, scale in ((series.x, panel.x_scale), (series.y, panel.y_scale)))
+        axes.plot(x, y, ls=_DASHES[series.style], marker=marker, ms=3, lw=1.4, color=colour, label=series.name)
+    axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+    axes.set_xscale(panel.x_scale)
+    axes.set_yscale(panel.y_scale)
+    if panel.y_range is not None:
+        axes.set_ylim(*panel.y_range)
+    if len(panel.series) > 1:
+        axes.legend(fontsize=7)
+
+
+def _shown(values: Sequence[float], scale: Scale) -> np.ndarray:
+    """What the axis can show: a gap for the rest."""
+    array = np.asarray(values, dtype=float)
+    hidden = ~np.isfinite(array) | ((array <= 0) if scale == "log" else False)
+    return np.where(hidden, np.nan, array)
+
+
+def _floats(values: Sequence[Any]) -> list[float]:
+    return [float(value) for value in values]

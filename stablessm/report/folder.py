@@ -1,0 +1,213 @@
+"""One run folder, read with care: what is whole is kept, what is not is named."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+from stablessm.report.figure import Figure
+
+VERDICTS = ("reproduced", "partly", "not reproduced")
+EMBEDDED = 2_000_000
+"""Bytes of arrays that a run may bring into the page; with more than that they are only named."""
+
+_Read = TypeVar("_Read")
+
+
+@final
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, what we found."""
+
+    statement: str
+    paper: str = ""
+    ours: str = ""
+    verdict: str = ""
+    why: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class Picture:
+    """One figure: its numbers, and as drawn for papers; None for what could not be read."""
+
+    name: str
+    figure: Figure | None
+    svg: bytes | None
+    png: bytes | None
+
+
+@final
+@dataclass(frozen=True)
+class File:
+    """A file to offer; ``content`` is None where it is too large to bring along."""
+
+    name: str
+    size: int
+    content: bytes | None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run folder; a run is equal to itself only. ``faults`` says what in it could not be read."""
+
+    folder: Path
+    id: str
+    title: str = ""
+    question: str = ""
+    source: str = ""
+    claim: str = ""
+    size: str = ""
+    status: str = "complete"
+    command: str = ""
+    commit: str = ""
+    date: str = ""
+    wall_time_s: float | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    hardware: Mapping[str, Any] = field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    files: tuple[File, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+_TEXTS = ("id", "title", "question", "source", "claim", "size", "status", "command", "commit", "date")
+_TABLES = ("config", "versions", "hardware")
+
+
+def read_run(folder: Path) -> Run:
+    """The run in this folder; raises ValueError or OSError where there is no record to start from.
+
+    >>> read_run(Path("/nowhere"))
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/record.json'
+    """
+    raw = (folder / "record.json").read_bytes()
+    content = json.loads(raw.decode("utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"an object was expected, not {type(content).__name__}")
+    if not isinstance(content.get("id"), str) or not content["id"]:
+        raise ValueError("it has no id: not the record of an experiment")
+    faults: list[str] = []
+    fields: dict[str, Any] = {name: _text(content[name]) for name in _TEXTS if content.get(name) is not None}
+    for name in _TABLES:
+        fields[name] = _expect(content.get(name), dict, name, faults)
+    pictures = [_picture(folder, name, faults) for name in _names(content, "figures", faults)]
+    return Run(
+        folder=folder,
+        wall_time_s=_number(content.get("wall_time_s")),
+        claims=tuple(_claims(content, faults)),
+        pictures=tuple(picture for picture in pictures if picture is not None),
+        files=(File("record.json", len(raw), raw), *_files(folder, _names(content, "arrays", faults), faults)),
+        faults=tuple(faults),
+        **fields,
+    )
+
+
+def _claims(content: Mapping[str, Any], faults: list[str]) -> list[Claim]:
+    claims = []
+    for number, claim in enumerate(_expect(content.get("claims"), list, "claims", faults), start=1):
+        if not isinstance(claim, dict):
+            faults.append(f"claim {number}: an object was expected, not {_text(claim)}")
+            continue
+        claims.append(
+            Claim(**{name: _text(claim.get(name)) for name in ("statement", "paper", "ours", "verdict", "why")})
+        )
+        if claims[-1].verdict not in VERDICTS:
+            faults.append(f"claim {number}: unknown verdict {claims[-1].verdict!r}; known are {', '.join(VERDICTS)}")
+    return claims
+
+
+def _picture(folder: Path, name: str, faults: list[str]) -> Picture | None:
+    figure = _attempt(folder / f"{name}.json", Figure.load, faults)
+    svg = _attempt(folder / f"{name}.svg", _whole_svg, faults)
+    png = _attempt(folder / f"{name}.png", _whole_png, faults)
+    return None if figure is None and svg is None and png is None else Picture(name, figure, svg, png)
+
+
+def _files(folder: Path, names: list[str], faults: list[str]) -> list[File]:
+    """Arrays and metrics, with their bytes if all of them together are small."""
+    paths = [folder / name for name in names]
+    if (folder / "metrics.jsonl").is_file():
+        paths.append(folder / "metrics.jsonl")
+    small = sum(path.stat().st_size for path in paths if path.is_file()) <= EMBEDDED
+    files = (_attempt(path, _small_file if small else _large_file, faults) for path in paths)
+    return [file for file in files if file is not None]
+
+
+def _attempt(path: Path, read: Callable[[Path], _Read], faults: list[str]) -> _Read | None:
+    try:
+        return read(path)
+    except FileNotFoundError:
+        faults.append(f"{path.name}: no such file")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+        # a figure of another shape fails in as many ways as there are shapes
+        faults.append(f"{path.name}: {type(error).__name__}: {error}")
+    return None
+
+
+def _small_file(path: Path) -> File:
+    content = path.read_bytes()
+    if path.suffix == ".npz":
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if (broken := archive.testzip()) is not None:
+                raise ValueError(f"{broken} in it is damaged")
+    return File(path.name, len(content), content)
+
+
+def _large_file(path: Path) -> File:
+    if path.suffix == ".npz":
+        zipfile.ZipFile(path).close()  # its table of contents lies at the end: a truncated file has none
+    return File(path.name, path.stat().st_size, None)
+
+
+def _whole_svg(path: Path) -> bytes:
+    content = path.read_bytes()
+    if b"<svg" not in content or not content.rstrip().endswith(b"</svg>"):
+        raise ValueError("not a whole SVG file")
+    return content
+
+
+def _whole_png(path: Path) -> bytes:
+    content = path.read_bytes()
+    if not content.startswith(b"\x89PNG\r\n") or b"IEND" not in content[-16:]:
+        raise ValueError("not a whole PNG file")
+    return content
+
+
+def _names(content: Mapping[str, Any], key: str, faults: list[str]) -> list[str]:
+    """File names in the folder itself: a record must not carry other files of the reader's disk into the page."""
+    names = []
+    for name in _expect(content.get(key), list, key, faults):
+        if isinstance(name, str) and name not in ("", "..") and not {"/", "\\", "\0"} & set(name):
+            names.append(name)
+        else:
+            faults.append(f"{key}: a file name was expected, not {_text(name)}")
+    return names
+
+
+def _expect(value: Any, kind: type, name: str, faults: list[str]) -> Any:
+    if value is None:
+        return kind()
+    if isinstance(value, kind):
+        return value
+    faults.append(f"{name}: expected {'a list' if kind is list else 'an object'}, not {_text(value)}")
+    return kind()
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

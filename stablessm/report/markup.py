@@ -1,0 +1,68 @@
+"""HTML by function calls: every string is escaped unless it is :class:`Html` already."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Iterable
+from typing import Any, final
+
+_VOID = frozenset({"img", "br", "hr", "meta", "input"})
+
+
+@final
+class Html(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+def element(name: str, *children: object, **attributes: object) -> Html:
+    """One element. ``class_`` is written class, ``data_label`` data-label; None and False leave an attribute out.
+
+    >>> element("a", "1 < 2", href="#claims", hidden=True, title=None)
+    '<a href="#claims" hidden>1 &lt; 2</a>'
+    >>> element("p", element("b", "bold"), " & ", ["x", None, 3])
+    '<p><b>bold</b> &amp; x3</p>'
+    """
+    written = [f"<{name}"]
+    for key, value in attributes.items():
+        if value is None or value is False:
+            continue
+        key = key.rstrip("_").replace("_", "-")
+        written.append(f" {key}" if value is True else f' {key}="{html.escape(str(value))}"')
+    written.append(">")
+    if name not in _VOID:
+        written += [join(children), f"</{name}>"]
+    return Html("".join(written))
+
+
+def join(children: object) -> Html:
+    """A tree of strings, elements and lists of them as markup."""
+    if children is None:
+        return Html("")
+    if isinstance(children, Html):
+        return children
+    if isinstance(children, Iterable) and not isinstance(children, str):
+        return Html("".join(join(child) for child in children))
+    return Html(html.escape(str(children)))
+
+
+def json_block(name: str, content: Any) -> Html:
+    """Plain data for a script to read. Nothing in it can end the element.
+
+    >>> json_block("data", {"title": "</script>"})
+    '<script type="application/json" id="data">{"title":"\\\\u003c/script>"}</script>'
+    """
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return Html(f'<script type="application/json" id="{html.escape(name)}">{text}</script>')
+
+
+def data_uri(content: bytes, kind: str = "application/octet-stream") -> str:
+    """The bytes as an address, so that the page needs no second file.
+
+    >>> data_uri(b"hello", "text/plain")
+    'data:text/plain;base64,aGVsbG8='
+    """
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"

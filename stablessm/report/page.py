@@ -1,0 +1,92 @@
+"""The report: run folders in, one HTML file out that needs no network and no second file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from importlib import metadata, resources
+
+from stablessm import record
+from stablessm._errors import ArgumentError
+from stablessm.report.folder import Run
+from stablessm.report.front import front, navigation
+from stablessm.report.markup import Html, element, join
+from stablessm.report.runs import Collection, collect
+from stablessm.report.section import section
+
+
+def write(out: str | os.PathLike[str], runs: Sequence[str | os.PathLike[str]] | None = None) -> Collection:
+    """Write the report of these run folders (or folders above them) to ``out``; returns what was found.
+
+    By default it looks in ``results`` and ``runs``.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = write(f"{folder}/report.html", [folder])
+    ...     print(found.problems[0].reason, sorted(os.listdir(folder)))
+    no record.json in it ['report.html']
+    """
+    if not str(out).endswith((".html", ".htm")):
+        raise ArgumentError("out", "a file name that ends in .html", str(out))
+    collection = collect(runs)
+    with record.atomic(out) as path:
+        path.write_text(render(collection), encoding="utf-8", errors="replace")
+    return collection
+
+
+def render(collection: Collection) -> str:
+    """The whole page as text.
+
+    >>> render(Collection()).startswith("<!doctype html>")
+    True
+    """
+    anchors = _anchors(collection)
+    main = [
+        front(collection, anchors),
+        [section(run, anchors[run]) for run in collection.runs],
+        element("footer", f"stablessm {metadata.version('stablessm')}. This file needs no network."),
+    ]
+    drawn = any(picture.figure is not None for run in collection.runs for picture in run.pictures)
+    parts = {
+        "css": _asset("page.css"),
+        "theme.js": _asset("theme.js"),
+        "links": _links(collection),
+        "navigation": navigation(collection, anchors),
+        "main": join(main),
+        "plotly.js": _plotly() if drawn else "",
+        "plots.js": _asset("plots.js") if drawn else "",
+        "page.js": _asset("page.js"),
+    }
+    # one pass, so that braces in a run's own text stay what they are
+    return re.sub(r"\{\{([a-z.]+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
+
+
+def _anchors(collection: Collection) -> dict[Run, str]:
+    """A name for the section of each run."""
+    anchors: dict[Run, str] = {}
+    for run in collection.runs:
+        name = "run-" + re.sub(r"[^a-z0-9]+", "-", f"{run.id} {run.size}".lower()).strip("-")
+        number = sum(other == name or other.startswith(f"{name}~") for other in anchors.values())
+        anchors[run] = f"{name}~{number + 1}" if number else name
+    return anchors
+
+
+def _links(collection: Collection) -> Html:
+    """The parts of the front page that this report has."""
+    parts = {
+        "claims": any(run.claims for run in collection.front),
+        "figures": bool(collection.runs),
+        "problems": bool(collection.problems),
+    }
+    return join([element("a", name, href=f"#{name}") for name, there in parts.items() if there])
+
+
+def _asset(name: str) -> str:
+    return (resources.files("stablessm.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs()).replace("</script", "<\\/script")

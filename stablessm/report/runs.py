@@ -1,0 +1,96 @@
+"""Run folders: finding them, and their order in the report."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from stablessm.report.folder import Run, read_run
+
+FOLDERS = ("results", "runs")
+"""Where runs are looked for by default."""
+
+
+@final
+@dataclass(frozen=True)
+class Problem:
+    """A file or folder that could not be read, and why."""
+
+    where: str
+    reason: str
+
+
+@final
+@dataclass(frozen=True)
+class Collection:
+    """All runs that were found, those of one id together, and what could not be read."""
+
+    runs: tuple[Run, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def front(self) -> tuple[Run, ...]:
+        """One run of each id: a complete one before a running one, then paper size before smoke, then the newest."""
+        best: dict[str, Run] = {}
+        for run in self.runs:
+            best.setdefault(run.id, run)
+        return tuple(best.values())
+
+
+def collect(paths: Sequence[str | os.PathLike[str]] | None = None) -> Collection:
+    """The runs in these folders and below; by default those in ``results`` and ``runs``, where there are such.
+
+    >>> collect(["/nowhere"]).problems
+    (Problem(where='/nowhere', reason='no such folder'),)
+    """
+    runs: dict[Path, Run] = {}
+    problems: list[Problem] = []
+    roots = [Path(name) for name in FOLDERS if Path(name).is_dir()] if not paths else [Path(path) for path in paths]
+    for root in roots:
+        folders = list(_folders(root))
+        if not folders and paths:
+            problems.append(Problem(str(root), "no record.json in it" if root.is_dir() else "no such folder"))
+        for folder in folders:
+            if folder.resolve() in runs:
+                continue
+            try:
+                run = runs[folder.resolve()] = read_run(folder)
+            except (OSError, ValueError, RecursionError) as error:
+                problems.append(Problem(str(folder / "record.json"), f"{type(error).__name__}: {error}"))
+            else:
+                problems += [Problem(str(folder), fault) for fault in run.faults]
+    return Collection(tuple(_ordered(list(runs.values()))), tuple(dict.fromkeys(problems)))
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    if root.name == "record.json" and root.is_file():
+        yield root.parent
+    for path in sorted(root.rglob("record.json")):
+        yield path.parent
+
+
+def _ordered(runs: list[Run]) -> list[Run]:
+    """In the papers' order, what goes beyond the papers last; within an id the run for the front page first."""
+    runs.sort(key=lambda run: str(run.folder))
+    runs.sort(key=_rank, reverse=True)
+    sources: dict[str, str] = {}
+    for run in runs:
+        sources.setdefault(run.id, run.source)
+    return sorted(runs, key=lambda run: (_catalogue(sources[run.id]), _natural(run.id)))
+
+
+def _rank(run: Run) -> tuple[bool, bool, str]:
+    return run.status == "complete", run.size == "paper", run.date
+
+
+def _catalogue(source: str) -> tuple[bool, list[tuple[int, str]]]:
+    return not source.startswith("paper"), _natural(source)
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """``fig10`` after ``fig9``."""
+    return [(int(part or 0), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]

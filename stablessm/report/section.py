@@ -1,0 +1,212 @@
+"""One run as a section of the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stablessm.report.folder import VERDICTS, Claim, File, Picture, Run
+from stablessm.report.markup import Html, data_uri, element, join, json_block
+
+_SYMBOLS = {"reproduced": "✓", "partly": "◐", "not reproduced": "✗"}
+_FOLDED = 6
+
+
+def section(run: Run, anchor: str) -> Html:
+    """Question, plots, claims, settings, command and downloads."""
+    return element(
+        "section",
+        element(
+            "header",
+            element("p", _eyebrow(run), class_="eyebrow"),
+            element("h2", element("a", run.title or run.id, href=f"#{anchor}", class_="self")),
+            run.question and element("p", run.question, class_="question"),
+            run.claim and element("p", element("b", "Claim "), run.claim, class_="claim"),
+        ),
+        [_figure(picture, f"{anchor}.{n}") for n, picture in enumerate(run.pictures, start=1)],
+        run.claims
+        and [element("h3", "Verdicts"), element("ul", [_claim(claim) for claim in run.claims], class_="verdicts")],
+        run.command
+        and [
+            element("h3", "Run it again"),
+            element(
+                "div",
+                element("pre", element("code", run.command), tabindex=0),
+                element("button", "copy", type="button", data_copy=True, aria_label="copy the command"),
+                class_="command",
+            ),
+        ],
+        element("p", join(_facts(run)), class_="facts"),
+        _table("Settings", flat(run.config)),
+        _table("Machine and versions", {**flat(run.hardware), **flat(run.versions)}),
+        element("h3", "Downloads"),
+        _downloads(run, anchor),
+        id=anchor,
+        class_="run",
+    )
+
+
+def verdict(claim: Claim) -> Html:
+    """The verdict as colour, symbol and word."""
+    return element(
+        "span",
+        element("span", _SYMBOLS.get(claim.verdict, "?"), aria_hidden="true"),
+        " ",
+        claim.verdict or "no verdict",
+        class_=f"verdict {kind(claim)}",
+    )
+
+
+def kind(claim: Claim) -> str:
+    """The verdict as a class name.
+
+    >>> kind(Claim("it decays", verdict="not reproduced")), kind(Claim("it decays", verdict="perhaps"))
+    ('not-reproduced', 'unknown')
+    """
+    return claim.verdict.replace(" ", "-") if claim.verdict in VERDICTS else "unknown"
+
+
+def picture_source(picture: Picture) -> str | None:
+    """The drawn figure as an address."""
+    if picture.svg is not None:
+        return data_uri(picture.svg, "image/svg+xml")
+    return None if picture.png is None else data_uri(picture.png, "image/png")
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A nested table as one, with dotted names.
+
+    >>> flat({"steps": 3, "model": {"map": "best", "widths": [4, 8]}})
+    {'steps': '3', 'model.map': 'best', 'model.widths': '[4, 8]'}
+    """
+    rows: dict[str, str] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping) and value:
+            rows |= flat(value, f"{prefix}{name}.")
+        else:
+            rows[f"{prefix}{name}"] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return rows
+
+
+def duration(seconds: float) -> str:
+    """For people.
+
+    >>> duration(0.21), duration(75), duration(3 * 3600 + 240)
+    ('0.2 s', '1 min 15 s', '3 h 4 min')
+    """
+    if not seconds < 1e9:
+        return f"{seconds} s"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(count: int) -> str:
+    """Bytes for people.
+
+    >>> size(300), size(12_345), size(3_200_000)
+    ('300 B', '12 kB', '3.2 MB')
+    """
+    return f"{count} B" if count < 1000 else f"{count / 1000:.0f} kB" if count < 1_000_000 else f"{count / 1e6:.1f} MB"
+
+
+def _eyebrow(run: Run) -> Html:
+    tags = [run.size and element("span", run.size, " size" if run.size in ("paper", "smoke") else "", class_="tag")]
+    if run.status != "complete":
+        tags.append(element("span", "not finished: ", run.status, class_="tag running"))
+    return join([element("b", run.id), element("span", run.source), tags])
+
+
+def _figure(picture: Picture, anchor: str) -> Html:
+    caption = picture.figure.caption if picture.figure is not None else picture.name
+    source = picture_source(picture)
+    return element(
+        "figure",
+        element("div", class_="panels", data_figure=f"{anchor}-data") if picture.figure is not None else None,
+        source and element("img", id=f"{anchor}-img", class_="drawing", src=source, alt=caption, decoding="async"),
+        element("figcaption", caption),
+        json_block(f"{anchor}-data", picture.figure.to_json()) if picture.figure is not None else None,
+        id=anchor,
+    )
+
+
+def _claim(claim: Claim) -> Html:
+    return element(
+        "li",
+        element("p", verdict(claim), " ", element("b", claim.statement)),
+        element(
+            "dl", [element("div", element("dt", name), element("dd", value or "–")) for name, value in _values(claim)]
+        ),
+        claim.why and element("p", claim.why, class_="why"),
+        class_=kind(claim),
+    )
+
+
+def _values(claim: Claim) -> tuple[tuple[str, str], ...]:
+    return ("paper", claim.paper), ("ours", claim.ours)
+
+
+def _facts(run: Run) -> Iterator[Html]:
+    facts = {
+        "run on": run.date,
+        "took": "" if run.wall_time_s is None else duration(run.wall_time_s),
+        "commit": run.commit[:10] + (" with changes" if run.commit.endswith("+") else ""),
+        "folder": str(run.folder),
+    }
+    for name, value in facts.items():
+        if value:
+            yield element("span", f"{name} ", element("b", value))
+
+
+def _table(title: str, rows: Mapping[str, str]) -> Html | None:
+    if not rows:
+        return None
+    lines = [element("tr", element("th", name, scope="row"), element("td", value)) for name, value in rows.items()]
+    return element("details", element("summary", title), element("table", element("tbody", lines), class_="settings"))
+
+
+def _downloads(run: Run, anchor: str) -> list[Html]:
+    """Drawings and files; many arrays are folded away."""
+    arrays = [file for file in run.files if file.name.endswith(".npz")]
+    folded = arrays if len(arrays) > _FOLDED else []
+    others = [_file(run, file) for file in run.files if file not in folded]
+    lists = [element("ul", *_pictures(run, anchor), others, class_="downloads")]
+    if folded:
+        summary = element("summary", f"{len(folded)} arrays, {size(sum(file.size for file in folded))}")
+        files = element("ul", [_file(run, file) for file in folded], class_="downloads")
+        lists.append(element("details", summary, files, class_="arrays"))
+    return lists
+
+
+def _pictures(run: Run, anchor: str) -> Iterator[Html]:
+    """The drawings. One that the page shows is not stored twice: a script copies its address."""
+    for n, picture in enumerate(run.pictures, start=1):
+        for suffix, content in (("svg", picture.svg), ("png", picture.png)):
+            if content is None:
+                continue
+            shown = suffix == "svg" or picture.svg is None
+            yield element(
+                "li",
+                element(
+                    "a",
+                    f"{picture.name}.{suffix}",
+                    element("small", size(len(content))),
+                    href=None if shown else data_uri(content, "image/png"),
+                    data_href_of=f"{anchor}.{n}-img" if shown else None,
+                    download=f"{run.id}-{picture.name}.{suffix}",
+                ),
+            )
+
+
+def _file(run: Run, file: File) -> Html:
+    if file.content is None:
+        where = str(run.folder / file.name)
+        return element(
+            "li", element("span", file.name, element("small", size(file.size), " beside the record: ", where))
+        )
+    mime = "application/json" if file.name.endswith(".json") else "application/octet-stream"
+    name = element("small", size(file.size))
+    uri = data_uri(file.content, mime)
+    return element("li", element("a", file.name, name, href=uri, download=f"{run.id}-{file.name}"))

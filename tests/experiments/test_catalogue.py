@@ -1,0 +1,60 @@
+"""Every experiment at its smoke size: it runs, says what it found, draws it, and finds the same again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass
+from typing import get_args
+
+import pytest
+
+from stablessm import ArgumentError
+from stablessm.experiments import catalogue
+from stablessm.experiments.base import Verdict, execute, readme
+from stablessm.report.figure import Figure
+
+
+@pytest.mark.parametrize("id", catalogue.IDS)
+def test_smoke(id, tmp_path):
+    experiment = catalogue.get(id)
+    folder, cached = execute(experiment, "smoke", tmp_path, progress=False)
+    assert not cached
+    record = json.loads((folder / "record.json").read_text())
+    assert record["id"] == experiment.id == id
+    assert record["claims"]
+    for claim in record["claims"]:
+        assert claim["verdict"] in get_args(Verdict)
+        assert all(claim[key].strip() for key in ("statement", "paper", "ours", "why"))
+    assert record["figures"]
+    for name in record["figures"]:
+        assert Figure.load(folder / f"{name}.json").panels
+        assert (folder / f"{name}.png").stat().st_size > 1000
+        assert (folder / f"{name}.svg").stat().st_size > 1000
+    assert record["arrays"]
+    numbers = {
+        path.name: path.read_bytes()
+        for path in folder.glob("*.json")
+        if path.name not in ("record.json", "timings.json")
+    }
+    execute(experiment, "smoke", tmp_path, fresh=True, progress=False)
+    for name, before in numbers.items():
+        assert (folder / name).read_bytes() == before, name
+
+
+@pytest.mark.parametrize("id", catalogue.IDS)
+def test_description(id):
+    experiment = catalogue.get(id)
+    text = readme(experiment.run.__module__)
+    assert text.startswith(f"# {id}:")
+    assert "**Question.**" in text
+    assert "**Claim**" in text
+    assert set(experiment.configs) == set(experiment.minutes) == {"smoke", "paper"}
+    for config in experiment.configs.values():
+        assert is_dataclass(config)
+        assert type(config).__dataclass_params__.frozen
+        assert fields(config)
+
+
+def test_unknown_ids_are_refused():
+    with pytest.raises(ArgumentError, match="ID: expected one of ia-fig1"):
+        catalogue.get("ia-fig99")

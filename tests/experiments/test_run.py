@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stablessm import ArgumentError
+from stablessm.experiments import run as run_module
+from stablessm.experiments.base import Claim, Experiment, execute
+from stablessm.experiments.run import Run
+
+SLOW_SUM = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from stablessm.experiments import run as module
+module.CHECKPOINT_SECONDS = 0.01
+run = module.Run(Path(sys.argv[1]), {"seed": 1}, progress=False)
+print("ready", flush=True)
+
+def train(name):
+    state = {"x": np.zeros(3), "history": np.zeros(0)}
+    for step in run.loop(name, 400, lambda: state, state.update):
+        noise = np.random.default_rng([1, step]).standard_normal(3)
+        state["x"] = 0.9 * state["x"] + noise
+        state["history"] = np.append(state["history"], state["x"][0])
+        time.sleep(0.001)
+    return state
+
+for name in ("first", "second"):
+    run.stage(name, lambda: train(name))
+"""
+
+
+def test_killed_at_random_moments_a_run_comes_to_the_same_bits(tmp_path):
+    (tmp_path / "script.py").write_text(SLOW_SUM)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+    chance, kills = random.Random(0), 0
+    for _ in range(60):
+        process = subprocess.Popen([*command, str(tmp_path / "killed")], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        time.sleep(chance.uniform(0.0, 0.3) if kills < 10 else 60)
+        if process.poll() is not None:
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills >= 5
+    for name in ("first", "second"):
+        whole, killed = (Run(tmp_path / which, {"seed": 1})[name] for which in ("whole", "killed"))
+        assert whole.keys() == killed.keys()
+        for key in whole:
+            np.testing.assert_array_equal(whole[key], killed[key])
+    left = {path.name for path in (tmp_path / "killed").iterdir() if not path.name.startswith(".")}
+    assert left == {"config.json", "timings.json", "first.npz", "second.npz"}
+
+
+@dataclass(frozen=True)
+class Config:
+    size: int = 3
+
+
+def experiment(calls: list[str]) -> Experiment[Config]:
+    def compute(config: Config, run: Run) -> None:
+        run.stage("numbers", lambda: calls.append("run") or {"x": np.arange(config.size)})
+
+    def claims(config: Config, run: Run) -> list[Claim]:
+        total = int(run["numbers"]["x"].sum())
+        return [Claim("the sum", "3", str(total), "reproduced" if total == 3 else "not reproduced", "Added up.")]
+
+    configs = {"smoke": Config(), "paper": Config(10)}
+    about = {"title": "a sum", "source": "nowhere", "question": "how much?", "claim": "three"}
+    return Experiment(
+        id="sum", configs=configs, minutes={"smoke": 0, "paper": 1}, run=compute,
+        figures=lambda *_: [], claims=claims, **about,
+    )  # fmt: skip
+
+
+def test_a_second_run_is_a_cache_hit_unless_fresh(tmp_path):
+    calls: list[str] = []
+    folder, cached = execute(experiment(calls), "smoke", tmp_path)
+    assert (cached, len(calls)) == (False, 1)
+    assert execute(experiment(calls), "smoke", tmp_path) == (folder, True)
+    assert execute(experiment(calls), "smoke", tmp_path, fresh=True) == (folder, False)
+    assert len(calls) == 2
+    record = json.loads((folder / "record.json").read_text())
+    assert record["claims"][0]["verdict"] == "reproduced"
+    assert record.keys() >= {"id", "config", "versions", "hardware", "commit", "wall_time_s", "command", "arrays"}
+
+
+def test_another_config_is_not_mixed_in(tmp_path):
+    execute(experiment([]), "smoke", tmp_path)
+    with pytest.raises(ArgumentError, match="--fresh"):
+        Run(tmp_path / "sum" / "smoke", {"size": 4})
+    with pytest.raises(ArgumentError, match="size"):
+        execute(experiment([]), "huge", tmp_path)
+    (tmp_path / "sum" / "paper").mkdir()
+    with pytest.raises(ArgumentError, match="a run folder"):  # nobody's files are deleted
+        execute(experiment([]), "paper", tmp_path, fresh=True)
+
+
+def test_a_stage_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "CHECKPOINT_SECONDS", 0.0)
+    run = Run(tmp_path, {}, progress=False)
+
+    def fail() -> dict[str, np.ndarray]:
+        for step in run.loop("broken", 5, lambda: {"x": np.ones(1)}, lambda _: None):
+            if step == 3:
+                raise RuntimeError("no")
+        return {}
+
+    with pytest.raises(RuntimeError):
+        run.stage("broken", fail)
+    assert run.stages() == []
+    assert [path.name for path in Path(tmp_path).glob("*.npz")] == ["broken.checkpoint.npz"]

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_runs import figure
+
+from stablessm import ArgumentError
+from stablessm.report.figure import Figure, Panel, Series
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    original = figure()
+    original.save(tmp_path)
+    loaded = Figure.load(tmp_path / "curves.json")
+    assert loaded.to_json() == original.to_json()
+    assert math.isinf(loaded.panels[1].series[1].y[-1])
+    assert loaded.panels[0].y_range == (1e-5, 1e4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.json", "curves.png", "curves.svg"]
+
+
+def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
+    small = Figure("small", "One line.", [Panel("memory", "t", "M", [Series("a", [0, 1], [1.0, 0.5])])])
+    for folder in ("one", "two"):
+        small.save(tmp_path / folder)
+    for suffix in ("json", "png", "svg"):
+        assert (tmp_path / "one" / f"small.{suffix}").read_bytes() == (
+            tmp_path / "two" / f"small.{suffix}"
+        ).read_bytes()
+
+
+def test_groups_share_a_colour_and_gaps_stay_gaps() -> None:
+    axes = figure(panels=2).draw().axes[1]
+    colours = [line.get_color() for line in axes.lines]
+    assert colours == ["C0", "C0", "C1", "C1", "C2", "C2", "C3", "C4"]
+    assert [line.get_linestyle() for line in axes.lines] == ["-", "--", "-", "--", "-", "--", ":", "None"]
+    assert np.isnan(axes.lines[0].get_xdata()[0]), "β = 0 is not on a log axis"
+    assert np.isnan(axes.lines[1].get_ydata()[-3:]).all()
+    assert (axes.get_xscale(), axes.get_yscale(), axes.get_ylim()) == ("log", "log", (1e-5, 1e4))
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(ArgumentError, match="y: expected 2 numbers"):
+        Series("a", [0, 1], [1.0])
+    with pytest.raises(ArgumentError, match="style: expected one of solid"):
+        Series("a", [0], [1.0], style="wavy")  # type: ignore[arg-type]
