@@ -1,8 +1,9 @@
-"""The perturbation error from above: what theory says for linear models with real modes."""
+"""The perturbation error from above: what theory says for linear models with diagonal modes."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, final
@@ -22,45 +23,64 @@ CHUNK_ELEMENTS = 2**21
 """How many values of modes, over radii and times, are computed at once."""
 
 
-@final
+@torch.no_grad()
+def modes_of(distance: KernelDistance) -> Modes | None:
+    """The modes of a model that has a map, its weight, an input and a readout, and the kernel they say; else None."""
+    model: Any = distance.model
+    if not isinstance(getattr(model, "map", None), OUR_MAPS):
+        return None
+    names = tuple(next((n for n in both if hasattr(model, n)), "") for both in (("w", "M"), ("B", "U"), ("C",)))
+    tensors = [tensor for name in names if isinstance(tensor := getattr(model, name, None), Tensor)]
+    if len(tensors) < 3 or not all(bool(tensor.isfinite().all()) for tensor in tensors):
+        return None
+    w, B, C, times = (tensor.detach().double() for tensor in (*tensors, distance.times))
+    grid: dict[str, Any] = {"times": times, "weights": distance.weights, "dtype": distance.target.dtype}
+    found: Modes
+    if (w.dim(), B.dim(), C.dim()) == (1, 2, 2):
+        found = RealModes(model.map, names, w, C.norm(dim=0), B.norm(dim=1), len(C), B.shape[1], **grid)
+        kernel = torch.einsum("on,tn,ni->toi", C, found.values(model.map(w)), B)
+    elif (w.dim(), B.dim(), C.dim()) == (1, 3, 3) and hasattr(model, "phase"):
+        norms = C.flatten(2).norm(dim=(0, 2)), B.flatten(1).norm(dim=1)
+        scaled = bool(getattr(model, "normalise", False))
+        found = TurningModes(model.map, names, w, *norms, 2 * len(C), 2 * B.shape[2], **grid, normalised=scaled)
+        turned = found.values(model.map(w)) * torch.exp(1j * model.phase.detach().double() * times[:, None])
+        readout, inputs = torch.view_as_complex(C.contiguous()), torch.complex(B[:, 0], B[:, 1])
+        kernel = torch.einsum("on,tn,ni->toi", readout, turned, inputs).real
+    else:
+        return None
+    theirs = distance.kernel({}).double()
+    agree = torch.allclose(kernel, theirs, rtol=1e-2, atol=1e-3 * float(kernel.abs().max()))
+    return found if agree else None
+
+
 @dataclass(frozen=True)
-class RealModes:
-    """A model with the kernel ρ̂(t) = Σ_n C_n e^{λ_n t} B_n, λ = f(w) real, on the grid of a ``KernelDistance``."""
+class Modes(ABC):
+    """A model with the kernel ρ̂ = Σ_n C_n m_n B_n on the grid of a ``KernelDistance``; m_n depends on w_n alone."""
 
     map: Reparameterization
+    names: tuple[str, ...]
+    """What the model calls w, B and C."""
     w: Tensor
     readout: Tensor
     """|C_n|, (N,), with C_n the n-th column."""
     drive: Tensor
     """|B_n|, (N,), with B_n the n-th row."""
-    d_output: int
-    d_input: int
+    readout_entries: int
+    """Real numbers in a column of C."""
+    drive_entries: int
+    """Real numbers in a row of B."""
     times: Tensor
     weights: Tensor
     dtype: torch.dtype
     """That the model computes in; here everything is float64."""
 
-    @classmethod
-    @torch.no_grad()
-    def of(cls, distance: KernelDistance) -> RealModes | None:
-        """The modes of a model that has ``map``, ``w``, ``B`` and ``C`` and the kernel they say; None for others."""
-        model: Any = distance.model
-        ranks = [getattr(getattr(model, name, None), "ndim", None) for name in ("w", "B", "C")]
-        if ranks != [1, 2, 2] or not isinstance(getattr(model, "map", None), OUR_MAPS):
-            return None
-        if not all(bool(tensor.isfinite().all()) for tensor in (model.w, model.B, model.C)):
-            return None
-        w, B, C, times = (tensor.detach().double() for tensor in (model.w, model.B, model.C, distance.times))
-        norms = C.norm(dim=0), B.norm(dim=1)
-        modes = cls(model.map, w, *norms, len(C), B.shape[1], times, distance.weights, distance.target.dtype)
-        kernel = torch.einsum("on,tn,ni->toi", C, modes.values(model.map(w)), B)
-        theirs = distance.kernel({}).double()
-        return modes if torch.allclose(kernel, theirs, rtol=1e-2, atol=1e-3 * float(kernel.abs().max())) else None
-
+    @abstractmethod
     def values(self, eigenvalues: Tensor) -> Tensor:
-        """e^{λt}, or λ^k: (K, …)."""
-        times = self.times.reshape(-1, *(1,) * eigenvalues.dim())
-        return eigenvalues**times if self.map.time == "discrete" else (eigenvalues * times).exp()
+        """m, but for its phase, with these eigenvalues or moduli: (K, …)."""
+
+    @abstractmethod
+    def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
+        """(R, N) a bound of Σ_k q_k |m̃_n(t_k) - m_n(t_k)|; ∞ where the model would overflow."""
 
     def upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: np.ndarray) -> np.ndarray:
         """A bound of the perturbation error at each radius: the distance ``base`` plus what the modes can change by.
@@ -76,12 +96,15 @@ class RealModes:
 
     def _upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: Tensor) -> Tensor:
         """``upper`` for radii (R, 1)."""
-        entries = {"C": self.d_output, "B": self.d_input}  # of a column, of a row: each may change by β in order ∞
-        widest = {name: math.sqrt(entries[name]) if ball.order == math.inf else 1.0 for name in entries}
-        readout, drive = (
-            norm + widest[name] * radii * (name in perturbed) for name, norm in (("C", self.readout), ("B", self.drive))
+        _, inputs, outputs = self.names
+        readout, drive = (  # each entry of a column, of a row, may change by β in order ∞
+            norm + (math.sqrt(entries) if ball.order == math.inf else 1.0) * radii * (name in perturbed)
+            for name, norm, entries in (
+                (outputs, self.readout, self.readout_entries),
+                (inputs, self.drive, self.drive_entries),
+            )
         )
-        change = self._mode_change(radii * ("w" in perturbed))
+        change = self._mode_change(radii, perturbed)
         size = self.weights @ self.values(self.map(self.w)).abs()
         gain = readout * drive
         bound = gain * change + (gain - self.readout * self.drive) * size
@@ -92,16 +115,36 @@ class RealModes:
         total = torch.where(total < largest, total, torch.inf)  # NaN, from 0 · ∞, is ∞ too
         return torch.where(radii[:, 0] == 0, base, total)
 
-    def _mode_change(self, radii: Tensor) -> Tensor:
-        """(R, N) sup over |w̃ - w| ≤ β of Σ_k q_k |e^{λ̃t_k} - e^{λt_k}|; ∞ where the model would overflow.
+    def _reachable(self, radii: Tensor) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest eigenvalue within β of each weight, (R, N)."""
+        nearest_to_0 = self.w.sign() * (self.w.abs() - radii).clamp(min=0)
+        reachable = self.map(torch.stack([self.w - radii, self.w + radii, nearest_to_0]))
+        return reachable.amin(0), reachable.amax(0)
+
+    def theorem(self, base: float, perturbed: AbstractSet[str], radii: np.ndarray) -> np.ndarray | None:
+        """The bound of theorem 3.3, where it applies."""
+        return None
+
+
+@final
+@dataclass(frozen=True)
+class RealModes(Modes):
+    """m(t) = e^{λt}, or λ^k, with λ = f(w) real."""
+
+    def values(self, eigenvalues: Tensor) -> Tensor:
+        """e^{λt}, or λ^k: (K, …)."""
+        times = self.times.reshape(-1, *(1,) * eigenvalues.dim())
+        return eigenvalues**times if self.map.time == "discrete" else (eigenvalues * times).exp()
+
+    def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
+        """The supremum over |w̃ - w| ≤ β of Σ_k q_k |e^{λ̃t_k} - e^{λt_k}|.
 
         The difference has one sign for all t and grows with |λ̃ - λ|: the ends of the interval of reachable λ̃ decide.
         In discrete time that holds for λ̃ of λ's own sign; for the other, each power is bounded by itself.
         """
         discrete = self.map.time == "discrete"
-        nearest_to_0 = self.w.sign() * (self.w.abs() - radii).clamp(min=0)
-        reachable = self.map(torch.stack([self.w - radii, self.w + radii, nearest_to_0]))
-        eigenvalues, low, high = self.map(self.w), reachable.amin(0), reachable.amax(0)
+        low, high = self._reachable(radii * (self.names[0] in perturbed))
+        eigenvalues = self.map(self.w)
         if discrete:  # mirrored where λ < 0, which leaves |λ̃^k - λ^k| as it is
             low, high = torch.where(eigenvalues < 0, torch.stack([-high, -low]), torch.stack([low, high]))
             eigenvalues = eigenvalues.abs()
@@ -114,10 +157,50 @@ class RealModes:
         peak = torch.stack([c.amax(0) for c in changes]).amax(0) + modes.amax(0)
         return torch.where(peak.to(self.dtype).isinf() | change.isnan(), torch.inf, change)
 
-    def theorem(self, base: float, radii: np.ndarray) -> np.ndarray:
-        """E(0) + Σ_n |C_n||B_n| / d_n · g(β), paper 004 eq. 65: d = |f(w)|, or 1 - |f(w)|, and g the map's modulus."""
+    def theorem(self, base: float, perturbed: AbstractSet[str], radii: np.ndarray) -> np.ndarray | None:
+        """E(0) + Σ_n |C_n||B_n| / d_n · g(β), paper 004 eq. 65: d = |f(w)|, or 1 - |f(w)|, and g the map's modulus.
+
+        None where the input or the readout is perturbed too.
+        """
+        if perturbed & set(self.names[1:]):
+            return None
         distances = self.map.distance(self.w)
         memory = float((self.readout * self.drive / distances).sum()) if bool((distances > 0).all()) else math.inf
         slack = 1 + self.map.modulus_tolerance
         growth = [slack * self.map.stability_modulus(float(radius)) for radius in radii]
         return np.array([base + memory * g if g else base for g in growth])
+
+
+@final
+@dataclass(frozen=True)
+class TurningModes(Modes):
+    """m_k = γ r^k e^{ikθ} with r = f(w), in discrete time; γ = √(1 - r²), or 1."""
+
+    normalised: bool
+
+    def values(self, eigenvalues: Tensor) -> Tensor:
+        """γ r^k: (K, …)."""
+        return self._sizes(eigenvalues, self.times.reshape(-1, *(1,) * eigenvalues.dim()))
+
+    def _sizes(self, moduli: Tensor, k: Tensor) -> Tensor:
+        gain = (1 - moduli**2).clamp(min=torch.finfo(self.dtype).tiny).sqrt() if self.normalised else 1.0
+        return gain * moduli**k
+
+    def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
+        """Σ_k of sup |γ̃ r̃^k - γ r^k| + γ r^k min(2, k |θ̃ - θ|), which is no less than the change of the sum.
+
+        As a function of r, γ r^k is monotone between 0, ±√(k/(k+1)) and ±1: there or at an end is its extremum.
+        """
+        low, high = self._reachable(radii * (self.names[0] in perturbed))
+        moduli = self.map(self.w)
+        now = self.values(moduli)[:, None]
+        k = self.times.reshape(-1, 1, 1)
+        turning = (k / (k + 1)).sqrt()
+        places = [low.expand(len(k), -1, -1), high.expand(len(k), -1, -1)]
+        places += [place.clamp(low, high) for place in (0 * turning, turning, -turning, 0 * k + 1, 0 * k - 1)]
+        sizes = self._sizes(torch.stack(places), k)
+        moved = (sizes - now).abs().amax(0)
+        turned = now.abs() * (k * radii * ("phase" in perturbed)).clamp(max=2)
+        change = torch.einsum("k,krn->rn", self.weights.double(), moved + turned)
+        overflows = sizes.abs().amax((0, 1)).to(self.dtype).isinf() | change.isnan()
+        return torch.where(overflows, torch.inf, change)

@@ -22,7 +22,7 @@ from stablessm.instruments._function_norms import (
     kernel_distance,
     output_distance,
 )
-from stablessm.instruments._perturbation_bounds import RealModes
+from stablessm.instruments._perturbation_bounds import modes_of
 from stablessm.instruments._perturbation_search import Stack, largest_distances
 from stablessm.instruments._weight_balls import WeightBall, WeightNorm, select
 from stablessm.instruments.systems import evaluating, own_step
@@ -151,8 +151,9 @@ def perturbation_error(
         inputs: (B, T, d_input), in place of the test inputs; they set the horizon.
         progress: whether a search shows a bar (in a terminal).
 
-    What is found is ``lower``, a lower bound. ``upper`` is there for ``kernel_l1`` and real diagonal models
-    (``RealSSM``): paper 004 eq. 60-63 on the same grid. For complex modes, and other norms, there is none.
+    What is found is ``lower``, a lower bound. ``upper`` is there for ``kernel_l1`` and diagonal models
+    (``RealSSM``, a diagonal linear ``ContinuousRNN``): paper 004 eq. 60-63 on the same grid; and for ``LRU``, with a
+    phase. For S4D, whose steps can change too, and for other norms there is none.
 
     >>> import stablessm as ssm
     >>> from stablessm.targets import LinearFunctional
@@ -185,14 +186,14 @@ def perturbation_error(
         base = stack.of_one()
         climb = steps if search == "ascent" else 0
         found = largest_distances(stack, ball, positive, samples=samples, steps=climb, seed=seed, progress=progress)
-        modes = RealModes.of(distance) if isinstance(distance, KernelDistance) else None
+        modes = modes_of(distance) if isinstance(distance, KernelDistance) else None
     values = np.full(len(radius), base)
     values[radius > 0] = found
     return PerturbationCurve(
         radius=radius,
         lower=np.maximum.accumulate(np.maximum(values, base)),
         upper=None if modes is None else modes.upper(base, weights.keys(), ball, radius),
-        theorem=None if modes is None or weights.keys() & {"B", "C"} else modes.theorem(base, radius),
+        theorem=None if modes is None else modes.theorem(base, weights.keys(), radius),
         norm=norm,
         weight_norm=weight_norm,
         search=search,

@@ -177,9 +177,8 @@ def test_any_model_has_a_curve(name: str, norm: str) -> None:
     assert curve.theorem is None
 
 
-@pytest.mark.parametrize("name", ["lru", "s4d"])
-def test_complex_modes_have_a_kernel_but_no_upper_bound(name: str) -> None:
-    model = MODELS[name]().double()
+def test_s4d_has_a_kernel_but_no_upper_bound() -> None:
+    model = MODELS["s4d"]().double()
     curve = measure(model, model, norm="kernel_l1", horizon=20)
     assert curve.lower[0] == 0
     assert curve.lower[-1] > 0
@@ -396,3 +395,50 @@ def test_the_steepest_change_of_a_tiny_gradient_has_norm_one() -> None:
     tiny = {"w": torch.tensor([[3e-200, 4e-200], [0.0, 0.0], [1.0, torch.inf]], dtype=torch.float64)}
     steepest = WeightBall.of("tensor_max").steepest(tiny)["w"]
     torch.testing.assert_close(steepest, torch.tensor([[0.6, 0.8], [0.0, 0.0], [1.0, 0.0]], dtype=torch.float64))
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(MAPS["discrete"]),
+    st.sampled_from(["tensor_max", "entry_max"]),
+    st.sets(st.sampled_from(["w", "phase", "B", "C"]), min_size=1),
+    st.booleans(),
+    st.integers(1, 5),
+    st.integers(0, 10_000),
+)
+def test_lower_never_exceeds_upper_for_turning_modes(
+    map: str, weight_norm: str, parameters: set, normalise: bool, width: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    layer = ssm.LRU(2, width, 1, map=map, r_min=0.3, normalise=normalise, skip=False).double()
+    with torch.no_grad():
+        layer.w.mul_(torch.rand(width) * 1.4 - 0.2)
+    curve = measure(
+        layer, copy.deepcopy(layer), radii=[0.0, 1e-4, 1e-2, 0.3, 2.0], horizon=30, weight_norm=weight_norm,
+        parameters=sorted(parameters), search="ascent", steps=6, seed=seed,
+    )  # fmt: skip
+    assert (curve.lower <= curve.upper).all()
+    assert (np.diff(curve.upper) >= 0).all()
+    assert curve.theorem is None
+
+
+def test_the_bound_of_a_turning_mode_is_no_larger_than_it_must_be() -> None:
+    layer = ssm.LRU(1, 1, 1, map="direct", normalise=False, skip=False, eigenvalues=torch.tensor([0.9 + 0.0j])).double()
+    curve = measure(layer, layer, radii=[0.05], parameters=["w"], horizon=500, search="ascent", steps=20)
+    mode = float(layer.B.norm() * layer.C.norm())
+    assert curve.upper[0] == pytest.approx(mode * (1 / 0.05 - 1 / 0.1), rel=1e-6)
+    assert curve.lower[0] <= curve.upper[0]
+
+
+@pytest.mark.parametrize("parameters", ["recurrent", ["M", "U", "C"]])
+def test_a_diagonal_continuous_rnn_is_a_real_ssm_by_other_names(parameters: str | list) -> None:
+    rnn = ssm.ContinuousRNN(1, 4, 1, activation="linear", recurrence="diagonal", map="exp", bias=False).double()
+    twin = ssm.RealSSM(1, 4, 1, map="exp", bias=False).double()
+    with torch.no_grad():
+        twin.w.copy_(rnn.M), twin.B.copy_(rnn.U), twin.C.copy_(rnn.C)
+    target = LinearFunctional("polynomial")
+    names = {"M": "w", "U": "B", "C": "C"}
+    same = parameters if parameters == "recurrent" else [names[name] for name in parameters]
+    one, other = measure(rnn, target, parameters=parameters), measure(twin, target, parameters=same)
+    np.testing.assert_allclose(one.upper, other.upper)
+    assert (one.theorem is None) == (other.theorem is None) == (parameters != "recurrent")
