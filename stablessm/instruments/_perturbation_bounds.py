@@ -33,6 +33,8 @@ def modes_of(distance: KernelDistance) -> Modes | None:
     tensors = [tensor for name in names if isinstance(tensor := getattr(model, name, None), Tensor)]
     if len(tensors) < 3 or not all(bool(tensor.isfinite().all()) for tensor in tensors):
         return None
+    if any(tensor.dtype.itemsize < 4 for tensor in tensors):  # a change rounds out of its ball
+        return None
     w, B, C, times = (tensor.detach().double() for tensor in (*tensors, distance.times))
     grid: dict[str, Any] = {"times": times, "weights": distance.weights, "dtype": distance.target.dtype}
     found: Modes

@@ -153,7 +153,7 @@ def perturbation_error(
 
     What is found is ``lower``, a lower bound. ``upper`` is there for ``kernel_l1`` and diagonal models
     (``RealSSM``, a diagonal linear ``ContinuousRNN``): paper 004 eq. 60-63 on the same grid; and for ``LRU``, with a
-    phase. For S4D, whose steps can change too, and for other norms there is none.
+    phase. For S4D, whose steps can change too, for weights in half precision, and for other norms there is none.
 
     >>> import stablessm as ssm
     >>> from stablessm.targets import LinearFunctional

@@ -442,3 +442,10 @@ def test_a_diagonal_continuous_rnn_is_a_real_ssm_by_other_names(parameters: str 
     one, other = measure(rnn, target, parameters=parameters), measure(twin, target, parameters=same)
     np.testing.assert_allclose(one.upper, other.upper)
     assert (one.theorem is None) == (other.theorem is None) == (parameters != "recurrent")
+
+
+def test_half_precision_has_no_upper_bound() -> None:
+    layer = ssm.RealSSM(1, 4, 1, map="exp", bias=False).bfloat16()
+    curve = measure(layer, LinearFunctional("polynomial"))
+    assert np.isfinite(curve.lower).all()
+    assert curve.upper is None
