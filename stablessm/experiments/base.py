@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -104,9 +103,3 @@ def is_complete(folder: Path) -> bool:
         return bool(json.loads((folder / "record.json").read_text()).get("status") == "complete")
     except (OSError, ValueError):
         return False
-
-
-def readme(module: str) -> str:
-    """The README that lies beside an experiment's code."""
-    file = sys.modules[module].__file__
-    return (Path(file or "").parent / "README.md").read_text(encoding="utf-8")

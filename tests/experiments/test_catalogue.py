@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from stablessm import ArgumentError
 from stablessm.experiments import catalogue
-from stablessm.experiments.base import Verdict, execute, readme
+from stablessm.experiments.base import Verdict, execute
 from stablessm.report.figure import Figure
 
 
@@ -44,7 +46,7 @@ def test_smoke(id, tmp_path):
 @pytest.mark.parametrize("id", catalogue.IDS)
 def test_description(id):
     experiment = catalogue.get(id)
-    text = readme(experiment.run.__module__)
+    text = (Path(inspect.getfile(experiment.run)).parent / "README.md").read_text(encoding="utf-8")
     assert text.startswith(f"# {id}:")
     assert "**Question.**" in text
     assert "**Claim**" in text
