@@ -40,6 +40,22 @@ def test_kinds_of_a_thousand_curves():
             assert fit.last_lag == pytest.approx(curve.truth, abs=2.1 * curve.time[1])
 
 
+@pytest.mark.slow
+def test_kinds_of_ten_thousand_other_curves():
+    """Seeds that nothing was tuned on."""
+    wrong, opposite = [], 0
+    for seed in range(501, 511):
+        rng = np.random.default_rng(seed)
+        for i in range(1000):
+            curve = draw(rng, KINDS[i % 4])
+            kind = fit_decay(curve.time, curve.value).kind
+            if kind != curve.kind:
+                wrong.append((curve.kind, kind))
+                opposite += {curve.kind, kind} == {"exponential", "polynomial"}
+    assert len(wrong) <= 200, Counter(wrong)
+    assert opposite <= len(wrong) / 5
+
+
 @pytest.mark.parametrize("kind", ["exponential", "polynomial"])
 def test_interval_covers_the_truth(kind):
     rng = np.random.default_rng(7)
