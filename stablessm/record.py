@@ -106,7 +106,9 @@ def write_record(folder: str | os.PathLike[str], *, started: float, **content: A
 
 
 def _commit() -> str | None:
-    """The commit of the source tree this package runs from, if it is one; ``+`` marks changes."""
+    """The commit of the source tree this package runs from; ``+`` marks changes. A copy without git is told."""
+    if "STABLESSM_COMMIT" in os.environ:
+        return os.environ["STABLESSM_COMMIT"]
     git = ("git", "-C", str(Path(__file__).parent))
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)

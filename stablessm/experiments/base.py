@@ -90,7 +90,8 @@ def execute(
         "arrays": [f"{name}.npz" for name in run.stages() if run.path(name).stat().st_size <= LARGEST_ARRAY],
         "command": f"stablessm run {experiment.id} --size {size}",
         **record.environment(),
-        "wall_time_s": round(run.seconds(), 1),
+        "computed": run.computed(),
+        "wall_time_s": round(sum(place["seconds"] for place in run.computed()), 1),
         "date": datetime.date.today().isoformat(),
     }
     record.write_json(folder / "record.json", content)

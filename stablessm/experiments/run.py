@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, final
 
@@ -40,7 +42,8 @@ class Run:
 
     Every number comes from a *stage*: a function of the config alone whose arrays are written to ``NAME.npz`` when it
     ends. A run that is started again skips the stages that are there and goes on in the middle of a loop from its last
-    checkpoint, to the same bits.
+    checkpoint, to the same bits. ``metrics.jsonl`` has what stages said on their way, ``stages.json`` how long each
+    took and where: a folder may be begun on one machine and ended on another.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], *, progress: bool = True) -> None:
@@ -52,7 +55,13 @@ class Run:
 
     def stage(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> dict[str, np.ndarray]:
         """The arrays of this stage, from its file or else computed and written."""
-        self._once(name, lambda path: record.save_arrays(path, "stage", {}, compute()))
+
+        def write(path: Path) -> None:
+            arrays = {key: np.asarray(value) for key, value in compute().items()}
+            self.log(name, **{key: value.item() for key, value in arrays.items() if value.size == 1})
+            record.save_arrays(path, "stage", {}, arrays)
+
+        self._once(name, write)
         return self[name]
 
     def keep(self, name: str, kind: type[K], measure: Callable[[], K]) -> K:
@@ -68,9 +77,19 @@ class Run:
         """Names of the stages that are there."""
         return sorted(path.stem for path in self.folder.glob("*.npz") if not path.name.endswith(_CHECKPOINT))
 
-    def seconds(self) -> float:
-        """How long the stages took, over all interruptions, as far as checkpoints tell."""
-        return float(sum(self._timings().values()))
+    def log(self, stage: str, **values: Any) -> None:
+        """A line of ``metrics.jsonl``. In a loop, give its ``step``: after a kill the lines since the checkpoint go."""
+        with self._metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record.plain({"stage": stage, **values}), ensure_ascii=False) + "\n")
+
+    def computed(self) -> list[dict[str, Any]]:
+        """Where the stages were computed, and how long they took over all interruptions, as far as checkpoints tell."""
+        facts = self._facts()
+        places = []
+        for i, where in enumerate(facts["environments"]):
+            seconds = [stage["seconds"] for stage in facts["stages"].values() if stage["environment"] == i]
+            places.append({**where, "stages": len(seconds), "seconds": round(sum(seconds), 1)})
+        return places
 
     def path(self, name: str) -> Path:
         """Where a stage is kept."""
@@ -118,19 +137,48 @@ class Run:
         if self.path(name).exists():
             return
         started = time.perf_counter()
+        self._forget(name)
         write(self.path(name))
         # A kill between these two lines loses a timing, never a number.
-        spent = {name: self._spent_before(name) + time.perf_counter() - started}
-        record.write_json(self.folder / "timings.json", self._timings() | spent)
+        spent = self._from_checkpoint(name, "spent_before") + time.perf_counter() - started
+        facts = self._facts()
+        if self._environment not in facts["environments"]:
+            facts["environments"].append(self._environment)
+        place = facts["environments"].index(self._environment)
+        facts["stages"][name] = {"seconds": round(spent, 3), "environment": place}
+        record.write_json(self.folder / "stages.json", facts)
         self._checkpoint(name).unlink(missing_ok=True)
 
-    def _timings(self) -> dict[str, float]:
-        path = self.folder / "timings.json"
-        return dict(json.loads(path.read_text())) if path.exists() else {}
+    def _forget(self, name: str) -> None:
+        """Leave out what a killed stage said after its last checkpoint, and a line that was cut off."""
+        if not self._metrics.exists():
+            return
+        first, kept = self._from_checkpoint(name, "step"), []
+        for line in self._metrics.read_text(encoding="utf-8").splitlines(keepends=True):
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue
+            if said["stage"] != name or said.get("step", math.inf) < first:
+                kept.append(line)
+        with record.atomic(self._metrics) as temporary:
+            temporary.write_text("".join(kept), encoding="utf-8")
+
+    @cached_property
+    def _environment(self) -> dict[str, Any]:
+        return dict(record.plain(record.environment()))
+
+    @property
+    def _metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    def _facts(self) -> dict[str, Any]:
+        path = self.folder / "stages.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {"environments": [], "stages": {}}
 
     def _checkpoint(self, name: str) -> Path:
         return self.folder / f"{name}{_CHECKPOINT}"
 
-    def _spent_before(self, name: str) -> float:
+    def _from_checkpoint(self, name: str, fact: str) -> float:
         path = self._checkpoint(name)
-        return float(record.load_arrays(path, "checkpoint")[0]["spent_before"]) if path.exists() else 0.0
+        return float(record.load_arrays(path, "checkpoint")[0][fact]) if path.exists() else 0.0

@@ -251,6 +251,8 @@ def _train(
         if observe is not None and place == 0:
             seen.append(observe(weights, found))
         _adam(weights, first, second, _clipped(found, options.clip), options.rate(step), step + 1)
+        if place == options.steps_per_row - 1 or step == options.steps - 1:
+            run.log(name, step=step, losses=losses[row].tolist())
     return {key: array for key, array in save().items() if not key.startswith(("first.", "second."))}
 
 

@@ -72,6 +72,8 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
+    computed: tuple[Mapping[str, Any], ...] = ()
+    """Where its stages were computed; figures and claims may have been made elsewhere."""
     claims: tuple[Claim, ...] = ()
     pictures: tuple[Picture, ...] = ()
     files: tuple[File, ...] = ()
@@ -104,6 +106,9 @@ def read_run(folder: Path) -> Run:
     return Run(
         folder=folder,
         wall_time_s=_number(content.get("wall_time_s")),
+        computed=tuple(
+            place for place in _expect(content.get("computed"), list, "computed", faults) if isinstance(place, dict)
+        ),
         claims=tuple(_claims(content, faults)),
         pictures=tuple(picture for picture in pictures if picture is not None),
         files=(File("record.json", len(raw), raw), *_files(folder, _names(content, "arrays", faults), faults)),

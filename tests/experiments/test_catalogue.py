@@ -35,8 +35,8 @@ def test_smoke(id, tmp_path):
     assert record["arrays"]
     numbers = {
         path.name: path.read_bytes()
-        for path in folder.glob("*.json")
-        if path.name not in ("record.json", "timings.json")
+        for path in folder.glob("*.json*")
+        if path.name not in ("record.json", "stages.json")
     }
     execute(experiment, "smoke", tmp_path, fresh=True, progress=False)
     for name, before in numbers.items():

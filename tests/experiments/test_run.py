@@ -33,6 +33,7 @@ def train(name):
         noise = np.random.default_rng([1, step]).standard_normal(3)
         state["x"] = 0.9 * state["x"] + noise
         state["history"] = np.append(state["history"], state["x"][0])
+        run.log(name, step=step, x=state["x"][0])
         time.sleep(0.001)
     return state
 
@@ -61,8 +62,11 @@ def test_killed_at_random_moments_a_run_comes_to_the_same_bits(tmp_path):
         assert whole.keys() == killed.keys()
         for key in whole:
             np.testing.assert_array_equal(whole[key], killed[key])
+    whole, killed = ((tmp_path / which / "metrics.jsonl").read_text() for which in ("whole", "killed"))
+    assert whole == killed
+    assert len(whole.splitlines()) == 2 * (400 + 1)
     left = {path.name for path in (tmp_path / "killed").iterdir() if not path.name.startswith(".")}
-    assert left == {"config.json", "timings.json", "first.npz", "second.npz"}
+    assert left == {"config.json", "metrics.jsonl", "stages.json", "first.npz", "second.npz"}
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,22 @@ def test_a_second_run_is_a_cache_hit_unless_fresh(tmp_path):
     record = json.loads((folder / "record.json").read_text())
     assert record["claims"][0]["verdict"] == "reproduced"
     assert record.keys() >= {"id", "config", "versions", "hardware", "commit", "wall_time_s", "command", "arrays"}
+    assert [place["stages"] for place in record["computed"]] == [1]
+
+
+def test_a_run_begun_elsewhere_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("STABLESSM_COMMIT", "there")
+    begun = Run(tmp_path, {}, progress=False)
+    begun.stage("first", lambda: {"x": np.ones(1)})
+    begun.stage("second", lambda: {"x": np.ones(2)})
+    monkeypatch.setenv("STABLESSM_COMMIT", "here")
+    ended = Run(tmp_path, {}, progress=False)
+    ended.stage("second", lambda: pytest.fail("it was there"))
+    ended.stage("third", lambda: {"x": np.ones(3)})
+    assert [(place["commit"], place["stages"]) for place in ended.computed()] == [("there", 2), ("here", 1)]
+    assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [
+        {"stage": "first", "x": 1.0}, {"stage": "second"}, {"stage": "third"},
+    ]  # fmt: skip
 
 
 def test_another_config_is_not_mixed_in(tmp_path):
