@@ -15,6 +15,7 @@ def run(
     ids: Annotated[list[str], typer.Argument(help="Experiments, or 'all'.")],
     size: Annotated[str, typer.Option(help="smoke (seconds) or paper (the published size).")] = "smoke",
     out: Out = Path("runs"),
+    settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: another setting, by name.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start again instead of going on.")] = False,
 ) -> None:
     """Run experiments; a run that was interrupted goes on, one that is complete is not computed again.
@@ -24,6 +25,8 @@ def run(
       stablessm run ia-fig1
 
       stablessm run all --size paper --out results
+
+      stablessm run ia-fig5 --set words=fine,awful
     """
     from rich.console import Console
 
@@ -33,9 +36,10 @@ def run(
 
     console = Console()
     try:
+        changes = _changes(settings or [])
         for id in catalogue.IDS if ids == ["all"] else ids:
             experiment: Any = catalogue.get(id)
-            folder, cached = execute(experiment, size, out, fresh=fresh)  # type: ignore[arg-type]
+            folder, cached = execute(experiment, size, out, changes=changes, fresh=fresh)  # type: ignore[arg-type]
             console.print(summary(folder, cached))
             console.print(f"written: {folder}", soft_wrap=True)
     except ArgumentError as error:
@@ -75,6 +79,16 @@ def summary(folder: Path, cached: bool) -> Any:
     for claim in record["claims"]:
         table.add_row(claim["statement"], claim["paper"], claim["ours"], claim["verdict"])
     return table
+
+
+def _changes(settings: list[str]) -> dict[str, str]:
+    from stablessm import ArgumentError
+
+    parts = [setting.partition("=") for setting in settings]
+    for name, sign, _ in parts:
+        if not name or not sign:
+            raise ArgumentError("--set", "KEY=VALUE", repr(name))
+    return {name.strip(): text for name, _, text in parts}
 
 
 def _duration(minutes: float) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
+import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +15,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, final, get_args
 from stablessm import record
 from stablessm._errors import ArgumentError
 from stablessm.experiments.run import Run
+from stablessm.experiments.settings import changed
 from stablessm.report.figure import Figure
 
 Size: TypeAlias = Literal["smoke", "paper"]
@@ -62,11 +65,23 @@ class Experiment(Generic[C]):
 
 
 def execute(
-    experiment: Experiment[Any], size: Size, out: Path, *, fresh: bool = False, progress: bool = True
+    experiment: Experiment[Any],
+    size: Size,
+    out: Path,
+    *,
+    changes: Mapping[str, str] | None = None,
+    fresh: bool = False,
+    progress: bool = True,
 ) -> tuple[Path, bool]:
-    """Run an experiment into ``out/ID/SIZE``, or go on with it; the folder, and whether it was all there before."""
-    config = experiment.config(size)
-    folder = out / experiment.id / size
+    """Run an experiment into ``out/ID/SIZE``, or go on with it; the folder, and whether it was all there before.
+
+    With ``changes`` of settings, by name and as text, the folder is ``out/ID/SIZE-…``, another for each config.
+    """
+    config, settings = experiment.config(size), [f"{name}={text}" for name, text in (changes or {}).items()]
+    label: str = size
+    if settings and (custom := changed(config, changes or {})) != config:
+        config, label = custom, f"{size}-{_digest(custom)}"
+    folder = out / experiment.id / label
     if fresh and folder.exists():
         if not (folder / "config.json").exists():
             raise ArgumentError("--fresh", "a run folder, which has a config.json", str(folder))
@@ -82,13 +97,13 @@ def execute(
     facts = {name: getattr(experiment, name) for name in ("id", "title", "source", "question", "claim")}
     content = {
         **facts,
-        "size": size,
+        "size": label,
         "status": "complete",
         "config": asdict(config),
         "claims": claims,
         "figures": [figure.name for figure in figures],
         "arrays": [f"{name}.npz" for name in run.stages() if run.path(name).stat().st_size <= LARGEST_ARRAY],
-        "command": f"stablessm run {experiment.id} --size {size}",
+        "command": shlex.join(["stablessm", "run", experiment.id, "--size", size, *_options(settings)]),
         **record.environment(),
         "computed": run.computed(),
         "wall_time_s": round(sum(place["seconds"] for place in run.computed()), 1),
@@ -96,6 +111,15 @@ def execute(
     }
     record.write_json(folder / "record.json", content)
     return folder, False
+
+
+def _options(settings: Sequence[str]) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def _digest(config: Any) -> str:
+    """A short name for a config."""
+    return hashlib.sha256(json.dumps(record.plain(asdict(config))).encode()).hexdigest()[:8]
 
 
 def is_complete(folder: Path) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -42,25 +44,57 @@ def embedding_system(model: Any, output: Output | None, neutral: Sequence[int] |
 
 
 def token_system(model: Any, output: Output | None) -> System:
-    """The model from token ids, (B, T, 1), to outputs."""
+    """The model from token ids, (B, T, 1), to outputs; also any other callable from ids, (B, T), to outputs."""
+    if not is_transformer(model):
+        return _token_callable(model, output)
     return _system(model, output, lambda x: {"input_ids": x[..., 0]}, 1, torch.long, "token")
+
+
+def closed(system: System, suffix: Sequence[int]) -> System:
+    """The system with these tokens after every beginning of the input."""
+    if not system.pooled:
+        raise ArgumentError("suffix", "None, since the model answers at every token, before the suffix", list(suffix))
+    end = torch.tensor(checked_tokens(system.model, "suffix", suffix), device=system.device)[None, :, None]
+    longest = None if system.longest is None else system.longest - len(suffix)
+
+    def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return system.call(torch.cat([x, end.expand(len(x), -1, -1)], 1), state)
+
+    return replace(system, call=call, longest=longest)
 
 
 def neutral_prefix(model: Any, prefix: Sequence[int] | None) -> list[int]:
     """Token ids that mean nothing: those given, or the begin, padding or end token, or token 0."""
     if prefix is not None:
         return checked_tokens(model, "prefix", prefix)
+    if not is_transformer(model):
+        raise ArgumentError("prefix", "token ids that come before, since the model has no begin token of its own", None)
     size = model.get_input_embeddings().weight.shape[0]
     named = (getattr(model.config, name, None) for name in ("bos_token_id", "pad_token_id", "eos_token_id"))
     return [next((token for token in named if isinstance(token, int) and 0 <= token < size), 0)]
 
 
 def checked_tokens(model: Any, argument: str, tokens: Sequence[int]) -> list[int]:
-    """The token ids, if there are some and the model knows them."""
-    size = model.get_input_embeddings().weight.shape[0]
-    if not len(tokens) or not all(0 <= token < size for token in tokens):
-        raise ArgumentError(argument, f"at least one token id from 0 to {size - 1}", list(tokens))
+    """The token ids, if there are some and the model knows them, as far as it says how many it knows."""
+    size = model.get_input_embeddings().weight.shape[0] if hasattr(model, "get_input_embeddings") else None
+    if not len(tokens) or not all(0 <= token < (size or math.inf) for token in tokens):
+        raise ArgumentError(
+            argument, f"at least one token id from 0 {f'to {size - 1}' if size else 'up'}", list(tokens)
+        )
     return list(tokens)
+
+
+def _token_callable(model: Any, output: Output | None) -> System:
+    if output is not None:
+        raise ArgumentError("output", "None (only a Hugging Face model has several)", output)
+    weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    device = torch.device("cpu") if weight is None else weight.device
+
+    def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y = model(x[..., 0])
+        return (y[0] if isinstance(y, tuple) else y), None
+
+    return completed(System(model, call, 1, 0, torch.long, device, False, False, input="token"))
 
 
 def _system(model: Any, output: Output | None, inputs: Inputs, d_input: int, dtype: torch.dtype, name: str) -> System:

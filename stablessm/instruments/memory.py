@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments import _linear, _supremum, huggingface
@@ -19,7 +19,8 @@ from stablessm.instruments.systems import System, as_system, evaluating, own_ste
 Norm: TypeAlias = Literal["ball", "plus_one", "unit"]
 
 _WHEN = {
-    "model": "None, since the model is not one of Hugging Face's",
+    "prefix": "None without tokens, since the model is not one of Hugging Face's",
+    "suffix": "None without tokens",
     "amplitudes": "None without directions",
     **dict.fromkeys(("dt", "unit", "directions", "warm_up"), "None with tokens, which are counted one by one"),
 }
@@ -40,6 +41,7 @@ def memory_function(
     amplitudes: Sequence[float] | None = None,
     tokens: Sequence[int] | None = None,
     prefix: Sequence[int] | None = None,
+    suffix: Sequence[int] | None = None,
     output: huggingface.Output | None = None,
     warm_up: int | None = None,
     linear: bool | None = None,
@@ -75,9 +77,11 @@ def memory_function(
         norm, bound: see above; for ``plus_one`` amplitudes up to a hundred times ``bound`` are tried.
         directions: (n, d_input): measure these instead of searching; the curve of each is kept in ``by_input``.
         amplitudes: their lengths, ``bound`` by default.
-        tokens: token ids of a Hugging Face model: each is repeated after the prefix (paper 000 appendix B), and M is
-            |y[k] - y[k-1]|. Without tokens the input is a vector added to the embedding of the prefix's last token.
-        prefix: token ids that come before; by default the begin token.
+        tokens: token ids of a Hugging Face model, or of any callable from ids (batch, time) to outputs: each is
+            repeated after the prefix (paper 000 appendix B), and M is |y[k] - y[k-1]|. Without tokens the input of a
+            Hugging Face model is a vector added to the embedding of the prefix's last token.
+        prefix: token ids that come before; by default the begin token of a Hugging Face model.
+        suffix: token ids that close every beginning, for a model with one output a sequence, such as BERT's [SEP].
         output: of a Hugging Face model: ``logits``, ``hidden``, or a function of its output such as a score.
         warm_up: steps without input before time 0; 0 by default, 16 in embedding space.
         linear: whether the model is linear and time-invariant; found by trying if not given.
@@ -96,16 +100,16 @@ def memory_function(
     horizon = whole_number("horizon", horizon)
     _check(norm, bound, samples, ascent)
     transformer = huggingface.is_transformer(model)
-    unused: dict[str, Any] = {} if transformer else {"tokens": tokens, "prefix": prefix}
+    unused: dict[str, Any] = {"suffix": suffix} if transformer else {"prefix": prefix, "suffix": suffix}
     if tokens is not None:
-        unused |= {"dt": dt, "unit": unit, "directions": directions, "warm_up": warm_up}
+        unused = {"dt": dt, "unit": unit, "directions": directions, "warm_up": warm_up}
     if directions is None:
         unused["amplitudes"] = amplitudes
     for name, value in unused.items():
         if value is not None:
-            raise ArgumentError(name, _WHEN[name if transformer or name == "amplitudes" else "model"], value)
+            raise ArgumentError(name, _WHEN[name], value)
     if tokens is not None:
-        return _of_tokens(model, horizon, tokens, prefix, output, progress)
+        return _of_tokens(model, horizon, tokens, prefix, suffix, output, progress)
     system = (
         huggingface.embedding_system(model, output, prefix)
         if transformer
@@ -142,11 +146,19 @@ def memory_function(
 
 
 def _of_tokens(
-    model: Any, horizon: int, tokens: Sequence[int], prefix: Sequence[int] | None, output: Any, progress: bool
+    model: Any,
+    horizon: int,
+    tokens: Sequence[int],
+    prefix: Sequence[int] | None,
+    suffix: Sequence[int] | None,
+    output: Any,
+    progress: bool,
 ) -> MemoryCurve:
     start = huggingface.neutral_prefix(model, prefix)
     words = torch.tensor(huggingface.checked_tokens(model, "tokens", tokens))[:, None]
     system = huggingface.token_system(model, output)
+    if suffix is not None:
+        system = huggingface.closed(system, suffix)
     beginning = torch.tensor(start).expand(len(words), -1)
 
     def drive(first: int, last: int) -> Tensor:
@@ -157,7 +169,8 @@ def _of_tokens(
     with evaluating(model), torch.no_grad():
         y = torch.cat(list(system.outputs(drive, -len(start), horizon, progress=progress)), 1)[:, -horizon - 1 :]
     rows = torch.linalg.vector_norm(y.double().diff(dim=1), dim=-1).cpu().numpy()
-    eps = max(torch.finfo(y.dtype).eps, torch.finfo(next(model.parameters()).dtype).eps)
+    weights = model.parameters() if isinstance(model, nn.Module) else ()
+    eps = max(torch.finfo(dtype).eps for dtype in (y.dtype, *(w.dtype for w in weights if w.is_floating_point())))
     floor = ROUNDING * eps * float(torch.linalg.vector_norm(y.double(), dim=-1).max())
     value, best = rows.max(0), rows.argmax(0)
     names = tuple(str(token) for token in tokens)

@@ -60,6 +60,42 @@ class Panel:
 
 @final
 @dataclass(frozen=True)
+class ImageGrid:
+    """Rows of small grey images, for a place among the panels of a figure.
+
+    >>> grid = ImageGrid.of("digits", {"seen": np.zeros((2, 3, 3)), "found": np.ones((2, 3, 3))})
+    >>> grid.labels, grid.height, grid.pixels[0], grid.pixels[-1][:4]
+    (['seen', 'found'], 3, [0, 0, 0, 0, 0, 0, 0], [255, 255, 255, 0])
+    """
+
+    title: str
+    labels: Sequence[str]
+    """Of the rows of images."""
+    height: int
+    """Of an image; one empty line lies between two."""
+    pixels: Sequence[Sequence[int]]
+    """All of them as one image, from 0, empty, to 255, full."""
+
+    def __post_init__(self) -> None:
+        lines = len(self.labels) * (self.height + 1) - 1
+        widths = {len(line) for line in self.pixels}
+        if len(self.pixels) != lines or len(widths) != 1:
+            raise ArgumentError("pixels", f"{lines} lines of one width", f"{len(self.pixels)}, widths {widths}")
+
+    @classmethod
+    def of(cls, title: str, rows: Mapping[str, np.ndarray]) -> Self:
+        """Rows of as many images each, (columns, height, width), by label; values are cut to 0 … 1, NaN to 0."""
+        shapes = {np.shape(images) for images in rows.values()}
+        if len(shapes) != 1 or len(shape := shapes.pop()) != 3 or 0 in shape:
+            raise ArgumentError("rows", "arrays of one shape (columns, height, width)", shapes or "none")
+        tiles = np.nan_to_num(np.stack([np.asarray(images, dtype=float) for images in rows.values()])).clip(0, 1)
+        levels = np.rint(255 * np.pad(tiles, ((0, 0), (0, 0), (0, 1), (0, 1)))).astype(int)
+        whole = levels.transpose(0, 2, 1, 3).reshape(levels.shape[0] * levels.shape[2], -1)[:-1, :-1]
+        return cls(title, list(rows), shape[1], whole.tolist())
+
+
+@final
+@dataclass(frozen=True)
 class Figure:
     """Panels side by side under one caption.
 
@@ -72,7 +108,7 @@ class Figure:
     name: str
     """A file name without ending."""
     caption: str
-    panels: Sequence[Panel] = field(default_factory=list)
+    panels: Sequence[Panel | ImageGrid] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; numbers that are not finite become strings."""
@@ -81,16 +117,7 @@ class Figure:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """What :meth:`to_json` made."""
-        panels = [
-            Panel(
-                **{
-                    **panel,
-                    "series": [Series(**{**s, "x": _floats(s["x"]), "y": _floats(s["y"])}) for s in panel["series"]],
-                    "y_range": None if panel["y_range"] is None else tuple(panel["y_range"]),
-                }
-            )
-            for panel in content["panels"]
-        ]
+        panels = [ImageGrid(**panel) if "pixels" in panel else _panel(panel) for panel in content["panels"]]
         return cls(content["name"], content["caption"], panels)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -120,8 +147,23 @@ class Figure:
         with matplotlib.rc_context({"font.size": 9}):
             canvas = Canvas(figsize=(4.6 * len(self.panels), 3.6), layout="constrained")
             for axes, panel in zip(np.atleast_1d(canvas.subplots(1, len(self.panels))), self.panels, strict=True):
-                _draw(axes, panel)
+                _draw_images(axes, panel) if isinstance(panel, ImageGrid) else _draw(axes, panel)
         return canvas
+
+
+def _panel(content: Mapping[str, Any]) -> Panel:
+    series = [Series(**{**line, "x": _floats(line["x"]), "y": _floats(line["y"])}) for line in content["series"]]
+    y_range = None if content["y_range"] is None else tuple(content["y_range"])
+    return Panel(**{**content, "series": series, "y_range": y_range})
+
+
+def _draw_images(axes: Axes, grid: ImageGrid) -> None:
+    axes.imshow(np.asarray(grid.pixels), cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
+    middles = [i * (grid.height + 1) + grid.height / 2 - 0.5 for i in range(len(grid.labels))]
+    axes.set(title=grid.title, xticks=[])
+    axes.set_yticks(middles, grid.labels)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
 
 
 def _draw(axes: Axes, panel: Panel) -> None:

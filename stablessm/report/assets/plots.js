@@ -75,19 +75,26 @@
     };
   }
 
+  // What all plots share.
+  function frame() {
+    return {
+      margin: { l: 8, r: 12, t: touch ? 32 : 14, b: 8 }, // a finger cannot hover, so its buttons always show
+      showlegend: false,
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("muted") },
+    };
+  }
+
   function layout(panel, state) {
     return {
+      ...frame(),
       xaxis: axis(panel.x_label, state.x, null),
       yaxis: axis(panel.y_label, state.y, panel.y_range),
       uirevision: state.x + state.y, // a zoom outlives a change of colours, not one of scales
-      margin: { l: 8, r: 12, t: touch ? 32 : 14, b: 8 }, // a finger cannot hover, so its buttons always show
-      showlegend: false,
       hovermode: "closest",
       dragmode: touch ? false : "zoom", // a finger scrolls the page
-      paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)",
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("muted"), activecolor: colour("accent") },
-      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("muted") },
       hoverlabel: { bgcolor: colour("surface"), font: { color: colour("ink"), size: 13 }, align: "left", namelength: -1 },
     };
   }
@@ -170,9 +177,39 @@
     return [box, render];
   }
 
+  // Rows of small grey images as one heat map; ink and paper are those of the theme.
+  function drawImages(panel) {
+    const plot = make("div", { className: "plot" });
+    const middle = (label, row) => row * (panel.height + 1) + (panel.height - 1) / 2;
+    const bare = { showgrid: false, zeroline: false, fixedrange: true };
+    const render = () => {
+      const scale = [[0, colour("surface")], [1, colour("ink")]];
+      const image = { type: "heatmap", z: panel.pixels, zmin: 0, zmax: 255, colorscale: scale, showscale: false };
+      const axes = {
+        xaxis: { ...bare, visible: false, constrain: "domain" },
+        yaxis: {
+          ...bare,
+          autorange: "reversed",
+          scaleanchor: "x",
+          constrain: "domain",
+          automargin: true,
+          tickvals: panel.labels.map(middle),
+          ticktext: panel.labels.map(escape),
+        },
+      };
+      const bars = { ...CONFIG, displayModeBar: false };
+      return Plotly.react(plot, [{ ...image, hoverinfo: "skip" }], { ...frame(), ...axes, dragmode: false }, bars);
+    };
+    const head = make("div", { className: "head" }, make("b", { textContent: panel.title }));
+    const box = make("div", { className: "panel" }, head, plot);
+    box.setAttribute("role", "img");
+    box.setAttribute("aria-label", `${panel.title}: images, ${panel.labels.join(", ")}`);
+    return [box, render];
+  }
+
   function draw(place) {
     const data = JSON.parse(document.getElementById(place.dataset.figure).textContent);
-    const panels = data.panels.map(drawPanel);
+    const panels = data.panels.map((panel) => (panel.pixels ? drawImages : drawPanel)(panel));
     place.closest("figure").classList.add("drawn");
     place.append(...panels.map(([box]) => box));
     panels.forEach(([, render]) => {

@@ -1,0 +1,63 @@
+"""Images to read back: MNIST, or strokes that are made up."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from stablessm._errors import ArgumentError
+from stablessm.experiments import data_folder
+
+Source: TypeAlias = Literal["mnist", "synthetic"]
+HUB = "ylecun/mnist"
+_FILE = "mnist.npz"
+
+
+def digits(source: Source, count: int, side: int = 28) -> np.ndarray:
+    """Images (count, side, side) in float64 from 0 to 1.
+
+    ``mnist``: the first of the 10,000 official test images, from ``mnist.npz`` (``x_test``, whole numbers up to 255) in
+    the folder that the environment variable STABLESSM_DATA names, or else from the hub. ``synthetic``: arcs on an
+    empty ground, the same every time.
+
+    >>> images = digits("synthetic", 3, side=12)
+    >>> images.shape, float(images.min()), bool(0.05 < images.mean() < 0.5)
+    ((3, 12, 12), 0.0, True)
+    """
+    if source not in get_args(Source):
+        raise ArgumentError("data", f"one of {', '.join(get_args(Source))}", repr(source))
+    if count < 1 or side < 2:
+        raise ArgumentError("images, side", "at least 1 and 2", f"{count}, {side}")
+    if source == "synthetic":
+        return _strokes(count, side)
+    images = _mnist()
+    if images.shape != (len(images), side, side) or len(images) < count:
+        raise ArgumentError("mnist", f"{count} images of {side} x {side} pixels or more images", images.shape)
+    return images[:count] / 255.0
+
+
+def _mnist() -> np.ndarray:
+    path = data_folder.find(_FILE)
+    if path is None:
+        return np.stack([np.asarray(image) for image in data_folder.from_hub(HUB, "test", _FILE)["image"]])
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return np.asarray(stored["x_test"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ArgumentError(_FILE, "an array x_test of images", f"{type(error).__name__}: {error}") from error
+
+
+def _strokes(count: int, side: int) -> np.ndarray:
+    """Two arcs each, with soft edges; 0 away from them."""
+    rng = np.random.default_rng(0)
+    y, x = (np.mgrid[:side, :side] + 0.5) / side
+    images = np.zeros((count, side, side))
+    for image in images:
+        for _ in range(2):
+            (cx, cy), radius = rng.uniform(0.3, 0.7, 2), rng.uniform(0.15, 0.3)
+            middle, half = rng.uniform(0, 2 * np.pi), rng.uniform(1.0, np.pi)
+            turned = (np.arctan2(y - cy, x - cx) - middle + np.pi) % (2 * np.pi) - np.pi
+            thickness = np.abs(np.hypot(x - cx, y - cy) - radius) / 0.08
+            image[:] = np.maximum(image, np.clip(1.5 - thickness, 0, 1) * (np.abs(turned) < half))
+    return images

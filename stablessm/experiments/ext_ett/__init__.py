@@ -1,0 +1,1 @@
+"""Beyond the papers: a forecast of a real series."""

@@ -1,0 +1,73 @@
+"""Settings of an experiment changed by name, as text from a command line."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from stablessm._errors import ArgumentError
+
+C = TypeVar("C")
+
+
+def changed(config: C, changes: Mapping[str, str]) -> C:
+    """The frozen config with some fields changed; text is read as what the field is.
+
+    A sequence is written with commas, a field of a field with a dot.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Config:
+    ...     words: tuple[str, ...] = ("good",)
+    ...     seeds: int = 3
+    >>> changed(Config(), {"words": "fine, awful"})
+    Config(words=('fine', 'awful'), seeds=3)
+    """
+    for name, text in changes.items():
+        config = _with(config, name.split("."), name, text)
+    return config
+
+
+def _with(config: Any, path: list[str], name: str, text: str) -> Any:
+    known = [field.name for field in fields(config)]
+    first, *rest = path
+    if first not in known:
+        raise ArgumentError("--set", f"one of the settings {', '.join(known)}", name)
+    value = getattr(config, first)
+    if rest and is_dataclass(value):
+        return replace(config, **{first: _with(value, rest, name, text)})
+    if rest:
+        raise ArgumentError("--set", f"{first} without a dot, since it has no settings of its own", name)
+    return replace(config, **{first: _read(get_type_hints(type(config))[first], name, text)})
+
+
+def _read(kind: Any, name: str, text: str) -> Any:
+    """The text as a value of that type."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if type(None) in arguments and text.lower() == "none":
+            return None
+        kind = next(argument for argument in arguments if argument is not type(None))
+        return _read(kind, name, text)
+    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        return tuple(_read(arguments[0], name, part.strip()) for part in text.split(",") if part.strip())
+    if origin is Literal:
+        return _chosen({str(choice): choice for choice in arguments}, name, text)
+    if kind is bool:
+        return _chosen({"true": True, "false": False}, name, text.lower())
+    if kind in (int, float, str):
+        try:
+            return kind(text)
+        except ValueError as error:
+            expected = {int: "a whole number", float: "a number"}[kind]
+            raise ArgumentError(f"--set {name}", expected, repr(text)) from error
+    inner = f", such as {name}.{fields(kind)[0].name}" if is_dataclass(kind) else ""
+    raise ArgumentError("--set", f"a setting that can be written as text{inner}", name)
+
+
+def _chosen(choices: dict[str, Any], name: str, text: str) -> Any:
+    if text not in choices:
+        raise ArgumentError(f"--set {name}", f"one of {', '.join(choices)}", repr(text))
+    return choices[text]

@@ -1,0 +1,1 @@
+"""Paper 002, proposition 3.2."""

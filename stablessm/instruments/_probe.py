@@ -1,0 +1,77 @@
+"""A linear probe with held-out data: ridge regression from features to targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+_STRENGTHS = tuple(10.0**power for power in range(-13, 4))
+"""Of the ridge, relative to the mean variance of a feature."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Features (n, F) and targets (n, K), in float64."""
+
+    features: Tensor
+    targets: Tensor
+
+
+def predictions(train: Samples, validation: Samples, test: Samples, groups: int) -> Tensor:
+    """What a probe fitted on ``train`` says of ``test``, (n, K).
+
+    Every group of targets (K in equal parts, in order) has its own ridge, the one that does best on ``validation``; one
+    of them is infinite, so that a target that cannot be seen is answered by its mean.
+    """
+    mean, middle = train.features.mean(0), train.targets.mean(0)
+    scale = train.features.std(0)
+    scale = torch.where(scale > 1e-13 * (mean.abs() + scale.max()), scale, torch.inf)  # a constant says nothing
+
+    def standard(samples: Samples) -> Tensor:
+        return (samples.features - mean) / scale
+
+    x, y = standard(train), train.targets - middle
+    variances, directions = torch.linalg.eigh(x.mT @ x / len(x))
+    projected = directions.mT @ (x.mT @ y) / len(x)
+    held_out, wanted = standard(validation) @ directions, validation.targets - middle
+    size = float(variances.mean()) or 1.0
+    best = torch.zeros_like(projected)
+    least = _errors(wanted, groups)  # predicting the mean
+    for strength in _STRENGTHS:
+        weights = projected / (variances.clamp(min=0) + strength * size)[:, None]
+        error = _errors(wanted - held_out @ weights, groups)
+        better = (error < least).repeat_interleave(y.shape[1] // groups)
+        best = torch.where(better, weights, best)
+        least = torch.minimum(error, least)
+    return (standard(test) @ directions) @ best + middle
+
+
+def _errors(difference: Tensor, groups: int) -> Tensor:
+    return difference.square().sum(0).reshape(groups, -1).sum(1)
+
+
+def explained(targets: Tensor, predicted: Tensor, groups: int) -> Tensor:
+    """1 - |y - ŷ|² / |y - mean|² of each group, not below 0; 0 where the target does not vary."""
+    total = _errors(targets - targets.mean(0), groups)
+    error = _errors(targets - predicted, groups)
+    return torch.where(total > 0, 1 - error / total.clamp(min=torch.finfo(total.dtype).tiny), 0).clamp(min=0)
+
+
+def new_explained(targets: Tensor, predicted: Tensor) -> Tensor:
+    """The same for each target less what the targets before it say of it, on these samples, (K,).
+
+    With orthonormal targets q_i and predictions in the span of F centred features (and constants), each value is at
+    most |P q_i|², P the projection onto that span: together never more than F.
+    """
+    centred, middle = targets - targets.mean(0), targets.mean(0)
+    size = torch.linalg.qr(centred)[1].diagonal().abs()
+    fresh = size > 1e-9 * size.max()  # the others are sums of those before
+    q, r = torch.linalg.qr(centred[:, fresh])
+    parts = torch.linalg.solve_triangular(r, (predicted - middle)[:, fresh], upper=True, left=False)
+    result = torch.zeros_like(size)
+    result[fresh] = (1 - (q - parts).square().sum(0)).clamp(min=0)
+    return result

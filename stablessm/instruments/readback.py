@@ -1,0 +1,224 @@
+"""How much of the past a linear probe finds in the state of a recurrent model."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm.instruments import _probe, huggingface, systems
+from stablessm.instruments._nested import tensors_in
+from stablessm.instruments.memory import time_step, whole_number
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Readback:
+    """What :func:`readback` found."""
+
+    time: np.ndarray
+    """(K,) how long ago: the lags 0, 1, … in units of dt."""
+    explained: np.ndarray
+    """(K,) variance of the input that long ago that the probe explains on held-out data, from 0 to 1."""
+    new: np.ndarray
+    """(K,) the capacity each lag adds: variance explained of what the inputs since do not say already, summed over
+    input channels. For a white input of one channel the same as ``explained``, up to sampling."""
+    state_size: int
+    """Real numbers in the state; a complex one counts twice."""
+
+    @property
+    def capacity(self) -> float:
+        """Jaeger's memory capacity Σ ``new``, in input numbers; it cannot exceed ``state_size``."""
+        return float(self.new.sum())
+
+    def reach(self, level: float = 0.5) -> float:
+        """The longest time up to which at least ``level`` of the variance is explained throughout; nan if none is."""
+        if not 0 < level <= 1:
+            raise ArgumentError("level", "above 0 and at most 1", level)
+        enough = np.minimum.accumulate(self.explained) >= level
+        return float(self.time[enough][-1]) if enough.any() else float("nan")
+
+    def __str__(self) -> str:
+        half = self.reach()
+        return (
+            f"capacity {self.capacity:.4g} of {self.state_size} numbers; half of the variance "
+            + (f"up to {half:.4g} back" if half == half else "of no input")
+            + f", looked {self.time[-1]:.4g} back"
+        )
+
+
+def readback(
+    model: Any,
+    data: Tensor | np.ndarray,
+    *,
+    lags: int | None = None,
+    states: Callable[[Tensor], Tensor] | None = None,
+    dt: float | None = None,
+) -> Readback:
+    """How much of the input k steps back can be read from the state, by a linear probe, on held-out data.
+
+    For every lag k a ridge regression from the whole state (all layers, real and imaginary parts) to the input x[t-k].
+    It is fitted on the first 60% of the sequences, its ridge chosen on the next 20%, and scored on the rest; with fewer
+    than 5 sequences time is split instead, with gaps as long as the lags.
+
+    Args:
+        model: our layers and anything called as ``model(x, state) -> (y, state)``, ``torch.nn`` recurrences, recurrent
+            Hugging Face models (Mamba; ``data`` is then added to the embedding of the neutral token).
+        data: (batch, time, d_input). White noise measures the memory of the model, data of a task what it keeps of it.
+        lags: how many, from lag 0, the input taken in last. A quarter of the time by default, at most 100.
+        states: from inputs (batch, time, d_input) to states (batch, time, size), for a model that does not
+            show its state, or to probe another quantity than the state.
+        dt: the time between samples; the model's own by default, or 1.
+
+    >>> found = readback(nn.GRU(1, 8, batch_first=True), torch.randn(10, 120, 1), lags=10)
+    >>> found.state_size, 0 < found.capacity <= 8, bool(found.explained[0] > found.explained[9])
+    (8, True, True)
+    """
+    x = _checked(data)
+    count = min(x.shape[1] // 4, 100) if lags is None else whole_number("lags", lags)
+    step = time_step(model, dt)
+    if states is not None:
+        found = _real_rows(states(x), x)
+    else:
+        with systems.evaluating(model), torch.no_grad():
+            found = _collected(model, x)
+    if not bool(found.isfinite().all()):
+        raise NumericalError("the state is not finite", "use a stable model, or data of a smaller scale")
+    train, validation, test = _split(found, x.to(torch.float64).cpu(), count)
+    predicted = _probe.predictions(train, validation, test, count)
+    new = _probe.new_explained(test.targets, predicted).reshape(count, -1).sum(1)
+    return Readback(
+        time=step * np.arange(count),
+        explained=_probe.explained(test.targets, predicted, count).numpy(),
+        new=new.numpy(),
+        state_size=found.shape[-1],
+    )
+
+
+def _checked(data: Tensor | np.ndarray) -> Tensor:
+    x = torch.as_tensor(data).detach()
+    if x.dim() != 3 or not x.numel() or not x.is_floating_point():
+        raise ArgumentError("data", "real, (batch, time, d_input)", f"{x.dtype}, shape {tuple(x.shape)}")
+    if not bool(x.isfinite().all()):
+        raise ArgumentError("data", "finite numbers", "NaN or infinity")
+    return x
+
+
+def _collected(model: Any, x: Tensor) -> Tensor:
+    """The state after every step, (B, T, F), by running one step at a time."""
+    call, axis, x = _stepper(model, x)
+    state: Any = None
+    rows: list[Tensor] = []
+    for t in range(x.shape[1]):
+        _, state = call(x[:, t : t + 1], state)
+        parts = list(_tensors(state))
+        if not parts:
+            expected = "a recurrent model that returns its state, or states="
+            raise ArgumentError("model", expected, f"{type(model).__name__}, which returns none")
+        row = torch.cat([_flat(part, axis, x.shape[0]) for part in parts], 1)
+        if rows and row.shape != rows[-1].shape:
+            expected = "a state of one size (an attention cache grows)"
+            raise ArgumentError("model", expected, f"{rows[-1].shape[1]} numbers, then {row.shape[1]}")
+        rows.append(row)
+    return torch.stack(rows, 1)
+
+
+def _stepper(model: Any, x: Tensor) -> tuple[systems.Call, int, Tensor]:
+    """How to run one step, the batch axis of the state, and the input as the model wants it."""
+    if huggingface.is_transformer(model):
+        return _huggingface_call(model), 0, _like(model, x)
+    systems.input_size(model, x.shape[-1])
+    if isinstance(model, nn.RNNBase):
+        if model.bidirectional:
+            raise ArgumentError("model", "one that runs forwards in time", "a bidirectional one")
+        return systems._torch_recurrence(model), 1, _like(model, x)
+    if not callable(model):
+        raise ArgumentError("model", "a callable or module", type(model).__name__)
+    return lambda u, state: _called(model, u, state), 0, _like(model, x)
+
+
+def _called(model: Any, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    expected = "model(x, state) -> (y, state), or states="
+    try:
+        result = model(x, state)
+    except TypeError as error:
+        raise ArgumentError("model", expected, f"{type(model).__name__}, which raised {error}") from error
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ArgumentError("model", expected, f"{type(model).__name__}, which returns {type(result).__name__}")
+    return result
+
+
+def _huggingface_call(model: Any) -> systems.Call:
+    base = model.get_input_embeddings().weight[huggingface.neutral_prefix(model, None)[-1]].detach()
+    accepted = inspect.signature(model.forward).parameters
+    name = next((name for name in huggingface._STATES if name in accepted), None)
+    if name is None:
+        raise ArgumentError("model", "one that takes and returns a state", type(model).__name__)
+
+    def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        carried = {} if state is None else {name: state}
+        out = model(inputs_embeds=base + x, use_cache=True, return_dict=True, **carried)
+        return out[0], getattr(out, name, None)
+
+    return call
+
+
+def _like(model: Any, x: Tensor) -> Tensor:
+    """In the precision and on the device of the model's weights."""
+    weights = model.parameters() if isinstance(model, nn.Module) else ()
+    weight = next((weight for weight in weights if weight.is_floating_point()), x)
+    return x.to(weight)
+
+
+def _tensors(state: Any) -> Iterator[Tensor]:
+    """Tensors in nested containers, and in the layers of a Hugging Face cache."""
+    for layer in getattr(state, "layers", (state,)):
+        inside = vars(layer) if hasattr(layer, "__dict__") and not isinstance(layer, Tensor) else layer
+        yield from (tensor for _, tensor in tensors_in(inside, "state"))
+
+
+def _flat(part: Tensor, axis: int, batch: int) -> Tensor:
+    """(batch, numbers), copied: some models overwrite their state."""
+    if part.dim() <= axis or part.shape[axis] != batch:
+        raise ArgumentError("model", f"a state with {batch} rows (batch)", f"shape {tuple(part.shape)}")
+    part = part.movedim(axis, 0).reshape(batch, -1)
+    part = torch.view_as_real(part).flatten(1) if part.is_complex() else part
+    return part.to("cpu", torch.float64, copy=True)
+
+
+def _real_rows(found: object, x: Tensor) -> Tensor:
+    if not isinstance(found, Tensor) or found.dim() < 3 or found.shape[:2] != x.shape[:2]:
+        got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ArgumentError("states", f"a tensor ({x.shape[0]}, {x.shape[1]}, size)", got)
+    found = found.detach().cpu()
+    return (torch.view_as_real(found) if found.is_complex() else found).flatten(2).to(torch.float64)
+
+
+def _split(found: Tensor, x: Tensor, lags: int) -> tuple[_probe.Samples, ...]:
+    """Training, validation and test samples; every sample has all lags."""
+    batch, steps, channels = x.shape
+    usable = steps - lags + 1
+    if usable < 1:
+        raise ArgumentError("lags", f"at most {steps} (the time steps of data)", lags)
+    past = torch.stack([x[:, lags - 1 - k : steps - k] for k in range(lags)], 2).flatten(2)  # (B, usable, lags · d)
+    found = found[:, lags - 1 :]
+    if batch >= 5:
+        cuts = [0, round(0.6 * batch), round(0.8 * batch), batch]
+        pieces = [(slice(a, b), slice(None)) for a, b in itertools.pairwise(cuts)]
+    else:
+        cuts = [0, round(0.6 * usable), round(0.8 * usable), usable]
+        gaps = [0, lags, lags]  # a lag must not reach back into what the probe was fitted on
+        pieces = [(slice(None), slice(a + gap, b)) for (a, b), gap in zip(itertools.pairwise(cuts), gaps, strict=True)]
+    samples = tuple(_probe.Samples(found[piece].flatten(0, 1), past[piece].flatten(0, 1)) for piece in pieces)
+    least = min(len(part.features) for part in samples)
+    if least <= lags * channels:
+        expected = f"more than {lags * channels} held-out samples (lags times channels): more data or fewer lags"
+        raise ArgumentError("data", expected, f"{least}, of {batch} sequences of {steps} steps")
+    return samples

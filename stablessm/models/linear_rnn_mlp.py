@@ -1,0 +1,218 @@
+"""A random linear recurrence that remembers, then one MLP that computes: the block of paper 003."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import cast, final
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm._typing import State
+from stablessm.layers import LRU
+from stablessm.layers.base import real_steps
+
+_FLOOR = 1e-4
+"""Directions of less than this part of the largest deviation are not blown up further."""
+
+
+@final
+class Whitening(nn.Module):
+    """z ↦ Wᵀ (z - mean) / deviation, so that samples get mean 0 and covariance 1; numbers that are set, not trained.
+
+    >>> whiten = Whitening(2)
+    >>> whiten.set(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
+    >>> whiten(torch.tensor([[2.0, 1.0], [0.0, 1.0]])).abs().sort()[0].tolist()
+    [[0.0, 1.0], [0.0, 1.0]]
+    """
+
+    shift: Tensor
+    scale: Tensor
+    W: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(channels))
+        self.register_buffer("scale", torch.ones(channels))
+        self.register_buffer("W", torch.eye(channels))
+
+    def set(self, samples: Tensor) -> None:
+        """From samples (…, channels)."""
+        flat = samples.detach().flatten(0, -2).double()
+        shift, scale = moments(flat)
+        flat = (flat - shift) / scale
+        variance, directions = torch.linalg.eigh(flat.mT @ flat / len(flat))
+        deviation = variance.clamp(min=0).sqrt()
+        self.shift.copy_(shift)
+        self.scale.copy_(scale)
+        self.W.copy_(directions / deviation.clamp(min=_FLOOR * float(deviation.max()) or 1.0))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Whitened."""
+        return ((z - self.shift) / self.scale) @ self.W
+
+
+@final
+class Units(nn.Module):
+    """z ↦ z · scale + shift, from deviations to the units of samples; numbers that are set, not trained.
+
+    >>> units = Units(2)
+    >>> units.set(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
+    >>> units(torch.tensor([1.0, 0.0])).tolist()
+    [2.0, 1.0]
+    """
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(channels))
+        self.register_buffer("scale", torch.ones(channels))
+
+    def set(self, samples: Tensor) -> None:
+        """From samples (…, channels)."""
+        shift, scale = moments(samples.detach().flatten(0, -2).double())
+        self.shift.copy_(shift)
+        self.scale.copy_(scale)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """In the units of the samples."""
+        return z * self.scale + self.shift
+
+
+def moments(samples: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of samples (n, channels); 1 for the deviation of a constant."""
+    deviation = samples.std(0, correction=0)
+    return samples.mean(0), torch.where(deviation > 0, deviation, 1.0)
+
+
+@final
+class PointwiseMLP(nn.Module):
+    """φ: features (…, d) to outputs (…, d_output), the same at every step.
+
+    Whitened, then hidden layers with GELU, then a linear readout in the units of the outputs.
+
+    >>> PointwiseMLP(6, (16, 16), 2)(torch.zeros(4, 10, 6)).shape
+    torch.Size([4, 10, 2])
+    """
+
+    def __init__(self, d_input: int, hidden: Sequence[int], d_output: int) -> None:
+        super().__init__()
+        if not hidden or min(hidden) < 1:
+            raise ArgumentError("hidden", "one width or more, each at least 1", tuple(hidden))
+        widths = (d_input, *hidden)
+        self.inputs, self.outputs = Whitening(d_input), Units(d_output)
+        self.layers = nn.ModuleList(nn.Linear(m, n) for m, n in pairwise(widths))
+        self.readout = nn.Linear(widths[-1], d_output)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """φ(z)."""
+        z = self.inputs(z)
+        for layer in self.layers:
+            z = nn.functional.gelu(layer(z))
+        return self.outputs(self.readout(z))
+
+
+@final
+class LinearRNNMLP(nn.Module):
+    """y[k] = φ(Re x[k], Im x[k]) with x[k] = Λ x[k-1] + B (1, u[k]), φ an MLP (paper 003 eq. 2 and 7, proposition 7).
+
+    The recurrence is an :class:`~stablessm.LRU` with random eigenvalues; the MLP is the same at every step. State in
+    and out, ``step``, ``lengths``, ``reset`` and ``dt`` are those of a layer.
+
+    Args:
+        d_input, d_state, d_output: sizes; d_state counts complex states.
+        hidden: widths of the hidden layers of φ.
+        r_min, r_max: the ring that eigenvalues are drawn from.
+        clock: whether a constant 1 joins the input, so that the state tells the step.
+        frozen: whether the recurrence stays as it was drawn and only φ is trained; else all is trained.
+
+    >>> model = LinearRNNMLP(1, 32, 2, hidden=(64,))
+    >>> u = torch.randn(4, 100, 1)
+    >>> model.set_units(u)
+    >>> y, state = model(u)
+    >>> y.shape, state.shape, [name for name, p in model.named_parameters() if p.requires_grad][:2]
+    (torch.Size([4, 100, 2]), torch.Size([4, 32]), ['mlp.layers.0.weight', 'mlp.layers.0.bias'])
+    """
+
+    def __init__(
+        self,
+        d_input: int,
+        d_state: int,
+        d_output: int,
+        *,
+        hidden: Sequence[int] = (512, 512),
+        r_min: float = 0.99,
+        r_max: float = 1.0,
+        clock: bool = True,
+        frozen: bool = True,
+    ) -> None:
+        super().__init__()
+        if d_input < 1:
+            raise ArgumentError("d_input", "at least 1", d_input)
+        self.d_input, self.d_output, self.clock = d_input, d_output, clock
+        self.recurrence = LRU(d_input + clock, d_state, 2 * d_state, r_min=r_min, r_max=r_max, skip=False)
+        with torch.no_grad():  # the readout gives all real parts, then all imaginary parts
+            self.recurrence.C.zero_()
+            parts = torch.arange(d_state)
+            self.recurrence.C[parts, parts, 0] = 1.0
+            self.recurrence.C[d_state + parts, parts, 1] = -1.0  # Re(-i x) = Im x
+        self.recurrence.requires_grad_(not frozen)
+        self.mlp = PointwiseMLP(2 * d_state, hidden, d_output)
+
+    def initial_state(self, batch: int) -> State:
+        """The zero state for ``batch`` sequences."""
+        return self.recurrence.initial_state(batch)
+
+    def eigenvalues(self) -> Tensor:
+        """Λ, (d_state,) complex."""
+        return self.recurrence.eigenvalues()
+
+    def features(self, u: Tensor) -> Tensor:
+        """What φ sees, (B, T, 2 d_state), from the zero state; with a frozen recurrence it is computed once."""
+        return cast(Tensor, self.recurrence(self._encoded(u))[0])
+
+    def set_units(self, u: Tensor, y: Tensor | None = None) -> None:
+        """Set the units of φ from inputs u (B, T, d_input), whose features are whitened, and outputs (B, T, d_output).
+
+        States are far from white: those near an input's frequencies are the largest and say nearly the same, and
+        training is slow to find what the others say. Whitening is linear, so it is part of C in paper 003, section 2.
+        """
+        with torch.no_grad():
+            self.mlp.inputs.set(self.features(u))
+            if y is not None:
+                if y.shape != (*u.shape[:2], self.d_output):
+                    raise ArgumentError("y", f"shape {(*u.shape[:2], self.d_output)}", f"shape {tuple(y.shape)}")
+                self.mlp.outputs.set(y)
+
+    def forward(
+        self,
+        u: Tensor,
+        state: State | None = None,
+        *,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+        dt: float | Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """Outputs (B, T, d_output) and the last state, from inputs (B, T, d_input); the rest as in a layer."""
+        features, final = self.recurrence(self._encoded(u), state, lengths=lengths, reset=reset, dt=dt)
+        y = self.mlp(features)
+        if lengths is not None:
+            y = torch.where(real_steps(lengths, u.shape[1])[..., None], y, torch.zeros_like(y))
+        return y, final
+
+    def step(
+        self, u_t: Tensor, state: State | None = None, *, dt: float | Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """One step of ``forward``: u_t is (B, d_input), the output (B, d_output)."""
+        features, state = self.recurrence.step(self._encoded(u_t), state, dt=dt)
+        return self.mlp(features), state
+
+    def _encoded(self, u: Tensor) -> Tensor:
+        """(1, u), or u without a clock."""
+        if not u.dim() or u.shape[-1] != self.d_input:
+            raise ArgumentError("u", f"{self.d_input} channels (d_input)", f"shape {tuple(u.shape)}")
+        return torch.cat([torch.ones_like(u[..., :1]), u], -1) if self.clock else u

@@ -1,0 +1,30 @@
+"""The past of a linear recurrence, read back from its state (paper 003)."""
+
+from stablessm.reconstruction.bases import dct, fourier, haar, pca
+from stablessm.reconstruction.conditioning import condition_number, diagnose, required_state_size
+from stablessm.reconstruction.decoder import Decoder, decode
+from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning
+from stablessm.reconstruction.optimise import optimised
+from stablessm.reconstruction.placements import roots_of_unity, uniform_ring
+from stablessm.reconstruction.sparse import SparseDecoder, decode_sparse
+from stablessm.reconstruction.timestamps import timestamp
+
+__all__ = [
+    "Decoder",
+    "Diagnosis",
+    "IllConditionedWarning",
+    "SparseDecoder",
+    "condition_number",
+    "dct",
+    "decode",
+    "decode_sparse",
+    "diagnose",
+    "fourier",
+    "haar",
+    "optimised",
+    "pca",
+    "required_state_size",
+    "roots_of_unity",
+    "timestamp",
+    "uniform_ring",
+]

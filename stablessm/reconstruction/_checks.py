@@ -1,0 +1,70 @@
+"""Arguments as double precision tensors, or an error that says what was wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Array: TypeAlias = "Tensor | np.ndarray"
+
+
+def finite(argument: str, value: object) -> Tensor:
+    """The value as a tensor of finite numbers."""
+    if not isinstance(value, Tensor) and not hasattr(value, "__array__"):
+        raise ArgumentError(argument, "a tensor or an array", type(value).__name__)
+    tensor = torch.as_tensor(value).detach()
+    if tensor.dtype == torch.bool or tensor.is_meta:
+        raise ArgumentError(argument, "numbers", "flags" if not tensor.is_meta else "a tensor on the meta device")
+    if not bool(tensor.isfinite().all()):
+        raise ArgumentError(argument, "finite numbers", "NaN or infinity")
+    return tensor
+
+
+def spectrum(eigenvalues: Array) -> Tensor:
+    """Eigenvalues (N,), or (M, R) for M input channels with R states each, in complex128."""
+    tensor = finite("eigenvalues", eigenvalues)
+    if tensor.dim() not in (1, 2) or not tensor.numel():
+        raise ArgumentError("eigenvalues", "shape (N,), or (M, R) for M channels", f"shape {tuple(tensor.shape)}")
+    return tensor.to(torch.complex128)
+
+
+def states(argument: str, state: Array, shape: tuple[int, ...]) -> Tensor:
+    """States (…, *shape), with batch axes in front, in complex128."""
+    tensor = finite(argument, state)
+    if tuple(tensor.shape[tensor.dim() - len(shape) :]) != shape or tensor.dim() < len(shape):
+        wanted = ", ".join(map(str, shape))
+        raise ArgumentError(argument, f"shape (…, {wanted}), as eigenvalues", f"shape {tuple(tensor.shape)}")
+    return tensor.to(torch.complex128)
+
+
+def real_dtype(state: Array) -> torch.dtype:
+    """float32 for states in single precision (or half), otherwise float64: how exactly the state is known."""
+    dtype = torch.as_tensor(state).dtype
+    narrow = (torch.complex64, torch.float32, torch.float16, torch.bfloat16, torch.complex32)
+    return torch.float32 if dtype in narrow else torch.float64
+
+
+def whole(argument: str, value: int, least: int = 1) -> int:
+    """A whole number, ``least`` or more."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ArgumentError(argument, f"a whole number, at least {least}", repr(value))
+    return value
+
+
+def basis_functions(basis: Array, channels: int | None) -> Tensor:
+    """A basis (L, P), or (L, M, P) for M channels, in float64."""
+    tensor = finite("basis", basis)
+    expected = "shape (L, P)" if channels is None else f"shape (L, {channels}, P), as rows of eigenvalues"
+    right = tensor.dim() == (2 if channels is None else 3) and (channels is None or tensor.shape[1] == channels)
+    if not right or not tensor.numel():
+        raise ArgumentError("basis", expected, f"shape {tuple(tensor.shape)}")
+    if tensor.is_complex():
+        raise ArgumentError("basis", "real functions (cosines and sines for a Fourier basis)", tensor.dtype)
+    return tensor.to(torch.float64)

@@ -1,0 +1,186 @@
+"""The equations that a state gives for the inputs that made it, scaled so that no power overflows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from stablessm.reconstruction._powers import powers, powers_of_pair, reciprocal
+
+_TWIN = 8 * torch.finfo(torch.float64).eps
+"""Eigenvalues this close to each other's conjugates give a real input the same equations."""
+
+_ELEMENTS = 2**22
+"""How many numbers a batch may take on the way."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Equations:
+    """E u = c: row n of the Vandermonde matrix V[n, j] = λ_n^(L-1-j) (paper 003 eq. 4), divided by its norm.
+
+    For |λ| > 1 the row is divided by λ^(L-1) first, which leaves powers of 1/λ. Powers p = L-1-j are split in two
+    levels, p = a S + b, so that V need not be formed: E = ``coarse``[n, a] · ``fine``[n, b], then ``tail``.
+    For real inputs the equations are the real and the imaginary parts, without those that say the same again.
+    """
+
+    length: int
+    real: bool
+    fine: Tensor
+    """(N, S)."""
+    coarse: Tensor
+    """(N, A), divided by the norms."""
+    tail: Tensor
+    """(N, L - A S), divided by the norms."""
+    factor: Tensor
+    """(N,) complex: what a state is multiplied with."""
+    steps: float
+    """How many inputs a state holds on average: the squared norm of a row that starts from 1."""
+    log_norm: Tensor
+    """(N,) log of the norm of each row of V."""
+    last: Tensor
+    """(N,) λ^L times ``factor``: what becomes of the state before the first input."""
+    rows: Tensor | None
+    """Which of the 2N real equations are kept; None if all N complex ones are."""
+
+    @property
+    def count(self) -> int:
+        """How many equations there are."""
+        return len(self.fine) if self.rows is None else len(self.rows)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of equations and unknowns."""
+        return torch.float64 if self.real else torch.complex128
+
+    def right_side(self, state: Tensor, initial: Tensor | None = None) -> Tensor:
+        """c (…, count) for states (…, N)."""
+        c = state * self.factor
+        return self._kept(c if initial is None else c - initial * self.last)
+
+    def dense(self) -> Tensor:
+        """E, (count, L); filled in pieces, since for a large one there is room for it and one copy."""
+        result = torch.empty(self.count, self.length, dtype=self.dtype, device=self.fine.device)
+        size = max(1, _ELEMENTS // self.length)
+        for start in range(0, len(self.fine), size):
+            some = slice(start, start + size)
+            main = (self.coarse[some, :, None] * self.fine[some, None, :]).flatten(1)
+            part = torch.cat([main, self.tail[some]], 1).flip(1)
+            if self.rows is None:
+                result[some] = part
+                continue
+            for offset, values in ((start, part.real), (len(self.fine) + start, part.imag)):
+                kept = (self.rows >= offset) & (self.rows < offset + len(part))
+                result[kept] = values[self.rows[kept] - offset]
+        return result
+
+    def apply(self, u: Tensor) -> Tensor:
+        """E u for u (B, L)."""
+        return torch.cat([self._kept(self._apply(part.flip(1))) for part in u.split(self._chunk())])
+
+    def adjoint(self, c: Tensor) -> Tensor:
+        """The adjoint of E times c (B, count)."""
+        parts = (self._adjoint(part).flip(1) for part in c.split(self._chunk()))
+        return torch.cat([part.real if self.real else part for part in parts])
+
+    def outer_gram(self) -> Tensor:
+        """E times its adjoint, (count, count), entry by entry a product of two small ones: O(N² √L)."""
+        hermitian = self._product(conjugate=True)
+        if self.rows is None:
+            return hermitian
+        plain = self._product(conjugate=False)
+        top = torch.cat([(hermitian + plain).real, (plain - hermitian).imag], 1)
+        low = torch.cat([(plain + hermitian).imag, (hermitian - plain).real], 1)
+        return torch.cat([top, low])[self.rows][:, self.rows] / 2
+
+    def inner_gram(self) -> Tensor:
+        """The adjoint of E times E, (L, L)."""
+        result = torch.zeros(self.length, self.length, dtype=self.dtype, device=self.fine.device)
+        size = max(1, _ELEMENTS // self.length)
+        for start in range(0, self.count, size):
+            part = self._some(start, start + size)
+            result.addmm_(part.mH, part)
+        return result
+
+    def _some(self, start: int, stop: int) -> Tensor:
+        c = torch.zeros(min(stop, self.count) - start, self.count, dtype=self.dtype, device=self.fine.device)
+        c.diagonal(start).fill_(1)
+        return self.adjoint(c).conj()
+
+    def _product(self, *, conjugate: bool) -> Tensor:
+        fine, coarse, tail = (
+            part @ (part.mH if conjugate else part.mT) for part in (self.fine, self.coarse, self.tail)
+        )
+        return fine.mul_(coarse).add_(tail)
+
+    def _apply(self, backwards: Tensor) -> Tensor:
+        size = self.fine.shape[1]
+        main, rest = backwards.to(torch.complex128).split([self.length - self.tail.shape[1], self.tail.shape[1]], 1)
+        blocks = main.unflatten(1, (self.coarse.shape[1], size)) @ self.fine.mT
+        return (blocks * self.coarse.mT).sum(1) + rest @ self.tail.mT
+
+    def _adjoint(self, c: Tensor) -> Tensor:
+        if self.rows is not None:
+            full = c.new_zeros(len(c), 2 * len(self.fine))
+            full[:, self.rows] = c
+            c = torch.complex(*full.chunk(2, 1))
+        main = ((c[:, None] * self.coarse.mT.conj()) @ self.fine.conj()).flatten(1)
+        return torch.cat([main, c @ self.tail.conj()], 1)
+
+    def _kept(self, c: Tensor) -> Tensor:
+        return c if self.rows is None else torch.cat([c.real, c.imag], -1)[..., self.rows]
+
+    def _chunk(self) -> int:
+        return max(1, _ELEMENTS // (len(self.fine) * self.coarse.shape[1]))
+
+
+def equations(eigenvalues: Tensor, length: int, *, real: bool) -> Equations:
+    """The equations of eigenvalues (N,) in complex128 after ``length`` steps."""
+    grows = eigenvalues.abs() > 1
+    inverse = reciprocal(torch.where(grows, eigenvalues, 1))
+    inner = length.bit_length() // 2
+    size = 2**inner
+    whole, rest = divmod(length, size)
+    fine, coarse = powers(torch.where(grows, 1, eigenvalues), inner, whole + 1)
+    back_fine, back_coarse = powers_of_pair(inverse, inner, whole + 1)
+    last = coarse[:, -1] * fine[:, rest]
+    back_tail = back_fine[:, :rest].flip(1)
+    jump = back_fine[:, rest : rest + 1]  # rest < size
+    first = back_coarse[:, -1] * back_fine[:, rest - 1] if rest else back_coarse[:, -2] * back_fine[:, -1]
+    pick = grows[:, None]
+    tail = torch.where(pick, back_tail, coarse[:, -1:] * fine[:, :rest])
+    coarse = torch.where(pick, jump * back_coarse[:, :-1].flip(1), coarse[:, :-1])
+    fine = torch.where(pick, back_fine.flip(1), fine)
+    norm = (_square(fine) * _square(coarse) + _square(tail)).sqrt()
+    factor = torch.where(grows, first, 1) / norm
+    grown = torch.where(grows, (length - 1) * eigenvalues.abs().clamp(min=1).log(), 0)
+    return Equations(
+        length=length,
+        real=real,
+        fine=fine,
+        coarse=coarse / norm[:, None],
+        tail=tail / norm[:, None],
+        factor=factor,
+        steps=float(norm.square().mean()),
+        log_norm=norm.log() + grown,
+        last=torch.where(grows, eigenvalues, last) / norm,
+        rows=_distinct(eigenvalues) if real else None,
+    )
+
+
+def _square(part: Tensor) -> Tensor:
+    return part.abs().square().sum(1)
+
+
+def _distinct(eigenvalues: Tensor) -> Tensor:
+    """Which real equations say something new: one of a conjugate pair, one of a real eigenvalue."""
+    kept = torch.ones(len(eigenvalues), dtype=torch.bool, device=eigenvalues.device)
+    order = torch.arange(len(eigenvalues), device=eigenvalues.device)
+    for part in order.split(max(1, _ELEMENTS // len(eigenvalues))):
+        twin = (eigenvalues[part, None].conj() - eigenvalues).abs() <= _TWIN * eigenvalues.abs()
+        kept[part] = ~(twin & (order < part[:, None])).any(1)
+    has_phase = eigenvalues.imag.abs() > _TWIN * eigenvalues.abs()
+    return torch.cat([kept, kept & has_phase]).nonzero()[:, 0]

@@ -1,0 +1,141 @@
+"""Least squares with a cutoff: the singular value decomposition, and a Gram matrix for what is too large for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm.reconstruction._equations import Equations
+
+Method: TypeAlias = Literal["auto", "svd", "gram"]
+
+_EPS = torch.finfo(torch.float64).eps
+_DENSE_WORK = 3e10
+"""rows · columns · the smaller of them: up to here "auto" takes the singular value decomposition (some 10 s)."""
+
+_ROUNDS = 30
+
+
+class Solver(Protocol):
+    """Right sides (B, equations) to unknowns (B, unknowns)."""
+
+    @property
+    def singular_values(self) -> Tensor:
+        """Largest first."""
+
+    @property
+    def rank(self) -> int:
+        """How many of them are above the cutoff."""
+
+    def __call__(self, right_side: Tensor) -> Tensor:
+        """The solution of least norm."""
+
+
+def options(cutoff: float | None, tikhonov: float, shape: tuple[int, int], precision: torch.dtype) -> float:
+    """The cutoff, by default the precision times the larger side; both options checked."""
+    for name, value in (("cutoff", cutoff), ("tikhonov", tikhonov)):
+        if value is not None and not 0 <= value < 1:
+            raise ArgumentError(name, "0 or more and below 1, relative to the largest singular value", value)
+    return max(shape) * torch.finfo(precision).eps if cutoff is None else cutoff
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DenseSolver:
+    """x = Σ over σ_i > cutoff σ_1 of v_i σ_i / (σ_i² + (tikhonov σ_1)²) (u_i, c)."""
+
+    left: Tensor
+    """(equations, rank), with the filter factors multiplied in."""
+    right: Tensor
+    """(rank, unknowns)."""
+    singular_values: Tensor
+    rank: int
+
+    def __call__(self, right_side: Tensor) -> Tensor:
+        """The solution of least norm."""
+        return right_side @ self.left.conj() @ self.right.conj()
+
+
+def dense_solver(A: Tensor, cutoff: float, tikhonov: float) -> DenseSolver:
+    """By the singular value decomposition of A."""
+    left, values, right = torch.linalg.svd(A, full_matrices=False)
+    rank = int((values > cutoff * values[0]).sum())
+    kept = values[:rank]
+    factors = kept / (kept.square() + (tikhonov * values[0]).square())
+    return DenseSolver(left[:, :rank] * factors, right[:rank], values, rank)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GramSolver:
+    """By a Cholesky factor of the smaller Gram matrix, shifted just enough to have one, and refinement.
+
+    A Gram matrix squares singular values, so those below ``floor`` ≈ 1e-7 of the largest are lost in it. For the others
+    each round of x += Eᴴ (E Eᴴ + δ)⁻¹ (c - E x) multiplies an error by δ / (σ² + δ); residuals are made with E itself,
+    so what is left is the error of E, not that of its square.
+    """
+
+    equations: Equations
+    factor: Tensor
+    wide: bool
+    ridge: float
+    singular_values: Tensor
+    rank: int
+
+    def __call__(self, right_side: Tensor) -> Tensor:
+        """The solution of least norm."""
+        E, scale = self.equations, float(right_side.abs().max()) or 1.0
+        y = torch.zeros_like(right_side) if self.wide else E.adjoint(torch.zeros_like(right_side))
+        before = torch.inf
+        for _ in range(_ROUNDS):
+            x = E.adjoint(y) if self.wide else y
+            residual = right_side - E.apply(x)
+            step = self._solve(residual - self.ridge * y if self.wide else E.adjoint(residual) - self.ridge * y)
+            size = float(step.abs().max())
+            if size > before / 2:  # no longer converges: the rest is rounding
+                break
+            y, before = y + step, size
+            if size <= _EPS * scale:
+                break
+        return E.adjoint(y) if self.wide else y
+
+    def _solve(self, b: Tensor) -> Tensor:
+        return torch.cholesky_solve(b.mT, self.factor).mT
+
+
+def gram_solver(E: Equations, cutoff: float, tikhonov: float) -> GramSolver:
+    """By the Gram matrix of the equations; singular values below the floor come out as 0."""
+    wide = E.count <= E.length
+    gram = E.outer_gram() if wide else E.inner_gram()
+    squares = torch.linalg.eigvalsh(gram).flip(0)
+    largest = float(squares[0])
+    noise = 4 * len(gram) ** 0.5 * _EPS * largest
+    values = torch.where(squares > noise, squares, 0).sqrt()
+    ridge = (tikhonov**2) * largest
+    factor = _cholesky(gram, max(ridge, noise, (cutoff**2) * largest))
+    return GramSolver(E, factor, wide, ridge, values, int((values > cutoff * values[0]).sum()))
+
+
+def _cholesky(gram: Tensor, shift: float) -> Tensor:
+    gram.diagonal().add_(shift)
+    for _ in range(8):
+        factor, failed = torch.linalg.cholesky_ex(gram)
+        if not int(failed):
+            return factor
+        gram.diagonal().add_(shift)
+        shift *= 2
+    raise NumericalError("the Gram matrix has no Cholesky factor", "set tikhonov=1e-6, or use method='svd'")
+
+
+def solver(E: Equations, method: Method, cutoff: float, tikhonov: float) -> Solver:
+    """The method asked for; "auto" decides by size."""
+    if method not in ("auto", "svd", "gram"):
+        raise ArgumentError("method", "'auto', 'svd' or 'gram'", repr(method))
+    small = E.count * E.length * min(E.count, E.length) <= _DENSE_WORK
+    if method == "svd" or (method == "auto" and small):
+        return dense_solver(E.dense(), cutoff, tikhonov)
+    return gram_solver(E, cutoff, tikhonov)

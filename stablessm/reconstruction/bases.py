@@ -1,0 +1,112 @@
+"""Bases in which an input may be sparse: columns are functions of time, orthonormal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.reconstruction import _checks
+from stablessm.reconstruction._checks import Array
+
+
+def haar(length: int, functions: int | Sequence[int] | None = None) -> Tensor:
+    """Haar wavelets (L, P), coarse to fine: the constant, then each interval's left half against its right half.
+
+    An interval of odd length is cut one step after its middle and its two levels are weighted so that the basis stays
+    orthonormal; for a power of two this is the Haar basis.
+
+    Args:
+        length: L.
+        functions: the first P, or the P of these indices; all L by default.
+
+    >>> (haar(4) * 2).square().round().int().mT.tolist()
+    [[1, 1, 1, 1], [1, 1, 1, 1], [2, 2, 0, 0], [0, 0, 2, 2]]
+    """
+    chosen = _chosen(functions, length)
+    result = torch.zeros(length, len(chosen), dtype=torch.float64)
+    intervals = _intervals(length, max(chosen) + 1)
+    for column, index in enumerate(chosen):
+        start, middle, stop = intervals[index]
+        left, right = middle - start, stop - middle
+        result[start:middle, column] = math.sqrt(right / (left * (left + right))) if right else 1 / math.sqrt(left)
+        if right:
+            result[middle:stop, column] = -math.sqrt(left / (right * (left + right)))
+    return result
+
+
+def _intervals(length: int, count: int) -> list[tuple[int, int, int]]:
+    """Start, cut and stop of the first wavelets; the constant is the whole, uncut."""
+    result, queue, head = [(0, length, length)], [(0, length)], 0
+    while len(result) < count:
+        start, stop = queue[head]
+        head += 1
+        if stop - start > 1:
+            middle = (start + stop + 1) // 2
+            result.append((start, middle, stop))
+            queue += [(start, middle), (middle, stop)]
+    return result
+
+
+def fourier(length: int, functions: int | Sequence[int] | None = None) -> Tensor:
+    """The real Fourier basis (L, P): the constant, then cosine and sine of 1, 2, … periods.
+
+    >>> basis = fourier(8, 3)
+    >>> torch.allclose(basis.mT @ basis, torch.eye(3, dtype=torch.float64))
+    True
+    """
+    index = torch.tensor(_chosen(functions, length))
+    periods = (index + 1) // 2
+    angle = 2 * math.pi / length * (torch.arange(length)[:, None] * periods % length).to(torch.float64)
+    result = torch.where(index % 2 == 1, angle.cos(), torch.where(index == 0, 1.0, angle.sin()))
+    alone = (index == 0) | (2 * periods == length)  # the constant and the alternating function have no partner
+    return result * torch.where(alone, 1.0, 2.0).to(torch.float64).div(length).sqrt()
+
+
+def dct(length: int, functions: int | Sequence[int] | None = None) -> Tensor:
+    """The cosines of the discrete cosine transform (DCT-II), (L, P), slow to fast.
+
+    >>> basis = dct(6)
+    >>> torch.allclose(basis.mT @ basis, torch.eye(6, dtype=torch.float64))
+    True
+    """
+    index = torch.tensor(_chosen(functions, length))
+    angle = math.pi / (2 * length) * ((2 * torch.arange(length)[:, None] + 1) * index % (4 * length)).to(torch.float64)
+    return angle.cos() * torch.where(index == 0, 1.0, 2.0).to(torch.float64).div(length).sqrt()
+
+
+def pca(data: Array, functions: int) -> Tensor:
+    """A basis learned from inputs: the subspace that leaves the least of them, by mean square (paper 003 section 3.2).
+
+    Nothing is subtracted: the mean must lie in the subspace too.
+
+    Args:
+        data: (samples, L), or (samples, L, M) for M channels.
+        functions: P, at most the number of samples and of values in one.
+
+    Returns:
+        (L, P) or (L, M, P).
+
+    >>> signals = torch.outer(torch.randn(20), torch.arange(5.0))
+    >>> pca(signals, 1).abs().mul(30**0.5).squeeze().round(decimals=4).tolist()
+    [0.0, 1.0, 2.0, 3.0, 4.0]
+    """
+    samples = _checks.finite("data", data)
+    if samples.dim() not in (2, 3) or samples.is_complex() or not samples.numel():
+        raise ArgumentError("data", "real, (samples, L) or (samples, L, M)", f"{samples.dtype}, {tuple(samples.shape)}")
+    flat = samples.to(torch.float64).flatten(1)
+    if _checks.whole("functions", functions) > min(flat.shape):
+        raise ArgumentError("functions", f"at most {min(flat.shape)} (samples, or values in one)", functions)
+    return torch.linalg.svd(flat, full_matrices=False)[2][:functions].mT.unflatten(0, samples.shape[1:])
+
+
+def _chosen(functions: int | Sequence[int] | None, length: int) -> list[int]:
+    _checks.whole("length", length)
+    count = length if functions is None else functions
+    chosen = list(range(_checks.whole("functions", count))) if isinstance(count, int) else [int(i) for i in count]
+    if not chosen or not 0 <= min(chosen) <= max(chosen) < length or len(set(chosen)) < len(chosen):
+        raise ArgumentError("functions", f"1 to {length}, or different indices below {length}", functions)
+    return chosen

@@ -1,0 +1,146 @@
+"""How well conditioned the way back is, and how large a state must be."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm.reconstruction import _checks
+from stablessm.reconstruction._checks import Array
+from stablessm.reconstruction._equations import equations
+from stablessm.reconstruction._solvers import options
+from stablessm.reconstruction.diagnosis import Diagnosis, diagnosis
+from stablessm.reconstruction.placements import uniform_ring
+from stablessm.reconstruction.sparse import first_steps, mixed
+
+
+def condition_number(eigenvalues: Array, length: int, *, basis: Array | None = None, real: bool = False) -> float:
+    """κ = σ_max / σ_min of V[n, j] = λ_n^(L-1-j) (paper 003 eq. 4), or of Ω = V Ψ with a basis (eq. 6).
+
+    From singular values, not from a Gram matrix: right up to about 1e15, a lower bound of that size beyond. V is scaled
+    by one common number, so that it does not overflow; inf if σ_min underflows. The paper plots κ² (of VᵀV).
+
+    Args:
+        eigenvalues: (N,) complex.
+        length: L.
+        basis: (L, P), real.
+        real: whether V stands for the real and imaginary parts of its rows, each equation once: what a real
+            input is found from.
+
+    >>> lam = torch.exp(2j * torch.pi * torch.arange(8, dtype=torch.float64) / 8)
+    >>> round(condition_number(lam, 8), 10), condition_number(0.9 * lam.real, 8) > 1e12
+    (1.0, True)
+    """
+    lam = _checks.spectrum(eigenvalues)
+    if lam.dim() != 1:
+        raise ArgumentError("eigenvalues", "shape (N,)", f"shape {tuple(lam.shape)}")
+    E = equations(lam, _checks.whole("length", length), real=real)
+    if basis is None:
+        matrix = E.dense()
+    else:
+        matrix = E.apply(first_steps(_checks.basis_functions(basis, None), length).mT.contiguous()).mT
+    scale = (E.log_norm - E.log_norm.max()).exp()
+    if E.rows is not None:
+        scale = torch.cat([scale, scale])[E.rows]
+    values = torch.linalg.svdvals(matrix.mul_(scale[:, None]))
+    smallest = float(values[-1])
+    return float(values[0]) / smallest if smallest > 0 else math.inf
+
+
+def diagnose(
+    eigenvalues: Array,
+    length: int,
+    *,
+    basis: Array | None = None,
+    cutoff: float | None = None,
+    precision: torch.dtype = torch.float64,
+) -> Diagnosis:
+    """What a state tells about a real input of ``length`` steps, before there is a state.
+
+    Args:
+        eigenvalues: (N,), or (M, R) for M channels with a basis (L, M, P).
+        length: L.
+        basis: the functions the input is made of; any input by default.
+        cutoff: as in :func:`decode`.
+        precision: of the state, float32 or float64.
+
+    >>> print(diagnose(torch.tensor([0.5, 0.9]), length=3))
+    rank 2 of 3: the state fixes 2 of 3 unknowns, the rest is set to 0. 2 equations are too few: use at least 3 states \
+instead of 2. or decode_sparse in a basis of at most 2 functions, if the input is known to lie in one
+    """
+    lam = _checks.spectrum(eigenvalues)
+    _checks.whole("length", length)
+    if basis is None:
+        if lam.dim() != 1:
+            raise ArgumentError("eigenvalues", "shape (N,): channels are apart without a basis", tuple(lam.shape))
+        blocks = [equations(lam, length, real=True)]
+        matrix = blocks[0].dense()
+    else:
+        psi = first_steps(_checks.basis_functions(basis, None if lam.dim() == 1 else len(lam)), length)
+        blocks, matrix = mixed(lam, psi)
+    count, unknowns = matrix.shape
+    steps = sum(block.steps for block in blocks) / len(blocks)
+    cutoff = options(cutoff, 0.0, (count, unknowns), precision)
+    values = torch.linalg.svdvals(matrix)
+    rank = int((values > cutoff * values[0]).sum())
+    return diagnosis(lam, length, unknowns, count, values, rank, precision, steps)
+
+
+def required_state_size(
+    length: int,
+    r_min: float,
+    r_max: float = 1.0,
+    tol: float = 1e-3,
+    basis: Array | None = None,
+    *,
+    precision: torch.dtype = torch.float64,
+    draws: int = 3,
+    largest: int | None = None,
+) -> int:
+    """The smallest N whose random eigenvalues on a ring let a real input be read back to a relative error of ``tol``.
+
+    The error is that of :class:`Diagnosis`: what falls below the cutoff, and the rounding of the state amplified, in
+    the root mean square over white inputs (over white coefficients with a basis). Every one of ``draws`` rings must do.
+
+    Args:
+        length: L.
+        r_min, r_max: the ring, as in :func:`uniform_ring`.
+        tol: relative error, between 0 and 1.
+        basis: (L, P): inputs are sums of these functions.
+        precision: of the state, float32 or float64.
+        draws: how many rings are tried, with seeds 0, 1, ….
+        largest: the largest N tried, 4 L by default. A :class:`~stablessm.NumericalError` says why none will do.
+
+    >>> required_state_size(64, r_min=0.99, tol=1e-3)
+    32
+    """
+    _checks.whole("length", length)
+    if not 0 < tol < 1:
+        raise ArgumentError("tol", "between 0 and 1", tol)
+    most = _checks.whole("largest", 4 * length if largest is None else largest)
+    psi = None if basis is None else first_steps(_checks.basis_functions(basis, None), length)
+    rings = [uniform_ring(most, r_min, r_max, seed=seed) for seed in range(_checks.whole("draws", draws))]
+
+    def worst(count: int) -> Diagnosis:
+        found = (diagnose(ring[:count], length, basis=psi, precision=precision) for ring in rings)
+        return max(found, key=lambda one: one.expected_error)
+
+    unknowns = length if psi is None else psi.shape[1]
+    low = min(-(-unknowns // 2), most)  # two real equations a state
+    if worst(low).expected_error <= tol:
+        return low
+    high = low
+    while (found := worst(high)).expected_error > tol:
+        if high == most:
+            raise NumericalError(
+                f"no state of up to {most} on the ring {r_min:g} ≤ |λ| ≤ {r_max:g} gives {length} steps back to "
+                f"{tol:g}; at {most} the error is {found.expected_error:.2g}",
+                found.advice[0] if found.advice else "raise tol or r_min, or use a float64 state",
+            )
+        low, high = high, min(2 * high, most)
+    while high - low > 1:  # rows are only added, so the error falls with the count
+        middle = (low + high) // 2
+        low, high = (low, middle) if worst(middle).expected_error <= tol else (middle, high)
+    return high

@@ -1,0 +1,126 @@
+"""The inputs, read back from the state of a linear diagonal recurrence."""
+
+from __future__ import annotations
+
+import warnings
+from typing import final
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.reconstruction import _checks
+from stablessm.reconstruction._checks import Array
+from stablessm.reconstruction._equations import equations
+from stablessm.reconstruction._solvers import Method, options, solver
+from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning, diagnosis
+
+
+@final
+class Decoder:
+    """The linear map from states after ``length`` steps to inputs, u = V⁺ x (paper 003 eq. 5), made once.
+
+    Args:
+        eigenvalues: (N,), any complex numbers.
+        length: how many inputs the state has seen.
+        real: whether inputs are real. Then every complex eigenvalue gives two equations, and N ≥ L/2 can do.
+        cutoff: singular values below this part of the largest are left out; by default the precision of the state times
+            the larger of equations and unknowns. Rows have norm 1 before (:class:`Diagnosis`).
+        tikhonov: α, which adds (α σ_1)² |u|² to what is minimised.
+        method: ``svd`` is exact to the precision of the equations; ``gram`` does not form V (some 130 N² bytes for a
+            real input and 2N ≤ L) but loses singular values below 1e-7 of the largest; ``auto`` decides by size.
+        precision: of the states: float32 or float64.
+
+    >>> decoder = Decoder(torch.polar(torch.ones(3), torch.arange(3.0)), length=4)
+    >>> decoder.diagnosis.rank, decoder(torch.tensor([1.0, 0.0, 0.0])).shape
+    (4, torch.Size([4]))
+    """
+
+    def __init__(
+        self,
+        eigenvalues: Array,
+        length: int,
+        *,
+        real: bool = True,
+        cutoff: float | None = None,
+        tikhonov: float = 0.0,
+        method: Method = "auto",
+        precision: torch.dtype = torch.float64,
+    ) -> None:
+        lam = _checks.spectrum(eigenvalues)
+        if lam.dim() != 1:
+            raise ArgumentError("eigenvalues", "shape (N,)", f"shape {tuple(lam.shape)}")
+        self._equations = E = equations(lam, _checks.whole("length", length), real=real)
+        cutoff = options(cutoff, tikhonov, (E.count, length), precision)
+        self._solver = solver(E, method, cutoff, tikhonov)
+        values, rank = self._solver.singular_values, self._solver.rank
+        self.diagnosis: Diagnosis = diagnosis(lam, length, length, E.count, values, rank, precision, E.steps)
+        """How much of the input the state fixes."""
+
+    def __call__(self, state: Array, *, initial: Array | None = None) -> Tensor:
+        """Inputs (…, L) from states (…, N); ``initial``: the state before the first of them, zero by default."""
+        E = self._equations
+        x = _checks.states("state", state, (len(E.factor),)).to(E.factor.device)
+        before = None if initial is None else _checks.states("initial", initial, (len(E.factor),)).to(x.device)
+        c = E.right_side(x, before)
+        u = self._solver(c.reshape(-1, E.count)).reshape(*c.shape[:-1], E.length)
+        narrow = _checks.real_dtype(state)
+        return u.to(narrow if E.real else torch.promote_types(narrow, torch.complex64))
+
+
+def decode(
+    state: Array,
+    eigenvalues: Array,
+    length: int,
+    *,
+    initial: Array | None = None,
+    real: bool = True,
+    cutoff: float | None = None,
+    tikhonov: float = 0.0,
+    method: Method = "auto",
+) -> Tensor:
+    """The last ``length`` inputs u, oldest first, of x_k = Λ x_{k-1} + u_k, from the state x (paper 003 eq. 4 and 5)::
+
+        x[n] = Σ_j λ[n]^(L-1-j) u[j],   j = 0 … L-1
+
+    The least-squares solution of least norm. Powers are made without overflow for any |λ|, rows are scaled to norm 1,
+    and all is computed in double precision; the answer has the precision of the state. An
+    :class:`IllConditionedWarning` says the numerical rank, if it is below ``length``, and what to change.
+
+    Args:
+        state: (…, N) after ``length`` steps; with eigenvalues (M, R) it is (…, M, R): input channel m drives the
+            R states of row m (paper 003 eq. 15 to 19).
+        eigenvalues: (N,) or (M, R).
+        length: any number of steps, from 1 up.
+        initial: the state before the first of these inputs, in the shape of ``state``; zero by default.
+        real, cutoff, tikhonov, method: see :class:`Decoder`.
+
+    Returns:
+        (…, length), or (…, length, M) with M channels; complex if not ``real``.
+
+    >>> lam = torch.polar(torch.ones(4), torch.tensor([0.4, 1.2, 2.0, 2.8]))
+    >>> state = torch.zeros(4)
+    >>> for u in (1.0, -2.0, 3.0):
+    ...     state = lam * state + u
+    >>> decode(state, lam, length=3).round(decimals=4).tolist()
+    [1.0, -2.0, 3.0]
+    """
+    lam = _checks.spectrum(eigenvalues)
+    x = _checks.states("state", state, tuple(lam.shape))
+    before = None if initial is None else _checks.states("initial", initial, tuple(lam.shape))
+    precision = _checks.real_dtype(state)
+    dtype = precision if real else torch.promote_types(precision, torch.complex64)
+
+    def channel(values: Tensor, x: Tensor, before: Tensor | None) -> Tensor:
+        decoder = Decoder(
+            values, length, real=real, cutoff=cutoff, tikhonov=tikhonov, method=method, precision=precision
+        )
+        if not decoder.diagnosis.determined:
+            warnings.warn(IllConditionedWarning(decoder.diagnosis), stacklevel=3)
+        return decoder(x, initial=before).to(dtype)
+
+    if lam.dim() == 1:
+        return channel(lam, x, before)
+    starts = [None] * len(lam) if before is None else list(before.unbind(-2))
+    parts = zip(lam, x.unbind(-2), starts, strict=True)
+    return torch.stack([channel(*part) for part in parts], -1)

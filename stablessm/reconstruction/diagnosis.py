@@ -1,0 +1,113 @@
+"""What a state can tell about its past, and what to change where it cannot."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+_ROUNDING = 0.21
+
+
+class IllConditionedWarning(UserWarning):
+    """The state does not fix everything that was asked for; carries ``diagnosis``."""
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        super().__init__(str(diagnosis))
+        self.diagnosis = diagnosis
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """How well a state fixes ``unknowns`` numbers through ``equations`` equations."""
+
+    length: int
+    unknowns: int
+    equations: int
+    """Real ones for a real input: two for a complex eigenvalue, one for a conjugate pair's second or a real one."""
+    rank: int
+    """Singular values above the cutoff, of the equations with rows of norm 1."""
+    condition: float
+    """The largest singular value over the smallest, of the equations with rows of norm 1; inf below the unknowns."""
+    expected_error: float
+    """Relative root mean square error for a white input and a recurrence that rounds to ``precision`` at every step."""
+    precision: torch.dtype
+    advice: tuple[str, ...]
+    """What to change; empty if the state fixes everything."""
+
+    @property
+    def determined(self) -> bool:
+        """Whether the state fixes everything that was asked for."""
+        return self.rank == self.unknowns
+
+    def __str__(self) -> str:
+        fixed = f"rank {self.rank} of {self.unknowns}: the state fixes " + (
+            f"all of them, to {self.expected_error:.2g} in {str(self.precision).removeprefix('torch.')}"
+            if self.determined
+            else f"{self.rank} of {self.unknowns} unknowns, the rest is set to 0"
+        )
+        return ". ".join((fixed, *self.advice))
+
+
+def diagnosis(
+    eigenvalues: Tensor,
+    length: int,
+    unknowns: int,
+    equations: int,
+    singular_values: Tensor,
+    rank: int,
+    precision: torch.dtype,
+    steps: float,
+) -> Diagnosis:
+    """From singular values of equations whose rows have norm 1; ``steps`` is how many inputs a state holds."""
+    full = len(singular_values) == unknowns and float(singular_values[-1]) > 0
+    return Diagnosis(
+        length=length,
+        unknowns=unknowns,
+        equations=equations,
+        rank=rank,
+        condition=float(singular_values[0] / singular_values[-1]) if full else math.inf,
+        expected_error=_expected_error(singular_values, rank, unknowns, equations, precision, steps),
+        precision=precision,
+        advice=() if rank == unknowns else _advice(eigenvalues, length, unknowns, equations, rank, precision),
+    )
+
+
+def _expected_error(
+    values: Tensor, rank: int, unknowns: int, equations: int, precision: torch.dtype, steps: float
+) -> float:
+    """√(lost + noise² Σ 1/σ²) per unknown, over the singular values kept.
+
+    The noise of one right side: rounding to nearest is off by 0.21 eps in the root mean square (of numbers spread
+    evenly in their logarithm) of a right side, whose mean square is Σ σ² / equations, and happens ``steps`` times.
+    """
+    noise = (_ROUNDING * torch.finfo(precision).eps) ** 2 * steps * float(values.square().sum()) / equations
+    amplified = noise * float(values[:rank].square().reciprocal().sum())
+    return math.sqrt((unknowns - rank + amplified) / unknowns)
+
+
+def _advice(
+    eigenvalues: Tensor, length: int, unknowns: int, equations: int, rank: int, precision: torch.dtype
+) -> tuple[str, ...]:
+    moduli, eps = eigenvalues.abs(), torch.finfo(precision).eps
+    result = []
+    if equations < unknowns:
+        more = math.ceil(eigenvalues.numel() * unknowns / equations)
+        result.append(f"{equations} equations are too few: use at least {more} states instead of {eigenvalues.numel()}")
+    forgotten = float((moduli**length < eps).to(torch.float64).mean())
+    if forgotten > 0 and rank < min(equations, unknowns):
+        result.append(
+            f"{forgotten:.0%} of the eigenvalues have |λ|^{length} below the precision, the beginning is lost to them: "
+            f"use |λ| of at least {eps ** (0.1 / length):.6g} (reconstruction.optimised places them best)"
+        )
+    elif rank < min(equations, unknowns):
+        result.append("eigenvalues are too close to each other: spread their angles (reconstruction.optimised)")
+    if float(moduli.max()) > 1 and length * math.log(float(moduli.max())) > -math.log(eps):
+        result.append("eigenvalues above 1 bury the recent inputs: use |λ| of at most 1")
+    if rank:
+        result.append(f"or decode_sparse in a basis of at most {rank} functions, if the input is known to lie in one")
+    return tuple(result)

@@ -1,0 +1,86 @@
+"""Eigenvalues chosen for a length: the placement that paper 003 (section 3.1) leaves open."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.reconstruction import _checks
+from stablessm.reconstruction._checks import Array
+from stablessm.reconstruction.conditioning import condition_number
+
+
+def optimised(count: int, length: int, *, r_max: float = 1.0, basis: Array | None = None) -> Tensor:
+    """N eigenvalues with |λ| ≤ r_max whose states give a real input back with the least loss, (N,) complex128.
+
+    The condition number is that of the equations for a real input (``condition_number(…, real=True)``), in which λ and
+    its conjugate count as one. Every radius is r_max: on a smaller one V, and its smallest singular value before all,
+    loses the beginning. The angles:
+
+    - Without a basis, 2N ≥ L: θ_n = π(n + ½)/N. With their conjugates these are 2N points evenly around the circle,
+      so the columns of V are orthogonal: κ = 1 for r_max = 1, from N = L/2 states on, half of what roots of unity need.
+    - 2N < L: N of the L-th roots of unity above the real axis: the rows are orthogonal, κ = 1 for r_max = 1. For
+      r_max < 1 the better of the two is taken; about r_max^(1 - 2N).
+    - With a basis: among the L-th roots of unity, or the points midway, one after the other that adds most to what the
+      states chosen so far do not see of the basis; the better of the two.
+
+    Args:
+        count: N.
+        length: L.
+        r_max: the largest modulus, above 0; below 1 for a recurrence that must forget.
+        basis: (L, P): inputs are sums of these functions; then N = P/2 can do.
+
+    >>> lam = optimised(4, length=8)
+    >>> round(condition_number(lam, 8, real=True), 9), condition_number(lam.sqrt(), 8, real=True) > 1e3
+    (1.0, True)
+    """
+    _checks.whole("count", count)
+    _checks.whole("length", length)
+    if not 0 < r_max <= 1:
+        raise ArgumentError("r_max", "above 0 and at most 1", r_max)
+    if basis is not None:
+        psi = _checks.basis_functions(basis, None)
+        if len(psi) != length:
+            raise ArgumentError("basis", f"{length} rows (length)", len(psi))
+        return _best([_greedy(count, psi, r_max, half) for half in (0.0, 0.5)], length, psi)
+    even = r_max * _turn((torch.arange(count, dtype=torch.float64) + 0.5) / (2 * count))
+    if 2 * count >= length:
+        return even
+    steps = (torch.arange(count, dtype=torch.float64) + 0.5) * length / (2 * count)
+    roots = r_max * _turn(steps.round().clamp(1, (length - 1) // 2) / length)
+    return roots if r_max == 1 else _best([even, roots], length, None)
+
+
+def _best(placements: list[Tensor], length: int, basis: Tensor | None) -> Tensor:
+    return min(placements, key=lambda lam: condition_number(lam, length, basis=basis, real=True))
+
+
+def _greedy(count: int, psi: Tensor, r_max: float, half: float) -> Tensor:
+    """Angles 2π(k + half)/L, by pivoting on pairs of rows of Ω; once they span the basis, from the beginning again."""
+    length = len(psi)
+    k = torch.arange((length + 1) // 2 if half else length // 2 + 1, dtype=torch.float64)
+    if count > len(k):
+        raise ArgumentError("count", f"at most {len(k)} with a basis of length {length}", count)
+    p = torch.arange(length, dtype=torch.float64)
+    weights = r_max**p * _turn(half * p / length)
+    omega = length * torch.fft.ifft(psi.flip(0) * weights[:, None], dim=0)[: len(k)]
+    rows = torch.stack([omega.real, omega.imag], 1)
+    unseen, chosen, free = rows, [], torch.ones(len(k), dtype=torch.bool)
+    for _ in range(count):
+        gain = torch.where(free, unseen.square().sum((1, 2)), -1)
+        best = int(gain.argmax())
+        chosen.append(best)
+        free[best] = False
+        seen = torch.linalg.qr(unseen[best].mT)[0]
+        unseen = unseen - (unseen @ seen) @ seen.mT
+        if float(unseen.square().sum()) < 1e-12 * float(rows.square().sum()):
+            unseen = rows
+    return r_max * _turn((k[chosen] + half) / length)
+
+
+def _turn(part: Tensor) -> Tensor:
+    """e^(2πi part)."""
+    return torch.polar(torch.ones_like(part), 2 * math.pi * part)

@@ -1,0 +1,37 @@
+"""Where to put eigenvalues so that the past can be read back."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.reconstruction import _checks
+
+
+def uniform_ring(count: int, r_min: float, r_max: float = 1.0, *, seed: int = 0) -> Tensor:
+    """Random eigenvalues, uniform in area on the ring r_min ≤ |λ| ≤ r_max (paper 003 lemma 6), (N,) complex128.
+
+    The first n of N are those of ``uniform_ring(n, …)`` with the same seed.
+
+    >>> bool((uniform_ring(100, 0.9, 0.95).abs() - 0.925).abs().max() <= 0.025)
+    True
+    """
+    _checks.whole("count", count)
+    if not 0 <= r_min <= r_max < math.inf:
+        raise ArgumentError("r_min, r_max", "0 <= r_min <= r_max", f"{r_min}, {r_max}")
+    draws = torch.rand(count, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    squared = r_min**2 + (r_max**2 - r_min**2) * draws[:, 0]
+    return torch.polar(squared.sqrt(), 2 * math.pi * draws[:, 1])
+
+
+def roots_of_unity(count: int) -> Tensor:
+    """λ_n = e^(2πi n/N), n = 0 … N-1, (N,) complex128: for L = N the condition number is 1 (paper 003 section 3.1).
+
+    >>> roots_of_unity(4).real.round(decimals=12).tolist()
+    [1.0, 0.0, -1.0, -0.0]
+    """
+    angle = 2 * math.pi * (torch.arange(_checks.whole("count", count), dtype=torch.float64) / count)
+    return torch.polar(torch.ones_like(angle), angle)

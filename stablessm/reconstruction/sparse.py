@@ -1,0 +1,133 @@
+"""Inputs that are sparse in a basis, read back from a state much smaller than they are long."""
+
+from __future__ import annotations
+
+import warnings
+from typing import final
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.reconstruction import _checks
+from stablessm.reconstruction._checks import Array
+from stablessm.reconstruction._equations import Equations, equations
+from stablessm.reconstruction._solvers import dense_solver, options
+from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning, diagnosis
+
+
+@final
+class SparseDecoder:
+    """The linear map from states after k steps to coefficients, α = Ω_k⁺ x with Ω_k = V_k Ψ_k (eq. 21, 22), made once.
+
+    Args:
+        eigenvalues: (N,), or (M, R) for M input channels.
+        basis: Ψ, real, (L, P), or (L, M, P); see :mod:`stablessm.reconstruction.bases`.
+        length: k, at most L; L by default.
+        cutoff: singular values of Ω below this part of the largest are left out; by default the precision of the state
+            times the larger side of Ω. Rows are divided by the norms of the rows of V before.
+        tikhonov: a, which adds (a σ_1)² |α|² to what is minimised.
+        precision: of the states: float32 or float64.
+
+    >>> from stablessm.reconstruction.bases import dct
+    >>> decoder = SparseDecoder(torch.polar(torch.ones(3), torch.arange(1.0, 4)), dct(100, 5), length=50)
+    >>> decoder.diagnosis.rank, decoder(torch.zeros(3)).shape, decoder.coefficients(torch.zeros(3)).shape
+    (5, torch.Size([50]), torch.Size([5]))
+    """
+
+    def __init__(
+        self,
+        eigenvalues: Array,
+        basis: Array,
+        length: int | None = None,
+        *,
+        cutoff: float | None = None,
+        tikhonov: float = 0.0,
+        precision: torch.dtype = torch.float64,
+    ) -> None:
+        lam = _checks.spectrum(eigenvalues)
+        self._basis = psi = first_steps(_checks.basis_functions(basis, None if lam.dim() == 1 else len(lam)), length)
+        self._shape = tuple(lam.shape)
+        self._blocks, omega = mixed(lam, psi)
+        cutoff = options(cutoff, tikhonov, (omega.shape[0], omega.shape[1]), precision)
+        self._solver = solve = dense_solver(omega, cutoff, tikhonov)
+        steps = sum(block.steps for block in self._blocks) / len(self._blocks)
+        values, functions = solve.singular_values, psi.shape[-1]
+        self.diagnosis: Diagnosis = diagnosis(
+            lam, len(psi), functions, len(omega), values, solve.rank, precision, steps
+        )
+        """How much of α the state fixes."""
+
+    @property
+    def basis_rank(self) -> int:
+        """The rank of Ψ_k: a function that has not begun by step k cannot be asked for."""
+        values = torch.linalg.svdvals(self._basis.flatten(0, -2))
+        eps = torch.finfo(self.diagnosis.precision).eps
+        return int((values > max(self._basis.shape) * eps * values[0]).sum())
+
+    def coefficients(self, state: Array) -> Tensor:
+        """α (…, P) from states (…, N) or (…, M, R). ``basis @ α`` continues the input past step k (eq. 29)."""
+        x = _checks.states("state", state, self._shape)
+        channels = [x] if len(self._shape) == 1 else list(x.unbind(-2))
+        c = torch.cat([block.right_side(part) for block, part in zip(self._blocks, channels, strict=True)], -1)
+        alpha = self._solver(c.reshape(-1, c.shape[-1])).unflatten(0, c.shape[:-1] or (1,))
+        return (alpha if c.dim() > 1 else alpha[0]).to(_checks.real_dtype(state))
+
+    def __call__(self, state: Array) -> Tensor:
+        """Inputs Ψ_k α, (…, k), or (…, k, M) with M channels."""
+        alpha = self.coefficients(state)
+        return torch.tensordot(alpha.to(torch.float64), self._basis, dims=([-1], [-1])).to(alpha.dtype)
+
+
+def decode_sparse(
+    state: Array,
+    eigenvalues: Array,
+    basis: Array,
+    *,
+    length: int | None = None,
+    cutoff: float | None = None,
+    tikhonov: float = 0.0,
+) -> Tensor:
+    """The inputs u = Ψ_k α behind the state x = V_k Ψ_k α = Ω_k α, by α = Ω_k⁺ x (paper 003 eq. 6, 21 and 22).
+
+    N = P/2 complex eigenvalues can do, however long the input is, if Ω_k is well conditioned
+    (:func:`condition_number`). An :class:`IllConditionedWarning` says the rank of Ω_k, if it is below that of Ψ_k, and
+    what to change.
+
+    Args:
+        state: (…, N) after ``length`` steps, or (…, M, R) with eigenvalues (M, R): input channel m drives the R states
+            of row m, and all channels share α (eq. 10 to 20).
+        eigenvalues, basis, length, cutoff, tikhonov: see :class:`SparseDecoder`, which also gives α.
+
+    Returns:
+        (…, k), or (…, k, M) with M channels.
+
+    >>> from stablessm.reconstruction.bases import haar
+    >>> basis, lam = haar(64, 4), torch.polar(torch.full((8,), 0.99), torch.linspace(0.01, 1.5, 8)).to(torch.complex128)
+    >>> u = basis @ torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
+    >>> state = sum(lam ** (63 - j) * u[j] for j in range(64))
+    >>> torch.allclose(decode_sparse(state, lam, basis), u)
+    True
+    """
+    precision = _checks.real_dtype(state)
+    decoder = SparseDecoder(eigenvalues, basis, length, cutoff=cutoff, tikhonov=tikhonov, precision=precision)
+    if decoder.diagnosis.rank < decoder.basis_rank:
+        warnings.warn(IllConditionedWarning(decoder.diagnosis), stacklevel=2)
+    return decoder(state)
+
+
+def mixed(lam: Tensor, psi: Tensor) -> tuple[list[Equations], Tensor]:
+    """The equations of each channel, and Ω (equations, P) in real numbers, each row divided by that of V."""
+    if lam.dim() == 1:
+        lam, psi = lam[None], psi[:, None]
+    blocks = [equations(row, len(psi), real=True) for row in lam]
+    return blocks, torch.cat([block.apply(psi[:, m].mT).mT for m, block in enumerate(blocks)])
+
+
+def first_steps(psi: Tensor, length: int | None) -> Tensor:
+    """Ψ_k: the first ``length`` rows."""
+    if length is None:
+        return psi
+    if _checks.whole("length", length) > len(psi):
+        raise ArgumentError("length", f"at most {len(psi)} (as in basis)", length)
+    return psi[:length]

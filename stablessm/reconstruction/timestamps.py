@@ -1,0 +1,54 @@
+"""How many steps a state has seen, from a state that counts them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm.reconstruction import _checks
+from stablessm.reconstruction._checks import Array
+
+
+def timestamp(state0: Array, lam0: float) -> Tensor:
+    """The step k from x = Σ_{i<k} λ₀^i = (1 - λ₀^k) / (1 - λ₀), driven by the constant 1 (paper 003 section 3.1)::
+
+        k = log(1 - x (1 - λ₀)) / log λ₀
+
+    Args:
+        state0: any shape, real (or complex without imaginary part): the state of eigenvalue λ₀ whose input is 1.
+        lam0: real, 0 < λ₀ < 1; a complex logarithm would be many-valued.
+
+    Returns:
+        Whole numbers (int64), in the shape of ``state0``. A :class:`~stablessm.NumericalError` if the state is too
+        close to its limit for its precision to tell one step from the next, or lies between steps.
+
+    >>> timestamp(torch.tensor([0.0, 1.0, 1.5, 1.75]), lam0=0.5)
+    tensor([0, 1, 2, 3])
+    """
+    x = _checks.finite("state0", state0)
+    if isinstance(lam0, bool) or not isinstance(lam0, float) or not 0 < lam0 < 1:
+        raise ArgumentError("lam0", "a real number between 0 and 1", repr(lam0))
+    if x.is_complex():
+        if bool(x.imag.any()):
+            raise ArgumentError("state0", "real numbers, since λ₀ and its input are", "an imaginary part")
+        x = x.real
+    eps = torch.finfo(_checks.real_dtype(state0)).eps
+    x = x.to(torch.float64)
+    limit = 1 / (1 - lam0)
+    if bool((x < 0).any()) or bool((x > limit * (1 + 4 * eps)).any()):
+        got = f"{float(x.min()):.6g} to {float(x.max()):.6g}"
+        raise ArgumentError("state0", f"from 0 to the limit 1/(1 - λ₀) = {limit:.6g}", got)
+    left = (1 - x * (1 - lam0)).clamp(min=torch.finfo(torch.float64).tiny)  # λ₀^k
+    # a state close to its limit is known to eps of it, λ₀^k therefore to eps
+    if bool((2 * eps > 0.25 * left * -math.log(lam0)).any()):
+        raise NumericalError(
+            f"a step cannot be told from the next where λ₀^k = {float(left.min()):.2g}",
+            "use a λ₀ nearer to 1, such as 1 - 1/L for L steps, or a state in float64",
+        )
+    k = left.log() / math.log(lam0)
+    if bool(((k - k.round()).abs() > 0.25).any()):
+        raise NumericalError("a state lies between two steps", "drive it with the constant 1 from the zero state")
+    return k.round().to(torch.int64)
