@@ -16,7 +16,7 @@ from stablessm import record
 from stablessm._errors import ArgumentError
 
 CHECKPOINT_SECONDS = 5.0
-"""How much work a kill can cost."""
+"""How much work a kill can cost, or ten times what it takes to save it."""
 
 _CHECKPOINT = ".checkpoint.npz"
 
@@ -122,16 +122,18 @@ class Run:
             first, spent = int(meta["step"]), float(meta["seconds"])
             restore(arrays)
         started = last = time.perf_counter()
+        cost = 0.0
         bar = tqdm(total=steps, initial=first, desc=name, disable=None if self.progress else True, mininterval=0.5)
         with bar:
             for step in range(first, steps):
                 yield step
                 bar.update()
                 now = time.perf_counter()
-                if now - last > CHECKPOINT_SECONDS:
-                    last = now
+                if now - last > max(CHECKPOINT_SECONDS, 10 * cost):
                     meta = {"step": step + 1, "seconds": spent + now - started, "spent_before": spent}
                     record.save_arrays(self._checkpoint(name), "checkpoint", meta, save())
+                    last = time.perf_counter()
+                    cost = last - now
 
     def _once(self, name: str, write: Callable[[Path], None]) -> None:
         if self.path(name).exists():

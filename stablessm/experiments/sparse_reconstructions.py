@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -170,8 +171,10 @@ def claims(config: SparseConfig, run: Run) -> list[Claim]:
     ]  # fmt: skip
 
 
-def experiment(number: int, paper: SparseConfig, smoke: SparseConfig) -> Experiment[SparseConfig]:
-    """Figure 7 or 8."""
+def experiment(
+    number: int, run: Callable[[SparseConfig, Run], None], paper: SparseConfig, smoke: SparseConfig
+) -> Experiment[SparseConfig]:
+    """Figure 7 or 8; ``run`` stands beside the README."""
     return Experiment(
         id=f"lr-fig{number}",
         title=f"Haar-sparse inputs from the state, |λ| in ({paper.r_min:g}, 1)",
@@ -180,7 +183,7 @@ def experiment(number: int, paper: SparseConfig, smoke: SparseConfig) -> Experim
         claim=f"N = {paper.enough} for P = {paper.functions} wavelets and L = {paper.length} steps.",
         configs={"smoke": smoke, "paper": paper},
         minutes={"smoke": 0.1, "paper": 4.0},
-        run=compute_all,
+        run=run,
         figures=figures,
         claims=claims,
     )
