@@ -1,10 +1,11 @@
 """Sequence models with long memory: measure it, build it stable, construct it, reproduce it."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from stablessm._lazy import public
+
 if TYPE_CHECKING:
-    from stablessm import constructions, instruments, layers, reconstruction, reparam, scan, targets
+    from stablessm import constructions, instruments, layers, models, reconstruction, reparam, scan, targets
     from stablessm._errors import ArgumentError, BackendUnavailableError, NumericalError
     from stablessm.instruments import (
         DecayFit,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         stability_radius,
         trace_divergence,
     )
+    from stablessm.instruments.readback import Readback, readback
     from stablessm.layers import (
         LRU,
         S4D,
@@ -35,9 +37,9 @@ if TYPE_CHECKING:
         RealSSM,
         SequenceLayer,
         load,
-        param_groups,
         save,
     )
+    from stablessm.layers.param_groups import param_groups
     from stablessm.scan import linear_scan
 
 __version__ = "0.1.0.dev0"
@@ -56,6 +58,7 @@ __all__ = [
     "NumericalError",
     "PerturbationCurve",
     "PerturbationFamily",
+    "Readback",
     "RealSSM",
     "SequenceLayer",
     "bernstein_bound",
@@ -71,9 +74,11 @@ __all__ = [
     "load",
     "lyapunov_certificate",
     "memory_function",
+    "models",
     "nearest_boundary",
     "param_groups",
     "perturbation_error",
+    "readback",
     "reconstruction",
     "reparam",
     "report_modes",
@@ -86,19 +91,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first asked for: a constructed kernel streams where there is no torch."""
-    if name in __all__:
-        try:
-            return import_module(f"stablessm.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"stablessm.{name}":
-                raise
-        for home in ("_errors", "scan", "layers", "instruments"):
-            module = import_module(f"stablessm.{home}")
-            if hasattr(module, name):
-                globals()[name] = getattr(module, name)
-                return globals()[name]
-    raise AttributeError(f"module 'stablessm' has no attribute {name!r}")
+    return public(__name__, name, __all__, ("_errors", "scan", "layers", "instruments"))
 
 
 def __dir__() -> list[str]:

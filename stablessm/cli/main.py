@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stablessm.cli import demo, env, measure, report, run
+from stablessm.cli import demo, env, fit, measure, report, run
 
 HELP = """
 Sequence models with long memory: measure it, build it stable, reproduce it.
@@ -23,6 +23,8 @@ Examples:
 
   stablessm measure my_package.models:build --d-input 3 --horizon 1000
 
+  stablessm fit "1/(1+t)**1.1" --horizon 1000 --tol 1e-6
+
   stablessm run ia-fig1 && stablessm report
 """
 
@@ -30,6 +32,7 @@ app = typer.Typer(name="stablessm", help=HELP, no_args_is_help=True, add_complet
 app.command("env")(env.env)
 app.command("demo")(demo.demo)
 app.command("measure")(measure.measure)
+app.command("fit")(fit.fit)
 app.command("list")(run.list_experiments)
 app.command("run")(run.run)
 app.command("report")(report.report)

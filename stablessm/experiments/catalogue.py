@@ -23,6 +23,14 @@ IDS: tuple[str, ...] = (
     "su-fig6",
     "su-depth",
     "su-table1",
+    "lr-fig2",
+    "lr-fig3",
+    "lr-fig4",
+    "lr-fig5",
+    "lr-fig6",
+    "lr-fig7",
+    "lr-fig8",
+    "lr-fig9",
     "st-fig1",
     "st-fig2",
     "st-fig3",
@@ -30,6 +38,7 @@ IDS: tuple[str, ...] = (
     "ext-precision",
     "ext-architectures",
     "ext-activations",
+    "ext-ett",
 )
 
 

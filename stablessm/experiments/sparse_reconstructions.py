@@ -182,7 +182,7 @@ def experiment(
         question="How large must a state be to give back an input that is sparse in a basis, at every step?",
         claim=f"N = {paper.enough} for P = {paper.functions} wavelets and L = {paper.length} steps.",
         configs={"smoke": smoke, "paper": paper},
-        minutes={"smoke": 0.1, "paper": 4.0},
+        minutes={"smoke": 0.1, "paper": 3.0},
         run=run,
         figures=figures,
         claims=claims,

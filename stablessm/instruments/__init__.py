@@ -12,6 +12,7 @@ from stablessm.instruments.memory import memory_function
 from stablessm.instruments.modes import ModeReport, report_modes
 from stablessm.instruments.perturbation import PerturbationCurve, perturbation_error
 from stablessm.instruments.radius import NearestBoundary, nearest_boundary, stability_radius
+from stablessm.instruments.readback import Readback, readback
 from stablessm.instruments.streaming import StreamingReport, check_streaming
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "NearestBoundary",
     "PerturbationCurve",
     "PerturbationFamily",
+    "Readback",
     "StreamingReport",
     "bernstein_bound",
     "bernstein_check",
@@ -38,6 +40,7 @@ __all__ = [
     "memory_function",
     "nearest_boundary",
     "perturbation_error",
+    "readback",
     "report_modes",
     "stability_radius",
     "trace_divergence",

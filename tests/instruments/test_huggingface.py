@@ -119,6 +119,55 @@ def test_a_classifier_is_run_on_beginnings():
     np.testing.assert_allclose(curve.of("8").value, scores.diff(dim=0).norm(dim=1), atol=1e-12)
 
 
+def test_a_suffix_closes_every_beginning():
+    config = transformers.BertConfig(
+        vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, num_labels=2,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    model = transformers.BertForSequenceClassification(config).double().eval()
+
+    def score(out):
+        return out.logits[:, 1] - out.logits[:, 0]
+
+    curve = ssm.memory_function(model, 12, tokens=[5, 8], prefix=[2], suffix=[3, 4], output=score)
+    with torch.no_grad():
+        scores = torch.cat([score(model(torch.tensor([[2, *[8] * n, 3, 4]]))) for n in range(13)])
+    np.testing.assert_allclose(curve.of("8").value, scores.diff().abs(), atol=1e-12)
+    with pytest.raises(ArgumentError, match="horizon: expected at most 13 steps"):
+        ssm.memory_function(model, 14, tokens=[5], prefix=[2], suffix=[3, 4])
+    with pytest.raises(ArgumentError, match="suffix: expected at least one token id from 0 to 63"):
+        ssm.memory_function(model, 5, tokens=[5], prefix=[2], suffix=[])
+    with pytest.raises(ArgumentError, match="suffix: expected None without tokens"):
+        ssm.memory_function(model, 5, suffix=[3])
+    with pytest.raises(ArgumentError, match="suffix: expected None, since the model answers at every token"):
+        ssm.memory_function(hf_models.model("llama"), 5, tokens=[5], suffix=[3])
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_any_callable_of_token_ids(pooled):
+    torch.manual_seed(0)
+    table, rnn = torch.nn.Embedding(9, 4).double(), torch.nn.GRU(4, 3, batch_first=True).double()
+
+    class Reader(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.rnn = table, rnn
+
+        def forward(self, ids):
+            states = self.rnn(self.table(ids))[0]
+            return states[:, -1] if pooled else states
+
+    curve = ssm.memory_function(Reader(), 10, tokens=[4, 6], prefix=[1, 2])
+    with torch.no_grad():
+        states = rnn(table(torch.tensor([[1, 2, *[6] * 10]])))[0][0, 1:]
+    np.testing.assert_allclose(curve.of("6").value, states.diff(dim=0).norm(dim=1), atol=1e-14)
+    assert ssm.memory_function(lambda ids: ids.double().cos(), 5, tokens=[3], prefix=[0]).value[0] > 1
+    with pytest.raises(ArgumentError, match="output: expected None"):
+        ssm.memory_function(Reader(), 10, tokens=[4], prefix=[1], output="logits")
+    with pytest.raises(ArgumentError, match="tokens: expected at least one token id from 0 up"):
+        ssm.memory_function(Reader(), 10, tokens=[-1], prefix=[1])
+
+
 def test_positions_and_tokens_that_are_not_there():
     model = hf_models.model("gpt2")
     with pytest.raises(ArgumentError, match="horizon: expected at most 127 steps"):

@@ -36,9 +36,9 @@ class Config:
     r_min: float = 0.97
     r_max: float = 0.9999
     hidden: tuple[int, ...] = (128,)
-    models: int = 8
+    models: int = 4
     """Whose mean is the forecast: MLPs of different seeds on the same states."""
-    epochs: tuple[int, ...] = (1, 2, 4, 8)
+    epochs: tuple[int, ...] = (1, 2, 4)
     """Of which the best on the second part counts."""
     training: Training = TRAINING
 

@@ -136,7 +136,7 @@ EXPERIMENT = Experiment(
         "smoke": Config(data="synthetic", images=30, side=10, sizes=(100,), draws=2),
         "paper": Config(),
     },
-    minutes={"smoke": 0.1, "paper": 2.0},
+    minutes={"smoke": 0.1, "paper": 1.5},
     run=run,
     figures=figures,
     claims=claims,

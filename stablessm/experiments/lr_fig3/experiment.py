@@ -94,7 +94,7 @@ EXPERIMENT = Experiment(
         "smoke": DigitsConfig(data="synthetic", images=30, side=10, sizes=(50, 70, 100), draws=2, shown=4),
         "paper": DigitsConfig(draws=10),
     },
-    minutes={"smoke": 0.2, "paper": 5.0},
+    minutes={"smoke": 0.2, "paper": 4.0},
     run=run,
     figures=figures,
     claims=claims,

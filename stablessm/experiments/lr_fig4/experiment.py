@@ -166,7 +166,7 @@ EXPERIMENT = Experiment(
         "smoke": Config(data="synthetic", images=30, side=10, sizes=(30, 60, 100, 130), draws=2),
         "paper": Config(),
     },
-    minutes={"smoke": 0.2, "paper": 8.0},
+    minutes={"smoke": 0.2, "paper": 6.0},
     run=run,
     figures=figures,
     claims=claims,

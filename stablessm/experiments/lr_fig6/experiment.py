@@ -156,7 +156,7 @@ EXPERIMENT = Experiment(
         "smoke": Config(length=64, sizes=(8, 16, 32, 64), functions=(4, 8, 16), rings=(0.0, 0.9, 0.99), draws=3),
         "paper": Config(),
     },
-    minutes={"smoke": 0.1, "paper": 2.0},
+    minutes={"smoke": 0.1, "paper": 1.5},
     run=run,
     figures=figures,
     claims=claims,

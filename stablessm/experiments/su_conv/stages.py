@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from stablessm.constructions import ExponentialSum, FitError, exponential_sum
-from stablessm.constructions.expression import parse
+from stablessm.constructions.sums.expression import parse
 from stablessm.experiments.run import Run
 from stablessm.experiments.su_conv import jackson
 

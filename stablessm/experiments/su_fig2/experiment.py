@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from stablessm.constructions.elementwise import elementwise
+from stablessm.constructions.pointwise.elementwise import elementwise
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.memories import judged, span
 from stablessm.experiments.run import Run

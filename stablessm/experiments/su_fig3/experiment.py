@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from stablessm.constructions.kolmogorov_arnold import KolmogorovArnold, kolmogorov_arnold
+from stablessm.constructions.pointwise.kolmogorov_arnold import KolmogorovArnold, kolmogorov_arnold
 from stablessm.experiments.base import Claim, Experiment, Verdict
 from stablessm.experiments.memories import span
 from stablessm.experiments.run import Run

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from stablessm.constructions._tensor_model import VolterraSSM
-from stablessm.constructions.volterra import volterra
+from stablessm.constructions.series.model import VolterraSSM
+from stablessm.constructions.series.volterra import volterra
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
 from stablessm.report.figure import Figure, Panel, Series

@@ -1,0 +1,255 @@
+"""``stablessm fit``: a slowly decaying kernel as a few exponentials."""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stablessm._errors import ArgumentError, NumericalError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from stablessm.constructions import ExponentialSum
+    from stablessm.constructions.sums.result import TimeKind
+    from stablessm.report.figure import Scale
+
+DEFAULT_TOL = 1e-6
+LONGEST = 1e5
+"""Steps in an interval, unless --dt says otherwise."""
+POINTS = 400
+"""Times between the ends of an interval, and points of a curve in the plot."""
+
+
+def fit(
+    expression: Annotated[str | None, typer.Argument(help="A formula in t, such as '1/(1+t)**1.1'.")] = None,
+    horizon: Annotated[int | None, typer.Option(min=1, help="Last step of the grid 0, dt, …, horizon·dt.")] = None,
+    tol: Annotated[float | None, typer.Option(help="Largest error; finds the order. 1e-6 by default.")] = None,
+    order: Annotated[int | None, typer.Option(min=1, help="Number of states instead of a tolerance.")] = None,
+    dt: Annotated[
+        float | None, typer.Option(help="Time between samples, or of a step in an interval; 1 by default.")
+    ] = None,
+    interval: Annotated[
+        tuple[float, float] | None,
+        typer.Option(help="Fit between these two times, on a logarithmic grid: for a kernel singular at 0."),
+    ] = None,
+    samples: Annotated[
+        Path | None, typer.Option("--from", help="Samples instead of a formula: lines of value, or of t, value.")
+    ] = None,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Hold between the samples too; rates that no grid aliases.")
+    ] = False,
+    real: Annotated[bool, typer.Option("--real", help="No oscillating modes.")] = False,
+    positive: Annotated[bool, typer.Option("--positive", help="No negative weights, no oscillating modes.")] = False,
+    relative: Annotated[bool, typer.Option("--relative", help="Errors relative to the kernel.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for what is written; runs/fit/… by default.")] = None,
+) -> None:
+    """Replace a kernel by a sum of exponentials: rates, weights, and the error measured on the whole grid.
+
+    A file given by --from has one line per sample: a value (spaced by --dt), or t and a value, or t and one value for
+    each of several outputs, which then share their rates.
+
+    Examples:
+
+      stablessm fit "1/(1+t)**1.1" --horizon 1000 --tol 1e-6
+
+      stablessm fit "exp(-t/50)*cos(t/3)" --horizon 500 --order 2
+
+      stablessm fit "t**-0.4" --interval 1e-4 1e4 --relative --positive
+
+      stablessm fit --from impulse_response.csv --dt 0.01 --tol 1e-3 --out runs/room
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from stablessm import record
+    from stablessm.constructions import exponential_sum
+
+    console, complaints, started = Console(), Console(stderr=True), time.perf_counter()
+    name = expression if expression is not None else samples.name if samples is not None else "nothing"
+    folder = out or Path("runs") / "fit" / _slug(name)
+    bound = {"order": order} if order is not None else {"tol": DEFAULT_TOL if tol is None else tol}
+    flags = {"real": real, "positive": positive, "relative": relative}
+    try:
+        if order is not None and tol is not None:
+            raise ArgumentError("--tol", "a tolerance or an --order, not both", f"{tol:g} and {order}")
+        if folder.exists() and not folder.is_dir():
+            raise ArgumentError("--out", "a folder", f"{folder}, a file")
+        times, values, grid = _data(expression, samples, horizon, dt, interval)
+        kind: TimeKind = "continuous" if continuous or "times" in grid else "discrete"
+        with complaints.status(Text(f"fitting {name}")):
+            es = exponential_sum(grid.pop("kernel"), **grid, **bound, time=kind, **flags)
+    except (ArgumentError, NumericalError) as error:
+        complaints.print(f"cannot fit {name}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        best: ExponentialSum | None = getattr(error, "best", None)
+        if best is not None:
+            console.print(_table("the best that can be done", _facts(best)))
+            reached = best.relative_error if relative else best.error
+            console.print(f"nothing was written; --order {best.order} or --tol {_round_up(reached):g} gives this")
+        raise typer.Exit(1 if isinstance(error, NumericalError) else 2) from error
+    facts = _facts(es)
+    console.print(_table(f"{name}, {len(times)} times from {times[0]:g} to {times[-1]:g}", facts))
+    console.print(_modes(es))
+    _figure(name, times, values, es, bound.get("tol"), relative).save(folder)
+    es.save(folder / "sum.safetensors")
+    config = {"expression": expression, "from": samples, "horizon": horizon, "dt": dt, "interval": interval}
+    config |= {**bound, **flags, "continuous": continuous}
+    record.write_record(folder, started=started, config=config, results=facts)
+    written = "record.json, sum.safetensors, sum.csv, fit.json, fit.png, fit.svg"
+    console.print(f"written: {folder}/{written}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _data(
+    expression: str | None,
+    samples: Path | None,
+    horizon: int | None,
+    dt: float | None,
+    interval: tuple[float, float] | None,
+) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """Times and values, for the plot, and what ``exponential_sum`` is told of them."""
+    import numpy as np
+
+    from stablessm.cli.samples_source import read_samples
+    from stablessm.constructions.sums.expression import parse
+
+    if (expression is None) == (samples is None):
+        got = "neither" if samples is None else "both"
+        raise ArgumentError("EXPRESSION", "a formula, or samples with --from", got)
+    if samples is not None:
+        if interval is not None:
+            raise ArgumentError("--interval", "a formula", "--from")
+        found = read_samples(samples, None if horizon is None else horizon + 1)
+        if dt is not None and (found.dt is not None or found.times is not None):
+            raise ArgumentError("--dt", "none, as the file has times", f"{dt:g}")
+        step = found.dt or _positive("--dt", dt)
+        if found.times is not None:
+            times = found.times
+            grid: dict[str, Any] = {"times": times, "dt": _step(float(np.diff(times).min()), float(times[-1]))}
+        else:
+            times, grid = step * np.arange(len(found.values)), {"dt": step}
+        return times, found.values, {"kernel": found.values, "horizon": None, **grid}
+    kernel = parse(str(expression))
+    if interval is not None:
+        if horizon is not None:
+            raise ArgumentError("--horizon", "none, as --interval says where it ends", horizon)
+        if not 0 < interval[0] < interval[1] < np.inf:
+            raise ArgumentError("--interval", "two positive times, the smaller one first", interval)
+        times = np.geomspace(*interval, POINTS * max(1, round(np.log10(interval[1] / interval[0]) / 2)))
+        step = _step(*interval) if dt is None else _positive("--dt", dt)
+        grid = {"horizon": None, "times": times, "dt": step}
+    else:
+        if horizon is None:
+            raise ArgumentError("--horizon", "a number of steps", "none")
+        step = _positive("--dt", dt)
+        times = step * np.arange(horizon + 1)
+        grid = {"horizon": horizon, "dt": step}
+    values = kernel(times)
+    if not np.isfinite(values).all():
+        first = int(np.argmax(~np.isfinite(values)))
+        rest = "; if only 0 is singular, start later: " + f"--interval {times[1]:g} {times[-1]:g}" if first == 0 else ""
+        raise ArgumentError("EXPRESSION", f"finite values{rest}", f"{values[first]} at t = {times[first]:g}")
+    return times, values, {"kernel": kernel, **grid}
+
+
+def _step(shortest: float, end: float) -> float:
+    """dt where the grid has none: a step of the slowest mode, rounded to float32, must stay below 1."""
+    return max(shortest, end / LONGEST)
+
+
+def _positive(name: str, value: float | None) -> float:
+    if value is not None and not 0 < value < float("inf"):
+        raise ArgumentError(name, "a positive number", value)
+    return 1.0 if value is None else float(value)
+
+
+def _facts(es: ExponentialSum) -> dict[str, Any]:
+    return {
+        "order (states)": es.order,
+        "largest error": es.error,
+        "largest relative error": es.relative_error,
+        "L1 error": es.l1_error,
+        "lower bound of the L1 error at this order": "unknown" if math.isnan(es.lower_bound) else es.lower_bound,
+        "condition of the modes": es.condition,
+        "time scales": " to ".join(f"{scale:.4g}" for scale in sorted({*_ends(-1 / es.rates.real)})),
+        "found by": es.method,
+        "seconds": es.seconds,
+    }
+
+
+def _ends(values: np.ndarray) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
+
+
+def _table(title: str, facts: dict[str, Any]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left", show_header=False)
+    for name, value in facts.items():
+        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+    return table
+
+
+def _modes(es: ExponentialSum) -> Any:
+    """One row per rate, the slowest last; of several outputs the size of their weights."""
+    import numpy as np
+    from rich.table import Table
+
+    table = Table("rate", "time scale", "weight")
+    for i in np.argsort(es.rates.real):
+        weight = es.weights[i]
+        shown = f"{weight:.6g}" if weight.ndim == 0 else f"|{np.linalg.norm(weight):.6g}|"
+        table.add_row(f"{es.rates[i]:.6g}", f"{-1 / es.rates[i].real:.4g}", shown)
+    return table
+
+
+def _figure(
+    name: str, times: np.ndarray, values: np.ndarray, es: ExponentialSum, tol: float | None, relative: bool
+) -> Any:
+    """Kernel and sum, and the error: the largest of each of many spans of time."""
+    import numpy as np
+
+    from stablessm.report.figure import Figure, Panel, Series
+
+    columns, fitted = (array.reshape(len(times), -1) for array in (values, es(times)))
+    size = np.linalg.norm(columns, axis=1) if relative else 1.0
+    off = (
+        np.linalg.norm(columns - fitted, axis=1) / size if columns.shape[1] > 1 else abs(columns - fitted)[:, 0] / size
+    )
+    wide = times[-1] > 100 * times[1]
+    shown = times > 0 if wide else times >= 0
+    edges = np.unique((np.geomspace if wide else np.linspace)(1, shown.sum() + 1, POINTS + 1).astype(int) - 1)
+    spans = np.flatnonzero(shown)[0] + edges
+    tops = [a + int(off[a:b].argmax()) for a, b in pairwise(spans)]
+    x = times[tops].tolist()
+    x_scale: Scale = "log" if wide else "linear"
+    kernels = []
+    for column in range(columns.shape[1]):
+        which = f" {column}" if columns.shape[1] > 1 else ""
+        kernels.append(Series(f"kernel{which}", x, columns[tops, column].tolist(), group=f"kernel{which}"))
+        kernels.append(Series(f"sum{which}", x, fitted[tops, column].tolist(), "dashed", group=f"sum{which}"))
+    y_scale: Scale = "log" if (columns[tops] > 0).all() else "linear"
+    errors = [Series("error", x, off[tops].tolist())]
+    if tol is not None:
+        errors.append(Series("tolerance", [x[0], x[-1]], [tol, tol], "dotted"))
+    panels = [
+        Panel(name if len(name) < 40 else "kernel", "t", "value", kernels, x_scale, y_scale),
+        Panel(f"order {es.order}", "t", "relative error" if relative else "error", errors, x_scale, "log"),
+    ]
+    return Figure("fit", f"{name} and a sum of exponentials of order {es.order}; its error.", panels)
+
+
+def _round_up(value: float) -> float:
+    """Two digits, not below the value."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1) if value > 0 else 1.0
+    return float(f"{math.ceil(value / unit) * unit:.1e}")
+
+
+def _slug(name: str) -> str:
+    kept = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+    return "-".join(filter(None, kept[:60].split("-"))).strip(".") or "kernel"

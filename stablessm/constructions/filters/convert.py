@@ -1,0 +1,273 @@
+"""A whole model with long filters, made one that streams in constant memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm.constructions.filters.from_convolution import from_convolution
+from stablessm.constructions.filters.layer import FilterFit, RecurrentConvolution
+from stablessm.layers import SequenceLayer
+
+
+@final
+@dataclass(frozen=True)
+class LongFilter:
+    """What a module that convolves over time amounts to."""
+
+    taps: Tensor
+    """(channels, length), or (d_out, d_in, length): y[t] = Σ_k taps[k] x[t-k]."""
+    finite: bool
+    """Whether the filter is zero after its last tap. Else what comes later is left to the fit."""
+    channels_last: bool = True
+    """Whether the module is called on (batch, time, channel), not on (batch, channel, time)."""
+    bias: Tensor | None = None
+    """(d_out,), added to the output."""
+
+
+Find: TypeAlias = Callable[[str, nn.Module], LongFilter | None]
+
+
+@final
+@dataclass(frozen=True)
+class ConvertedModule:
+    """One module that was replaced."""
+
+    name: str
+    fits: tuple[FilterFit, ...]
+    """One for each filter."""
+    state_size: int
+    """Real numbers of state for one sequence."""
+
+    def __str__(self) -> str:
+        orders = sorted(fit.order for fit in self.fits)
+        worst = max(fit.relative_error for fit in self.fits)
+        kept = [fit for fit in self.fits if not fit.order]
+        failed = [fit for fit in kept if fit.failed]
+        parts = [f"{len(self.fits)} filters", f"orders {orders[0]} to {orders[-1]}", f"relative error {worst:.1e}"]
+        if failed:
+            parts.append(f"{len(failed)} buffered ({failed[0].reason})")
+        elif kept:
+            parts.append(f"{len(kept)} exact from {max(fit.taps for fit in kept)} taps")
+        return f"{self.name or '(the model)'}: {', '.join(parts)}; {self.state_size} numbers of state"
+
+
+class _Tape:
+    """The states of one pass, in the order in which the modules are called: a module used twice has two."""
+
+    def __init__(self) -> None:
+        self._before: tuple[Any, ...] | None = None
+        self._after: list[Any] = []
+
+    def run(self, call: Callable[[], Tensor], state: tuple[Any, ...] | None) -> tuple[Tensor, tuple[Any, ...]]:
+        self._before, self._after = state, []
+        try:
+            y = call()
+            if state is not None and len(self._after) != len(state):
+                raise ArgumentError("state", f"{len(self._after)} states (one for each call)", len(state))
+            return y, tuple(self._after)
+        finally:
+            self._before, self._after = None, []
+
+    def take(self) -> Any:
+        if self._before is None:
+            return None
+        if len(self._after) >= len(self._before):
+            raise ArgumentError("state", f"more than {len(self._before)} states (one for each call)", "no more")
+        return self._before[len(self._after)]
+
+    def put(self, state: Any) -> None:
+        self._after.append(state)
+
+
+@final
+class _Streamed(nn.Module):
+    """A convolution in the place and the layout of the module it replaces."""
+
+    def __init__(self, layer: RecurrentConvolution, tape: _Tape, channels_last: bool, bias: Tensor | None) -> None:
+        super().__init__()
+        self.layer, self.channels_last = layer, channels_last
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+        self._tape = tape
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, state = x if self.channels_last else x.mT, self._tape.take()
+        if x.shape[1] == 1:
+            y_t, state = self.layer.step(x[:, 0], state)
+            y = y_t[:, None]
+        else:
+            y, state = self.layer(x, state)
+        self._tape.put(state)
+        y = y if self.bias is None else y + self.bias
+        return y if self.channels_last else y.mT
+
+
+@final
+class _Carried(nn.Module):
+    """A recurrent layer that was there before, with its state carried from pass to pass."""
+
+    def __init__(self, layer: nn.Module, tape: _Tape) -> None:
+        super().__init__()
+        self.layer, self._tape = layer, tape
+
+    def forward(self, x: Tensor, state: Any = None, **options: Any) -> tuple[Tensor, Any]:
+        carried = self._tape.take()
+        y, after = self.layer(x, state if carried is None else carried, **options)
+        self._tape.put(after)
+        return y, after
+
+
+@final
+class StreamingModel(nn.Module):
+    """A model made by :func:`convert`: ``y, state = model(x, state)`` and ``y_t, state = model.step(x_t, state)``.
+
+    ``model.model`` is the converted copy; called as the original was, it starts from the zero state.
+    """
+
+    def __init__(self, model: nn.Module, tape: _Tape, modules: tuple[ConvertedModule, ...]) -> None:
+        super().__init__()
+        self.model, self.converted, self._tape = model, modules, tape
+
+    def forward(self, x: Tensor, state: tuple[Any, ...] | None = None) -> tuple[Tensor, tuple[Any, ...]]:
+        """(batch, time, …) to (batch, time, …), and the state after the last step: a state for each call of a layer."""
+        return self._tape.run(lambda: self.model(x), state)
+
+    def step(self, x_t: Tensor, state: tuple[Any, ...] | None = None) -> tuple[Tensor, tuple[Any, ...]]:
+        """One step, (batch, …) to (batch, …): tokens have shape (batch,)."""
+        y, state = self(x_t[:, None], state)
+        return y[:, 0], state
+
+    @property
+    def state_size(self) -> int:
+        """Real numbers of state that the converted filters keep for one sequence, however long it is."""
+        return sum(module.state_size for module in self.converted)
+
+    @property
+    def failed(self) -> tuple[tuple[str, int], ...]:
+        """Module and number of each filter that met no recurrence within the tolerance, and stayed a buffer."""
+        every = ((module.name, i, fit) for module in self.converted for i, fit in enumerate(module.fits))
+        return tuple((name, i) for name, i, fit in every if fit.failed)
+
+    def report(self) -> str:
+        """One line for each module that was replaced."""
+        return "\n".join(map(str, self.converted))
+
+
+@torch.no_grad()
+def convert(
+    model: nn.Module,
+    tol: float,
+    *,
+    length: int | None = None,
+    find: Find | None = None,
+    example: Tensor | None = None,
+    max_order: int = 128,
+    head: int = 1,
+    dtype: torch.dtype = torch.float64,
+) -> StreamingModel:
+    """A copy of a convolutional model that generates in constant memory: its long filters become recurrences.
+
+    Replaced are modules with a method ``filters(length) -> (channels, length)`` that are called on (batch, time,
+    channel), and causal ``nn.Conv1d``: stride 1, depthwise or with one group, padded by dilation · (kernel - 1), so
+    that the caller cuts the output to the input's length. ``find`` tells what other modules amount to. Recurrent layers
+    (ours, and ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` with ``batch_first``) have their state carried. Everything else must
+    act on each step alone; give an ``example`` to have this checked.
+
+    Args:
+        model: a module from (batch, time, …) to (batch, time, …), tokens to logits say. It is left as it is.
+        tol: for each filter, the largest Σ |filter - kernel| over Σ |filter|. A filter that no sum meets within
+            ``max_order`` keeps a buffer of its length and is exact; ``report()`` says how many and why.
+        length: how many steps of the filters made by ``filters(length)`` to match. Beyond them the output is what the
+            exponentials make of it.
+        find: name and module to a :class:`LongFilter`, or None to leave that module to the rules above.
+        example: an input, for a check that the converted model gives the same numbers step by step as in one pass.
+        max_order, head, dtype: as in :func:`from_convolution`.
+
+    Raises:
+        ArgumentError: nothing was found to convert, or a convolution that no rule covers.
+        NumericalError: the example does not stream.
+
+    >>> conv = nn.Conv1d(4, 4, 200, groups=4, padding=199, bias=False)
+    >>> _ = conv.weight.data.copy_(0.8 ** torch.arange(199, -1, -1.0))
+    >>> streaming = convert(conv, 1e-4)
+    >>> print(streaming.report())
+    (the model): 4 filters, orders 1 to 1, relative error ...; 12 numbers of state
+    """
+    twin, tape = copy.deepcopy(model), _Tape()
+    replaced: dict[int, nn.Module] = {}
+    converted: list[ConvertedModule] = []
+
+    def walk(name: str, module: nn.Module) -> nn.Module:
+        if id(module) not in replaced:  # a module in two places stays one
+            replaced[id(module)] = replacement(name, module)
+        return replaced[id(module)]
+
+    def replacement(name: str, module: nn.Module) -> nn.Module:
+        found = find(name, module) if find is not None else None
+        found = _by_rule(name, module, length) if found is None else found
+        if found is not None:
+            layer = from_convolution(
+                found.taps, tol=tol, finite=found.finite, max_order=max_order, head=head, dtype=dtype
+            ).to(found.taps.device)
+            converted.append(ConvertedModule(name, layer.fits, layer.state_size))
+            return _Streamed(layer, tape, found.channels_last, found.bias)
+        if isinstance(module, SequenceLayer | nn.RNNBase):
+            return _Carried(module, tape)
+        for key, child in list(module._modules.items()):  # named_children() leaves out a module's second place
+            if child is not None:
+                setattr(module, key, walk(f"{name}.{key}" if name else key, child))
+        return module
+
+    streaming = StreamingModel(walk("", twin), tape, tuple(converted))
+    if not converted:
+        raise ArgumentError("model", "a module with filters(length), or a causal nn.Conv1d", type(model).__name__)
+    if example is not None:
+        _check(streaming, example)
+    return streaming
+
+
+def _by_rule(name: str, module: nn.Module, length: int | None) -> LongFilter | None:
+    if callable(getattr(module, "filters", None)):
+        if length is None:
+            raise ArgumentError("length", f"a number of steps, for the filters of {name or 'the model'}", "None")
+        taps = module.filters(length)  # type: ignore[operator]
+        if not isinstance(taps, Tensor) or taps.dim() != 2 or taps.shape[1] != length:
+            got = f"shape {tuple(taps.shape)}" if isinstance(taps, Tensor) else type(taps).__name__
+            raise ArgumentError(f"{name}.filters({length})", f"shape (channels, {length})", got)
+        return LongFilter(taps, finite=False)
+    if not isinstance(module, nn.Conv1d) or module.kernel_size == (1,):
+        return None
+    (size,), (dilation,), groups = module.kernel_size, module.dilation, module.groups
+    depthwise = groups == module.in_channels == module.out_channels
+    causal = module.stride == (1,) and module.padding == (dilation * (size - 1),) and module.padding_mode == "zeros"
+    if not causal or not (depthwise or groups == 1):
+        expected = "Conv1d of stride 1, depthwise or with one group, padded by dilation * (kernel - 1); or find="
+        raise ArgumentError("model", expected, f"{name or 'the model'}: {module}")
+    weight = module.weight.flip(-1)  # a Conv1d correlates
+    taps = weight.new_zeros(*weight.shape[:2], dilation * (size - 1) + 1)
+    taps[..., ::dilation] = weight
+    return LongFilter(taps[:, 0] if depthwise else taps, finite=True, channels_last=False, bias=module.bias)
+
+
+def _check(streaming: StreamingModel, example: Tensor) -> None:
+    """That one pass and single steps agree, with dropout off."""
+    training = streaming.training
+    streaming.eval()
+    try:
+        whole, _ = streaming(example)
+        state, steps = None, []
+        for x_t in example.unbind(1):
+            y_t, state = streaming.step(x_t, state)
+            steps.append(y_t)
+    finally:
+        streaming.train(training)
+    difference = (torch.stack(steps, 1) - whole).abs().max().item()
+    if not difference <= 1e-3 * whole.abs().max().item():
+        what = f"step by step the output differs by {difference:.1e} from that of one pass"
+        raise NumericalError(what, "tell convert by find= of every module that mixes time steps")

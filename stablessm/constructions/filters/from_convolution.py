@@ -1,0 +1,176 @@
+"""Long convolution filters as recurrent layers, each with its measured error."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.constructions.filters._fit import Fit, fit
+from stablessm.constructions.filters.layer import ChannelGroup, FilterFit, RecurrentConvolution
+from stablessm.layers import S4D
+
+SHORT = 32
+"""Filters of up to this many taps stay exact: a buffer of them is as small as the state of a fit."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """What one filter becomes: first taps, then modes or nothing."""
+
+    taps: np.ndarray
+    modes: Fit | None
+    reason: str = ""
+
+
+@torch.no_grad()
+def from_convolution(
+    filters: Any,
+    *,
+    tol: float = 1e-4,
+    max_order: int = 128,
+    head: int = 1,
+    finite: bool = False,
+    dtype: torch.dtype = torch.float64,
+) -> RecurrentConvolution:
+    """Filters as a recurrent layer: y[t] = Σ_k filters[k] x[t-k], channel by channel, in constant memory.
+
+    Each filter is a few exact taps and a sum of exponentials, found by balanced truncation of its Hankel operator (the
+    kernel of paper 002, eq. 14, without training). It is stable, and short, though not provably the shortest. The
+    tolerance is relative to the filter's ℓ1 norm, since |y - ŷ| ≤ Σ |filter - kernel| · sup |x|, so ``tol`` is the
+    largest error of an output over the largest output that the filter can give.
+
+    Args:
+        filters: (channels, length), or (d_out, d_in, length) for y[o] = Σ_i filters[o, i] ∗ x[i]; array or tensor.
+        tol: the largest Σ |filter - kernel| / Σ |filter|, for each filter.
+        max_order: real states a filter may have. One that needs more keeps a buffer of its length, and is exact.
+        head: how many first taps are kept exactly. Direct terms and short-range details, which no smooth sum
+            catches, belong there; each costs one number of state, as a mode does.
+        finite: the filter is zero after its last tap, and the kernel must be too; what it is there counts in the
+            error. By default the filter is known on its length only, and later output is what the sum makes of it.
+        dtype: of the layer's parameters and state, whatever the input's. Errors are those of the kernel with its
+            parameters rounded to this dtype. In float32 the running adds rounding of its own, 1e-5 or more of the
+            filter's norm where large modes cancel; in float64 that is nothing.
+
+    Returns:
+        A module with ``error``, ``orders``, ``failed`` and ``fits`` for each filter.
+
+    >>> t = torch.arange(1000.0)
+    >>> layer = from_convolution(torch.stack([(1 + t) ** -1.1, torch.cos(t / 9) * torch.exp(-t / 99)]), tol=1e-4)
+    >>> layer.orders.tolist(), bool((layer.error <= 1e-4).all()), layer.failed
+    ([9, 2], True, ())
+    >>> y, state = layer(torch.randn(8, 5000, 2))
+    """
+    values = _checked(filters)
+    for name, number, least in (("max_order", max_order, 1), ("head", head, 0)):
+        if number < least:
+            raise ArgumentError(name, f"at least {least}", number)
+    if not 0 < tol < 1:
+        raise ArgumentError("tol", "between 0 and 1, relative to a filter's sum", tol)
+    if dtype not in (torch.float32, torch.float64):
+        raise ArgumentError("dtype", "torch.float32 or torch.float64", dtype)
+    flat = values.reshape(-1, values.shape[-1])
+    plans = [_plan(row, tol, max_order, head, finite) for row in flat]
+    layer = _build(plans, values.shape[:-1], flat, finite, dtype)
+    late = [i for i, made in enumerate(layer.fits) if not made.relative_error <= tol]
+    if late:  # rounding to dtype cost the tolerance
+        for i in late:
+            plans[i] = _Plan(
+                flat[i],
+                None,
+                f"relative error {layer.fits[i].relative_error:.1e} in {str(dtype).removeprefix('torch.')}",
+            )
+        layer = _build(plans, values.shape[:-1], flat, finite, dtype)
+    return layer
+
+
+def _checked(filters: Any) -> np.ndarray:
+    values = filters.detach().cpu().double().numpy() if isinstance(filters, Tensor) else np.asarray(filters)
+    if np.iscomplexobj(values) or not np.issubdtype(values.dtype, np.number):
+        raise ArgumentError("filters", "real numbers", values.dtype)
+    if values.ndim not in (2, 3) or not values.size:
+        raise ArgumentError("filters", "shape (channels, length) or (d_out, d_in, length)", f"shape {values.shape}")
+    if not np.isfinite(values).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        raise ArgumentError("filters", "finite numbers", f"{values[place]} at {place}")
+    return values.astype(np.float64)
+
+
+def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool) -> _Plan:
+    used = row[: len(row) - int(np.argmax(row[::-1] != 0))] if row.any() else row[:0]
+    if len(used) <= max(SHORT, head + 1):
+        return _Plan(used, None)
+    scale, goal = float(np.abs(row).sum()), 0.9 * tol  # the rest of tol is for rounding
+    found = fit(row[head:] / scale, goal, min(max_order, len(used) - head - 1), finite)
+    if found.error > goal:
+        return _Plan(used, None, f"relative error {found.error:.1e} at order {found.order}")
+    found = Fit(found.rates, found.weights * scale, found.order, found.error * scale)
+    return _Plan(row[:head], found if found.order else None)
+
+
+def _build(
+    plans: list[_Plan], shape: tuple[int, ...], flat: np.ndarray, finite: bool, dtype: torch.dtype
+) -> RecurrentConvolution:
+    """Filters with equally many taps and modes, within a factor of two, run together."""
+    members: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, plan in enumerate(plans):
+        modes = 0 if plan.modes is None else len(plan.modes.rates)
+        members[modes.bit_length(), len(plan.taps).bit_length()].append(i)
+    groups = [_group(plans, rows, shape[-1], dtype) for _, rows in sorted(members.items())]
+    fits: dict[int, FilterFit] = {}
+    for group in groups:
+        fits |= _measure(group, plans, flat, finite)
+    return RecurrentConvolution(groups, shape, tuple(fits[i] for i in range(len(flat))))
+
+
+def _group(plans: list[_Plan], rows: list[int], d_input: int, dtype: torch.dtype) -> ChannelGroup:
+    filters = torch.tensor(rows)
+    most = max(len(plans[i].taps) for i in rows)
+    padded = np.stack([np.pad(plans[i].taps, (0, most - len(plans[i].taps))) for i in rows])
+    taps = torch.from_numpy(padded).to(dtype)
+    fits = [plans[i].modes for i in rows]
+    size = max(0 if made is None else len(made.rates) for made in fits)
+    if not size:
+        return ChannelGroup(filters, filters % d_input, taps, None)
+    rates = torch.full((len(rows), size), -1.0, dtype=torch.complex128)  # a mode of weight zero fills a shorter sum
+    weights = torch.zeros_like(rates)
+    for i, made in enumerate(fits):
+        assert made is not None
+        rates[i, : len(made.rates)] = torch.from_numpy(made.rates)
+        weights[i, : len(made.rates)] = torch.from_numpy(made.weights) / 2  # an S4D mode stands for 2 Re
+    with torch.random.fork_rng(devices=[]):  # what the layer draws is replaced
+        modes = S4D(len(rows), size, discretisation="exponential", eigenvalues=rates, dt_min=1.0, dt_max=1.0)
+    modes = modes.to(dtype)
+    modes.w.copy_(modes.map.inverse(rates.real))  # again, with dtype's digits
+    modes.frequency.copy_(rates.imag)
+    modes.C.copy_(torch.view_as_real(weights))
+    modes.D.zero_()
+    return ChannelGroup(filters, filters % d_input, taps, modes)
+
+
+def _measure(group: ChannelGroup, plans: list[_Plan], flat: np.ndarray, finite: bool) -> dict[int, FilterFit]:
+    """The errors of a group as it is, rounding of its parameters included."""
+    length = flat.shape[1]
+    span = 2 * length if finite else length
+    kernel = group.kernel(span).numpy()
+    tails = group.tail(span).numpy() if finite else np.zeros(len(kernel))
+    fits = {}
+    for row, found, tail in zip(group.filters.tolist(), kernel, tails.tolist(), strict=True):
+        plan, scale = plans[row], float(np.abs(flat[row]).sum())
+        error = np.abs(found - np.pad(flat[row], (0, span - length)))
+        l1 = float(error.sum()) + tail
+        fits[row] = FilterFit(
+            order=0 if plan.modes is None else plan.modes.order,
+            taps=len(plan.taps),
+            sup_error=max(float(error.max()), tail),
+            l1_error=l1,
+            relative_error=l1 / scale if scale else 0.0,
+            reason=plan.reason,
+        )
+    return fits

@@ -1,0 +1,218 @@
+"""A convolution that streams: the first taps from a short buffer, the rest from a recurrence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm.layers import S4D
+from stablessm.scan import causal_convolution, evaluate
+
+GroupState: TypeAlias = tuple[Tensor, Tensor | None]
+"""The last inputs (B, K, H) and the states of the modes (B, H, N)."""
+
+
+@final
+@dataclass(frozen=True)
+class FilterFit:
+    """How one filter became a recurrence."""
+
+    order: int
+    """Real states of its exponential sum: one for a real mode, two for a conjugate pair; 0 without modes."""
+    taps: int
+    """First taps that are kept exactly; all of them where the filter is buffered."""
+    sup_error: float
+    """Largest |filter - kernel| over the filter's length (for a finite filter, beyond it too)."""
+    l1_error: float
+    """Σ |filter - kernel|: outputs differ by at most this times sup |x|."""
+    relative_error: float
+    """l1_error over Σ |filter|, which is what ``tol`` bounds; 0 for a filter of zeros."""
+    reason: str = ""
+    """Why the filter stayed a buffer; empty where it did not, or was short enough to be one."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the tolerance could not be met by a recurrence, so that the filter stayed a buffer."""
+        return bool(self.reason)
+
+
+@final
+class ChannelGroup(nn.Module):
+    """Filters that run alike: y[t] = Σ_{j<K} taps[j] x[t-j] + Σ_{k≥0} ρ(k) x[t-K-k], with ρ the kernel of ``modes``.
+
+    Args:
+        filters: (H,) which filters of the layer these are.
+        sources: (H,) the input channel of each.
+        taps: (H, K), K from 0.
+        modes: an S4D of H channels without direct term, or None: then the group is a plain buffer of K inputs.
+    """
+
+    filters: Tensor
+    inputs: Tensor
+    source: Tensor
+
+    def __init__(self, filters: Tensor, sources: Tensor, taps: Tensor, modes: S4D | None) -> None:
+        super().__init__()
+        inputs, source = sources.unique(return_inverse=True)  # filters of one input share its buffer
+        for name, index in (("filters", filters), ("inputs", inputs), ("source", source)):
+            self.register_buffer(name, index)
+        self.taps = nn.Parameter(taps)
+        self.modes = modes
+
+    def initial_state(self, batch: int) -> GroupState:
+        """Zeros."""
+        past = self.taps.new_zeros(self.state_shapes(batch)[0])
+        return past, None if self.modes is None else self.modes.initial_state(batch)
+
+    def state_shapes(self, batch: int) -> list[tuple[int, ...]]:
+        """The shapes of a state's tensors."""
+        modes = [] if self.modes is None else [(batch, *self.modes.state_shape)]
+        return [(batch, self.taps.shape[1], len(self.inputs)), *modes]
+
+    def forward(self, x: Tensor, state: GroupState) -> tuple[Tensor, GroupState]:
+        """(B, T, d_input) to (B, T, H)."""
+        past, inner = state
+        seen = torch.cat([past, x[..., self.inputs].to(past.dtype)], 1)
+        steps, size = x.shape[1], self.taps.shape[1]
+        spread = seen[..., self.source]
+        y = torch.zeros_like(spread[:, size:])
+        if size and steps:
+            kernel = nn.functional.pad(self.taps, (0, steps)).mT
+            y = y + causal_convolution(spread, kernel)[:, size:]
+        if self.modes is not None:
+            late, inner = self.modes(spread[:, :steps], inner)
+            y = y + late
+        return y.to(x.dtype), (seen[:, steps:].clone(), inner)  # a view would keep the whole sequence in memory
+
+    def step(self, x_t: Tensor, state: GroupState) -> tuple[Tensor, GroupState]:
+        """(B, d_input) to (B, H)."""
+        past, inner = state
+        seen = torch.cat([past, x_t[:, None, self.inputs].to(past.dtype)], 1)
+        spread = seen[..., self.source]
+        y = (spread[:, 1:].flip(1) * self.taps.mT).sum(1)  # not a product of matrices: autocast would shorten it
+        if self.modes is not None:
+            late, inner = self.modes.step(spread[:, 0], inner)
+            y = y + late
+        return y.to(x_t.dtype), (seen[:, 1:].clone(), inner)
+
+    def kernel(self, length: int) -> Tensor:
+        """The impulse response (H, length), in double precision."""
+        taps = self.taps.double()[:, :length]
+        rest = length - taps.shape[1]
+        if self.modes is None or not rest:
+            return nn.functional.pad(taps, (0, rest))
+        decay, weights = self._modes()
+        return torch.cat([taps, 2 * evaluate(weights, decay, rest).real], 1)
+
+    def tail(self, start: int) -> Tensor:
+        """(H,): a bound on Σ |kernel| from step ``start`` on, Σ_n 2 |C_n| |λ_n|^(start-K) / (1 - |λ_n|)."""
+        if self.modes is None:
+            return self.taps.double()[:, start:].abs().sum(1)
+        decay, weights = self._modes()
+        size = decay.abs()
+        return (2 * weights.abs() * size ** (start - self.taps.shape[1]) / (1 - size)).sum(1)
+
+    def _modes(self) -> tuple[Tensor, Tensor]:
+        assert self.modes is not None
+        rates = torch.complex(self.modes.map(self.modes.w.double()), self.modes.frequency.double())
+        step = self.modes.log_dt.double().exp()[:, None]
+        return torch.exp(rates * step), torch.view_as_complex(self.modes.C.double()) * step
+
+
+@final
+class RecurrentConvolution(nn.Module):
+    """y[b, t, c] = Σ_k filters[c, k] x[b, t-k, c] in memory that does not grow with t.
+
+    Made by :func:`from_convolution`. With dense filters (d_out, d_in, length), y[b, t, o] is the sum over the inputs.
+    Channels of similar order share one ``S4D``; those that no short sum fits keep a buffer of their length.
+
+    >>> from stablessm.constructions.filters.from_convolution import from_convolution
+    >>> layer = from_convolution(0.9 ** torch.arange(200.0)[None], tol=1e-6)
+    >>> y, state = layer(torch.ones(1, 3, 1))
+    >>> torch.allclose(y.flatten(), torch.tensor([1.0, 1.9, 2.71])), layer.state_size
+    (True, 3)
+    >>> y_t, state = layer.step(torch.ones(1, 1), state)
+    >>> round(y_t.item(), 4)
+    3.439
+    """
+
+    def __init__(self, groups: list[ChannelGroup], shape: tuple[int, ...], fits: tuple[FilterFit, ...]) -> None:
+        super().__init__()
+        self.groups = nn.ModuleList(groups)
+        self.shape, self.fits = shape, fits
+        self.d_output, self.d_input = shape[0], shape[-1]
+
+    @property
+    def error(self) -> np.ndarray:
+        """Relative ℓ1 error of each filter, in the filters' shape without time."""
+        return np.array([fit.relative_error for fit in self.fits]).reshape(self.shape)
+
+    @property
+    def orders(self) -> np.ndarray:
+        """Order of each filter's exponential sum, in the same shape."""
+        return np.array([fit.order for fit in self.fits]).reshape(self.shape)
+
+    @property
+    def failed(self) -> tuple[tuple[int, ...], ...]:
+        """Which filters met no recurrence within the tolerance, and stayed buffers: (channel,) or (out, in)."""
+        places = np.ndindex(self.shape)
+        return tuple(place for place, fit in zip(places, self.fits, strict=True) if fit.failed)
+
+    @property
+    def state_size(self) -> int:
+        """Real numbers in the state of one sequence; a complex one counts twice."""
+        leaves = (leaf for group in self._groups() for leaf in group.initial_state(1) if leaf is not None)
+        return sum(leaf.numel() * (2 if leaf.is_complex() else 1) for leaf in leaves)
+
+    def initial_state(self, batch: int) -> tuple[GroupState, ...]:
+        """The zero state for ``batch`` sequences."""
+        return tuple(group.initial_state(batch) for group in self._groups())
+
+    def forward(self, x: Tensor, state: tuple[GroupState, ...] | None = None) -> tuple[Tensor, tuple[GroupState, ...]]:
+        """(B, T, d_input) to (B, T, d_output) and the state after the last step; the same numbers as ``step``."""
+        return self._run(x, state, 3)
+
+    def step(self, x_t: Tensor, state: tuple[GroupState, ...] | None = None) -> tuple[Tensor, tuple[GroupState, ...]]:
+        """One step: (B, d_input) to (B, d_output)."""
+        return self._run(x_t, state, 2)
+
+    def kernel(self, length: int) -> Tensor:
+        """The response to an impulse, in the filters' shape: (…, length) in double precision."""
+        result = torch.zeros(len(self.fits), length, dtype=torch.float64, device=next(self.parameters()).device)
+        for group in self._groups():
+            result[group.filters] = group.kernel(length)
+        return result.unflatten(0, self.shape)
+
+    def extra_repr(self) -> str:
+        """Size and worst error, for ``print(model)``."""
+        size = " x ".join(map(str, self.shape))
+        return f"{size} filters, {self.state_size} numbers of state, relative error {self.error.max(initial=0.0):.1e}"
+
+    def _run(self, x: Tensor, state: tuple[GroupState, ...] | None, rank: int) -> tuple[Tensor, tuple[GroupState, ...]]:
+        if x.dim() != rank or x.shape[-1] != self.d_input or not x.is_floating_point():
+            letters = "(batch, time, d_input)" if rank == 3 else "(batch, d_input)"
+            got = f"shape {tuple(x.shape)} of {x.dtype}"
+            raise ArgumentError("x", f"real numbers {letters} with {self.d_input} channels", got)
+        state = self.initial_state(len(x)) if state is None else state
+        self._check_state(state, len(x))
+        y = x.new_zeros(*x.shape[:-1], len(self.fits))
+        after = []
+        for group, before in zip(self._groups(), state, strict=True):
+            part, new = group(x, before) if rank == 3 else group.step(x, before)
+            y = y.index_copy(-1, group.filters, part)
+            after.append(new)
+        return (y.unflatten(-1, self.shape).sum(-1) if len(self.shape) == 2 else y), tuple(after)
+
+    def _check_state(self, state: tuple[GroupState, ...], batch: int) -> None:
+        ours = [shape for group in self._groups() for shape in group.state_shapes(batch)]
+        given = [tuple(leaf.shape) for group in state for leaf in group if leaf is not None]
+        if ours != given:
+            raise ArgumentError("state", f"shapes {ours}", given)
+
+    def _groups(self) -> list[ChannelGroup]:
+        return [group for group in self.groups if isinstance(group, ChannelGroup)]

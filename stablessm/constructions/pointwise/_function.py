@@ -1,0 +1,67 @@
+"""A user's function of points: called with arrays of one shape, its answers checked, its slopes measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from stablessm._errors import ArgumentError
+
+_GRID = 2**14
+"""Points on which slopes are measured."""
+_MARGIN = 1.5
+"""How much steeper than seen a function is taken to be."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pointwise:
+    """f on a box, as a map from (n, d) to (n, k)."""
+
+    f: Callable[[np.ndarray], Any]
+    low: np.ndarray
+    high: np.ndarray
+    interval: bool
+    """Whether f takes (n,) instead of (n, 1)."""
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """(n, d) to (n, k); an ArgumentError says what is wrong with an answer."""
+        y = np.asarray(self.f(x[:, 0] if self.interval else x), dtype=float)
+        if y.ndim not in (1, 2) or len(y) != len(x) or 0 in y.shape:
+            raise ArgumentError("f", f"one row for each of {len(x)} points (it must be vectorised)", f"shape {y.shape}")
+        y = y.reshape(len(x), -1)
+        if not np.isfinite(y).all():
+            where = x[~np.isfinite(y).all(1)][0].tolist()
+            raise ArgumentError("f", "finite values on the domain", f"{y[~np.isfinite(y)][0]} at {where}")
+        return y
+
+    def lipschitz(self, given: float | None) -> float:
+        """``given``, if f is nowhere seen to be steeper; else an estimate."""
+        if given is not None and not 0 < given < np.inf:
+            raise ArgumentError("lipschitz", "a positive number or None", given)
+        steepest = self._steepest()
+        if given is None:
+            return _MARGIN * steepest or float(np.finfo(float).tiny)
+        if steepest > given * (1 + 1e-6):
+            raise ArgumentError("lipschitz", f"at least {steepest:.6g}, a slope that f has", given)
+        return given
+
+    def _steepest(self) -> float:
+        """The largest difference quotient on a grid, between neighbours along axes and diagonals, over components."""
+        d = len(self.low)
+        per_axis = max(3, round(_GRID ** (1 / d)))
+        axes = [np.linspace(a, b, per_axis) for a, b in zip(self.low, self.high, strict=True)]
+        grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
+        y = self(grid.reshape(-1, d)).reshape(*grid.shape[:-1], -1)
+        steps = [
+            tuple(slice(s, n - 1 + s) for s, n in zip(at, grid.shape[:-1], strict=True)) for at in np.ndindex(*[2] * d)
+        ]
+        pairs = [(one, other) for i, one in enumerate(steps) for other in steps[:i]]
+        quotients = [
+            float((np.abs(y[one] - y[other]) / np.linalg.norm(grid[one] - grid[other], axis=-1, keepdims=True)).max())
+            for one, other in pairs
+        ]
+        return max(quotients)

@@ -1,0 +1,140 @@
+"""y[t] = f(x[t]) by two layers without memory, with a proven error (paper 002, proposition 3.1)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm.constructions.pointwise._function import Pointwise
+from stablessm.constructions.pointwise._ridge import Ridge
+from stablessm.constructions.pointwise._stack import LayerStack, two_layers
+from stablessm.constructions.pointwise._sup_bound import BUDGET, SupBound, sup_bound
+from stablessm.constructions.pointwise._units import in_a_box, on_an_interval
+
+_AXES = 4
+"""In more dimensions nothing can be proven with a Lipschitz constant."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Elementwise:
+    """A two-layer SSM that applies a function to every step, and how far it is off."""
+
+    model: LayerStack
+    """(batch, time, d_in) to (batch, time, d_out), in double precision."""
+    error: float
+    """The largest |f - y| that was met; a lower bound of the supremum."""
+    bound: float
+    """No |f - y| on the domain is larger, given the Lipschitz constant."""
+    certified: bool
+    """Whether that constant was given; otherwise it is an estimate, and ``bound`` is only as good as it."""
+    lipschitz: float
+    width: int
+    """Hidden units."""
+    condition: float
+    """Of the least squares problem for the readout."""
+    seconds: float
+    """How long it took to build."""
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """f at points (n, d_in), as n steps of one sequence: (n, d_out)."""
+        with torch.no_grad():
+            y, _ = self.model(torch.from_numpy(np.asarray(x, dtype=float))[None])
+        return y[0].numpy()
+
+    def __str__(self) -> str:
+        kind = "certified" if self.certified else "with an estimated Lipschitz constant"
+        return f"{self.width} units, error at least {self.error:.3g} and at most {self.bound:.3g} ({kind})"
+
+
+def elementwise(
+    f: Callable[[np.ndarray], Any],
+    domain: tuple[float, float] | Sequence[tuple[float, float]],
+    tol: float,
+    *,
+    lipschitz: float | None = None,
+    max_width: int = 1024,
+) -> Elementwise:
+    """Weights of a two-layer SSM with sup over the domain of |f(x) - y| ≤ tol (paper 002 eq. 11–13)::
+
+        h1[k] = W1 h1[k-1] + U1 x[k] + b1,    y[k] = h2[k] = W2 h2[k-1] + U2 tanh(h1[k]) + b2,    W1 = W2 = 0
+
+    Nothing is trained. On an interval the units stand on a mesh, one in each cell and as steep as the cell is short;
+    U2 and b2 are a least squares fit; cells in which the error is large are halved until ``tol`` is met, so kinks and
+    steep flanks get many short cells. On a box the units are ridges in fixed random directions, and their number is
+    doubled.
+
+    Args:
+        f: a vectorised function of points, (n,) on an interval and (n, d) on a box, to (n,) or (n, d_out).
+        domain: (low, high), or one such pair for each axis of a box.
+        tol: the error that must be proven, the largest over the components of f.
+        lipschitz: |f(x) - f(x')| ≤ L |x - x'|₂ for every component. Without it L is 1.5 times the steepest slope on a
+            grid, and the result says ``certified=False``.
+        max_width: units at most.
+
+    The proof takes cells of half diagonal ρ in which |f(x) - y| at the centre, plus (L + |∇y|)ρ and a bound of y's
+    second derivative there, is at most ``tol``. There may be 3e6 of them, which is enough for tol = L · size / 1e6 on
+    an interval, L · size / 500 on a square and L · size / 40 on a cube, about.
+
+    >>> sine = elementwise(lambda x: np.sin(8 * x), (-1, 1), tol=1e-3, lipschitz=8)
+    >>> sine.certified, sine.error <= sine.bound <= 1e-3, sine.width < 40
+    (True, True, True)
+    >>> y, state = sine.model(torch.rand(4, 100, 1, dtype=torch.float64))
+    >>> y.shape
+    torch.Size([4, 100, 1])
+    """
+    started = time.perf_counter()
+    low, high = _box(domain)
+    if not 0 < tol < np.inf:
+        raise ArgumentError("tol", "a positive number", tol)
+    if max_width < 8:
+        raise ArgumentError("max_width", "at least 8", max_width)
+    target = Pointwise(f, low, high, interval=np.ndim(domain) == 1)
+    L = target.lipschitz(lipschitz)
+    if np.prod(L * (high - low) / tol) > BUDGET:
+        raise NumericalError(
+            f"tol = {tol:g} cannot be proven with the Lipschitz constant {L:.3g}: too many cells", "a larger tol"
+        )
+    fits = on_an_interval(target, tol, max_width) if len(low) == 1 else in_a_box(target, max_width)
+    share = 0.9 if len(low) == 1 else 0.5  # of tol; the rest is for what lies between the points
+    proven, smallest = np.inf, np.inf
+    for ridge, error in fits:
+        smallest = min(smallest, error)
+        if error > share * tol:
+            continue
+        found = sup_bound(target, ridge, low, high, L, tol)
+        proven = min(proven, found.upper)
+        if found.upper <= tol:
+            found = SupBound(max(found.lower, error), found.upper)
+            return _result(ridge, found, lipschitz is not None, L, time.perf_counter() - started)
+        if error < tol / 8:  # a better fit would not help
+            break
+    raise NumericalError(
+        f"tol = {tol:g} is not met: the smallest error seen is {smallest:.3g}, the smallest proven {proven:.3g}",
+        "a larger tol or max_width, or a smaller lipschitz where f allows it; f must be continuous",
+    )
+
+
+def _result(ridge: Ridge, found: SupBound, certified: bool, lipschitz: float, seconds: float) -> Elementwise:
+    model = LayerStack(*two_layers(ridge.A, ridge.b, ridge.C, ridge.c, "tanh"))
+    return Elementwise(
+        model, found.lower, found.upper, certified, lipschitz, len(ridge.b), ridge.condition, round(seconds, 3)
+    )
+
+
+def _box(domain: Any) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        ends = np.atleast_2d(np.asarray(domain, dtype=float))
+    except (TypeError, ValueError):
+        ends = np.empty(0)
+    if ends.ndim != 2 or ends.shape[1:] != (2,) or not 0 < len(ends) <= _AXES:
+        raise ArgumentError("domain", f"(low, high), or one such pair for each of up to {_AXES} axes", repr(domain))
+    if not (np.isfinite(ends).all() and (ends[:, 0] < ends[:, 1]).all()):
+        raise ArgumentError("domain", "finite low < high", repr(domain))
+    return ends[:, 0], ends[:, 1]

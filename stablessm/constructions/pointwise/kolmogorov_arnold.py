@@ -1,0 +1,219 @@
+"""f(x_1 … x_d) by a five-layer SSM: the superposition theorem, written down (paper 002, proposition 3.6)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from stablessm._errors import ArgumentError
+from stablessm.constructions.pointwise._function import Pointwise
+from stablessm.constructions.pointwise._outer import Superposition, iterate
+from stablessm.constructions.pointwise._sprecher import Sprecher
+from stablessm.constructions.pointwise._stack import LayerStack, two_layers
+from stablessm.layers import LRU, RealSSM
+
+_POINTS = 100_000
+"""Fresh points on which the error is measured."""
+_NEAR = (1e-2, 1e-3, 1e-4, 1e-5)
+"""How far from the worst of them it is then looked for again."""
+_AGREEING = 50
+"""Of these, how many also go through the layers."""
+_HELD = 30_000_000
+"""Numbers held at a time, about."""
+_RADIUS = 0.5
+"""Of the circle on which the eigenvalues of the third layer stand."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class KolmogorovArnold:
+    """A five-layer SSM whose output at step ``length`` is f of the inputs so far, and how far it is off."""
+
+    model: LayerStack
+    """(batch, time, 1) to (batch, time, 1), in double precision; read it at step ``length``."""
+    length: int
+    base: int
+    """γ of Sprecher's function."""
+    families: int
+    """Terms of the superposition, 2 length + 1 or more."""
+    error: float
+    """max |f - y| / max |f| over random points and a search around the worst: a lower bound of the supremum."""
+    rms_error: float
+    """The root mean square over the random points."""
+    realisation: float
+    """max |F - y| / max |f|, where F is the superposition and y comes out of the layers."""
+    condition: float
+    """The steepest slope of an outer function: what an error in the inner sums is multiplied with (L in eq. 55)."""
+    widths: tuple[int, ...]
+    """States of each layer."""
+    seconds: float
+    """How long it took to build."""
+
+    @property
+    def width(self) -> int:
+        """States of the widest layer."""
+        return max(self.widths)
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the model."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Outputs at the last step for inputs (batch, length) in [0, 1]: (batch,)."""
+        x = np.asarray(x, dtype=float)
+        if x.ndim != 2 or x.shape[1] != self.length:
+            raise ArgumentError("x", f"shape (batch, {self.length})", f"shape {x.shape}")
+        parts = np.array_split(x, 1 + len(x) * self.length * self.width // _HELD)
+        with torch.no_grad():
+            outputs = [self.model(torch.from_numpy(part)[..., None])[0][:, -1, 0].numpy() for part in parts]
+        return np.concatenate(outputs)
+
+    def __str__(self) -> str:
+        widths = " + ".join(map(str, self.widths))
+        return f"{widths} states, error {self.error:.1%} at least, {self.rms_error:.2%} in the mean square"
+
+
+def kolmogorov_arnold(
+    f: Callable[[np.ndarray], Any],
+    length: int,
+    *,
+    level: int = 1,
+    digits: int = 1,
+    iterations: int | None = None,
+    max_width: int = 300_000,
+) -> KolmogorovArnold:
+    """A five-layer SSM for a continuous f on [0, 1]^length (paper 002 eq. 15–17, 48–50, figure 3)::
+
+        f(x_1 … x_d) ≈ Σ_q Φ_q(Σ_p λ_p ψ(s x_p + q a)),    q = 0 … γ - 2
+
+    Layers 1 and 2 have no memory and apply ψ with every shift, layer 3 (an LRU with d modes a channel, on a circle) has
+    the kernel λ_d, …, λ_1 and sums over time, layers 4 and 5 apply the outer functions. With hardtanh, a sigmoidal
+    function, the piecewise linear ψ and Φ_q are exact: ``realisation`` is rounding. ψ does not depend on f.
+
+    Args:
+        f: a vectorised function, (n, length) to (n,).
+        length: d, how many steps f takes, at least 2.
+        level: the base is γ = (2d + 2) 2^(level - 1), with γ - 1 terms: 2d + 1 at level 1, as in the theorem.
+        digits: how many digits of x the superposition resolves; one, or more of a small base.
+        iterations: how often the residual is added to the outer functions; at least 2 and ``digits`` by default.
+        max_width: refuse to build a wider layer.
+
+    What it costs: the fourth layer has about γ · γ^(d · digits) units. What it gives: where an x_p, p < d, crosses a
+    gap, ξ_q runs through the images of other cubes and one of the γ - 1 terms is wrong. So the largest error falls
+    about as 1/γ, for d = 2 as the cube root of the width. More digits do not lower it, they make the places narrower
+    where it occurs, and so the mean square smaller.
+
+    Only step ``length`` is f. At earlier steps, the inputs to come count as ψ = 0; at later ones, the kernel of layer 3
+    repeats itself, 2^(-length) times smaller.
+
+    >>> product = kolmogorov_arnold(lambda x: x[:, 0] * x[:, 1], length=2, level=2)
+    >>> product.widths, product.error < 0.2, product.realisation < 1e-9
+    ((122, 11, 22, 1573, 1), True, True)
+    >>> bool(abs(product(np.array([[0.5, 0.6]]))[0] - 0.3) < 0.06)
+    True
+    """
+    started = time.perf_counter()
+    for name, value, least in (("length", length, 2), ("level", level, 1), ("digits", digits, 1)):
+        if value < least:
+            raise ArgumentError(name, f"at least {least}", value)
+    iterations = max(2, digits) if iterations is None else iterations
+    if iterations < digits:
+        raise ArgumentError("iterations", f"at least {digits}, one for each digit", iterations)
+    base = (2 * length + 2) * 2 ** (level - 1)
+    if (needed := (base - 1) * base ** (length * digits)) > max_width:
+        raise ArgumentError(
+            "max_width", f"about {needed}, or a lower level, fewer digits or a shorter length", max_width
+        )
+    target = Pointwise(f, np.zeros(length), np.ones(length), interval=False)
+    if (size := target(np.full((1, length), 0.5)).shape[1]) != 1:
+        raise ArgumentError("f", "one output", f"{size}")
+    found = iterate(target, Sprecher(length, base, digits, base - 1), iterations)
+    layers = (*_inner_layers(found), _sum_over_time(found), *_outer_layers(found))
+    seconds = round(time.perf_counter() - started, 3)
+    return _measured(target, found, LayerStack(*layers), seconds)
+
+
+def _inner_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
+    """x to ψ(s x + q a) for all q: one ramp for every gap that x can meet."""
+    inner = found.inner
+    cells, gap = inner.base**inner.digits, 1 - inner.flat
+    slopes, offsets, readouts, constants = [], [], [], []
+    for q in range(inner.families):
+        middle = ((np.arange(cells) + inner.flat + gap / 2) / cells - q * inner.shift) / inner.scale
+        half = gap / (2 * cells * inner.scale)
+        met = (middle > -half) & (middle < 1 + half)
+        rises = np.diff(inner.psi)[met]
+        slopes.append(np.full(len(rises), 1 / half))
+        offsets.append(-middle[met] / half)
+        readouts.append(rises / 2)
+        constants.append(inner.psi[np.argmax(met)] + rises.sum() / 2)
+    A = np.concatenate(slopes)[:, None]
+    return two_layers(A, np.concatenate(offsets), _block_rows(readouts), np.array(constants), "hardtanh")
+
+
+def _outer_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
+    """ξ_q for all q to Σ_q Φ_q(ξ_q)."""
+    slopes, offsets, weights, constants = zip(*(phi.ramps() for phi in found.outer), strict=True)
+    A = _block_rows(slopes).T
+    return two_layers(A, np.concatenate(offsets), np.concatenate(weights)[None], np.array([sum(constants)]), "hardtanh")
+
+
+def _block_rows(rows: Any) -> np.ndarray:
+    """A matrix with the q-th row vector in its q-th row, beside those before."""
+    from scipy.linalg import block_diag
+
+    return np.asarray(block_diag(*rows))
+
+
+@torch.no_grad()
+def _sum_over_time(found: Superposition) -> LRU:
+    """Σ_p λ_p u[p] at step d, in every channel: d modes r e^(2πij/d) give any d values of a kernel by a DFT."""
+    channels, d = found.inner.families, found.inner.dimension
+    kernel = found.inner.weights[::-1]
+    weights = np.fft.fft(kernel * _RADIUS ** -np.arange(float(d))) / d
+    with torch.random.fork_rng(devices=[]):  # the layer draws weights, which are then replaced
+        layer = LRU(channels, channels * d, channels, map="direct", normalise=False, skip=False, mode="scan").double()
+    layer.w.fill_(_RADIUS)
+    layer.phase.copy_((2 * torch.pi / d * torch.arange(d, dtype=torch.float64)).repeat(channels))
+    layer.B.zero_()
+    layer.B[:, 0] = torch.kron(torch.eye(channels), torch.ones(d, 1))
+    blocks = np.kron(np.eye(channels), weights[None])
+    layer.C.copy_(torch.view_as_real(torch.from_numpy(blocks)))
+    return layer
+
+
+def _measured(f: Pointwise, found: Superposition, model: LayerStack, seconds: float) -> KolmogorovArnold:
+    inner, draw = found.inner, np.random.default_rng(0)
+    x = draw.random((_POINTS, inner.dimension))
+    values, wanted = found(x), f(x)[:, 0]
+    scale = float(np.abs(wanted).max()) or 1.0
+    slope = max(float(np.abs(2 * np.diff(phi.values) / np.diff(phi.knots)).max()) for phi in found.outer)
+    result = KolmogorovArnold(
+        model=model,
+        length=inner.dimension,
+        base=inner.base,
+        families=inner.families,
+        error=_worst(f, found, x, np.abs(wanted - values), draw) / scale,
+        rms_error=float(np.sqrt(np.mean((wanted - values) ** 2))) / scale,
+        realisation=np.nan,
+        condition=slope,
+        widths=tuple(int(layer.state_shape[0]) for layer in model),
+        seconds=seconds,
+    )
+    return replace(result, realisation=float(np.abs(result(x[:_AGREEING]) - values[:_AGREEING]).max()) / scale)
+
+
+def _worst(f: Pointwise, found: Superposition, x: np.ndarray, errors: np.ndarray, draw: np.random.Generator) -> float:
+    """The largest error, looked for around the hundred worst points nearer and nearer."""
+    for distance in _NEAR:
+        worst = x[np.argsort(errors)[-100:]]
+        around = worst[:, None] + distance * draw.uniform(-1, 1, size=(len(worst), 100, worst.shape[1]))
+        x = np.concatenate([worst, np.clip(around.reshape(-1, worst.shape[1]), 0, 1)])
+        errors = np.abs(f(x)[:, 0] - found(x))
+    return float(errors.max())

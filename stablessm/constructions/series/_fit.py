@@ -1,0 +1,155 @@
+"""From kernels to weights: shared exponentials, coefficients in them, powers of sums of them. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from stablessm._errors import NumericalError
+from stablessm.constructions.series._kernels import SampledKernel, strata
+from stablessm.constructions.series._tensor import powers
+from stablessm.constructions.sums.result import ExponentialSum
+
+_MOST_STATES = 200
+_ROWS, _COLUMNS, _SHIFTS = 512, 4096, 128
+_GAP = 2.0**-22  # the least 1 - |λ|, so that rounding to float32 cannot reach 1
+_SMALLEST = 1e-9  # the least |λ|
+_RING = 1e-4  # |λ|^(T + 1) on the ring: the response past the horizon, and the inverse of the condition number
+_ROUNDING = 1e-14
+_SHARES = {"span": 0.2, "states": 0.5, "terms": 0.6}
+"""What each step may spend of the tolerance; the squares add up to less than one."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """φ_r as one matrix-valued exponential sum (R, 1), with the power n_r and the weight c_r of each."""
+
+    sum: ExponentialSum
+    orders: np.ndarray
+    weights: np.ndarray
+    condition: float
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Modes:
+    """Decaying modes on the steps 0..horizon, and an orthonormal basis of what they span."""
+
+    rates: np.ndarray
+    basis: np.ndarray
+    """(horizon + 1, m): orthonormal columns."""
+    triangle: np.ndarray
+    """(m, m): modes scaled to norm one = basis @ triangle."""
+    scale: np.ndarray
+    """(m,) the norms."""
+    pairs: np.ndarray
+    """(len(rates),) bool: which are a conjugate pair, with two columns."""
+
+    @classmethod
+    def of(cls, rates: np.ndarray, horizon: int, dt: float) -> Modes:
+        """The modes e^{rate t}: one column for a real eigenvalue, Re and -Im for a pair."""
+        eigenvalues = ExponentialSum(rates, np.ones(len(rates)), dt=dt, horizon=horizon).eigenvalues
+        pairs = np.imag(eigenvalues) != 0
+        values = np.power(eigenvalues, np.arange(horizon + 1)[:, None])
+        columns = [column for i, z in enumerate(values.T) for column in ((z.real, -z.imag) if pairs[i] else (z.real,))]
+        matrix = np.stack(columns, 1)
+        scale = np.linalg.norm(matrix, axis=0)
+        basis, triangle = np.linalg.qr(matrix / scale)
+        lost = np.abs(np.diag(triangle)) < _ROUNDING  # two rates have met: solvable, and as bad as it will measure
+        triangle[lost, lost] = _ROUNDING
+        return cls(rates, basis, triangle, scale, pairs)
+
+    def weights(self, coefficients: np.ndarray) -> np.ndarray:
+        """(len(rates), R) weights w of Re Σ w e^{rate t}, from coefficients (m, R) in the basis."""
+        from scipy.linalg import solve_triangular
+
+        real = solve_triangular(self.triangle, coefficients) / self.scale[:, None]
+        first = np.cumsum(np.where(self.pairs, 2, 1)) - np.where(self.pairs, 2, 1)
+        if not self.pairs.any():
+            return np.asarray(real)
+        weights = real[first].astype(np.complex128)
+        weights[self.pairs] += 1j * real[first[self.pairs] + 1]
+        return weights
+
+
+def fit(kernels: Sequence[SampledKernel], tol: float) -> Factors:
+    """Products of shared exponentials for every kernel, to about tol in the relative Frobenius norm."""
+    spans = [kernel.span(_SHARES["span"] * tol) for kernel in kernels]
+    present = [(kernel, norm) for kernel, (_, norm) in zip(kernels, spans, strict=True) if norm]
+    samples = np.concatenate([functions for functions, _ in spans], 1)
+    if not present:
+        nothing = ExponentialSum(np.array([-1.0]), np.zeros((1, 1, 1)), dt=kernels[0].dt, horizon=kernels[0].horizon)
+        return Factors(nothing, np.ones(1, dtype=np.int64), np.zeros(1), 1.0)
+    modes = shared_modes(samples, _SHARES["states"] * tol / math.sqrt(max(k.order for k, _ in present)), kernels[0].dt)
+    directions, orders, weights = [], [], []
+    for kernel, norm in present:
+        found, signs = powers(kernel.core(modes.basis), _SHARES["terms"] * tol, norm)
+        directions.append(found)
+        orders.append(np.full(len(found), kernel.order))
+        weights.append(signs * kernel.dt**kernel.order)
+    values = modes.weights(np.concatenate(directions).T)
+    shared = ExponentialSum(modes.rates, values[:, :, None], dt=kernels[0].dt, horizon=kernels[0].horizon)
+    condition = float(np.linalg.cond(modes.triangle))
+    return Factors(shared, np.concatenate(orders), np.concatenate(weights), condition)
+
+
+def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
+    """The fewest exponentials whose span holds all columns of (T + 1, R) samples, up to tol in the Frobenius norm.
+
+    Rates are sought on the steps that matter: where the columns have died out, a longer horizon changes nothing. A
+    short horizon without such rates gets T + 1 of them on a ring, which span everything.
+    """
+    steps = len(samples)
+    energy = np.sqrt(np.cumsum((samples**2).sum(1)[::-1]))[::-1]
+    alive = int((energy > 0.1 * tol).sum())
+    values = np.linalg.svd(samples, compute_uv=False)
+    least = max(1, int((np.sqrt(np.cumsum(values[::-1] ** 2)) > tol).sum()))  # no smaller span can do
+    best = math.inf
+    for eigenvalues in realisations(samples[: 2 * alive + 2], least) if least <= _MOST_STATES else ():
+        modes = Modes.of(stable_rates(eigenvalues, dt), steps - 1, dt)
+        left = float(np.linalg.norm(samples - modes.basis @ (modes.basis.T @ samples)))
+        if left <= tol:
+            return modes
+        best = min(best, left)
+    if steps <= _MOST_STATES:
+        ring = _RING ** (1 / steps) * np.exp(2j * np.pi * np.arange(steps // 2 + 1) / steps)
+        return Modes.of(stable_rates(ring, dt), steps - 1, dt)
+    raise NumericalError(
+        f"{_MOST_STATES} exponentials or fewer do not span the kernels to {tol:.2g} (found: {best:.2g})",
+        "ask for a larger tol; a kernel with a jump or a kink at every lag has no short sum of products",
+    )
+
+
+def realisations(samples: np.ndarray, least: int) -> Iterator[np.ndarray]:
+    """Eigenvalues of the recurrences that come closest to (T + 1, R) samples, of order ``least`` and up.
+
+    This is the Ho-Kalman algorithm (ERA) on the Hankel matrix H[i, (j, r)] = samples[i + j, r], of which only rows and
+    columns at graded places are formed, weighted by the steps that they stand for.
+    """
+    half = len(samples) // 2
+    rows, row_weights = strata(half - 1, _ROWS, seed=2)
+    shifts = min(_SHIFTS, max(24, _COLUMNS // samples.shape[1]))
+    columns, column_weights = strata(len(samples) - half - 1, shifts, seed=3)
+    weights = np.sqrt(np.multiply.outer(row_weights, column_weights))[:, :, None]
+    now, later = ((weights * samples[rows[:, None] + columns + shift]).reshape(len(rows), -1) for shift in (0, 1))
+    left, values, right = np.linalg.svd(now, full_matrices=False)
+    moved = left.T @ later @ right.T
+    most = min(_MOST_STATES, int((values > _ROUNDING * values[0]).sum()))
+    order = least
+    while order <= most:
+        root = np.sqrt(values[:order])
+        yield np.linalg.eigvals(moved[:order, :order] / root / root[:, None])
+        order += max(1, order // 16)
+
+
+def stable_rates(eigenvalues: np.ndarray, dt: float) -> np.ndarray:
+    """log λ / dt, one of each conjugate pair, with moduli kept off 0 and off 1."""
+    values = eigenvalues[np.imag(eigenvalues) >= 0].astype(np.complex128)
+    modulus = np.clip(np.abs(values), _SMALLEST, 1 - _GAP)
+    rates = np.log(modulus) / dt + 1j * np.angle(values) / dt
+    return rates if rates.imag.any() else rates.real

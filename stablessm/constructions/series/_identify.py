@@ -1,0 +1,184 @@
+"""Volterra kernels from records: exponentials fitted to the data, then linear regression. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, permutations
+from typing import final
+
+import numpy as np
+
+from stablessm._errors import ArgumentError
+from stablessm.constructions.series._fit import Factors, Modes, stable_rates
+from stablessm.constructions.series._tensor import powers
+from stablessm.constructions.sums.result import ExponentialSum
+
+_FOLDS = 4
+_RIDGES = 10.0 ** np.arange(-12, 1)
+"""Penalties that are tried, relative to the mean square of a regressor."""
+_SIZES = (1, 2, 3, 4, 6, 8)
+_GAIN = 0.99  # more states must make the validation error smaller than this times the one of fewer
+_EACH = 3  # data for each coefficient, at least
+_EXACT = 1e-8  # a relative error below which nothing is left to gain
+_REFINED = 20_000  # steps that rates are refined on
+_TERMS = 1e-6  # what the decomposition of the estimated kernels may cost
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Records:
+    """(B, T) inputs and outputs from rest or not: the first ``memory`` steps serve as the past of the others only."""
+
+    x: np.ndarray
+    y: np.ndarray
+    memory: int
+    order: int
+    fitted: int
+    """Steps memory..fitted are fitted, fitted..T held out."""
+
+    def regressors(self, modes: Modes) -> np.ndarray:
+        """(steps, F): 1, then all products of up to ``order`` of the basis's responses."""
+        z = responses(self.x, modes)[:, self.memory : self.fitted].reshape(-1, modes.basis.shape[1])
+        columns = [np.ones(len(z))]
+        for degree in range(1, self.order + 1):
+            columns += [z[:, list(chosen)].prod(1) for chosen in _monomials(z.shape[1], degree)]
+        return np.stack(columns, 1)
+
+    def outputs(self) -> np.ndarray:
+        """(steps,) what the regressors should give."""
+        return self.y[:, self.memory : self.fitted].reshape(-1)
+
+
+def identify(records: Records, states: int | None, dt: float) -> tuple[Factors, float]:
+    """Factors of all kernels, and h_0."""
+    modes, ridge = _chosen(records, states)
+    coefficients = _solved(*_grams(records.regressors(modes), records.outputs()), ridge)
+    directions, orders, weights = [], [], []
+    place, m = 1, modes.basis.shape[1]
+    for degree in range(1, records.order + 1):
+        core = np.zeros((m,) * degree)
+        for chosen in _monomials(m, degree):
+            copies = set(permutations(chosen))
+            for copy in copies:
+                core[copy] = coefficients[place] / len(copies)
+            place += 1
+        found, signs = powers(core, _TERMS)
+        directions.append(found)
+        orders.append(np.full(len(found), degree))
+        weights.append(signs)
+    values = modes.weights(np.concatenate(directions).T)
+    shared = ExponentialSum(modes.rates / dt, values[:, :, None], dt=dt, horizon=records.memory)
+    condition = float(np.linalg.cond(modes.triangle))
+    return Factors(shared, np.concatenate(orders), np.concatenate(weights), condition), float(coefficients[0])
+
+
+def _chosen(records: Records, states: int | None) -> tuple[Modes, float]:
+    """The modes and the ridge of the least validation error, of fewer states unless more pay."""
+    best: tuple[float, float, Modes] | None = None
+    exact = _EXACT**2 * float(records.outputs().var())
+    idle = 0
+    for starts in _starts(records, states):
+        paid = False
+        for rates in starts:
+            modes = _refined(records, rates)
+            error, ridge = _validated(records.regressors(modes), records.outputs())
+            if best is None or error < _GAIN * best[0]:
+                best, paid = (error, ridge, modes), True
+        idle = 0 if paid else idle + 1
+        if best is not None and (best[0] <= exact or idle == 2):
+            break
+    if best is None:
+        raise ArgumentError("x", "more steps than regressors (or a smaller order or fewer states)", records.x.shape)
+    return best[2], best[1]
+
+
+def responses(x: np.ndarray, modes: Modes) -> np.ndarray:
+    """(B, T, m): x convolved with each function of the orthonormal basis, by its recurrence."""
+    from scipy.linalg import solve_triangular
+    from scipy.signal import lfilter
+
+    columns = []
+    for rate, pair in zip(modes.rates, modes.pairs, strict=True):
+        value = np.exp(rate)
+        z = lfilter([1.0], [1.0, -(value if pair else np.real(value))], x)
+        columns += [z.real, -z.imag] if pair else [z.real]
+    scaled = np.stack(columns, -1) / modes.scale
+    return np.asarray(solve_triangular(modes.triangle, scaled.reshape(-1, len(modes.scale)).T, trans="T").T).reshape(
+        scaled.shape
+    )
+
+
+def _starts(records: Records, states: int | None) -> Iterator[list[np.ndarray]]:
+    """Rates to begin with, few states first: time scales from one step to a third of the memory, without and with
+    oscillation; only as many as there are data for."""
+    steps = len(records.outputs())
+    slowest = max(2.0, records.memory / 3)
+    for size in _SIZES if states is None else (states,):
+        if _EACH * math.comb(size + records.order, records.order) > steps:
+            continue
+        starts = [-1 / np.geomspace(1.0 if size > 1 else math.sqrt(slowest), slowest, size) + 0j]
+        pairs = size // 2
+        scales = np.geomspace(math.sqrt(slowest), slowest, pairs)
+        longest = max(6.0, records.memory)
+        several = np.geomspace(4.0, longest, 3)[:, None] if pairs == 1 else np.geomspace(4.0, longest, pairs)[None]
+        for periods in several if pairs else ():
+            starts.append(np.concatenate([-1 / scales + 2j * math.pi / periods, -np.ones(size % 2)]))
+        yield starts
+
+
+def _refined(records: Records, rates: np.ndarray) -> Modes:
+    """Rates moved by Gauss-Newton to where the best regression is best (variable projection)."""
+    from scipy.optimize import least_squares
+
+    oscillating = rates.imag != 0
+    few = max(1, min(len(records.x), _REFINED // (records.fitted - records.memory)))
+    end = min(records.fitted, records.memory + _REFINED // few)
+    some = Records(records.x[:few, :end], records.y[:few, :end], records.memory, records.order, end)
+    y = some.outputs()
+
+    def modes(flat: np.ndarray) -> Modes:
+        trial = -np.exp(flat[: len(rates)]) + 0j
+        trial[oscillating] += 1j * flat[len(rates) :]
+        return Modes.of(stable_rates(np.exp(trial), 1.0), records.memory, 1.0)
+
+    def residual(flat: np.ndarray) -> np.ndarray:
+        regressors = some.regressors(modes(flat))
+        return y - regressors @ _solved(*_grams(regressors, y), 1e-10)
+
+    start = np.concatenate([np.log(-rates.real), rates.imag[oscillating]])
+    low = np.concatenate([np.full(len(rates), math.log(0.1 / records.memory)), np.full(oscillating.sum(), 1e-3)])
+    high = np.concatenate([np.full(len(rates), math.log(5.0)), np.full(oscillating.sum(), math.pi - 1e-3)])
+    found = least_squares(residual, np.clip(start, low, high), bounds=(low, high), max_nfev=30, xtol=1e-6, ftol=1e-6)
+    return modes(found.x)
+
+
+def _validated(regressors: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """The mean square error on folds left out, at the best ridge, and that ridge."""
+    folds = np.array_split(np.arange(len(y)), _FOLDS)
+    parts = [_grams(regressors[fold], y[fold]) for fold in folds]
+    total = [sum(part[i] for part in parts) for i in range(2)]
+    errors = np.zeros(len(_RIDGES))
+    for fold, part in zip(folds, parts, strict=True):
+        for i, ridge in enumerate(_RIDGES):
+            coefficients = _solved(total[0] - part[0], total[1] - part[1], float(ridge))
+            errors[i] += ((y[fold] - regressors[fold] @ coefficients) ** 2).sum()
+    return float(errors.min() / len(y)), float(_RIDGES[errors.argmin()])
+
+
+def _grams(regressors: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return regressors.T @ regressors, regressors.T @ y
+
+
+def _solved(gram: np.ndarray, moments: np.ndarray, ridge: float) -> np.ndarray:
+    """Ridge regression, each regressor scaled to norm one; the constant is not penalised."""
+    size = np.sqrt(np.maximum(np.diag(gram), np.finfo(np.float64).tiny))
+    penalty = np.full(len(size), ridge + 1e-14)
+    penalty[0] = 0.0
+    scaled = gram / size / size[:, None] + np.diag(penalty)
+    return np.asarray(np.linalg.lstsq(scaled, moments / size, rcond=None)[0]) / size
+
+
+def _monomials(m: int, degree: int) -> list[tuple[int, ...]]:
+    return list(combinations_with_replacement(range(m), degree))

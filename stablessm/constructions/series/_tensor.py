@@ -1,0 +1,121 @@
+"""Symmetric tensors as sums of powers of vectors: a form of degree n in z becomes Σ_r c_r (a_r·z)^n. No torch."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations_with_replacement, permutations
+from operator import itemgetter
+
+import numpy as np
+
+from stablessm._errors import NumericalError
+
+_EVALUATIONS = 150
+_RESTARTED = 12  # up to this rank a start from nothing is tried as well
+_DAMPING = 1e-6
+"""Relative size of the penalty that keeps cancelling terms from growing without bound."""
+
+
+def symmetric_part(tensor: np.ndarray) -> np.ndarray:
+    """The mean over all orders of the axes: all that a Volterra kernel's output depends on.
+
+    >>> symmetric_part(np.array([[1.0, 4.0], [0.0, 3.0]])).tolist()
+    [[1.0, 2.0], [2.0, 3.0]]
+    """
+    orders = list(permutations(range(tensor.ndim)))
+    total = tensor.transpose(orders[0]).copy()
+    for order in orders[1:]:
+        total += tensor.transpose(order)
+    return np.asarray(total / len(orders))
+
+
+def powers(core: np.ndarray, tol: float, scale: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Directions a (R, m) and signs or weights c (R,) with ‖core - Σ_r c_r a_r ⊗ … ⊗ a_r‖ ≤ tol · scale.
+
+    Args:
+        core: a symmetric tensor with one to three axes of length m.
+        tol: relative error in the Frobenius norm.
+        scale: relative to this norm; the core's own by default.
+
+    Order 1 is the vector itself. Order 2 is an eigendecomposition, which has the fewest terms there can be. Order 3 is
+    a symmetric canonical decomposition by SciPy's least squares, at ranks that grow until the tolerance is met; the
+    search ends at a rank at which a generic tensor has one exactly.
+
+    >>> a, c = powers(np.array([[0.0, 0.5], [0.5, 0.0]]), 1e-9)         # uv = ((u + v)² - (u - v)²) / 4
+    >>> c.round(3).tolist(), bool(np.allclose(np.einsum("r,ri,rj->ij", c, a, a), [[0.0, 0.5], [0.5, 0.0]]))
+    ([-1.0, 1.0], True)
+    """
+    allowed = tol * (float(np.linalg.norm(core)) if scale is None else scale)
+    if float(np.linalg.norm(core)) <= allowed:
+        return np.zeros((0, len(core))), np.zeros(0)
+    if core.ndim == 1:
+        return core[None, :], np.ones(1)
+    return _squares(core, allowed) if core.ndim == 2 else _cubes(core, allowed)
+
+
+def _squares(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
+    values, vectors = np.linalg.eigh(core)
+    largest = np.argsort(-np.abs(values), kind="stable")
+    left = np.sqrt(np.cumsum(values[largest[::-1]] ** 2))[::-1]  # left[r]: the norm of all but the first r
+    keep = np.sort(largest[: int((left > allowed).sum())])
+    return (vectors[:, keep] * np.sqrt(np.abs(values[keep]))).T, np.sign(values[keep])
+
+
+def _cubes(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
+    """A real cube takes the sign of its weight, so that every c_r is one.
+
+    The core is scaled to norm one, and its axes are turned to its own, where those that carry nothing are left out.
+    """
+    size = float(np.linalg.norm(core))
+    core, allowed = core / size, allowed / size
+    axes, sizes, _ = np.linalg.svd(core.reshape(len(core), -1), full_matrices=False)
+    left = np.sqrt(np.cumsum(sizes[::-1] ** 2))[::-1]
+    kept = max(1, int((left > allowed / 10).sum()))
+    axes = axes[:, :kept]
+    small = np.einsum("ijk,ia,jb,kc->abc", core, axes, axes, axes, optimize=True)
+    lost = math.sqrt(max(0.0, 1 - float(np.linalg.norm(small)) ** 2))
+    goal = math.sqrt(max(0.0, allowed**2 - lost**2))
+    generic = math.ceil((kept + 1) * (kept + 2) / 6)
+    random = np.random.default_rng(0)
+    rank, found, error = kept, np.zeros((kept, 0)), math.inf
+    while rank <= 2 * generic + 2:
+        fresh = random.standard_normal((kept, rank)) * kept ** (-5 / 6)
+        starts = [np.hstack([found, 0.3 * fresh[:, found.shape[1] :]]), fresh]
+        if found.shape[1] > _RESTARTED:  # from the last solution it takes far fewer steps
+            starts.pop()
+        found, error = min((_canonical(small, start) for start in starts), key=itemgetter(1))
+        if error <= goal:
+            return (axes @ found).T * size ** (1 / 3), np.ones(rank)
+        rank += max(1, rank // 6)
+    raise NumericalError(
+        f"{found.shape[1]} cubes are off by {error:.2g}, and {allowed:.2g} was asked for",
+        "ask for a larger tol",
+    )
+
+
+def _canonical(core: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, float]:
+    """Columns a_r (m, R) that make ‖core - Σ a_r ⊗ a_r ⊗ a_r‖ locally smallest, and that norm."""
+    from scipy.optimize import least_squares
+
+    m, rank = start.shape
+    entries = np.array(list(combinations_with_replacement(range(m), 3)))
+    copies = np.array([{1: 1, 2: 3, 3: 6}[len(set(entry))] for entry in entries.tolist()])
+    i, j, k = entries.T
+    root = np.sqrt(copies)
+    wanted = core[i, j, k] * root
+    each = np.arange(len(entries))
+
+    def residual(flat: np.ndarray) -> np.ndarray:
+        a = flat.reshape(m, rank)
+        return np.concatenate([(a[i] * a[j] * a[k]).sum(1) * root - wanted, _DAMPING * flat])
+
+    def jacobian(flat: np.ndarray) -> np.ndarray:
+        a = flat.reshape(m, rank)
+        slopes = np.zeros((len(entries), m, rank))
+        for here, one, other in ((i, j, k), (j, i, k), (k, i, j)):
+            slopes[each, here] += a[one] * a[other]
+        slopes *= root[:, None, None]
+        return np.vstack([slopes.reshape(len(entries), -1), _DAMPING * np.eye(m * rank)])
+
+    found = least_squares(residual, start.reshape(-1), jacobian, method="lm", max_nfev=_EVALUATIONS).x
+    return found.reshape(m, rank), float(np.linalg.norm(residual(found)[: len(entries)]))

@@ -1,0 +1,119 @@
+"""A Volterra series that runs: a linear recurrence, powers of its channels, a weighted sum."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm._typing import Sequence, State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stablessm.layers import LRU, RealSSM
+
+
+@final
+class VolterraSSM(nn.Module):
+    """y = h_0 + Σ_r c_r (φ_r * x)^{n_r}: paper 002 figure 4 with powers as the layer-wise nonlinearity.
+
+    Made by :data:`stablessm.constructions.volterra`. ``layer`` gives all φ_r * x from one recurrence; each channel is
+    then raised to its power, and ``readout`` sums them. The kernel of order n is Σ_{r: n_r = n} c_r Π_j φ_r(τ_j).
+    """
+
+    orders: Tensor
+    """(R,) whole numbers n_r, ascending."""
+    kernel_errors: Mapping[int, float]
+    """‖h_n - ĥ_n‖ / ‖h_n‖ for each order, Frobenius norms over the grid of steps (a weighted sample of a large one)."""
+    sup_errors: Mapping[int, float]
+    """sup |h_n - ĥ_n| / sup |h_n| over the same points."""
+    output_error: float
+    """Root mean square error of outputs over that of the outputs: for random inputs, or on the records held out."""
+    condition: float
+    """Condition number of the exponentials on the grid, each scaled to norm one."""
+    seconds: float
+    """How long it took to build."""
+
+    def __init__(
+        self, layer: RealSSM | LRU, orders: np.ndarray, weights: np.ndarray, constant: float, dt: float
+    ) -> None:
+        super().__init__()
+        self.layer, self.dt = layer, dt
+        dtype = next(layer.parameters()).dtype
+        self.register_buffer("orders", torch.from_numpy(np.asarray(orders, dtype=np.int64)))
+        self.readout = nn.Parameter(torch.from_numpy(np.asarray(weights)).to(dtype))
+        self.constant = nn.Parameter(torch.tensor(constant, dtype=dtype))
+        self.kernel_errors, self.sup_errors = {}, {}
+        self.output_error = self.condition = self.seconds = float("nan")
+
+    @property
+    def order(self) -> int:
+        """N: the highest power."""
+        return int(self.orders.max()) if len(self.orders) else 0
+
+    @property
+    def rank(self) -> dict[int, int]:
+        """How many terms each order has."""
+        found, counts = self.orders.unique(return_counts=True)
+        return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+    @property
+    def states(self) -> int:
+        """Real numbers in the state: two for each complex one."""
+        return int(self.layer.state_shape[0]) * (2 if self.layer.complex_state else 1)
+
+    @property
+    def width(self) -> int:
+        """Hidden neurons: states and channels."""
+        return self.states + len(self.orders)
+
+    @property
+    def error(self) -> float:
+        """The largest relative error that was measured, of kernels and of outputs."""
+        return max([self.output_error, *self.kernel_errors.values()])
+
+    def initial_state(self, batch: int) -> State:
+        """The zero state."""
+        return self.layer.initial_state(batch)
+
+    def forward(self, x: Sequence, state: State | None = None) -> tuple[Sequence, State]:
+        """(B, T, 1) to (B, T, 1), and the state after the last step."""
+        channels, state = self.layer(x, state)
+        return self._combine(channels), state
+
+    def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """One step: (B, 1) to (B, 1)."""
+        channels, state = self.layer.step(x_t, state)
+        return self._combine(channels), state
+
+    def kernel(self, *times: Tensor) -> Tensor:
+        """ĥ_n on the grid times_1 x … x times_n, whole steps each: one argument for each axis.
+
+        >>> from stablessm.constructions.series.volterra import volterra
+        >>> model = volterra({2: lambda a, b: 1 / (1 + a + b) ** 2}, horizon=100, tol=1e-3)
+        >>> grid = torch.tensor([0.0, 3.0])
+        >>> model.kernel(grid, grid).shape
+        torch.Size([2, 2])
+        """
+        if not 1 <= len(times) <= 3:
+            raise ArgumentError("times", "one to three arrays of steps", f"{len(times)}")
+        mine = self.orders == len(times)
+        factors = [self.layer.kernel(one)[:, mine, 0] for one in times]
+        letters = "abc"[: len(times)]
+        equation = ",".join(f"{letter}r" for letter in letters) + f",r->{letters}"
+        return torch.einsum(equation, *factors, self.readout[mine]) / self.dt ** len(times)
+
+    def _combine(self, channels: Tensor) -> Tensor:
+        sizes = [int((self.orders == n).sum()) for n in range(1, 4)]
+        groups = channels.split(sizes, dim=-1)
+        powers = torch.cat([group**n for n, group in enumerate(groups, 1)], dim=-1)
+        return (powers @ self.readout + self.constant)[..., None]
+
+    def extra_repr(self) -> str:
+        """Order, ranks and errors, for ``print(model)``."""
+        ranks = ", ".join(f"order {n}: {rank} terms" for n, rank in self.rank.items())
+        return f"{ranks}; {self.states} states, error {self.error:.2g}"

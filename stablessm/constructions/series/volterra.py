@@ -1,0 +1,265 @@
+"""Volterra series written down as recurrences, from their kernels or from data."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm.constructions.series import _identify
+from stablessm.constructions.series._fit import Factors, fit
+from stablessm.constructions.series._kernels import SampledKernel, Source
+
+if TYPE_CHECKING:
+    from stablessm.constructions.series.model import VolterraSSM
+    from stablessm.reparam import Reparameterization
+
+_ATTEMPTS = 4
+_INPUTS = 32  # random inputs on which outputs are compared
+
+
+@final
+class _Construction:
+    """A Volterra series (paper 002 eq. 18) as a model of our own layers; see :meth:`__call__` and :meth:`identify`.
+
+    >>> model = volterra({2: lambda a, b: 1 / (1 + a + b) ** 2}, horizon=1000, tol=1e-3)
+    >>> model.rank, model.states, model.error < 1e-3
+    ({2: 6}, 7, True)
+    """
+
+    def __call__(
+        self,
+        kernels: Mapping[int, Source | float],
+        horizon: int | None = None,
+        *,
+        tol: float = 1e-3,
+        dt: float = 1.0,
+        map: str | Reparameterization = "best",
+    ) -> VolterraSSM:
+        """Write down a recurrence whose Volterra kernels are these, up to ``tol``.
+
+        The series is y_k = h_0 + Σ_n dt^n Σ_{τ_1..τ_n = 0..k} h_n(τ_1 dt, …, τ_n dt) Π_j x_{k - τ_j}, as in
+        :class:`stablessm.targets.Volterra`. Only the symmetric part of h_n matters. It is approximated by
+
+            ĥ_n(t_1, …, t_n) = Σ_r c_r Π_j φ_r(t_j),   φ_r(t) = Re Σ_i w_ri e^{r_i t},
+
+        the finite rank of eq. 57 with one φ for all factors of a term, so that a term is the n-th power of a
+        convolution. All φ share the rates r_i: they are the channels of one recurrence. Neither the number of states
+        nor that of terms depends on the horizon, once the kernels have died out.
+
+        Args:
+            kernels: for each order 1 to 3 a function of that many arrays of times, of one shape, or an array of samples
+                (horizon + 1,) * order. Order 0 is a number, the constant h_0.
+            horizon: in steps; from the arrays if there are any.
+            tol: what is asked of ``error``: for each order of ‖h_n - ĥ_n‖ / ‖h_n‖, in the Frobenius norm over steps
+                0..horizon, and of the relative root mean square error of outputs for white noise.
+            dt: the time between samples, in your unit.
+            map: reparameterization of the eigenvalues.
+
+        A kernel that is not smooth across its diagonal, such as e^{-|a-b|}, has slowly falling singular values and
+        needs many terms. Where 200 states are not enough there is a NumericalError. Past the horizon the model goes
+        on as its exponentials do.
+
+        >>> import torch
+        >>> model = volterra({1: lambda t: 0.9**t, 2: lambda a, b: 0.8 ** (a + b)}, horizon=100)
+        >>> y, state = model(torch.ones(1, 3, 1, dtype=torch.float64))
+        >>> [round(value, 2) for value in y.flatten().tolist()]             # 1 + 1, 1.9 + 1.8², 2.71 + 2.44²
+        [2.0, 5.14, 8.66]
+        """
+        started = time.perf_counter()
+        constant, sampled = _checked(kernels, horizon, dt)
+        if not (isinstance(tol, int | float) and 0 < tol < 1):
+            raise ArgumentError("tol", "a number between 0 and 1", repr(tol))
+        budget = float(tol)
+        for _ in range(_ATTEMPTS):
+            model = _model(fit(sampled, budget), constant, map)
+            _measure(model, sampled)
+            if model.error <= tol:
+                model.seconds = time.perf_counter() - started
+                return model
+            budget /= 2
+        raise NumericalError(
+            f"kernels and outputs were met to {model.error:.2g} only, and {tol:.2g} was asked for",
+            "ask for a larger tol",
+        )
+
+    def identify(
+        self,
+        x: Any,
+        y: Any,
+        *,
+        memory: int,
+        order: int = 2,
+        states: int | None = None,
+        held_out: float = 0.2,
+        dt: float = 1.0,
+        map: str | Reparameterization = "best",
+    ) -> VolterraSSM:
+        """Estimate the kernels of an unknown system from records of its input and output.
+
+        Kernels are sums of products of a few exponentials. Their rates are found by variable projection from several
+        starts; given the rates, h_0 and all coefficients follow by ridge regression. How many states, which start and
+        how much ridge is decided by the error on four folds of the fitted part.
+
+        Args:
+            x, y: one record (T,), or several of equal length, (B, T) or (B, T, 1).
+            memory: how many steps the system remembers; the first ``memory`` steps of a record serve only as past.
+            order: the highest order, 1 to 3.
+            states: how many real states; chosen from 1, 2, 3, 4, 6, 8 by default.
+            held_out: the share of each record, its end, that the fit does not see.
+            dt: the time between samples, in your unit.
+            map: reparameterization of the eigenvalues.
+
+        Returns:
+            A model like that of ``volterra``. Its ``output_error`` is the root mean square error on the held-out steps
+            over the standard deviation of y there; it has no ``kernel_errors``.
+
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.standard_normal(2000)
+        >>> z = np.convolve(x, 0.8 ** np.arange(100))[:2000]
+        >>> model = volterra.identify(x, z + 0.5 * z**2, memory=40, states=1)
+        >>> round(model.layer.eigenvalues().item(), 4), model.error < 1e-3
+        (0.8, True)
+        """
+        started = time.perf_counter()
+        records = _records(x, y, memory, order, held_out)
+        if states is not None and not (isinstance(states, int) and states >= 1):
+            raise ArgumentError("states", "a whole number from 1 up", repr(states))
+        _positive("dt", dt)
+        if not records.x.any():
+            raise ArgumentError("x", "an input that is not zero", "zeros")
+        model = _model(*_identify.identify(records, states, float(dt)), map)
+        outputs = _run(model, records.x)[:, records.fitted :]
+        truth = records.y[:, records.fitted :]
+        spread = float(truth.std())
+        model.output_error = float(np.sqrt(((outputs - truth) ** 2).mean())) / spread if spread else math.inf
+        model.seconds = time.perf_counter() - started
+        return model
+
+
+volterra = _Construction()
+"""Call it with kernels, or ``volterra.identify`` with data."""
+
+
+def _model(factors: Factors, constant: float, map: str | Reparameterization) -> VolterraSSM:
+    import torch
+
+    from stablessm.constructions.series.model import VolterraSSM
+
+    layer = factors.sum.to_layer(map, dtype=torch.float64)
+    model = VolterraSSM(layer, factors.orders, factors.weights, constant, factors.sum.dt)
+    model.condition = factors.condition
+    return model
+
+
+def _measure(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> None:
+    """Compare the model that runs with the kernels, and its outputs with sums over them.
+
+    Inputs are white noise thinned out: nonzero at the steps tested, with the variance of the steps they stand for.
+    """
+    import torch
+
+    kernel_errors, sup_errors = {}, {}
+    for kernel in kernels:
+        nodes, weights, truth = kernel.tested()
+        steps = torch.from_numpy(nodes)
+        with torch.no_grad():
+            off = np.abs(model.kernel(*[steps] * kernel.order).numpy() - truth)
+        weight = _outer([weights] * kernel.order)
+        norm = math.sqrt(float((weight * truth**2).sum()))
+        kernel_errors[kernel.order] = _ratio(math.sqrt(float((weight * off**2).sum())), norm)
+        sup_errors[kernel.order] = _ratio(float(off.max()), float(np.abs(truth).max()))
+    model.kernel_errors, model.sup_errors = kernel_errors, sup_errors
+    nodes, weights, _ = max(kernels, key=lambda kernel: kernel.order).tested()
+    amplitudes = np.random.default_rng(0).standard_normal((_INPUTS, len(nodes))) * np.sqrt(weights)
+    wanted = np.full(_INPUTS, float(model.constant.detach()))
+    for kernel in kernels:
+        letters = "abc"[: kernel.order]
+        equation = f"{letters}," + ",".join(f"i{letter}" for letter in letters) + "->i"
+        values = np.einsum(equation, kernel.on(nodes), *[amplitudes] * kernel.order, optimize=True)
+        wanted += kernel.dt**kernel.order * values
+    x = np.zeros((_INPUTS, kernels[0].horizon + 1))
+    x[:, kernels[0].horizon - nodes] = amplitudes
+    off = _run(model, x)[:, -1] - wanted
+    model.output_error = _ratio(float(np.linalg.norm(off)), float(np.linalg.norm(wanted)))
+
+
+def _run(model: VolterraSSM, x: np.ndarray) -> np.ndarray:
+    """(B, T) to (B, T)."""
+    import torch
+
+    with torch.no_grad():
+        return np.asarray(model(torch.from_numpy(x)[..., None])[0][..., 0].numpy())
+
+
+def _outer(vectors: Sequence[np.ndarray]) -> np.ndarray:
+    product = vectors[0]
+    for vector in vectors[1:]:
+        product = np.multiply.outer(product, vector)
+    return product
+
+
+def _ratio(error: float, size: float) -> float:
+    return error / size if size else (0.0 if not error else math.inf)
+
+
+def _checked(
+    kernels: Mapping[int, Source | float], horizon: int | None, dt: float
+) -> tuple[float, list[SampledKernel]]:
+    """h_0 and the kernels of order 1 to 3, in that order."""
+    if not isinstance(kernels, Mapping) or not set(kernels) <= {0, 1, 2, 3} or not set(kernels) - {0}:
+        found = sorted(kernels) if isinstance(kernels, Mapping) else type(kernels).__name__
+        raise ArgumentError("kernels", "a kernel for at least one of the orders 1, 2, 3 (0: a number)", found)
+    _positive("dt", dt)
+    constant = kernels.get(0, 0.0)
+    if not isinstance(constant, int | float) or not math.isfinite(constant):
+        raise ArgumentError("kernels[0]", "a finite number", repr(constant))
+    sources: dict[int, Source] = {
+        order: source if callable(source) else np.asarray(source, dtype=np.float64)
+        for order, source in sorted(kernels.items())
+        if order
+    }
+    if horizon is None:
+        lengths = [len(source) for source in sources.values() if isinstance(source, np.ndarray) and source.ndim]
+        if not lengths:
+            raise ArgumentError("horizon", "a number of steps, since no kernel is an array", "None")
+        horizon = lengths[0] - 1
+    if not isinstance(horizon, int | np.integer) or isinstance(horizon, bool) or horizon < 1:
+        raise ArgumentError("horizon", "a whole number of steps, 1 or more", repr(horizon))
+    for order, source in sources.items():
+        if isinstance(source, np.ndarray) and source.shape != (horizon + 1,) * order:
+            raise ArgumentError(f"kernels[{order}]", f"shape {(horizon + 1,) * order}", f"shape {source.shape}")
+    return float(constant), [SampledKernel(n, int(horizon), float(dt), source) for n, source in sources.items()]
+
+
+def _records(x: Any, y: Any, memory: int, order: int, held_out: float) -> _identify.Records:
+    arrays = []
+    for name, values in (("x", x), ("y", y)):
+        array = np.asarray(values, dtype=np.float64)
+        array = array[None] if array.ndim == 1 else array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+        if array.ndim != 2 or not array.size:
+            raise ArgumentError(name, "(time,), (batch, time) or (batch, time, 1), not empty", f"shape {array.shape}")
+        if not np.isfinite(array).all():
+            raise ArgumentError(name, "finite numbers", "NaN or infinity")
+        arrays.append(array)
+    if arrays[0].shape != arrays[1].shape:
+        raise ArgumentError("y", f"shape {arrays[0].shape} (as x)", f"shape {arrays[1].shape}")
+    if order not in (1, 2, 3):
+        raise ArgumentError("order", "1, 2 or 3", repr(order))
+    if not 0 < held_out < 1:
+        raise ArgumentError("held_out", "a share between 0 and 1", repr(held_out))
+    steps = arrays[0].shape[1]
+    fitted = steps - max(1, round(held_out * steps))
+    if not (isinstance(memory, int) and 1 <= memory < fitted):
+        expected = f"a whole number of steps from 1 to {fitted - 1} (what is left to fit of {steps})"
+        raise ArgumentError("memory", expected, repr(memory))
+    return _identify.Records(arrays[0], arrays[1], memory, order, fitted)
+
+
+def _positive(name: str, value: float) -> None:
+    if not (isinstance(value, int | float) and 0 < value < math.inf):
+        raise ArgumentError(name, "a positive number", repr(value))

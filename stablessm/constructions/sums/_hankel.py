@@ -1,0 +1,100 @@
+"""Hankel matrices of samples: their singular values, which bound what any sum can do, and their shift-invariance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+DENSE = 2000
+"""The longest horizon whose Hankel matrix is formed; beyond it is only multiplied with, by FFT."""
+
+_NEGLIGIBLE = 1e-13  # of the largest: entries of a matrix-valued kernel that others already span
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Hankel:
+    """H[i, j] = ρ(i + j), 0 ≤ i + j ≤ T and square, of uniform samples; entries of a matrix ρ are stacked in i."""
+
+    singular_values: np.ndarray
+    """Descending. Of a long horizon the first few only, each from below (Ritz values)."""
+    left: np.ndarray
+    """(rows, entries, r) left singular vectors."""
+    padded: bool = False
+    """Whether ρ counts as 0 beyond its samples, and i, j run to T."""
+
+    def eigenvalues(self, order: int) -> np.ndarray:
+        """λ of the best shift-invariant space of that dimension (ERA, ESPRIT): U[1:] = U[:-1] A.
+
+        U has orthonormal columns, so the normal equations of U[:-1] are I less what the last row takes. Where ρ ends
+        with its samples the next row of U is 0, and A = Uᵀ U[1:] is a contraction: all |λ| ≤ 1.
+        """
+        order = min(order, self.left.shape[2], len(self.left) - 1)
+        if not order:
+            return np.empty(0)
+        basis = self.left[:, :, :order]
+        last = basis[-1]
+        gram = np.eye(order) - (0.0 if self.padded else last.T @ last)
+        before, after = basis[:-1].reshape(-1, order), basis[1:].reshape(-1, order)
+        return np.linalg.eigvals(np.linalg.lstsq(gram, before.T @ after, rcond=None)[0])
+
+
+def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
+    """Of (n, q) samples, n up to DENSE + 1: the whole decomposition."""
+    values = _spanning(values)
+    if padded:
+        values = np.concatenate([values, np.zeros((len(values) - 1, values.shape[1]))])
+    rows = (len(values) + 1) // 2
+    index = np.arange(rows)[:, None] + np.arange(len(values) - rows + 1)
+    stacked = values[index].transpose(0, 2, 1)  # rows, entries, columns
+    if stacked.shape == (rows, 1, rows):  # symmetric: several times faster
+        eigenvalues, vectors = np.linalg.eigh(stacked[:, 0])
+        largest = np.argsort(-np.abs(eigenvalues))
+        return Hankel(np.abs(eigenvalues[largest]), vectors[:, None, largest], padded)
+    u, s, _ = np.linalg.svd(stacked.reshape(-1, stacked.shape[2]), full_matrices=False)
+    return Hankel(s, u.reshape(rows, values.shape[1], -1), padded)
+
+
+def long_hankel(values: np.ndarray, width: int) -> Hankel:
+    """Of (n, q) samples, any n: the first few singular values, from a random block (Halko et al. 2011)."""
+    values = _spanning(values)
+    rows = (len(values) + 1) // 2
+    columns = len(values) - rows + 1
+    block = np.random.default_rng(0).standard_normal((columns, width))
+    q, _ = np.linalg.qr(_transposed_product(values, _product(values, block, rows), columns))
+    u, s, _ = np.linalg.svd(_product(values, q, rows).reshape(-1, q.shape[1]), full_matrices=False)
+    return Hankel(s, u.reshape(rows, values.shape[1], -1))
+
+
+def _product(values: np.ndarray, block: np.ndarray, rows: int) -> np.ndarray:
+    """(rows, q, k): Σ_j ρ(i + j) block[j], as a convolution with the reversed block."""
+    from scipy import fft
+
+    columns = len(block)
+    size = fft.next_fast_len(len(values), real=True)  # what wraps around falls on rows that are not read
+    spectra = [fft.rfft(entry, size) for entry in values.T]
+    out = np.empty((rows, values.shape[1], block.shape[1]), order="F")
+    for k, column in enumerate(block.T):
+        other = fft.rfft(column[::-1], size)
+        for entry, spectrum in enumerate(spectra):
+            out[:, entry, k] = fft.irfft(spectrum * other, size)[columns - 1 : columns - 1 + rows]
+    return out
+
+
+def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> np.ndarray:
+    """(columns, k): Σ_i,q ρ_q(i + j) block[i, q]."""
+    total = np.zeros((columns, block.shape[2]))
+    for entry in range(values.shape[1]):
+        total += _product(values[:, entry : entry + 1], block[:, entry], columns)[:, 0]
+    return total
+
+
+def _spanning(values: np.ndarray) -> np.ndarray:
+    """As few columns as carry the samples; a rotation of the entries changes no singular value."""
+    if values.shape[1] == 1:
+        return values
+    u, s, _ = np.linalg.svd(values, full_matrices=False)
+    keep = max(1, int((s > _NEGLIGIBLE * s[0]).sum()))
+    return u[:, :keep] * s[:keep]

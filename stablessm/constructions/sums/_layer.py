@@ -1,0 +1,84 @@
+"""An exponential sum as a layer of ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from stablessm import reparam
+from stablessm.layers import LRU, RealSSM
+
+if TYPE_CHECKING:
+    from stablessm.constructions.sums.result import ExponentialSum
+
+_LEAST = 1e-35  # an eigenvalue of 0 is beyond most maps; this one is as good, and a float32
+
+
+def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: torch.dtype | None) -> RealSSM | LRU:
+    """See :meth:`ExponentialSum.to_layer`. Weights are made in double precision and rounded at the end."""
+    states, readout, inputs = _expand(es.weights.reshape(len(es.rates), *(es.shape or (1, 1))))
+    eigenvalues = np.where(np.abs(es.eigenvalues) < _LEAST, _LEAST, es.eigenvalues)
+    oscillates = np.iscomplexobj(es.rates) if es.time == "continuous" else bool((es.eigenvalues.real < 0).any())
+    with torch.random.fork_rng(devices=[]):  # what the layer draws is replaced
+        if oscillates or np.iscomplexobj(eigenvalues):
+            if es.time == "continuous":
+                readout = readout * (np.expm1(es.rates * es.dt) / es.rates)[states]
+            layer: RealSSM | LRU = _complex(eigenvalues[states], readout, inputs, map)
+        elif es.time == "continuous":
+            layer = _real(es.rates[states], readout, inputs, map, es.dt)
+        else:
+            layer = _real(eigenvalues[states], readout, inputs, map, None)
+    return layer.to(dtype or torch.get_default_dtype())
+
+
+def _complex(
+    eigenvalues: np.ndarray, readout: np.ndarray, inputs: np.ndarray, map: str | reparam.Reparameterization
+) -> LRU:
+    values = torch.tensor(eigenvalues, dtype=torch.complex128)
+    sizes = inputs.shape[1], len(values), readout.shape[0]
+    layer = LRU(*sizes, map=map, normalise=False, skip=False, eigenvalues=values).double()
+    with torch.no_grad():
+        layer.w.copy_(layer.map.inverse(values.abs()))  # again, in double precision
+        layer.phase.copy_(values.angle())
+        layer.B.copy_(torch.view_as_real(torch.tensor(inputs, dtype=torch.complex128)).transpose(1, 2))
+        layer.C.copy_(torch.view_as_real(torch.tensor(readout, dtype=torch.complex128)))
+    return layer
+
+
+def _real(
+    eigenvalues: np.ndarray,
+    readout: np.ndarray,
+    inputs: np.ndarray,
+    map: str | reparam.Reparameterization,
+    dt: float | None,
+) -> RealSSM:
+    """In continuous time with a dt, in discrete time without."""
+    values = torch.tensor(eigenvalues, dtype=torch.float64)
+    if dt is not None and map == "best" and float(values.min()) < -2:  # by default its range ends at -1/b = -2
+        map = reparam.get("best", time="continuous", b=float(-1 / values.min()) * (1 - 1e-12))
+    sizes = inputs.shape[1], len(values), readout.shape[0]
+    time = "discrete" if dt is None else "continuous"
+    layer = RealSSM(*sizes, map=map, time=time, dt=dt, bias=False, eigenvalues=values).double()  # type: ignore[arg-type]
+    with torch.no_grad():
+        layer.w.copy_(layer.map.inverse(values))  # again, in double precision
+        layer.B.copy_(torch.tensor(inputs.real))
+        layer.C.copy_(torch.tensor(readout.real))
+    return layer
+
+
+def _expand(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rank-one pieces of (m, d_out, d_in) weights: which rate each state has, (d_out, n) readout, (n, d_in) inputs.
+
+    A rate whose weight has rank r takes r states of that rate. One with a single input (or output) takes one.
+    """
+    m, d_output, d_input = weights.shape
+    if d_input == 1:
+        return np.arange(m), weights[:, :, 0].T, np.ones((m, 1), dtype=weights.dtype)
+    if d_output == 1:
+        return np.arange(m), np.ones((1, m), dtype=weights.dtype), weights[:, 0]
+    u, s, vh = np.linalg.svd(weights, full_matrices=False)
+    keep = s > np.finfo(np.float64).eps * s.max(initial=0.0)
+    which, piece = np.nonzero(keep)
+    return which, (u * s[:, None, :])[which, :, piece].T, vh[which, piece]

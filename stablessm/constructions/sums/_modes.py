@@ -1,0 +1,128 @@
+"""Decaying modes at given times: which are allowed, their matrix, their derivatives. One rate per conjugate pair."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+FLOAT32_GAP = 2.0**-22
+"""The least 1 - |λ|: four times the spacing of float32 below 1, so that rounding cannot reach 1."""
+
+_ON_AXIS = 1e-12  # phases this near 0 or π are those of a real eigenvalue
+
+
+@final
+@dataclass(frozen=True)
+class Domain:
+    """Which rates are allowed, and the coordinates in which they move.
+
+    A rate is -(slowest + a) + ib with a > 0. It moves by a → a e^u and b → b + a v, so steps u, v of order one are
+    natural at every time scale, and none leaves the domain.
+    """
+
+    dt: float
+    discrete: bool
+    real: bool
+    positive: bool
+    slowest: float
+
+    def single(self, rates: np.ndarray) -> np.ndarray:
+        """Which rates are one real state: real ones, and in discrete time those of negative eigenvalues."""
+        phase = np.abs(rates.imag) * self.dt
+        return (phase == 0) | (self.discrete & (np.abs(phase - np.pi) < _ON_AXIS))
+
+    def order(self, rates: np.ndarray) -> int:
+        """How many real states."""
+        return int(np.where(self.single(rates), 1, 2).sum())
+
+    def admit(self, eigenvalues: np.ndarray) -> np.ndarray:
+        """Rates of eigenvalues λ that come in conjugate pairs, in as many states.
+
+        Those outside the disc are reflected. Where oscillation is not allowed a pair becomes two real rates, and a
+        negative λ, which is an artefact of sampling in continuous time, is dropped.
+        """
+        values = np.asarray(eigenvalues, dtype=np.complex128)
+        modulus = np.abs(values)
+        values = np.where(modulus > 1, values / np.maximum(modulus, 1) ** 2, values)
+        values = values[(np.abs(values) > np.finfo(np.float64).tiny) & (values.imag >= -0.0)]
+        values = np.where(values.imag < _ON_AXIS * np.abs(values), values.real, values)
+        if self.real or not self.discrete:
+            values = values[(values.imag > 0) | (values.real > 0)]
+        rates = np.log(values) / self.dt
+        if self.real:
+            pairs = rates[rates.imag > 0]
+            apart = np.concatenate([np.abs(pairs) * 0.7, np.abs(pairs) / 0.7])
+            rates = np.concatenate([rates[rates.imag == 0], -apart])
+        return self.clip(rates[np.argsort(rates.real)])
+
+    def clip(self, rates: np.ndarray) -> np.ndarray:
+        """Rates no slower than allowed, and a little faster, so that they can still move."""
+        return np.minimum(rates.real, -1.01 * self.slowest) + 1j * rates.imag
+
+    def move(self, rates: np.ndarray, step: np.ndarray) -> np.ndarray:
+        """Rates after a step (u of all, v of the pairs)."""
+        pair = ~self.single(rates)
+        a = -rates.real - self.slowest
+        b = rates.imag.copy()
+        b[pair] = np.abs(b[pair] + a[pair] * step[len(rates) :])
+        if self.discrete:  # frequencies beyond one half per step are those below it
+            b[pair] = np.abs((b[pair] * self.dt + np.pi) % (2 * np.pi) - np.pi) / self.dt
+        return -(self.slowest + a * np.exp(np.clip(step[: len(rates)], -4, 4))) + 1j * b
+
+    def matrix(self, rates: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """(n, order): e^{at} for a real rate a; e^{at} cos bt and -e^{at} sin bt for a pair a ± ib."""
+        single, at = self.single(rates), self._columns(rates)
+        decay = np.exp(times[:, None] * rates.real)
+        columns = np.empty((len(times), self.order(rates)))
+        columns[:, at] = decay
+        negative = single & (rates.imag != 0)
+        if negative.any():
+            columns[:, at[negative]] *= (1 - 2 * (np.rint(times / self.dt).astype(np.int64) % 2))[:, None]
+        if not single.all():
+            phase = times[:, None] * rates.imag[~single]
+            columns[:, at[~single]] *= np.cos(phase)
+            columns[:, at[~single] + 1] = -decay[:, ~single] * np.sin(phase)
+        return columns
+
+    def derivative(self, rates: np.ndarray, times: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+        """(n, q, steps): how ``matrix @ coefficients``, (n, q), changes with a step of ``move``."""
+        pair = ~self.single(rates)
+        weights = self.weights(coefficients, rates)
+        a = -rates.real - self.slowest
+        if pair.any() or rates.imag.any():
+            modes = np.exp(times[:, None] * rates)[:, None, :] * weights.T
+        else:
+            modes = np.exp(times[:, None] * rates.real)[:, None, :] * weights.real.T
+        growth = -times[:, None, None] * a
+        return np.concatenate([growth * modes.real, (growth * modes.imag)[..., pair]], axis=2)
+
+    def weights(self, coefficients: np.ndarray, rates: np.ndarray) -> np.ndarray:
+        """(m, q) weights w of Re Σ w e^{rt} from the (order, q) coefficients of ``matrix``'s columns."""
+        single, at = self.single(rates), self._columns(rates)
+        weights = coefficients[at].astype(np.complex128)
+        weights[~single] += 1j * coefficients[at[~single] + 1]
+        return weights
+
+    def _columns(self, rates: np.ndarray) -> np.ndarray:
+        """The first column of each rate in ``matrix``."""
+        width = np.where(self.single(rates), 1, 2)
+        return np.cumsum(width) - width
+
+
+def solve(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Least squares, with columns scaled to norm one so that none is lost."""
+    scale = np.linalg.norm(columns, axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    return np.linalg.lstsq(columns / scale, values, rcond=1e-15)[0] / scale[:, None]
+
+
+def condition(columns: np.ndarray) -> float:
+    """2-norm condition number after scaling each column to norm one."""
+    if not columns.shape[1]:
+        return 1.0
+    scale = np.linalg.norm(columns, axis=0)
+    values = np.linalg.svd(columns / np.where(scale > 0, scale, 1.0), compute_uv=False)
+    return float(values[0] / values[-1]) if values[-1] > 0 else math.inf

@@ -1,0 +1,195 @@
+"""From a fair guess of the rates to the best: least squares by variable projection, then minimax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from stablessm.constructions.sums._modes import Domain, solve
+
+_ROUNDS = 40
+_LEVELLED = 1e-3  # a round that gains less than this is the last
+_SPREAD = 120  # points, beside the extrema, that hold the error down in the linear programme
+_EXTREMA = 500
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Points to fit: an error at times[i] counts weight[i], and in least squares graded[i]."""
+
+    times: np.ndarray
+    values: np.ndarray
+    """(n, q)"""
+    weight: np.ndarray
+    graded: np.ndarray
+    domain: Domain
+
+    def error(self, residual: np.ndarray) -> float:
+        """The weighted supremum."""
+        return float((np.abs(residual).max(axis=1) * self.weight).max())
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Rates, the coefficients of their modes, and what they leave."""
+
+    rates: np.ndarray
+    coefficients: np.ndarray
+    """(order, q)"""
+    error: float
+    method: str
+
+
+def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
+    """The least-squares coefficients, non-negative where they have to be, of given rates."""
+    columns = problem.domain.matrix(rates, problem.times)
+    graded = problem.graded[:, None]
+    if problem.domain.positive:
+        from scipy.optimize import nnls
+
+        scale = np.linalg.norm(columns * graded, axis=0)
+        scale = np.where(scale > 0, scale, 1.0)
+        found = [nnls(columns * graded / scale, column)[0] / scale for column in (problem.values * graded).T]
+        coefficients = np.stack(found, axis=1)
+        used = np.abs(coefficients).max(axis=1) > 0
+        used[0] |= not used.any()
+        rates, coefficients, columns = rates[used], coefficients[used], columns[:, used]
+    else:
+        coefficients = solve(columns * graded, problem.values * graded)
+    return Fit(rates, coefficients, problem.error(problem.values - columns @ coefficients), method)
+
+
+def least_squares(problem: Problem, rates: np.ndarray, method: str) -> Fit:
+    """Levenberg–Marquardt on the rates alone: the weights are projected out (Golub and Pereyra; Kaufman's Jacobian)."""
+    domain, times, graded = problem.domain, problem.times, problem.graded[:, None]
+    target = problem.values * graded
+
+    def state(rates: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+        columns = domain.matrix(rates, times) * graded
+        coefficients = solve(columns, target)
+        residual = target - columns @ coefficients
+        return columns, coefficients, residual, float(np.linalg.norm(residual))
+
+    columns, coefficients, residual, size = state(rates)
+    damping = 1e-6
+    for _ in range(_ROUNDS):
+        slope = domain.derivative(rates, times, coefficients) * graded[:, :, None]
+        q, _ = np.linalg.qr(columns)
+        flat = slope.transpose(0, 2, 1).reshape(len(times), -1)  # n, steps x entries
+        slope = (flat - q @ (q.T @ flat)).reshape(len(times), slope.shape[2], -1).transpose(0, 2, 1)
+        slope = slope.reshape(-1, slope.shape[2])
+        scale = np.linalg.norm(slope, axis=0)
+        scale = np.where(scale > 0, scale, 1.0)
+        u, s, vt = np.linalg.svd(slope / scale, full_matrices=False)
+        along = u.T @ residual.reshape(-1)
+        for _ in range(8):
+            step = (vt.T @ (along * s / (s**2 + damping))) / scale
+            trial = domain.move(rates, step)
+            new = state(trial)
+            if new[3] < size:
+                break
+            damping *= 10
+        else:
+            break
+        gain = 1 - new[3] / size
+        rates, (columns, coefficients, residual, size) = trial, new
+        if gain < _LEVELLED and damping < 1e-15:
+            break
+        damping = max(damping / 10, 1e-20)
+    return fit_weights(problem, rates, method)
+
+
+def minimax(problem: Problem, fit: Fit) -> Fit:
+    """Gauss–Newton for the supremum: each step is a linear programme (Madsen), in a trust region on the rates.
+
+    The second-order part of a step is mostly a change of weights; a linear fit takes it back, which makes the
+    convergence quadratic from afar.
+    """
+    domain, weight = problem.domain, problem.weight[:, None]
+    graded = problem.graded[:, None]
+    radius = 1.0
+    best = fit
+    columns = domain.matrix(best.rates, problem.times)
+    residual = (problem.values - columns @ best.coefficients) * weight
+    for _ in range(_ROUNDS):
+        slope = domain.derivative(best.rates, problem.times, best.coefficients) * weight[:, :, None]
+        step = _programme(problem, best, columns * weight, slope, residual, radius)
+        if step is None:
+            break
+        moved, changed = step
+        rates = domain.move(best.rates, moved)
+        coefficients = best.coefficients + changed
+        predicted = residual - slope @ moved - (columns * weight) @ changed
+        new_columns = domain.matrix(rates, problem.times)
+        second_order = (problem.values - new_columns @ coefficients) - predicted / weight
+        coefficients = coefficients + solve(new_columns * graded, second_order * graded)
+        if domain.positive:
+            coefficients = np.maximum(coefficients, 0)
+        new_residual = (problem.values - new_columns @ coefficients) * weight
+        error = float(np.abs(new_residual).max())
+        if error < best.error:
+            gain = 1 - error / best.error
+            best = Fit(rates, coefficients, error, fit.method + ", minimax")
+            columns, residual = new_columns, new_residual
+            radius = min(2 * radius, 4.0)
+            if gain < _LEVELLED:
+                break
+        else:
+            radius /= 4
+            if radius < 1e-3:
+                break
+    return best
+
+
+def _programme(
+    problem: Problem, fit: Fit, columns: np.ndarray, slope: np.ndarray, residual: np.ndarray, radius: float
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The step (of the rates, of the coefficients) that makes the linearised error smallest; None if there is none."""
+    from scipy.optimize import linprog
+
+    at = _points(residual)
+    entries, order = residual.shape[1], columns.shape[1]
+    moves = slope.shape[2]
+    rows = []
+    for entry in range(entries):
+        block = np.zeros((len(at), moves + order * entries))
+        block[:, :moves] = slope[at, entry]
+        block[:, moves + entry : moves + order * entries : entries] = columns[at]
+        rows.append(block)
+    A = np.concatenate(rows)
+    scale = np.abs(A).max(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    A /= scale
+    b = residual[at].T.reshape(-1) / fit.error
+    bounds = [(-radius * s / fit.error, radius * s / fit.error) for s in scale[:moves]]
+    least = -fit.coefficients.reshape(-1) * scale[moves:] / fit.error
+    bounds += [(low if problem.domain.positive else None, None) for low in least]
+    one = np.ones((len(A), 1))
+    found = linprog(
+        np.append(np.zeros(A.shape[1]), 1.0), A_ub=np.block([[-A, -one], [A, -one]]), b_ub=np.concatenate([-b, b]),
+        bounds=[*bounds, (0, None)], method="highs-ds",
+    )  # fmt: skip
+    if found.x is None or found.x[-1] >= 1:
+        return None
+    with np.errstate(over="ignore"):
+        step = found.x[:-1] * fit.error / scale
+    if not np.isfinite(step).all():
+        return None
+    return step[:moves], step[moves:].reshape(order, entries)
+
+
+def _points(residual: np.ndarray) -> np.ndarray:
+    """Where the programme looks: the largest local extrema of all entries, and points spread in index and log."""
+    size = np.abs(residual)
+    inside = (size[1:-1] >= size[:-2]) & (size[1:-1] >= size[2:])
+    peak = np.pad(inside.any(axis=1), 1, constant_values=True)
+    peaks = np.flatnonzero(peak)
+    if len(peaks) > _EXTREMA:
+        peaks = peaks[np.argsort(-size[peaks].max(axis=1))[:_EXTREMA]]
+    n = len(residual)
+    spread = np.concatenate([np.geomspace(1, n, _SPREAD) - 1, np.linspace(0, n - 1, _SPREAD // 2)])
+    return np.unique(np.concatenate([peaks, np.rint(spread).astype(np.int64)]))

@@ -1,0 +1,263 @@
+"""The best sum of an order, and the smallest order that meets a tolerance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+
+from stablessm.constructions.sums import _hankel, _starts
+from stablessm.constructions.sums._modes import Domain
+from stablessm.constructions.sums._polish import Fit, Problem, fit_weights, least_squares, minimax
+from stablessm.constructions.sums._samples import Samples
+
+_POINTS, _POINTS_MONOTONE = 4000, 1600  # a longer grid is fitted at so many of its points
+_MOST_LONG = 120  # the highest order tried on a grid whose Hankel matrix is not formed
+_LEAST_SQUARES, _MINIMAX = 64, 150  # highest order, and number of unknowns, that are polished
+_WITHIN = 40.0  # what minimax can gain: from further above the tolerance it is not tried
+_MONOTONE = 0.02  # a mixture that leaves less than this of the kernel makes it count as completely monotone
+_FAITHFUL = 1e-11  # and one that leaves less than this is as good as the samples
+_HANKEL_TO_SUP, _MIXTURE_TO_SUP = 20.0, 10.0  # about how far the supremum of a minimax error is below singular values
+_BLOCKS = (12, 48)  # how many singular values of a long horizon: a few first, often they are all
+_REPAIRS, _ADDED = 4, 300
+_ALIKE, _ENOUGH = 1.02, 1.2
+_CHUNK = 1 << 17  # numbers evaluated at once: they stay in the cache
+_FEW = 32  # samples from which noise cannot be told
+_NOISE_TO_HANKEL = 0.47  # third quartile of the singular values of an N x N Hankel matrix of unit noise, over √N
+
+
+@final
+class Search:
+    """One kernel, many orders: what is computed for one serves the next."""
+
+    def __init__(self, samples: Samples, domain: Domain) -> None:
+        self.samples, self.domain = samples, domain
+        times, values, weight = samples.times, samples.values, samples.weight
+        if samples.extra is not None:
+            times, values, weight = (
+                np.concatenate(pair) for pair in zip((times, values, weight), samples.extra, strict=True)
+            )
+            sort = np.argsort(times)
+            times, values, weight = times[sort], values[sort], weight[sort]
+        self._grid = (times, values, weight)
+        self.scale = float((np.abs(values).max(axis=1) * weight).max())
+        self.problem = self._problem(_subset(len(times), _POINTS_MONOTONE), monotone=True)
+        self.mixture = _starts.mixture(self.problem, uniform=samples.uniform)
+        self.monotone = self.mixture is not None and self.mixture.error < _MONOTONE * self.scale
+        if not self.monotone:
+            self.problem = self._problem(_subset(len(times), _POINTS), monotone=False)
+        self.hankel = self._decompose()
+        self._rank = self._numerical_rank()
+        self._padded: _hankel.Hankel | None = None
+        self._fits: dict[int, Fit] = {}
+        self._polished: dict[int, Fit] = {}
+
+    @property
+    def dense(self) -> bool:
+        """Whether the Hankel matrix of the samples is formed."""
+        return self.samples.uniform and len(self.samples.times) <= _hankel.DENSE + 1
+
+    @property
+    def most(self) -> int:
+        """The highest order worth a try: the samples determine no more, or it would be no short sum."""
+        half = (len(self.samples.times) + 1) // 2
+        return half if self.dense else min(_MOST_LONG, half)
+
+    @property
+    def noise(self) -> float:
+        """The size of white noise whose Hankel singular values are as large in the third quartile; 0 if unknown."""
+        if not self.samples.uniform or len(self.samples.times) < _FEW:
+            return 0.0
+        if self.dense and self.hankel is not None:
+            values = self.hankel[0].singular_values
+        else:
+            values = _hankel.hankel(self.samples.values[-_hankel.DENSE // 2 :]).singular_values
+        return float(values[3 * len(values) // 4] / np.sqrt(len(values)) / _NOISE_TO_HANKEL)
+
+    def _above(self, noise: float) -> int:
+        """How many singular values stand out of that noise, whose own go to about 2.6 √N."""
+        if self.hankel is None:
+            return self._guess(noise)
+        rows = (len(self.samples.times) + 1) // 2
+        return max(1, int((self.hankel[0].singular_values > 3 * noise * np.sqrt(rows)).sum()))
+
+    def best(self, order: int) -> Fit:
+        """The best fit of that order, polished, with its error on the whole grid."""
+        fit = self._polish(order, 0.0)
+        times = self._grid[0]
+        if len(self.problem.times) == len(times) or fit.method == "ring":
+            return fit
+        best = fit
+        for attempt in range(_REPAIRS):
+            size = self._residual(fit)
+            whole = replace(fit, error=float(size.max()))
+            best = whole if attempt == 0 or whole.error < best.error else best
+            if whole.error <= _ALIKE * fit.error or not self._polishable(order):
+                break
+            worst = np.argsort(-size)[:_ADDED]
+            chosen = np.union1d(np.searchsorted(times, self.problem.times), worst)
+            self.problem = self._problem(chosen, monotone=self.monotone)
+            fit = minimax(self.problem, replace(fit, error=whole.error))
+        self._polished[order] = fit
+        return best
+
+    def smallest(self, tol: float) -> Fit | None:
+        """The lowest order that meets the tolerance, polished; None if none does."""
+        most = self.most
+        ends = not (np.abs(self.samples.values[most:]) > tol).any()  # as a lag does, whose values are all alike too
+        noise = 0.0 if ends else self.noise
+        # no sum follows noise, and looking for one takes long
+        if noise > tol and not self._meets(min(self._above(noise), _LEAST_SQUARES, most), tol):
+            return None
+        high = low = min(self._guess(tol), most)
+        step = 1
+        if self._meets(high, tol):
+            while low > 0 and self._meets(low, tol):
+                low, high, step = max(low - step, 0), low, 2 * step
+        else:
+            while not self._meets(high, tol):
+                if high >= most:
+                    return None
+                low, high, step = high, min(high + step, most), 2 * step
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._meets(middle, tol) else (middle, high)
+        for order in range(high, most + 1):  # the points that are fitted may not see all of the error
+            fit = self.best(order)
+            if fit.error <= tol:
+                return fit
+        return None
+
+    def least(self) -> Fit:
+        """Of all that were tried, the lowest order that is about as good as the best."""
+        tried = {**self._fits, **self._polished}
+        error = min(fit.error for fit in tried.values())
+        return self.best(min(order for order, fit in tried.items() if fit.error <= _ENOUGH * error))
+
+    def lower_bound(self, order: int) -> float:
+        """σ_{order+1} of the samples' Hankel matrix; NaN on times that are not uniform."""
+        if not self.samples.uniform:
+            return float("nan")
+        if self.hankel is not None:
+            values = self.hankel[0].singular_values
+        else:
+            assert self.mixture is not None
+            values = self.mixture.hankel_singular_values((len(self.samples.times) + 1) // 2)
+        return float(values[order]) if order < len(values) else 0.0
+
+    def _meets(self, order: int, tol: float) -> bool:
+        return self._polish(order, tol).error <= tol
+
+    def _polish(self, order: int, goal: float) -> Fit:
+        """The best fit of that order; once it meets the goal, or cannot, polishing stops."""
+        if order in self._polished:
+            return self._polished[order]
+        if order not in self._fits:
+            self._fits[order] = self._candidate(order)
+        fit = self._fits[order]
+        settled = fit.error <= goal or fit.error < 1e-14 * self.scale or fit.error > _WITHIN * goal > 0
+        if settled or not self._polishable(order) or fit.method == "ring":
+            return fit
+        self._polished[order] = minimax(self.problem, fit)
+        return self._polished[order]
+
+    def _polishable(self, order: int) -> bool:
+        return order * (1 + self.problem.values.shape[1]) <= _MINIMAX
+
+    def _candidate(self, order: int) -> Fit:
+        if order > self._rank:  # more states would fit rounding, unless stability took some away
+            exact = self._polish(self._rank, 0.0)
+            if exact.error < 1e-10 * self.scale:
+                return exact
+        improve = least_squares if order <= _LEAST_SQUARES else fit_weights
+        found = [improve(self.problem, rates, method) for method, rates in self._starts(order)]
+        beyond = np.abs(self.samples.values[order:]).max(axis=1) * self.samples.weight[order:]
+        if self.samples.uniform and all(beyond.max(initial=0.0) < fit.error for fit in found):
+            around = _starts.ring(self.problem, self.samples.values, order)
+            if around is not None:
+                found.append(replace(around, error=float(self._residual(around).max())))
+        return min(found, key=lambda fit: fit.error)
+
+    def _starts(self, order: int) -> list[tuple[str, np.ndarray]]:
+        starts = []
+        scalar = self.samples.values.shape[1] == 1
+        faithful = scalar and self.mixture is not None and self.mixture.error < _FAITHFUL * self.scale
+        if self.hankel is not None and not faithful:
+            decomposition, step = self.hankel
+            eigenvalues = decomposition.eigenvalues(order)
+            starts.append(("Hankel", _starts.from_eigenvalues(self.domain, eigenvalues, step)))
+            if self.dense and not self.monotone and (np.abs(eigenvalues) > 1).any():
+                if self._padded is None:
+                    self._padded = _hankel.hankel(self.samples.values, padded=True)
+                rates = self.domain.admit(self._padded.eigenvalues(order))
+                starts.append(("padded Hankel", rates))
+        if self.mixture is not None and (self.monotone or self.domain.real):
+            starts.append(("mixture", self.domain.clip(self.mixture.rates(order))))
+        return [(method, rates) for method, rates in starts if len(rates)] or [("spread", self._spread(order))]
+
+    def _spread(self, order: int) -> np.ndarray:
+        """Rates evenly spread on a logarithmic axis, for samples that suggest none."""
+        times = self.samples.times
+        rates = -np.geomspace(1 / times[-1], 1 / np.diff(times).min(), order)
+        return self.domain.clip(rates.astype(np.complex128))
+
+    def _decompose(self) -> tuple[_hankel.Hankel, float] | None:
+        """A Hankel matrix to start from, and its step; None where the mixture is enough."""
+        samples = self.samples
+        if self.dense:
+            return _hankel.hankel(samples.values), samples.dt
+        if self.monotone and samples.values.shape[1] == 1:
+            return None
+        if samples.uniform:
+            for width in _BLOCKS:
+                decomposition = _hankel.long_hankel(samples.values, width)
+                values = decomposition.singular_values
+                if values[-1] < 1e-10 * values[0]:
+                    break
+            return decomposition, samples.dt
+        count = min(max(200, len(samples.times)), _hankel.DENSE // 2)
+        values, step = _starts.resampled(samples.times, samples.values, count)
+        return _hankel.hankel(values), step
+
+    def _numerical_rank(self) -> int:
+        """The order at which all but rounding is told; more would fit that."""
+        if not self.dense or self.hankel is None:
+            return len(self.samples.times)
+        values = self.hankel[0].singular_values
+        return max(1, int((values > len(values) * np.finfo(np.float64).eps * values[0]).sum()))
+
+    def _guess(self, tol: float) -> int:
+        """An order to begin with."""
+        if self.mixture is not None and self.monotone:
+            values = self.mixture.singular_values / (_MIXTURE_TO_SUP if self.samples.uniform else 1.0)
+        else:
+            assert self.hankel is not None
+            values = self.hankel[0].singular_values / _HANKEL_TO_SUP * float(np.median(self.samples.weight))
+        return max(1, int((values > tol).sum()))
+
+    def _problem(self, chosen: np.ndarray, *, monotone: bool) -> Problem:
+        times, values, weight = (part[chosen] for part in self._grid)
+        # of a monotone kernel each octave of time counts alike
+        spacing = np.gradient(np.log(times + (0.0 if times[0] > 0 else times[1])) if monotone else times)
+        return Problem(times, values, weight, weight * np.sqrt(spacing / spacing.sum()), self.domain)
+
+    def _residual(self, fit: Fit) -> np.ndarray:
+        """The weighted size of what is left, at every point of the grid."""
+        times, values, weight = self._grid
+        size = np.empty(len(times))
+        step = max(1, _CHUNK // max(1, len(fit.coefficients)))
+        for i in range(0, len(times), step):
+            part = slice(i, i + step)
+            left = values[part] - self.domain.matrix(fit.rates, times[part]) @ fit.coefficients
+            size[part] = np.abs(left).max(axis=1) * weight[part]
+        return size
+
+
+def _subset(n: int, count: int) -> np.ndarray:
+    """Indices that stand for a long grid: half graded towards 0, half spread at random so that nothing is in step."""
+    if n <= max(count, _hankel.DENSE + 1):
+        return np.arange(n)
+    graded = np.rint(np.geomspace(1, n, count // 2)).astype(np.int64) - 1
+    spread = np.random.default_rng(0).integers(0, n, count // 2)
+    return np.unique(np.concatenate([graded, spread, [n - 1]]))

@@ -1,0 +1,144 @@
+"""First guesses of the rates, from the samples alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from stablessm.constructions.sums._modes import Domain
+from stablessm.constructions.sums._polish import Fit, Problem
+
+_PER_DECADE = 10  # rates that stand for all: a denser set makes nothing that differs in 1e-12
+_FASTEST = 40.0  # e^-40 is nothing
+_SLOWEST = 0.02
+_ROWS = 1500
+_EVEN = 20.0  # steps up to which each counts alike; beyond, each octave does
+_RING = 1e-8  # what comes round again: its square root of rounding balances echoes and lost digits
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """ρ(t) ≈ Σ weights_i e^{-decays_i t}, weights > 0 and many: what a completely monotone kernel is (Bernstein)."""
+
+    decays: np.ndarray
+    weights: np.ndarray
+    error: float
+    """The weighted supremum of what it leaves."""
+    dt: float
+    singular_values: np.ndarray
+    """Of the weighted Hankel operator below: about ten times the supremum that an order can reach."""
+    _vectors: np.ndarray
+    _shift: bool
+
+    def rates(self, order: int) -> np.ndarray:
+        """Those of the mixture reduced to that order by balanced truncation.
+
+        The Hankel matrix in a measure ω is L Lᵀ, L = √ω e^{-decay t} √weight. The reduced shift is
+        Vᵀ diag(e^{-decay dt}) V, V the first right singular vectors of L: symmetric, so its eigenvalues lie between
+        those of the mixture.
+        On times that are not uniform the logarithm of the decay takes the place of the shift.
+        """
+        v = self._vectors[:, :order]
+        if not self._shift:
+            return -np.exp(np.linalg.eigvalsh(v.T @ (np.log(self.decays)[:, None] * v))).astype(np.complex128)
+        reduced = np.linalg.eigvalsh(v.T @ (np.exp(-self.decays * self.dt)[:, None] * v))
+        return (np.log(reduced[reduced > 0]) / self.dt).astype(np.complex128)
+
+    def hankel_singular_values(self, rows: int) -> np.ndarray:
+        """Of its own Hankel matrix with that many rows, by the closed form of Σ_k e^{-(d_i + d_j) k dt}."""
+        total = (self.decays[:, None] + self.decays) * self.dt
+        root = np.sqrt(self.weights)
+        gram = root[:, None] * (np.expm1(-total * rows) / np.expm1(-total)) * root
+        return np.maximum(np.linalg.eigvalsh(gram)[::-1], 0)
+
+
+def mixture(problem: Problem, *, uniform: bool) -> Mixture | None:
+    """Non-negative least squares over a dense set of real rates; None where there are no time scales to choose from."""
+    some = np.unique(np.rint(np.linspace(0, len(problem.times) - 1, _ROWS)).astype(np.int64))
+    times, values = problem.times[some], problem.values[some]
+    if values.shape[1] > 1:  # one mixture that decays as the entries do
+        values = np.abs(values).sum(axis=1, keepdims=True)
+    elif not problem.domain.positive:  # a negative kernel is as good
+        values = values * np.sign(values[np.argmax(np.abs(values))] or 1.0)
+    dt = problem.domain.dt
+    gap = dt if uniform else times[0] if times[0] > 0 else float(np.diff(problem.times).min())
+    slow = max(_SLOWEST / times[-1], 1.01 * problem.domain.slowest)
+    decades = np.log10(_FASTEST / gap / slow)
+    if not decades > 0:
+        return None
+    decays = np.geomspace(slow, _FASTEST / gap, max(2, int(_PER_DECADE * decades)))
+    graded = problem.graded[some]
+    modes = np.exp(-times[:, None] * decays) * graded[:, None]
+    scale = np.linalg.norm(modes, axis=0)
+    decays, modes, scale = decays[scale > 0], modes[:, scale > 0], scale[scale > 0]
+    q, r = np.linalg.qr(modes / scale)
+    weights = _non_negative(r, q.T @ (values[:, 0] * graded)) / scale
+    decays, weights = decays[weights > 0], weights[weights > 0]
+    if not len(decays):
+        return None
+    left = values[:, 0] - np.exp(-times[:, None] * decays) @ weights
+    error = float((np.abs(left) * problem.weight[some]).max())
+    if uniform:
+        half = int(times[-1] / dt) // 2 + 1
+        k = np.unique(np.concatenate([np.arange(min(300, half)), np.rint(np.geomspace(1, half, 600)) - 1]))
+        nodes, omega = dt * k, np.gradient(k) / (1 + k / _EVEN) if len(k) > 1 else np.ones(1)
+        omega = omega * np.interp(2 * nodes, problem.times, problem.weight)
+    else:
+        nodes, omega = times / 2, graded**2 / problem.weight[some]
+    L = np.exp(-nodes[:, None] * decays) * np.sqrt(omega)[:, None] * np.sqrt(weights)
+    _, s, vt = np.linalg.svd(L, full_matrices=False)
+    return Mixture(decays, weights, error, dt, s**2, vt.T, uniform)
+
+
+def _non_negative(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    from scipy.optimize import lsq_linear, nnls
+
+    try:
+        return nnls(A, b)[0]
+    except RuntimeError:  # it can cycle when rounding is all that is left; this one stops where it is
+        return np.maximum(lsq_linear(A, b, bounds=(0, np.inf), method="bvls", max_iter=200).x, 0)
+
+
+def ring(problem: Problem, values: np.ndarray, order: int) -> Fit | None:
+    """The samples ρ_0 … ρ_{order-1} exactly, and their echoes r^order times as large: λ_j = r e^{2πij/order}.
+
+    What a lag needs: a shift by L steps has L + 1 equal Hankel singular values, so no sum of lower order comes near,
+    and one of order L + 1 that is exact has no distinct eigenvalues. The weights are a discrete Fourier transform.
+    """
+    domain = problem.domain
+    if domain.real or not domain.discrete:
+        return None
+    echo = _RING if order < len(values) else 0.5
+    radius = echo ** (1 / order)
+    head = values[:order] * (radius ** -np.arange(min(order, len(values))))[:, None]
+    weights = np.fft.fft(head, n=order, axis=0) / order
+    half = order // 2
+    phases = 2 * np.pi * np.arange(half + 1) / order
+    rates = (np.log(radius) + 1j * phases) / domain.dt
+    if order % 2 == 0:
+        rates[half] = (np.log(radius) + 1j * np.pi) / domain.dt
+    rates = domain.clip(rates)
+    single = domain.single(rates)
+    rows = []
+    for rate, weight in zip(single, weights[: half + 1], strict=True):
+        rows += [weight.real] if rate else [2 * weight.real, 2 * weight.imag]
+    return Fit(rates, np.array(rows), np.nan, "ring")
+
+
+def resampled(times: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, float]:
+    """(count, q) values on even times by cubic splines, and their step: a uniform stand-in for any grid."""
+    from scipy.interpolate import CubicSpline
+
+    even = np.linspace(times[0], times[-1], count)
+    return CubicSpline(times, values)(even), float(even[1] - even[0])
+
+
+def from_eigenvalues(domain: Domain, eigenvalues: np.ndarray, step: float) -> np.ndarray:
+    """Rates of eigenvalues of another step than the domain's."""
+    if step == domain.dt:
+        return domain.admit(eigenvalues)
+    fine = Domain(step, False, domain.real, domain.positive, domain.slowest)
+    return fine.admit(eigenvalues)

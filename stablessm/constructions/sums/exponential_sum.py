@@ -1,0 +1,110 @@
+"""Any kernel as a short sum of decaying exponentials, with its measured error."""
+
+from __future__ import annotations
+
+import math
+import time as clock
+from functools import partial
+from typing import Any, get_args
+
+import numpy as np
+
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm.constructions.sums import _measure, _samples
+from stablessm.constructions.sums._modes import FLOAT32_GAP, Domain
+from stablessm.constructions.sums._polish import Fit
+from stablessm.constructions.sums._search import Search
+from stablessm.constructions.sums.result import ExponentialSum, TimeKind
+
+
+class FitError(NumericalError):
+    """No sum meets the tolerance; says why and what to do. ``best`` is the best sum that was found."""
+
+    def __init__(self, what: str, remedy: str, best: ExponentialSum) -> None:
+        super().__init__(what, remedy)
+        self.best = best
+
+
+def exponential_sum(
+    kernel: Any,
+    horizon: int | None = None,
+    *,
+    tol: float | None = None,
+    order: int | None = None,
+    dt: float = 1.0,
+    time: TimeKind = "discrete",
+    times: Any = None,
+    real: bool = False,
+    positive: bool = False,
+    stable_margin: float = 0.0,
+    relative: bool = False,
+) -> ExponentialSum:
+    """ρ(t) ≈ Re Σ_i w_i e^{r_i t}, Re r_i < 0, on t = 0, dt, …, horizon dt: a kernel becomes a small recurrence.
+
+    That sums of exponentials can approximate every integrable kernel is what paper 002 (section 3.2) builds
+    convolutions from and paper 000 (theorem A.3) bounds. Here rates and weights are computed, the supremum of the
+    error is made as small as the order allows (locally: the error alternates), and every error is measured.
+
+    Args:
+        kernel: ρ, as a function of an array of times, as a formula in t (``"1/(1+t)**1.1"``), or as samples: (T+1,)
+            or (T+1, d_out, d_in).
+        horizon: T, in steps; not needed with samples or ``times``.
+        tol: find the lowest order whose error is at most this; or
+        order: find the best sum with this many real states.
+        dt: the time between samples.
+        time: ``discrete``: only t = k dt matters. ``continuous``: a function is also measured between the samples.
+        times: increasing times to fit at, instead of the uniform grid; for a kernel that is singular at 0, or irregular
+            samples.
+        real: no oscillating modes.
+        positive: real rates and non-negative weights, as a completely monotone kernel allows.
+        stable_margin: -Re r_i is at least this, and always enough that |e^{r dt}| rounds to less than 1 in float32.
+        relative: tol is about |ρ - ρ̂| / |ρ|.
+
+    Returns:
+        An ``ExponentialSum``. Its ``lower_bound`` is σ_{order+1} of the Hankel matrix H[i, j] = ρ((i + j) dt),
+        0 ≤ i, j ≤ T/2, times dt in continuous time. Every sum of this order misses H by at least that in the 2-norm,
+        and so ``l1_error`` ≥ ``lower_bound``, since the 2-norm of a Hankel matrix is at most the ℓ1 norm of its
+        sequence. The supremum has no such bound: it can be, and usually is, far below. (Of a matrix-valued error that
+        ℓ1 norm sums Frobenius norms.) Beyond 2000 steps H is not formed: σ is then that of the mixture of many
+        exponentials that stands for a completely monotone kernel, or a Ritz value, from below.
+
+    Raises:
+        FitError: no sum meets the tolerance. It says why, and ``error.best`` is the best that was found.
+
+    >>> es = exponential_sum(lambda t: (1 + t) ** -1.1, horizon=1000, tol=1e-6)
+    >>> es.order, bool(es.error <= 1e-6), bool((es.rates < 0).all())
+    (10, True, True)
+    >>> exponential_sum([1.0, 0.5, 0.25, 0.125, 0.0625], order=1).eigenvalues.round(6)
+    array([0.5])
+    """
+    started = clock.perf_counter()
+    if time not in get_args(TimeKind):
+        raise ArgumentError("time", "'discrete' or 'continuous'", repr(time))
+    if (tol is None) == (order is None):
+        raise ArgumentError("tol", "a tolerance or an order, one of them", f"tol={tol}, order={order}")
+    if tol is not None and not 0 < tol < math.inf:
+        raise ArgumentError("tol", "a positive number", tol)
+    if not 0 <= stable_margin < math.inf:
+        raise ArgumentError("stable_margin", "a number from 0 up", stable_margin)
+    samples = _samples.gather(kernel, horizon, dt=dt, continuous=time == "continuous", times=times, relative=relative)
+    if order is not None and not (int(order) == order and 1 <= order <= len(samples.times)):
+        raise ArgumentError("order", f"a whole number from 1 to the number of samples, {len(samples.times)}", order)
+    slowest = max(stable_margin, -math.log1p(-FLOAT32_GAP) / samples.dt)
+    domain = Domain(samples.dt, time == "discrete", real or positive, positive, slowest)
+    unit, scaled = samples.scaled()
+    search = Search(scaled, domain)
+    result = partial(_measure.measured, search, samples, unit, started)
+    if search.scale == 0:
+        rates = np.array([-max(1 / samples.dt, 2 * slowest)], dtype=np.complex128)
+        return result(Fit(rates, np.zeros((1, samples.values.shape[1])), 0.0, "zero"))
+    if tol is None:
+        assert order is not None
+        return result(search.best(int(order)))
+    found = search.smallest(tol if relative else tol / unit)
+    if found is not None:
+        return result(found)
+    best = result(search.least())
+    what, remedy = _measure.reason(search, samples, unit, tol)
+    reached = best.relative_error if relative else best.error
+    what = f"no sum meets tol = {tol:g}: {what}. The best found has order {best.order} and error {reached:.3g}"
+    raise FitError(what, remedy, best)

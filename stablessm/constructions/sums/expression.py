@@ -1,0 +1,248 @@
+"""Formulas in t, as text: read by a whitelist, never run as code."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from stablessm._errors import ArgumentError
+
+LONGEST, DEEPEST = 2000, 100
+"""Characters, and levels of nesting, that a formula may have."""
+
+_SHOWN = 96  # characters of a formula in an error
+
+CONSTANTS = {"pi": np.pi, "e": np.e}
+
+_Values: TypeAlias = Any
+"""A float64 number or array; what numpy's functions take and give."""
+_Value: TypeAlias = Callable[[_Values], _Values]
+"""From times to values."""
+
+_OPERATORS: dict[type[ast.AST], Callable[..., _Values]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_SIGNS = "+ - * / ** < <= > >= == !="
+
+
+def _special(name: str) -> Callable[[_Values], _Values]:
+    """A function of SciPy, which is imported when it is first needed."""
+
+    def value(x: _Values) -> _Values:
+        from scipy import special
+
+        return getattr(special, name)(x)
+
+    return value
+
+
+def _airy(x: _Values) -> _Values:
+    return _special("airy")(x)[0]
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., _Values], int, int | None]] = {
+    **{name: (getattr(np, name), 1, 1) for name in ("exp", "log", "sqrt", "abs")},
+    **{name: (getattr(np, name), 1, 1) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
+    **{name: (_special(name), 1, 1) for name in ("gamma", "erf", "erfc", "erfcx")},
+    "besselj0": (_special("j0"), 1, 1),
+    "besselj1": (_special("j1"), 1, 1),
+    "airy": (_airy, 1, 1),
+    "heaviside": (lambda x: np.heaviside(x, 1.0), 1, 1),
+    "where": (lambda condition, yes, no: np.where(condition != 0, yes, no), 3, 3),
+    "min": (lambda *values: _reduce(np.minimum, values), 2, None),
+    "max": (lambda *values: _reduce(np.maximum, values), 2, None),
+}
+"""By name: the function, and how many arguments it takes, at least and at most."""
+
+
+@final
+@dataclass(frozen=True)
+class Expression:
+    """A formula in t that was read by :func:`parse`; a function of times."""
+
+    text: str
+    _value: _Value = field(repr=False, compare=False)
+
+    def __call__(self, t: float | Sequence[float] | np.ndarray) -> np.ndarray:
+        """Values at the times, float64 in their shape; inf or NaN where the formula has no value."""
+        times = np.asarray(t)
+        if times.dtype.kind not in "fiu":
+            raise ArgumentError("t", "real numbers", f"dtype {times.dtype}")
+        times = times.astype(np.float64)
+        with np.errstate(all="ignore"):
+            return np.array(np.broadcast_to(self._value(times), times.shape), dtype=np.float64)
+
+
+def parse(text: str) -> Expression:
+    """Read a formula in t: numbers, pi, e, ``+ - * / **``, parentheses, comparisons (1 or 0) and :data:`FUNCTIONS`.
+
+    ``airy`` is Ai, ``heaviside(x)`` is 1 from x = 0 on, ``erfcx(x)`` is e^(x²) erfc(x), ``where(condition, yes, no)``
+    chooses. The text goes through Python's parser and then through a table of what is allowed; nothing is evaluated as
+    code. A part without t must have a finite value.
+
+    >>> parse("1/(1+t)**2")([0.0, 1.0, 3.0])
+    array([1.    , 0.25  , 0.0625])
+    >>> parse("where(t == 10, 1, 0)")(10.0)
+    array(1.)
+    >>> parse("exp(-t) + t.real")
+    Traceback (most recent call last):
+    ...
+    stablessm._errors.ArgumentError: expression: expected numbers, t, operators or functions, got attribute
+      exp(-t) + t.real
+                ^^^^^^
+    """
+    if not isinstance(text, str):
+        raise ArgumentError("expression", "text, such as '1/(1+t)**1.1'", type(text).__name__)
+    text = text.strip()
+    if not text:
+        raise ArgumentError("expression", "a formula in t, such as '1/(1+t)**1.1'", "nothing")
+    if len(text) > LONGEST:
+        raise ArgumentError("expression", f"at most {LONGEST} characters", len(text))
+    if not text.isprintable():
+        raise ArgumentError("expression", "one line of plain characters", repr(text))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # '1if t' and its like are refused below, with more to say
+            body = ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        start = min(max((error.offset or 1) - 1, 0), len(text))
+        raise _refusal(text, "a formula in t", error.msg, start, start + 1) from None
+    except (RecursionError, MemoryError):
+        raise ArgumentError("expression", f"at most {DEEPEST} levels of nesting", "more") from None
+    return Expression(text, _Reader(text).read(body, 1).value)
+
+
+@final
+@dataclass(frozen=True)
+class _Part:
+    value: _Value
+    constant: bool
+    """Whether t does not occur in it."""
+
+
+@final
+@dataclass(frozen=True)
+class _Reader:
+    """Turns the nodes of Python's parser that are on the list into functions of t, and refuses all others."""
+
+    text: str
+
+    def read(self, node: ast.expr, depth: int) -> _Part:
+        if depth > DEEPEST:
+            raise self._refuse(node, f"at most {DEEPEST} levels of nesting", "more")
+        match node:
+            case ast.Constant(value=value):
+                return _Part(_always(self._number(node, value)), True)
+            case ast.Name(id=name):
+                return self._name(node, name)
+            case ast.UnaryOp(op=sign, operand=operand):
+                return self._apply(node, self._operator(node, sign), [operand], depth)
+            case ast.BinOp(left=left, op=sign, right=right):
+                return self._apply(node, self._operator(node, sign), [left, right], depth)
+            case ast.Compare(left=left, ops=signs, comparators=others):
+                tests = [self._operator(node, sign) for sign in signs]
+                return self._apply(node, lambda *values: _compare(tests, values), [left, *others], depth)
+            case ast.Call(func=ast.Name(id=name) as function, args=arguments, keywords=[]):
+                return self._apply(node, self._function(function, name, len(arguments)), arguments, depth)
+        raise self._refuse(node, "numbers, t, operators or functions", _what(node))
+
+    def _apply(self, node: ast.expr, function: Callable[..., _Values], arguments: list[ast.expr], depth: int) -> _Part:
+        parts = [self.read(argument, depth + 1) for argument in arguments]
+        values = [part.value for part in parts]
+        if not all(part.constant for part in parts):
+            return _Part(lambda t: function(*(value(t) for value in values)), False)
+        with np.errstate(all="ignore"):
+            number = np.float64(function(*(value(np.float64(0)) for value in values)))
+        if not np.isfinite(number):
+            raise self._refuse(node, "a finite number", f"{number}")
+        return _Part(_always(number), True)
+
+    def _number(self, node: ast.expr, value: object) -> np.float64:
+        if type(value) not in (int, float):
+            raise self._refuse(node, "a real number", _what(node))
+        try:
+            number = np.float64(value)  # type: ignore[arg-type]
+        except OverflowError:
+            number = np.float64(np.inf)
+        if not np.isfinite(number):
+            raise self._refuse(node, f"a number up to {np.finfo(np.float64).max:.3g}", "a larger one")
+        return number
+
+    def _name(self, node: ast.expr, name: str) -> _Part:
+        if name == "t":
+            return _Part(lambda t: t, False)
+        if name in CONSTANTS:
+            return _Part(_always(np.float64(CONSTANTS[name])), True)
+        if name in FUNCTIONS:
+            raise self._refuse(node, f"arguments in parentheses, {name}(t)", name)
+        raise self._refuse(node, f"t, {', '.join(CONSTANTS)} or a known function", name)
+
+    def _function(self, node: ast.expr, name: str, count: int) -> Callable[..., _Values]:
+        if name not in FUNCTIONS:
+            raise self._refuse(node, f"a function that is known ({', '.join(sorted(FUNCTIONS))})", name)
+        function, least, most = FUNCTIONS[name]
+        if count < least or (most is not None and count > most):
+            wanted = f"{least} argument{'s' * (least > 1)}{' or more' * (most is None)} of {name}"
+            raise self._refuse(node, wanted, count)
+        return function
+
+    def _operator(self, node: ast.expr, sign: ast.AST) -> Callable[..., _Values]:
+        if isinstance(sign, ast.BitXor):
+            raise self._refuse(node, "** for a power", "^")
+        if type(sign) not in _OPERATORS:
+            raise self._refuse(node, f"one of {_SIGNS}", _what(sign))
+        return _OPERATORS[type(sign)]
+
+    def _refuse(self, node: ast.expr, expected: str, got: object) -> ArgumentError:
+        line = self.text.encode()  # Python counts bytes
+        start, end = (len(line[:at].decode()) for at in (node.col_offset, node.end_col_offset or len(line)))
+        return _refusal(self.text, expected, got, start, end)
+
+
+def _refusal(text: str, expected: str, got: object, start: int, end: int) -> ArgumentError:
+    """An error that points at the place, with as much of the text around it as fits a line."""
+    first = max(0, start - _SHOWN // 2)
+    shown = text[first : first + _SHOWN]
+    marks = "^" * max(min(end, first + _SHOWN) - start, 1)
+    return ArgumentError("expression", expected, f"{got}\n  {shown}\n  {' ' * (start - first)}{marks}")
+
+
+def _always(number: np.float64) -> _Value:
+    return lambda t: number
+
+
+def _compare(tests: Sequence[Callable[..., _Values]], values: Sequence[_Values]) -> _Values:
+    """a < b < c as 1.0 or 0.0."""
+    pairs = zip(tests, values, values[1:], strict=False)
+    return _reduce(np.multiply, [np.float64(1.0), *(np.asarray(test(a, b), np.float64) for test, a, b in pairs)])
+
+
+def _reduce(function: Callable[..., _Values], values: Sequence[_Values]) -> _Values:
+    result = values[0]
+    for value in values[1:]:
+        result = function(result, value)
+    return result
+
+
+def _what(node: ast.AST) -> str:
+    """What the parser calls it, in words: 'FloorDiv' is 'floor div'."""
+    name = type(node).__name__ if not isinstance(node, ast.Constant) else type(node.value).__name__
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()

@@ -1,0 +1,251 @@
+"""The result of a fit: a sum of decaying exponentials to evaluate, stream, save, or make a layer of. No torch."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final
+
+import numpy as np
+
+from stablessm import record
+from stablessm._errors import ArgumentError
+
+if TYPE_CHECKING:
+    import torch
+
+    from stablessm.layers import LRU, RealSSM
+    from stablessm.reparam import Reparameterization
+
+TimeKind: TypeAlias = Literal["discrete", "continuous"]
+FORMAT = "stablessm exponential sum"
+_CHUNK = 1 << 17  # numbers evaluated at once: modes stay in the cache, however long the horizon
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ExponentialSum:
+    """ρ̂(t) = Re Σ_i weights_i e^{rates_i t}, every Re rates_i < 0; one entry stands for a conjugate pair.
+
+    In discrete time only t = 0, dt, 2dt, … matter, and Im rates_i dt = π is a negative real eigenvalue.
+
+    >>> es = ExponentialSum(rates=np.array([-0.5]), weights=np.array([2.0]), dt=1.0, horizon=10)
+    >>> es(np.array([0.0, 1.0])).round(4).tolist(), es.order
+    ([2.0, 1.2131], 1)
+    >>> y, state = es.step(1.0)
+    >>> y, state = es.step(0.0, state)
+    >>> round(float(y), 4)
+    1.2131
+    """
+
+    rates: np.ndarray
+    """(m,) float64 if all are real, else complex128."""
+    weights: np.ndarray
+    """(m,) or (m, d_out, d_in), of the rates' dtype."""
+    dt: float
+    horizon: int
+    """In steps: the errors are those at t = 0, dt, …, horizon dt (or at the times that were given)."""
+    time: TimeKind = "discrete"
+    error: float = math.nan
+    """sup |ρ - ρ̂|: of all entries, on the whole grid (and between its points for a function in continuous time)."""
+    l1_error: float = math.nan
+    """Σ |ρ - ρ̂| on the grid, times dt in continuous time (over times given: the trapezoidal rule). For a matrix the
+    largest row sum, so that outputs differ by at most l1_error sup |x| up to the horizon."""
+    relative_error: float = math.nan
+    """sup |ρ - ρ̂| / |ρ|, in Frobenius norms for a matrix; infinite where ρ = 0 and ρ̂ is not."""
+    lower_bound: float = math.nan
+    """σ_{order+1} of the Hankel matrix of the samples: see :func:`exponential_sum`."""
+    condition: float = math.nan
+    """2-norm condition number of the modes on the grid, each scaled to norm one: how far rounding in the samples
+    moves the weights."""
+    seconds: float = math.nan
+    """How long the fit took."""
+    method: str = "given"
+    """Which algorithm won."""
+    start: float = 0.0
+    """The first time at which the errors were measured."""
+
+    def __post_init__(self) -> None:
+        rates = np.asarray(self.rates)
+        rates = rates.astype(np.complex128) if rates.imag.any() else rates.real.astype(np.float64)
+        weights = np.array(self.weights)
+        if rates.ndim != 1:
+            raise ArgumentError("rates", "shape (m,)", f"shape {rates.shape}")
+        if weights.ndim not in (1, 3) or len(weights) != len(rates):
+            raise ArgumentError("weights", f"shape ({len(rates)},) or ({len(rates)}, d_out, d_in)", weights.shape)
+        for name, values in (("rates", rates), ("weights", weights)):
+            if not np.isfinite(values).all():
+                raise ArgumentError(name, "finite numbers", values[~np.isfinite(values)][0])
+        if not (rates.real < 0).all():
+            raise ArgumentError("rates", "negative real parts", rates[rates.real >= 0][0])
+        if not np.iscomplexobj(rates):
+            weights = weights.real
+        weights = weights.astype(rates.dtype)
+        for array in (rates, weights):
+            array.flags.writeable = False
+        object.__setattr__(self, "rates", rates)
+        object.__setattr__(self, "weights", weights)
+
+    @property
+    def order(self) -> int:
+        """How many real states: one for a real eigenvalue, two for a conjugate pair; per input."""
+        return int(np.where(self._single, 1, 2).sum())
+
+    @property
+    def eigenvalues(self) -> np.ndarray:
+        """e^{rates dt}, (m,): float64 if all are real, negative ones included."""
+        values = np.exp(self.rates * self.dt)
+        values = np.where(self._single, values.real, values)
+        return values if np.iscomplexobj(values) and values.imag.any() else values.real
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """() for a scalar kernel, else (d_out, d_in)."""
+        return self.weights.shape[1:]
+
+    @property
+    def tail(self) -> float:
+        """A bound on Σ |ρ̂| beyond the horizon (∫ in continuous time): Σ_i |w_i| |e^{rates_i t}| summed in closed form.
+
+        Against a kernel that ends at the horizon, outputs differ by at most (l1_error + tail) sup |x| for ever.
+        """
+        decay = -self.rates.real
+        if self.time == "discrete":
+            sums = np.exp(-decay * self.dt * (self.horizon + 1)) / -np.expm1(-decay * self.dt)
+        else:
+            sums = np.exp(-decay * self.dt * self.horizon) / decay
+        weights = np.abs(self.weights)
+        return float(sums @ (weights if not self.shape else weights.sum(-1).max(-1)))
+
+    def __call__(self, t: Any) -> np.ndarray:
+        """ρ̂ at times t ≥ 0 of any shape: t.shape, or (*t.shape, d_out, d_in)."""
+        t = np.asarray(t, dtype=np.float64)
+        flat = t.reshape(-1)
+        value = np.empty((len(flat), math.prod(self.shape)))
+        weights = self.weights.reshape(len(self.rates), -1)
+        step = max(1, _CHUNK // max(1, len(self.rates)))
+        for i in range(0, len(flat), step):
+            modes = np.exp(flat[i : i + step, None] * self.rates)
+            value[i : i + step] = (modes @ weights).real
+        return value.reshape(*t.shape, *self.shape)
+
+    def step(self, x_t: Any, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """One step of the recurrence in plain NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1.
+
+        So y_k = Σ_j ρ̂((k - j) dt) x_j in discrete time. In continuous time g = (λ - 1) / rate: the input is held
+        over the step, and y_k is ∫ ρ̂(s) x(t - s) ds exactly.
+
+        Args:
+            x_t: any shape (…), each entry its own stream; (…, d_in) for a matrix-valued sum.
+            state: what the last step gave; None to begin.
+
+        Returns:
+            y_t of x_t's shape, or (…, d_out), and the state, (…, m) or (…, m, d_in).
+        """
+        x = np.asarray(x_t, dtype=np.float64)
+        if self.shape and x.shape[-1:] != self.shape[1:]:
+            raise ArgumentError("x_t", f"a last dimension of {self.shape[1]}", f"shape {x.shape}")
+        eigenvalues = self.eigenvalues
+        gain = np.ones_like(eigenvalues) if self.time == "discrete" else np.expm1(self.rates * self.dt) / self.rates
+        if self.shape:
+            eigenvalues, gain = eigenvalues[:, None], gain[:, None]
+            drive = gain * x[..., None, :]
+        else:
+            drive = gain * x[..., None]
+        if state is None:
+            state = drive
+        else:
+            if state.shape != drive.shape:
+                raise ArgumentError("state", f"shape {drive.shape}", f"shape {state.shape}")
+            state = eigenvalues * state + drive
+        weights = self.weights if np.iscomplexobj(state) else self.weights.real
+        y = np.einsum("moi,...mi->...o", weights, state) if self.shape else state @ weights
+        return y.real, state
+
+    def to_layer(self, map: str | Reparameterization = "best", *, dtype: torch.dtype | None = None) -> RealSSM | LRU:
+        """A bias-free layer with this kernel, in any reparameterization of the eigenvalues.
+
+        In discrete time y_k = Σ_j ρ̂((k - j) dt) x_j: a ``RealSSM`` if all eigenvalues are positive, else an ``LRU``.
+        In continuous time a ``RealSSM`` with this dt and zero-order hold if all rates are real, else the ``LRU``
+        that makes the same steps; ``map="best"`` then gets the b that reaches the fastest rate. ``dtype`` is torch's
+        default unless given: an error below 1e-6 needs ``torch.float64``.
+
+        >>> es = ExponentialSum(np.array([-0.5, -0.1]), np.array([2.0, 1.0]), dt=1.0, horizon=10)
+        >>> es.to_layer(map="softplus")
+        RealSSM(1, 2, 1, map=softplus(time='discrete'), discrete, linear)
+        """
+        from stablessm.constructions.sums._layer import to_layer
+
+        return to_layer(self, map, dtype)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """``path`` (.safetensors: everything) and the same name with .csv (rates and weights, to read)."""
+        from safetensors.numpy import save_file
+
+        path = Path(path)
+        if path.suffix != ".safetensors":
+            raise ArgumentError("path", "a file name that ends in .safetensors", str(path))
+        facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        arrays = {name: np.ascontiguousarray(_pairs(facts.pop(name))) for name in ("rates", "weights")}
+        text = json.dumps(record.plain({"format": FORMAT, **facts}))
+        with record.atomic(path) as temporary:
+            save_file(arrays, temporary, metadata={"stablessm": text})
+        with record.atomic(path.with_suffix(".csv")) as temporary, temporary.open("w", newline="") as file:
+            csv.writer(file).writerows(self._rows())
+        return path
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """What :meth:`save` wrote, to the last bit."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="numpy") as file:
+                content = json.loads((file.metadata() or {}).get("stablessm", "{}"))
+                if content.pop("format", None) != FORMAT:
+                    raise ArgumentError("path", "a file written by ExponentialSum.save", str(path))
+                arrays = {name: _joined(file.get_tensor(name)) for name in ("rates", "weights")}
+        except SafetensorError as error:
+            raise ArgumentError("path", "a file written by ExponentialSum.save", f"{path} ({error})") from error
+        numbers = {f.name for f in fields(cls) if f.type == "float"}
+        facts: dict[str, Any] = {name: float(value) if name in numbers else value for name, value in content.items()}
+        return cls(rates=arrays["rates"], weights=arrays["weights"], **facts)
+
+    def _rows(self) -> Iterator[list[Any]]:
+        """The CSV: a header, then one row per rate with its weights in row-major order."""
+        inner = "" if not self.shape else "_{}_{}"
+        entries = [inner.format(o, i) for o in range(self.shape[0]) for i in range(self.shape[1])] if inner else [""]
+        yield ["rate_re", "rate_im", *(f"weight{entry}_{part}" for entry in entries for part in ("re", "im"))]
+        for rate, weight in zip(_pairs(self.rates), _pairs(self.weights), strict=True):
+            yield [repr(float(value)) for value in (*rate, *weight.reshape(-1))]
+
+    @property
+    def _single(self) -> np.ndarray:
+        """Which entries are one real state: real rates, and in discrete time negative eigenvalues."""
+        phase = np.abs(self.rates.imag) * self.dt
+        return (phase == 0) | ((self.time == "discrete") & (np.abs(phase - np.pi) < 1e-12))
+
+    def __str__(self) -> str:
+        unit = "" if self.time == "discrete" else f", {self.time} time"
+        shape = "" if not self.shape else f", {self.shape[0]}x{self.shape[1]}"
+        scales = -1 / self.rates.real
+        spread = f", time scales {scales.min():.3g} to {scales.max():.3g}" if len(scales) else ""
+        return (
+            f"exponential sum of order {self.order} ({len(self.rates)} terms{shape}{unit}){spread}: "
+            f"sup error {self.error:.3g}, L1 error {self.l1_error:.3g}, relative error {self.relative_error:.3g}; "
+            f"Hankel limit {self.lower_bound:.3g}, by {self.method} in {self.seconds:.3g} s"
+        )
+
+
+def _pairs(values: np.ndarray) -> np.ndarray:
+    """Real and imaginary parts on a last axis of two."""
+    return np.stack([values.real, values.imag], axis=-1)
+
+
+def _joined(pairs: np.ndarray) -> np.ndarray:
+    return pairs[..., 0] + 1j * pairs[..., 1] if pairs[..., 1].any() else pairs[..., 0]

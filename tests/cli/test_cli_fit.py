@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from stablessm import ArgumentError
+from stablessm.cli import app
+from stablessm.cli.samples_source import read_samples
+from stablessm.constructions import ExponentialSum
+from stablessm.report.figure import Figure
+
+WRITTEN = {"record.json", "sum.safetensors", "sum.csv", "fit.json", "fit.png", "fit.svg"}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def fit(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["fit", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+def test_a_formula(tmp_path):
+    text = fit("1/(1+t)**1.1", "--horizon", 300, "--tol", "1e-4", "--out", "run")
+    assert "largest error" in text
+    assert {path.name for path in Path("run").iterdir()} == WRITTEN
+    es = ExponentialSum.load("run/sum.safetensors")
+    times = np.arange(301.0)
+    error = np.abs(es(times) - (1 + times) ** -1.1).max()
+    assert error <= 1e-4
+    record = json.loads(Path("run/record.json").read_text())
+    assert record["results"]["largest error"] == pytest.approx(error, rel=1e-6)
+    assert record["results"]["order (states)"] == es.order
+    assert record["config"]["tol"] == 1e-4
+    assert record["wall_time_s"] > 0
+    shown, errors = Figure.load("run/fit.json").panels
+    assert {series.name for series in shown.series} == {"kernel", "sum"}
+    assert max(errors.series[0].y) <= 1e-4
+    assert f"{es.rates.real.min():.6g}" in text
+
+
+def test_options_reach_the_fit():
+    fit("exp(-t/50)*cos(t/3)", "--horizon", 300, "--order", 2, "--dt", 0.5)
+    es = ExponentialSum.load("runs/fit/exp-t-50-cos-t-3/sum.safetensors")
+    assert es.order == 2
+    assert es.dt == 0.5
+    assert complex(es.rates[0]).real == pytest.approx(-1 / 50)
+    assert abs(complex(es.rates[0]).imag) == pytest.approx(1 / 3)
+    fit("exp(-t/20) - 0.5*exp(-t/5)", "--horizon", 100, "--tol", 0.2, "--positive", "--out", "positive")
+    es = ExponentialSum.load("positive/sum.safetensors")
+    assert not np.iscomplexobj(es.rates)
+    assert (es.weights >= 0).all()
+    fit("t**-0.4", "--interval", 1, 100, "--relative", "--tol", 1e-2, "--out", "interval")
+    es, times = ExponentialSum.load("interval/sum.safetensors"), np.geomspace(1, 100, 999)
+    assert np.abs(es(times) * times**0.4 - 1).max() < 1.1e-2
+    assert es.time == "continuous"
+    assert Figure.load("interval/fit.json").panels[1].y_label == "relative error"
+
+
+def test_samples_by_column():
+    times = np.arange(80) * 0.25
+    values = np.exp(-times) + np.exp(-times / 5)
+    np.savetxt("one.csv", values)
+    np.savetxt("two.csv", np.c_[times, values], delimiter=",", header="t,value", comments="")
+    np.savetxt("three.csv", np.c_[times, values, np.exp(-times)], delimiter=";")
+    kept = np.r_[0:20, 20:80:3]
+    np.savetxt("uneven.csv", np.c_[times, values][kept])
+    fit("--from", "one.csv", "--dt", 0.25, "--tol", 1e-6)
+    for name in ("two", "three", "uneven"):
+        fit("--from", f"{name}.csv", "--tol", 1e-6)
+    for name in ("one", "two", "three", "uneven"):
+        es = ExponentialSum.load(f"runs/fit/{name}.csv/sum.safetensors")
+        found = es(times) if name != "three" else es(times)[:, 0, 0]
+        assert np.abs(found - values).max() <= 2e-6, name
+    assert ExponentialSum.load("runs/fit/three.csv/sum.safetensors").shape == (2, 1)
+    fit("--from", "two.csv", "--horizon", 40, "--order", 2, "--out", "cut")
+    assert ExponentialSum.load("cut/sum.safetensors").horizon == 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (("1/t", "--horizon", 50), 2, "inf at t = 0"),
+        (("1/t", "--horizon", 50), 2, "--interval 1 50"),
+        (("log(5-t)", "--horizon", 50), 2, "at t = 5"),
+        (("exp(t/10)", "--horizon", 50), 1, "cannot fit"),
+        (("9**9**9**9", "--horizon", 50), 2, "a finite number"),
+        (("__import__('os')", "--horizon", 50), 2, "a function that is known"),
+        (("1/(1+t)",), 2, "--horizon: expected a number of steps"),
+        (("1/(1+t)", "--horizon", 50, "--tol", 0.1, "--order", 2), 2, "not both"),
+        (("1/(1+t)", "--horizon", 50, "--tol", -1), 2, "tol: expected"),
+        (("1/(1+t)", "--horizon", 50, "--dt", 0), 2, "--dt: expected"),
+        (("1/t", "--interval", 0, 1), 2, "--interval: expected"),
+        (("1/t", "--interval", 1, 9, "--horizon", 9), 2, "--horizon: expected none"),
+        ((), 2, "neither"),
+        (("t", "--from", "absent.csv"), 2, "both"),
+        (("--from", "absent.csv"), 2, "absent.csv"),
+        (("--from", "nan.csv"), 2, "'nan' in nan.csv:3"),
+        (("--from", "ragged.csv"), 2, "2 columns in each line"),
+        (("--from", "words.csv"), 2, "'b' in words.csv:3"),
+        (("--from", "back.csv"), 2, "times that increase"),
+        (("--from", "two.csv", "--dt", 1), 2, "--dt: expected none"),
+        (("--from", "two.csv", "--horizon", 9), 2, "10 or more lines"),
+        (("--from", "short.csv"), 2, "two or more lines"),
+        (("--from", "binary.csv"), 2, "a text file of numbers"),
+    ],
+)
+def test_what_cannot_be_fitted_gets_a_reason_and_leaves_nothing(arguments, code, reason):
+    files = {
+        "nan.csv": "1\n0.5\nnan\n",
+        "ragged.csv": "0,1\n1,0.5,3\n",
+        "words.csv": "a\n1\nb\n",
+        "back.csv": "0 1\n2 0.5\n1 0.2\n",
+        "two.csv": "0 1\n1 0.5\n2 0.2\n",
+        "short.csv": "1\n",
+    }
+    for name, content in files.items():
+        Path(name).write_text(content)
+    Path("binary.csv").write_bytes(b"\xff\xfe\x00\x81")
+    before = set(Path().rglob("*"))
+    text = fit(*arguments, code=code)
+    assert reason in text
+    assert "Traceback" not in text
+    assert set(Path().rglob("*")) == before
+
+
+def test_noise_gets_the_best_that_can_be_done():
+    noise = 1e-3 * np.random.default_rng(0).standard_normal(200)
+    np.savetxt("noisy.csv", np.exp(-np.arange(200) / 30) + noise)
+    text = fit("--from", "noisy.csv", "--tol", 1e-6, code=1)
+    assert "the best that can be done" in text
+    assert "nothing was written" in text
+    assert not Path("runs").exists()
+
+
+def test_a_folder_that_is_a_file():
+    Path("taken").write_text("")
+    assert "--out: expected a folder" in fit("exp(-t)", "--horizon", 9, "--out", "taken", code=2)
+
+
+def test_help_has_examples():
+    text = fit("--help")
+    assert "Examples:" in text
+    assert 'stablessm fit "1/(1+t)**1.1" --horizon 1000 --tol 1e-6' in text
+
+
+cells = st.floats(allow_nan=False, allow_infinity=False, width=32)
+
+
+@given(
+    table=st.integers(1, 4).flatmap(
+        lambda w: st.lists(st.lists(cells, min_size=w, max_size=w), min_size=2, max_size=9)
+    ),
+    separator=st.sampled_from([",", ";", "\t", " ", " , "]),
+    header=st.booleans(),
+    blank=st.booleans(),
+)
+def test_files_are_read_as_written(table, separator, header, blank, tmp_path_factory):
+    path = tmp_path_factory.mktemp("samples") / "samples.csv"
+    array = np.array(table)
+    if array.shape[1] > 1:
+        array[:, 0] = np.arange(len(array)) ** 2.0 + 1
+    lines = [separator.join(map(repr, row)) for row in array.tolist()]
+    if header:
+        lines.insert(0, separator.join(["name"] * array.shape[1]))
+    if blank:
+        lines = [line for pair in zip(lines, ["", "# 3"] * len(lines), strict=False) for line in pair]
+    path.write_text("\n".join(lines) + "\n")
+    found = read_samples(path)
+    np.testing.assert_array_equal(found.values.reshape(len(array), -1), array[:, min(1, array.shape[1] - 1) :])
+    if array.shape[1] > 1:
+        assert found.times is not None
+        np.testing.assert_array_equal(found.times, array[:, 0])
+        array[:, 0] = 0.1 * np.arange(len(array))
+        path.write_text("\n".join(separator.join(map(repr, row)) for row in array.tolist()))
+        found = read_samples(path)
+        assert found.times is None
+        assert found.dt == pytest.approx(0.1)
+
+
+def test_a_file_that_begins_too_early(tmp_path):
+    path = tmp_path / "early.csv"
+    path.write_text("-1 1\n0 2\n1 3\n")
+    with pytest.raises(ArgumentError, match="from 0 up"):
+        read_samples(path)

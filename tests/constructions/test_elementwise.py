@@ -1,0 +1,159 @@
+"""Two layers without memory: the proven error holds, the layers compute the network, bad input is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stablessm import ArgumentError, check_streaming
+from stablessm._errors import NumericalError
+from stablessm.constructions.pointwise._ridge import fit
+from stablessm.constructions.pointwise._sup_bound import sup_bound
+from stablessm.constructions.pointwise.elementwise import elementwise
+
+
+def smooth(seed, terms=12):
+    """A random trigonometric polynomial and its Lipschitz constant."""
+    draw = np.random.default_rng(seed)
+    k = np.arange(1, terms + 1)
+    a, phase = draw.normal(size=terms) / k, draw.uniform(0, 6, terms)
+    return lambda x: np.cos(np.multiply.outer(x, k) + phase) @ a, float(np.abs(a * k).sum())
+
+
+REQUIRED = {
+    "abs": (np.abs, 1.0),
+    "sine": (lambda x: np.sin(8 * x), 8.0),
+    "step": (lambda x: np.tanh(50 * x), 50.0),
+    "smooth": smooth(1),
+}
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_certified_bound_holds_on_a_million_fresh_points(name):
+    f, lipschitz = REQUIRED[name]
+    found = elementwise(f, (-1, 1), 1e-3, lipschitz=lipschitz)
+    assert found.certified
+    assert found.error <= found.bound <= 1e-3
+    assert found.width <= 32
+    x = np.random.default_rng(7).uniform(-1, 1, 1_000_000)
+    worst = max(np.abs(f(part) - found(part[:, None])[:, 0]).max() for part in np.array_split(x, 20))
+    assert worst <= found.bound
+    assert worst >= 0.5 * found.error  # the error that was reported is one that occurs
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 10_000), low=st.floats(-1000, 1000), length=st.floats(0.2, 4), tol=st.sampled_from([0.1, 0.01])
+)
+def test_any_interval(seed, low, length, tol):
+    f, lipschitz = smooth(seed, terms=5)
+    found = elementwise(f, (low, low + length), tol, lipschitz=lipschitz)
+    x = np.random.default_rng(seed).uniform(low, low + length, 20_000)
+    assert np.abs(f(x) - found(x[:, None])[:, 0]).max() <= found.bound <= tol
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10_000), width=st.integers(1, 12), d=st.integers(1, 2), scale=st.floats(0.1, 20))
+def test_the_bound_is_one_for_any_network(seed, width, d, scale):
+    """Also where f and the network have nothing to do with each other."""
+    draw = np.random.default_rng(seed)
+    low, high = -np.ones(d), np.ones(d)
+    direction = draw.normal(size=(d, 2))
+
+    def f(x):
+        return np.sin(x @ direction)
+
+    x = draw.uniform(-1, 1, size=(30, d))
+    g = fit(scale * draw.normal(size=(width, d)), draw.normal(size=width), x, draw.normal(size=(30, 2)))
+    fresh = draw.uniform(-1, 1, size=(20_000, d))
+    errors = np.abs(f(fresh) - g(fresh)).max()
+    found = sup_bound(f, g, low, high, float(np.linalg.norm(direction, axis=0).max()), 1.2 * errors + 0.1)
+    assert errors <= found.upper
+    assert found.lower <= found.upper
+
+
+def test_vector_valued():
+    found = elementwise(lambda x: np.stack([np.sin(3 * x), x**2, np.abs(x)], -1), (-1, 1), 1e-2, lipschitz=3)
+    x = np.linspace(-1, 1, 10_001)
+    wanted = np.stack([np.sin(3 * x), x**2, np.abs(x)], -1)
+    assert found.model.d_output == 3
+    assert np.abs(found(x[:, None]) - wanted).max() <= found.bound <= 1e-2
+
+
+def test_on_a_box():
+    found = elementwise(lambda x: x[:, 0] * x[:, 1], [(-1, 1), (0, 2)], 5e-2, lipschitz=5**0.5)
+    x = np.random.default_rng(3).uniform((-1, 0), (1, 2), size=(100_000, 2))
+    assert found.certified
+    assert np.abs(found(x)[:, 0] - x.prod(1)).max() <= found.bound <= 5e-2
+
+
+def test_it_is_two_layers_without_memory():
+    found = elementwise(np.sin, (-1, 1), 1e-3, lipschitz=1)
+    first, second = found.model
+    assert [layer.eigenvalues().abs().max().item() for layer in (first, second)] == [0, 0]
+    assert (first.activation, second.activation) == ("tanh", "linear")
+    assert found.width == first.state_shape[0]
+    x = torch.rand(3, 20, 1, dtype=torch.float64) * 2 - 1
+    y, state = found.model(x)
+    h = torch.tanh(x @ first.B.T + first.bias)
+    torch.testing.assert_close(y, h @ first.C.T + second.bias, rtol=0, atol=1e-13)
+    torch.testing.assert_close(found.model(x.flip(1))[0].flip(1), y, rtol=0, atol=1e-13)  # no step knows another
+    assert check_streaming(found.model, d_input=1).ok
+    y_t, _ = found.model.step(x[:, 0], state)
+    torch.testing.assert_close(y_t, y[:, 0], rtol=0, atol=1e-13)
+
+
+def test_without_a_constant_nothing_is_certified():
+    found = elementwise(np.sin, (-2, 2), 1e-3)
+    assert not found.certified
+    assert found.lipschitz == pytest.approx(1.5, rel=1e-3)
+    assert "estimated" in str(found)
+
+
+@pytest.mark.parametrize("value", [0.0, -2.5])
+def test_constants(value):
+    found = elementwise(lambda x: np.full(x.shape, value), (0, 1), 1e-6)
+    assert found(np.array([[0.3]])) == pytest.approx(value, abs=1e-6)
+
+
+def test_global_random_state_is_left_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    elementwise(np.sin, (-1, 1), 1e-2)
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((np.sin, (1, 1), 1e-3), {}, "domain: expected finite low < high"),
+        ((np.sin, (0, np.inf), 1e-3), {}, "domain: expected finite low < high"),
+        ((np.sin, (0, 1, 2), 1e-3), {}, r"domain: expected \(low, high\)"),
+        ((np.sin, [], 1e-3), {}, r"domain: expected \(low, high\)"),
+        ((np.sin, [(0, 1)] * 5, 1e-3), {}, "domain: .*up to 4 axes"),
+        ((np.sin, (0, 1), 0.0), {}, "tol: expected a positive number"),
+        ((np.sin, (0, 1), float("nan")), {}, "tol: expected a positive number"),
+        ((np.sin, (0, 1), 1e-3), {"lipschitz": -1.0}, "lipschitz: expected a positive number"),
+        ((np.sin, (0, 1), 1e-3), {"lipschitz": 0.5}, "lipschitz: expected at least 1, a slope that f has, got 0.5"),
+        ((np.sin, (0, 1), 1e-3), {"max_width": 2}, "max_width: expected at least 8"),
+        ((lambda x: 1.0, (0, 1), 1e-3), {}, "f: expected one row for each of"),
+        ((lambda x: 1 / x, (0, 1), 1e-3), {}, r"f: expected finite values on the domain, got inf at \[0.0\]"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_bad_arguments(arguments, options, message):
+    with pytest.raises(ArgumentError, match=message):
+        elementwise(*arguments, **options)
+
+
+def test_what_cannot_be_done_says_why():
+    with pytest.raises(NumericalError, match="too many cells"):
+        elementwise(np.sin, (0, 1), 1e-9, lipschitz=1)
+    with pytest.raises(
+        NumericalError, match=r"tol = 0.1 is not met: the smallest error seen is .* f must be continuous"
+    ):
+        elementwise(np.sign, (-1, 1), 0.1, lipschitz=1e5, max_width=64)

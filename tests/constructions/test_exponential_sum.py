@@ -1,0 +1,271 @@
+"""What every exponential sum does, whatever the kernel."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stablessm import ArgumentError, NumericalError
+from stablessm.constructions import ExponentialSum, FitError, exponential_sum
+
+moduli = st.floats(0.2, 0.98)
+phases = st.one_of(st.just(0.0), st.just(math.pi), st.floats(0.1, 3.0))
+modes = st.lists(st.tuples(moduli, phases, st.floats(0.5, 2.0)), min_size=1, max_size=3)
+
+
+def built(parts: list[tuple[float, float, float]], dt: float = 1.0, horizon: int = 200) -> ExponentialSum:
+    rates = np.array([math.log(r) + 1j * phase for r, phase, _ in parts]) / dt
+    return ExponentialSum(rates, np.array([w + 0j for *_, w in parts]), dt, horizon)
+
+
+@settings(max_examples=40, deadline=None)
+@given(modes, st.sampled_from([0.1, 1.0]))
+def test_a_sum_is_found_again_from_its_samples(parts: list[tuple[float, float, float]], dt: float) -> None:
+    truth = built(parts, dt)
+    samples = truth(dt * np.arange(201))
+    found = exponential_sum(samples, tol=1e-7, dt=dt)
+    assert found.order <= truth.order
+    assert found.error <= 1e-7
+    assert np.abs(found(dt * np.arange(201)) - samples).max() == pytest.approx(found.error, abs=1e-13)
+
+
+@settings(max_examples=25, deadline=None)
+@given(modes, st.floats(0.05, 1.0), st.integers(1, 6), st.sampled_from(["discrete", "continuous"]))
+def test_no_order_beats_its_hankel_limit(
+    parts: list[tuple[float, float, float]], power: float, order: int, time: str
+) -> None:
+    truth, t = built(parts), 0.5 * np.arange(121)
+    samples = truth(2 * t) + (1 + t) ** -power
+    found = exponential_sum(samples, order=order, dt=0.5, time=time)
+    step = 0.5 if time == "continuous" else 1.0
+    assert found.order <= order
+    assert found.l1_error == pytest.approx(step * np.abs(found(t) - samples).sum(), rel=1e-6, abs=1e-12)
+    assert found.l1_error >= found.lower_bound * (1 - 1e-9) - 1e-12
+    assert found.error * 121 * step >= found.l1_error * (1 - 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(modes, st.sampled_from([0.5, 1.0]), st.sampled_from(["discrete", "continuous"]), st.integers(0, 2**32 - 1))
+def test_steps_are_the_convolution(parts: list[tuple[float, float, float]], dt: float, time: str, seed: int) -> None:
+    if time == "continuous":
+        parts = [(r, 0.0, w) for r, _, w in parts]
+    truth = built(parts, dt)
+    es = ExponentialSum(truth.rates, truth.weights, dt, 50, time)
+    x = np.random.default_rng(seed).standard_normal((30, 2))
+    state, out = None, []
+    for x_t in x:
+        y_t, state = es.step(x_t, state)
+        out.append(y_t)
+    kernel = es(dt * np.arange(30))
+    if time == "continuous":  # each mode holds its input over the step
+        weights = es.weights * np.expm1(es.rates * dt) / es.rates
+        kernel = ExponentialSum(es.rates, weights, dt, 50)(dt * np.arange(30))
+    expected = np.stack([np.convolve(kernel, column)[:30] for column in x.T], axis=1)
+    assert np.abs(np.array(out) - expected).max() < 1e-10
+    assert np.asarray(out).dtype == np.float64
+
+
+def test_real_sums_stream_in_real_arithmetic() -> None:
+    es = built([(0.9, 0.0, 1.0), (0.5, math.pi, 1.0)])
+    assert es.eigenvalues.dtype == np.float64
+    assert es.eigenvalues == pytest.approx([0.9, -0.5])
+    assert es.order == 2
+    assert es.step(1.0)[1].dtype == np.float64
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.sampled_from([1e-250, 1e-6, 3.0, 1e6, 1e250]))
+def test_scale_of_the_kernel_changes_nothing_else(scale: float) -> None:
+    plain = exponential_sum(lambda t: (1 + t) ** -1.5, 100, tol=1e-4)
+    scaled = exponential_sum(lambda t: scale * (1 + t) ** -1.5, 100, tol=scale * 1e-4)
+    assert scaled.order == plain.order
+    assert scaled.error == pytest.approx(scale * plain.error, rel=1e-3)
+
+
+def test_the_unit_of_time_changes_rates_only() -> None:
+    steps, seconds = (exponential_sum((1 + np.arange(101.0)) ** -1.5, tol=1e-4, dt=dt) for dt in (1.0, 0.01))
+    assert seconds.rates * 0.01 == pytest.approx(steps.rates, rel=1e-6)
+    assert seconds.eigenvalues == pytest.approx(steps.eigenvalues)
+
+
+def test_the_same_input_gives_the_same_bits() -> None:
+    first, second = (exponential_sum(lambda t: np.exp(-np.sqrt(t)), 300, tol=1e-5) for _ in range(2))
+    assert (first.rates == second.rates).all()
+    assert (first.weights == second.weights).all()
+
+
+def test_functions_formulas_and_samples_are_one() -> None:
+    t = np.arange(201.0)
+    one = exponential_sum(lambda t: (1 + t) ** -1.1, 200, tol=1e-4)
+    for other in (
+        exponential_sum(lambda t: math.pow(1 + t, -1.1), 200, tol=1e-4),  # of one number at a time
+        exponential_sum("1/(1+t)**1.1", 200, tol=1e-4),
+        exponential_sum((1 + t) ** -1.1, tol=1e-4),
+        exponential_sum((1 + t) ** -1.1, times=t, tol=1e-4),
+    ):
+        assert other.order == one.order
+        assert other.error == pytest.approx(one.error, rel=0.05)
+
+
+def matrix_kernel(t: np.ndarray) -> np.ndarray:
+    rows = [[np.exp(-t / 10), np.exp(-t / 30) * np.cos(t)], [(1 + t) ** -1.5, 0 * t], [np.exp(-t / 9), 0 * t + 0.1]]
+    return np.moveaxis(np.array(rows), 2, 0)
+
+
+def test_a_matrix_valued_kernel_shares_its_rates() -> None:
+    t = np.arange(151.0)
+    es = exponential_sum(matrix_kernel, 150, tol=1e-3)
+    left = es(t) - matrix_kernel(t)
+    assert es.weights.shape == (len(es.rates), 3, 2)
+    assert np.abs(left).max() == pytest.approx(es.error)
+    assert es.error <= 1e-3
+    assert np.abs(left).sum(axis=(0, 2)).max() == pytest.approx(es.l1_error)
+    assert np.linalg.norm(left, axis=(1, 2)).sum() >= es.lower_bound
+    y, state = es.step(np.array([1.0, -1.0]))
+    assert y == pytest.approx(es(0.0) @ [1.0, -1.0])
+    y, _ = es.step(np.zeros(2), state)
+    assert y == pytest.approx(es(1.0) @ [1.0, -1.0])
+    with pytest.raises(ArgumentError, match="x_t"):
+        es.step(np.zeros(3))
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    es = exponential_sum(lambda t: np.exp(-t / 20) * np.cos(t) + (1 + t) ** -1.5, 200, tol=1e-3)
+    path = es.save(tmp_path / "sum.safetensors")
+    again = ExponentialSum.load(path)
+    for name in ("rates", "weights"):
+        assert (getattr(again, name) == getattr(es, name)).all()
+    assert (again.error, again.horizon, again.time, again.method) == (es.error, es.horizon, es.time, es.method)
+    with (tmp_path / "sum.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [complex(float(row["rate_re"]), float(row["rate_im"])) for row in rows] == list(es.rates)
+    assert [complex(float(row["weight_re"]), float(row["weight_im"])) for row in rows] == list(es.weights)
+    with pytest.raises(ArgumentError, match="safetensors"):
+        es.save(tmp_path / "sum.npz")
+    (tmp_path / "other.safetensors").write_bytes(b"no such thing")
+    with pytest.raises(ArgumentError, match=r"ExponentialSum\.save"):
+        ExponentialSum.load(tmp_path / "other.safetensors")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other.safetensors", "sum.csv", "sum.safetensors"]
+
+
+def test_streaming_needs_no_torch() -> None:
+    program = (
+        "import sys, numpy as np; sys.modules['torch'] = None\n"
+        "from stablessm.constructions import exponential_sum\n"
+        "es = exponential_sum(lambda t: 0.9**t, 50, tol=1e-6)\n"
+        "y, state = es.step(1.0); y, state = es.step(0.0, state)\n"
+        "assert abs(y - 0.9) < 1e-6\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_str_says_what_matters() -> None:
+    text = str(exponential_sum(lambda t: 0.9**t, 50, tol=1e-6))
+    assert "order 1" in text
+    assert "sup error" in text
+    assert "Hankel limit" in text
+
+
+BAD = [
+    ({"kernel": [1.0, math.nan, 0.5], "tol": 0.1}, "kernel.*nan at index 1"),
+    ({"kernel": [1.0, math.inf, 0.5], "tol": 0.1}, "kernel.*inf at index 1"),
+    ({"kernel": np.ones((4, 2)), "tol": 0.1}, r"kernel.*shape \(4, 2\)"),
+    ({"kernel": np.ones(5), "horizon": 9, "tol": 0.1}, "kernel.*10 times"),
+    ({"kernel": np.ones(5) * 1j, "tol": 0.1}, "kernel.*real"),
+    ({"kernel": [], "tol": 0.1}, "horizon|kernel"),
+    ({"kernel": lambda t: t**-0.5, "horizon": 10, "tol": 0.1}, "kernel.*times="),
+    ({"kernel": np.cos, "tol": 0.1}, "horizon"),
+    ({"kernel": np.cos, "horizon": 0, "tol": 0.1}, "horizon"),
+    ({"kernel": np.cos, "horizon": 2.5, "tol": 0.1}, "horizon"),
+    ({"kernel": np.cos, "horizon": 10}, "tol"),
+    ({"kernel": np.cos, "horizon": 10, "tol": 0.1, "order": 3}, "tol"),
+    ({"kernel": np.cos, "horizon": 10, "tol": -1.0}, "tol"),
+    ({"kernel": np.cos, "horizon": 10, "tol": math.nan}, "tol"),
+    ({"kernel": np.cos, "horizon": 10, "order": 0}, "order"),
+    ({"kernel": np.cos, "horizon": 10, "order": 12}, "order"),
+    ({"kernel": np.cos, "horizon": 10, "tol": 0.1, "dt": 0.0}, "dt"),
+    ({"kernel": np.cos, "horizon": 10, "tol": 0.1, "time": "both"}, "time"),
+    ({"kernel": np.cos, "horizon": 10, "tol": 0.1, "stable_margin": -1.0}, "stable_margin"),
+    ({"kernel": np.cos, "tol": 0.1, "times": [0.0, 2.0, 1.0]}, "times"),
+    ({"kernel": np.cos, "tol": 0.1, "times": [-1.0, 2.0]}, "times"),
+    ({"kernel": [1.0, 0.0, 0.5], "tol": 0.1, "relative": True}, "relative.*index 1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        exponential_sum(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "why"),
+    [
+        (lambda t: np.exp(0.2 * t), {}, "grows"),
+        (lambda t: np.exp(-t / 30) * np.cos(t), {"real": True}, "real=True"),
+        (lambda t: np.exp(-t / 30) * np.cos(t), {"positive": True}, "positive=True"),
+        (lambda t: (1 + t) ** -1.1 + 1e-2 * np.random.default_rng(0).standard_normal(len(t)), {}, "noise of 0.0"),
+    ],
+)
+def test_what_cannot_be_fitted_says_why(kernel: object, options: dict, why: str) -> None:
+    with pytest.raises(FitError, match=why) as caught:
+        exponential_sum(kernel, 150, tol=1e-3, **options)
+    assert isinstance(caught.value, NumericalError)
+    assert caught.value.best.error > 1e-3
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("horizon", [300, 5000])
+@pytest.mark.parametrize("size", [1e-3, 1e-1])
+def test_the_size_of_the_noise_is_told(horizon: int, size: float) -> None:
+    noise = size * np.random.default_rng(1).standard_normal(horizon + 1)
+    with pytest.raises(FitError) as caught:
+        exponential_sum(0.9 ** np.arange(horizon + 1) + noise, tol=size / 10)
+    told = float(re.search(r"noise of (\S+)\.", str(caught.value))[1])
+    assert told == pytest.approx(size, rel=0.2)
+    assert caught.value.best.error < 5 * size
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(-1, 1), min_size=2, max_size=12),
+    st.one_of(st.floats(1e-6, 1.0), st.integers(1, 12)),
+    st.sampled_from([{}, {"real": True}, {"positive": True}, {"time": "continuous"}]),
+)
+def test_any_samples_get_a_stable_sum_or_a_reason(samples: list[float], goal: float | int, options: dict) -> None:
+    goals = {"order": min(goal, len(samples))} if isinstance(goal, int) else {"tol": goal}
+    try:
+        es = exponential_sum(samples, **goals, **options)
+    except FitError as error:
+        es = error.best
+        assert es.error > goals["tol"]
+    else:
+        assert es.error <= goals.get("tol", math.inf)
+        assert es.order <= goals.get("order", len(samples))
+    assert (np.abs(es.eigenvalues) < 1).all()
+    assert np.abs(es(np.arange(len(samples))) - samples).max() == pytest.approx(es.error, abs=1e-9)
+    if options.get("real") or options.get("positive"):
+        assert not np.iscomplexobj(es.rates)
+    if options.get("positive"):
+        assert (es.weights >= 0).all()
+
+
+def test_zero_is_a_sum() -> None:
+    es = exponential_sum(np.zeros(10), tol=1e-3)
+    assert (es.order, es.error) == (1, 0.0)
+
+
+@pytest.mark.parametrize("margin", [0.01, 0.3])
+def test_stable_margin_is_kept(margin: float) -> None:
+    es = exponential_sum(lambda t: (1 + t) ** -1.5, 100, order=4, stable_margin=margin)
+    assert es.rates.real.max() <= -margin

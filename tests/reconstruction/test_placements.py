@@ -1,0 +1,133 @@
+"""Where eigenvalues are, how well conditioned that is, and which step a state is at."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stablessm as ssm
+from stablessm.reconstruction import (
+    condition_number,
+    dct,
+    fourier,
+    haar,
+    optimised,
+    roots_of_unity,
+    timestamp,
+    uniform_ring,
+)
+
+
+@given(count=st.integers(1, 200), r_min=st.floats(0, 1), seed=st.integers(0, 5))
+@settings(max_examples=30)
+def test_rings_are_rings_and_grow_by_appending(count: int, r_min: float, seed: int) -> None:
+    ring = uniform_ring(count, r_min, seed=seed)
+    assert bool(((ring.abs() >= r_min - 1e-12) & (ring.abs() <= 1 + 1e-12)).all())
+    assert torch.equal(uniform_ring(count + 3, r_min, seed=seed)[:count], ring)
+
+
+def test_rings_are_uniform_in_area() -> None:
+    """Lemma 6: |λ|² is uniform between the squared radii, the angle on the circle."""
+    from scipy import stats
+
+    ring = uniform_ring(4000, 0.6, 0.9)
+    for values, low, width in ((ring.abs() ** 2, 0.36, 0.45), (ring.angle(), -torch.pi, 2 * torch.pi)):
+        assert stats.kstest(values.numpy(), stats.uniform(low, width).cdf).pvalue > 1e-3
+
+
+@given(length=st.integers(2, 80), data=st.data())
+@settings(max_examples=40)
+def test_optimised_eigenvalues_are_perfectly_conditioned_on_the_circle(length: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, length))
+    lam = optimised(count, length)
+    assert len(lam) == count
+    assert float(lam.abs().max()) <= 1 + 1e-12
+    assert condition_number(lam, length, real=True) == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize(("count", "length"), [(64, 256), (128, 256), (200, 256)])
+@pytest.mark.parametrize("r_max", [1.0, 0.999])
+def test_optimised_beats_both_random_rings(count: int, length: int, r_max: float) -> None:
+    best = condition_number(optimised(count, length, r_max=r_max), length, real=True)
+    for r_min in (0.95, 0.99):
+        for seed in range(3):
+            ring = r_max * uniform_ring(count, r_min, seed=seed)
+            assert condition_number(ring, length, real=True) > 3 * best
+    assert best <= 1.05 * r_max ** (1 - min(2 * count, length)) * (2**0.5 if r_max < 1 else 1)
+
+
+@given(seed=st.integers(0, 10_000), size=st.sampled_from([1e-4, 1e-2, 0.3]))
+@settings(max_examples=20)
+def test_no_move_of_angles_or_radii_improves_it(seed: int, size: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for count, length, r_max in ((6, 32, 0.97), (12, 20, 0.97)):
+        lam = optimised(count, length, r_max=r_max)
+        moved = torch.polar(
+            (lam.abs() - size * torch.rand(count, generator=generator, dtype=torch.float64)).clamp(min=0),
+            lam.angle() + size * torch.randn(count, generator=generator, dtype=torch.float64),
+        )
+        best = condition_number(lam, length, real=True)
+        assert condition_number(moved, length, real=True) > best * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("basis", [haar, dct, fourier])
+@pytest.mark.parametrize("count", [17, 24, 48])
+def test_optimised_for_a_basis(basis, count: int) -> None:
+    psi = basis(512, 32)
+    lam = optimised(count, 512, basis=psi)
+    best = condition_number(lam, 512, basis=psi, real=True)
+    assert best < 3
+    assert float(lam.abs().max()) <= 1 + 1e-12
+    for r_min in (0.95, 0.99):
+        assert condition_number(uniform_ring(count, r_min), 512, basis=psi, real=True) > 20 * best
+
+
+def test_roots_of_unity_are_conditioned_only_where_they_are_enough() -> None:
+    assert condition_number(roots_of_unity(64), 64) == pytest.approx(1, abs=1e-10)
+    assert condition_number(roots_of_unity(32), 64) == pytest.approx(1, abs=1e-10)  # rows, a multiple of 32
+    assert condition_number(roots_of_unity(32), 48) == pytest.approx(2**0.5)
+    assert condition_number(roots_of_unity(32).real, 32) > 1e12
+
+
+@given(steps=st.integers(0, 2000), rate=st.floats(5e-4, 5e-3))
+@settings(max_examples=30)
+def test_timestamps_count_steps(steps: int, rate: float) -> None:
+    lam0, state = 1 - rate, 0.0
+    for _ in range(steps):
+        state = lam0 * state + 1
+    assert int(timestamp(torch.tensor(state, dtype=torch.float64), lam0)) == steps
+
+
+def test_timestamps_that_cannot_be_told_apart_are_refused() -> None:
+    steps = torch.arange(0, 3000, 100).double()
+    states = (1 - 0.99**steps) / (1 - 0.99)
+    assert timestamp(states, 0.99).tolist() == steps.tolist()
+    assert timestamp(states.to(torch.complex128), 0.99).dtype == torch.int64
+    with pytest.raises(ssm.NumericalError, match="nearer to 1"):
+        timestamp(states.float()[:20], 0.99)
+    with pytest.raises(ssm.NumericalError, match="between two steps"):
+        timestamp(torch.tensor(1.5), 0.9)
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda: timestamp(torch.ones(1), 1.0), "lam0"),
+        (lambda: timestamp(torch.ones(1), 0.5 + 0.5j), "lam0"),
+        (lambda: timestamp(torch.ones(1) * 1j, 0.5), "state0"),
+        (lambda: timestamp(torch.tensor([3.0]), 0.5), "state0"),
+        (lambda: timestamp(torch.tensor([-1.0]), 0.5), "state0"),
+        (lambda: timestamp(torch.tensor([torch.nan]), 0.5), "state0"),
+        (lambda: uniform_ring(0, 0.5), "count"),
+        (lambda: uniform_ring(3, 0.9, 0.5), "r_min, r_max"),
+        (lambda: optimised(3, 8, r_max=1.5), "r_max"),
+        (lambda: optimised(3, 8, basis=torch.eye(7)), "basis"),
+        (lambda: optimised(30, 8, basis=torch.eye(8)), "count"),
+        (lambda: roots_of_unity(-1), "count"),
+    ],
+)
+def test_errors_name_the_argument(call, argument: str) -> None:
+    with pytest.raises(ssm.ArgumentError, match=f"^{argument}: expected"):
+        call()
