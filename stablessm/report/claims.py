@@ -5,6 +5,7 @@ python -m stablessm.report.claims        # brings README.md and docs/claims.md u
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -17,9 +18,12 @@ _TITLE = "# Claims\n\nWhat the papers say, what we found, and why, from the reco
 
 
 def short_table(runs: list[Run]) -> str:
-    """One row an experiment."""
-    rows = [f"| `{run.id}` | {_cell(run.source)} | {_cell(run.question)} | {_counts(run)} |" for run in runs]
-    return "\n".join(["| id | source | question | claims |", "|---|---|---|---|", *rows])
+    """One row a paper, with the verdicts of each of its experiments."""
+    papers: dict[str, list[str]] = {}
+    for run in runs:
+        papers.setdefault(re.split("[,;]", run.source)[0], []).append(f"`{run.id}` {_counts(run)}")
+    rows = [f"| {_cell(paper)} | {' · '.join(found)} |" for paper, found in papers.items()]
+    return "\n".join(["| | ✓ reproduced, ≈ partly, ✗ not reproduced |", "|---|---|", *rows])
 
 
 def every_claim(runs: list[Run]) -> str:
@@ -57,7 +61,7 @@ def committed(root: Path) -> list[Run]:
 
 def _counts(run: Run) -> str:
     found = Counter(claim.verdict for claim in run.claims)
-    return ", ".join(f"{_SIGNS[verdict]} {found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
+    return " ".join(f"{_SIGNS[verdict]}{found[verdict]}" for verdict in VERDICTS if found[verdict])
 
 
 def _cell(text: str) -> str:

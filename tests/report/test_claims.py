@@ -29,7 +29,7 @@ def test_records_are_whole_and_small():
 
 
 def test_cells_cannot_break_a_table(tmp_path):
-    write_run(tmp_path / "results" / "a", id="a", size="paper", question="one | two\nthree <b>")
+    write_run(tmp_path / "results" / "a", id="a", size="paper", source="one | two\nthree <b>")
     (run,) = claims.committed(tmp_path)
     assert "one \\| two three &lt;b>" in claims.short_table([run])
     text = f"before\n{claims.BEGIN}\nold\n{claims.END}\nafter\n"
