@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from stablessm.record import environment
+
 RESULTS = Path(__file__).parent / "results"
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "1000000000"}
 
@@ -108,6 +110,7 @@ def write_record(path: Path, device: str, rows: list[dict], summary: dict, *, co
         "command": command(),
         "complete": complete,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": environment()["commit"],
         "machine": machine(device),
         "summary": summary,
         "rows": rows,

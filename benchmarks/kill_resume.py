@@ -47,7 +47,7 @@ def start(id: str, size: str, folder: Path) -> subprocess.Popen[bytes]:
 def differences(one: Path, other: Path) -> list[str]:
     """Names of files and arrays that are not the same bits."""
     wrong = [] if _bytes(one / "metrics.jsonl") == _bytes(other / "metrics.jsonl") else ["metrics.jsonl"]
-    names = {path.name for folder in (one, other) for path in folder.glob("*.npz")}
+    names = {path.name for folder in (one, other) for path in folder.glob("[!.]*.npz")}
     for name in sorted(names):
         if not ((one / name).exists() and (other / name).exists()):
             wrong.append(name)

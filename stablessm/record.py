@@ -42,8 +42,9 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
     """``content`` as JSON; numpy numbers and arrays become plain ones, infinities and NaN become strings."""
+    text = json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False)
     with atomic(path) as temporary:
-        temporary.write_text(json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def plain(value: Any) -> Any:

@@ -70,14 +70,15 @@ def list_experiments(out: Out = Path("runs")) -> None:
 
 def summary(folder: Path, cached: bool) -> Any:
     """The claims of a run as a table."""
+    from rich.markup import escape
     from rich.table import Table
 
-    record = json.loads((folder / "record.json").read_text())
+    record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     when = "from an earlier run" if cached else f"{record['wall_time_s']:.0f} s"
     title = f"{record['id']} ({record['source']}, size {record['size']}, {when})"
     table = Table("claim", "paper", "ours", "verdict", title=title, title_justify="left")
     for claim in record["claims"]:
-        table.add_row(claim["statement"], claim["paper"], claim["ours"], claim["verdict"])
+        table.add_row(*(escape(claim[key]) for key in ("statement", "paper", "ours", "verdict")))
     return table
 
 
@@ -99,6 +100,9 @@ def _last_verdict(folder: Path) -> str:
     for size in ("paper", "smoke"):
         path = folder / size / "record.json"
         if path.exists():
-            verdicts = [claim["verdict"] for claim in json.loads(path.read_text())["claims"]]
+            try:
+                verdicts = [claim["verdict"] for claim in json.loads(path.read_text(encoding="utf-8"))["claims"]]
+            except (OSError, ValueError, KeyError, TypeError):
+                return f"unreadable ({size})"
             return f"{', '.join(sorted(set(verdicts)))} ({size})"
     return "not run"

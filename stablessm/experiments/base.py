@@ -52,7 +52,7 @@ class Experiment(Generic[C]):
     claim: str
     configs: Mapping[Size, C]
     minutes: Mapping[Size, float]
-    """How long each size takes, on two cores unless ``source`` of the record says otherwise."""
+    """How long each size takes, on two cores; where a record was made is in its ``computed``."""
     run: Callable[[C, Run], None]
     figures: Callable[[C, Run], Sequence[Figure]]
     claims: Callable[[C, Run], Sequence[Claim]]
@@ -85,7 +85,10 @@ def execute(
     if fresh and folder.exists():
         if not (folder / "config.json").exists():
             raise ArgumentError("--fresh", "a run folder, which has a config.json", str(folder))
-        shutil.rmtree(folder)
+        discarded = folder.with_name(f".{folder.name}-discarded")
+        shutil.rmtree(discarded, ignore_errors=True)
+        folder.rename(discarded)  # a kill while files are deleted leaves no half of a run behind
+        shutil.rmtree(discarded)
     run = Run(folder, asdict(config), progress=progress)
     if is_complete(folder):
         return folder, True
@@ -125,6 +128,7 @@ def _digest(config: Any) -> str:
 def is_complete(folder: Path) -> bool:
     """Whether this run folder has come to its end."""
     try:
-        return bool(json.loads((folder / "record.json").read_text()).get("status") == "complete")
+        content = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
+    return isinstance(content, dict) and content.get("status") == "complete"

@@ -48,25 +48,31 @@ class Run:
 
     def __init__(self, folder: Path, config: Mapping[str, Any], *, progress: bool = True) -> None:
         self.folder, self.config, self.progress = folder, dict(record.plain(config)), progress
+        self._elsewhere = 0.0
+        self._spent: dict[str, float] = {}
         path = folder / "config.json"
-        if path.exists() and json.loads(path.read_text()) != self.config:
+        if path.exists() and json.loads(path.read_text(encoding="utf-8")) != self.config:
             raise ArgumentError("config", f"the one in {path}, or --fresh to start again", "another")
+        if not path.exists() and self.stages():
+            raise ArgumentError("folder", "a run folder, which has a config.json, or an empty one", str(folder))
         record.write_json(path, self.config)
+        for torn in folder.glob(".*-*"):  # what a kill left of record.atomic
+            torn.unlink()
 
     def stage(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> dict[str, np.ndarray]:
         """The arrays of this stage, from its file or else computed and written."""
 
-        def write(path: Path) -> None:
+        def computed() -> Callable[[Path], None]:
             arrays = {key: np.asarray(value) for key, value in compute().items()}
             self.log(name, **{key: value.item() for key, value in arrays.items() if value.size == 1})
-            record.save_arrays(path, "stage", {}, arrays)
+            return lambda path: record.save_arrays(path, "stage", {}, arrays)
 
-        self._once(name, write)
+        self._once(name, computed)
         return self[name]
 
     def keep(self, name: str, kind: type[K], measure: Callable[[], K]) -> K:
         """A stage that is one measured thing, such as a curve, with its own ``save`` and ``load``."""
-        self._once(name, lambda path: measure().save(path))
+        self._once(name, lambda: measure().save)
         return kind.load(self.path(name))
 
     def __getitem__(self, name: str) -> dict[str, np.ndarray]:
@@ -75,7 +81,8 @@ class Run:
 
     def stages(self) -> list[str]:
         """Names of the stages that are there."""
-        return sorted(path.stem for path in self.folder.glob("*.npz") if not path.name.endswith(_CHECKPOINT))
+        names = (path.name for path in self.folder.glob("[!.]*.npz"))
+        return sorted(name.removesuffix(".npz") for name in names if not name.endswith(_CHECKPOINT))
 
     def log(self, stage: str, **values: Any) -> None:
         """A line of ``metrics.jsonl``. In a loop, give its ``step``: after a kill the lines since the checkpoint go."""
@@ -120,6 +127,7 @@ class Run:
         if self._checkpoint(name).exists():
             meta, arrays = record.load_arrays(self._checkpoint(name), "checkpoint")
             first, spent = int(meta["step"]), float(meta["seconds"])
+            self._spent[name] = spent
             restore(arrays)
         started = last = time.perf_counter()
         cost = 0.0
@@ -130,32 +138,38 @@ class Run:
                 bar.update()
                 now = time.perf_counter()
                 if now - last > max(CHECKPOINT_SECONDS, 10 * cost):
-                    meta = {"step": step + 1, "seconds": spent + now - started, "spent_before": spent}
+                    meta = {"step": step + 1, "seconds": spent + now - started}
                     record.save_arrays(self._checkpoint(name), "checkpoint", meta, save())
                     last = time.perf_counter()
                     cost = last - now
 
-    def _once(self, name: str, write: Callable[[Path], None]) -> None:
-        if self.path(name).exists():
-            return
-        started = time.perf_counter()
-        self._forget(name)
-        write(self.path(name))
-        # A kill between these two lines loses a timing, never a number.
-        spent = self._from_checkpoint(name, "spent_before") + time.perf_counter() - started
+    def _once(self, name: str, compute: Callable[[], Callable[[Path], None]]) -> None:
+        """Unless it is there: compute a stage, note how long that took and where, and write it with what came back."""
+        if not self.path(name).exists():
+            started, outside, self._elsewhere = time.perf_counter(), self._elsewhere, 0.0
+            self._forget(name)
+            write = compute()
+            took = time.perf_counter() - started
+            self._note(name, self._spent.pop(name, 0.0) + took - self._elsewhere)
+            write(self.path(name))
+            self._elsewhere = outside + time.perf_counter() - started  # what a stage waits for another is the other's
+        self._checkpoint(name).unlink(missing_ok=True)
+
+    def _note(self, name: str, seconds: float) -> None:
         facts = self._facts()
         if self._environment not in facts["environments"]:
             facts["environments"].append(self._environment)
         place = facts["environments"].index(self._environment)
-        facts["stages"][name] = {"seconds": round(spent, 3), "environment": place}
+        facts["stages"][name] = {"seconds": round(seconds, 3), "environment": place}
         record.write_json(self.folder / "stages.json", facts)
-        self._checkpoint(name).unlink(missing_ok=True)
 
     def _forget(self, name: str) -> None:
         """Leave out what a killed stage said after its last checkpoint, and a line that was cut off."""
         if not self._metrics.exists():
             return
-        first, kept = self._from_checkpoint(name, "step"), []
+        checkpoint, first, kept = self._checkpoint(name), 0, []
+        if checkpoint.exists():
+            first = int(record.load_arrays(checkpoint, "checkpoint")[0]["step"])
         for line in self._metrics.read_text(encoding="utf-8").splitlines(keepends=True):
             try:
                 said = json.loads(line)
@@ -176,11 +190,8 @@ class Run:
 
     def _facts(self) -> dict[str, Any]:
         path = self.folder / "stages.json"
-        return dict(json.loads(path.read_text())) if path.exists() else {"environments": [], "stages": {}}
+        text = path.read_text(encoding="utf-8") if path.exists() else '{"environments": [], "stages": {}}'
+        return dict(json.loads(text))
 
     def _checkpoint(self, name: str) -> Path:
         return self.folder / f"{name}{_CHECKPOINT}"
-
-    def _from_checkpoint(self, name: str, fact: str) -> float:
-        path = self._checkpoint(name)
-        return float(record.load_arrays(path, "checkpoint")[0][fact]) if path.exists() else 0.0

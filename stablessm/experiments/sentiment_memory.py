@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 import torch
 
+from stablessm._errors import ArgumentError
 from stablessm.experiments.run import Run
 from stablessm.experiments.sentiment_data import Corpus, word_corpus
 from stablessm.experiments.sentiment_models import Architecture, Classifier, WordLSTM
@@ -42,6 +43,15 @@ class RecurrentConfig:
     horizon: int = 400
     """Repeats."""
 
+    def __post_init__(self) -> None:
+        for name in ("reviews", "vocabulary", "length", "embedding", "hidden", "seeds", "horizon"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(name, "at least 1", getattr(self, name))
+        if not 0 <= self.dropout < 1:
+            raise ArgumentError("dropout", "a number from 0 to below 1", self.dropout)
+        if not self.architectures:
+            raise ArgumentError("architectures", "at least one", "none")
+
 
 @final
 @dataclass(frozen=True)
@@ -54,6 +64,8 @@ class Subject:
     build: Callable[[Corpus], Classifier]
     """With weights from torch's random state."""
     fitting: Fitting
+    positions: Callable[[], int] | None = None
+    """How many tokens it can read, its start and end included, if there is a limit."""
 
 
 def recurrent(config: RecurrentConfig, run: Run) -> list[Subject]:
@@ -84,8 +96,10 @@ def study(run: Run, subjects: Sequence[Subject], seeds: int, words: Sequence[str
         for seed in range(seeds)
         if not all(run.path(_stage(part, subject.name, seed)).exists() for part in ("learnt", "memory"))
     ]
-    for subject, _ in missing:
-        subject.corpus().ids(words)  # a word that is not known is an error before hours of training, not after
+    for subject in dict.fromkeys(subject for subject, _ in missing):  # errors before hours of training, not after
+        subject.corpus().ids(words)
+        if subject.positions is not None and horizon > (most := subject.positions() - 2):
+            raise ArgumentError("horizon", f"at most the {most} repeats that {subject.name} can read", horizon)
     for subject, seed in missing:
         _study(run, subject, seed, words, horizon)
 
@@ -141,7 +155,8 @@ def late(curve: MemoryCurve, lag: int) -> float:
     >>> round(late(MemoryCurve(np.arange(100.0), np.exp(-np.arange(100) / 10)), 20), 4)
     0.1353
     """
-    return float(curve.value[lag : 2 * lag].max() / curve.value.max())
+    top = curve.value.max()
+    return float(curve.value[lag : 2 * lag].max() / top) if top > 0 else 0.0
 
 
 def fluctuation(curve: MemoryCurve) -> float:

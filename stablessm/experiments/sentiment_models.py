@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -19,6 +20,9 @@ Architecture: TypeAlias = Literal["LSTM", "BiLSTM", "stacked BiLSTM"]
 
 TINY = "tiny"
 """A BERT of a few thousand random weights, which knows words instead of word pieces: for tests."""
+
+
+_TINY_POSITIONS = 128
 
 
 class Classifier(nn.Module, ABC):
@@ -77,7 +81,7 @@ class WordLSTM(Classifier):
 
     def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
         """Of repeated words after the start token, in double precision."""
-        model = self.cpu().double()  # cuDNN is no help with one short text after another
+        model = copy.deepcopy(self).cpu().double()  # cuDNN is no help with one short text after another
         return memory_function(model, horizon, tokens=tokens, prefix=[corpus.start], progress=False)
 
 
@@ -98,7 +102,7 @@ class Bert(Classifier):
     def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
         """Of repeated words between [CLS] and [SEP], in double precision."""
         end = None if corpus.end is None else [corpus.end]
-        model = self.model.double()
+        model = copy.deepcopy(self.model).double()
         return memory_function(
             model, horizon, tokens=tokens, prefix=[corpus.start], suffix=end, output=log_odds, progress=False
         )
@@ -118,8 +122,6 @@ def bert(name: str, words: int) -> Bert:
     """An encoder to fine-tune, its head drawn from torch's random state: see :func:`bert_source` for names."""
     import transformers
 
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     # plain matrix products: the fused kernels do not add up in the same order each time
     options: dict[str, Any] = {"num_labels": 2, "attn_implementation": "eager"}
     if name == TINY:
@@ -129,9 +131,16 @@ def bert(name: str, words: int) -> Bert:
             "num_attention_heads": 2,
             "intermediate_size": 32,
         }
-        config = transformers.BertConfig(vocab_size=words, max_position_embeddings=128, **sizes, **options)
+        config = transformers.BertConfig(vocab_size=words, max_position_embeddings=_TINY_POSITIONS, **sizes, **options)
         return Bert(transformers.BertForSequenceClassification(config))
     return Bert(_loaded(transformers.AutoModelForSequenceClassification, name, **options))
+
+
+def bert_positions(name: str) -> int:
+    """How many tokens it can read."""
+    import transformers
+
+    return _TINY_POSITIONS if name == TINY else int(_loaded(transformers.AutoConfig, name).max_position_embeddings)
 
 
 def bert_tokenizer(name: str) -> Any:

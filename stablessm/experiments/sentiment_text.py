@@ -27,7 +27,7 @@ _CLUES = 3
 
 
 def reviews(source: Source, most: int) -> tuple[Labelled, Labelled]:
-    """At most so many reviews to train on, and as many to test on, positive and negative in turn.
+    """At most so many reviews to train on, and as many to test on; a file's in its own order.
 
     ``imdb``: the official split, from ``imdb_train.jsonl.gz`` and ``imdb_test.jsonl.gz`` in the folder that the
     environment variable STABLESSM_DATA names, or else from the hub. ``synthetic``: made up of a few words; a positive
@@ -69,6 +69,8 @@ def _file(path: Path, most: int) -> Labelled:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for line in file:
                 review = json.loads(line)
+                if review["label"] not in (0, 1):
+                    raise ValueError(f"label {review['label']!r}")
                 found.append((str(review["text"]), int(review["label"])))
                 if len(found) == most:
                     break

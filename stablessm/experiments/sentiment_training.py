@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from stablessm._errors import ArgumentError
 from stablessm.experiments.run import Run
 from stablessm.experiments.sentiment_data import Corpus, Reviews
 from stablessm.experiments.sentiment_models import Classifier
@@ -36,6 +38,11 @@ class Fitting:
     clip: float = 1.0
     device: str = "auto"
     """``auto``: a GPU if there is one."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "lr", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ArgumentError(f"fitting.{name}", "a positive number", getattr(self, name))
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step.
@@ -149,13 +156,14 @@ def _tensors(reviews: Reviews, index: np.ndarray, device: torch.device) -> tuple
 
 @contextmanager
 def _repeatable(device: torch.device) -> Iterator[None]:
-    """The same bits each time; random state and settings are given back as they were."""
+    """The same bits each time; torch's random state and settings are given back as they were."""
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # as cuBLAS and cuDNN's recurrences ask for
     before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
     with torch.random.fork_rng():
         torch.use_deterministic_algorithms(True)
         try:
             yield
         finally:
-            torch.use_deterministic_algorithms(before)
+            torch.use_deterministic_algorithms(before, warn_only=warns)

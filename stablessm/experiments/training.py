@@ -49,6 +49,13 @@ class Training:
     """Whether a GPU replays the loss as a CUDA graph: for many small kernels, which take longer to launch than to run.
     Nothing in the loss may come from the host."""
 
+    def __post_init__(self) -> None:
+        if not 0 < self.batch <= self.samples:
+            raise ArgumentError("batch", f"from 1 to the {self.samples} samples", self.batch)
+        if not 0 < self.rows_per_epoch <= self.batches:
+            expected = f"from 1 to the {self.batches} batches of an epoch"
+            raise ArgumentError("rows_per_epoch", expected, self.rows_per_epoch)
+
     @property
     def batches(self) -> int:
         """In one epoch."""

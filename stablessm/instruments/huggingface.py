@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -77,11 +77,14 @@ def neutral_prefix(model: Any, prefix: Sequence[int] | None) -> list[int]:
 def checked_tokens(model: Any, argument: str, tokens: Sequence[int]) -> list[int]:
     """The token ids, if there are some and the model knows them, as far as it says how many it knows."""
     size = model.get_input_embeddings().weight.shape[0] if hasattr(model, "get_input_embeddings") else None
-    if not len(tokens) or not all(0 <= token < (size or math.inf) for token in tokens):
-        raise ArgumentError(
-            argument, f"at least one token id from 0 {f'to {size - 1}' if size else 'up'}", list(tokens)
-        )
-    return list(tokens)
+    try:
+        ids = [operator.index(token) for token in tokens]
+    except TypeError:
+        ids = []
+    if not ids or not all(0 <= token < (size or 2**63) for token in ids):
+        expected = f"at least one token id from 0 {f'to {size - 1}' if size else 'up'}"
+        raise ArgumentError(argument, expected, tokens)
+    return ids
 
 
 def _token_callable(model: Any, output: Output | None) -> System:

@@ -155,7 +155,8 @@ def _of_tokens(
     progress: bool,
 ) -> MemoryCurve:
     start = huggingface.neutral_prefix(model, prefix)
-    words = torch.tensor(huggingface.checked_tokens(model, "tokens", tokens))[:, None]
+    tokens = huggingface.checked_tokens(model, "tokens", tokens)
+    words = torch.tensor(tokens)[:, None]
     system = huggingface.token_system(model, output)
     if suffix is not None:
         system = huggingface.closed(system, suffix)

@@ -174,8 +174,9 @@ def _draw(axes: Axes, panel: Panel) -> None:
         x, y = (_shown(v, scale) for v, scale in ((series.x, panel.x_scale), (series.y, panel.y_scale)))
         axes.plot(x, y, ls=_DASHES[series.style], marker=marker, ms=3, lw=1.4, color=colour, label=series.name)
     axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
-    axes.set_xscale(panel.x_scale)
-    axes.set_yscale(panel.y_scale)
+    if np.isfinite(axes.dataLim.get_points()).all():  # matplotlib cannot draw a logarithmic axis of nothing
+        axes.set_xscale(panel.x_scale)
+        axes.set_yscale(panel.y_scale)
     if panel.y_range is not None:
         axes.set_ylim(*panel.y_range)
     if len(panel.series) > 1:

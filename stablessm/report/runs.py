@@ -70,7 +70,8 @@ def _folders(root: Path) -> Iterator[Path]:
     if root.name == "record.json" and root.is_file():
         yield root.parent
     for path in sorted(root.rglob("record.json")):
-        yield path.parent
+        if not any(part.startswith(".") for part in path.relative_to(root).parts):
+            yield path.parent
 
 
 def _ordered(runs: list[Run]) -> list[Run]:

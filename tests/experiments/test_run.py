@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stablessm import ArgumentError
+from stablessm import ArgumentError, record
 from stablessm.experiments import run as run_module
 from stablessm.experiments.base import Claim, Experiment, execute
 from stablessm.experiments.run import Run
@@ -65,7 +65,7 @@ def test_killed_at_random_moments_a_run_comes_to_the_same_bits(tmp_path):
     whole, killed = ((tmp_path / which / "metrics.jsonl").read_text() for which in ("whole", "killed"))
     assert whole == killed
     assert len(whole.splitlines()) == 2 * (400 + 1)
-    left = {path.name for path in (tmp_path / "killed").iterdir() if not path.name.startswith(".")}
+    left = {path.name for path in (tmp_path / "killed").iterdir()}
     assert left == {"config.json", "metrics.jsonl", "stages.json", "first.npz", "second.npz"}
 
 
@@ -97,10 +97,10 @@ def test_a_second_run_is_a_cache_hit_unless_fresh(tmp_path):
     assert execute(experiment(calls), "smoke", tmp_path) == (folder, True)
     assert execute(experiment(calls), "smoke", tmp_path, fresh=True) == (folder, False)
     assert len(calls) == 2
-    record = json.loads((folder / "record.json").read_text())
-    assert record["claims"][0]["verdict"] == "reproduced"
-    assert record.keys() >= {"id", "config", "versions", "hardware", "commit", "wall_time_s", "command", "arrays"}
-    assert [place["stages"] for place in record["computed"]] == [1]
+    content = json.loads((folder / "record.json").read_text())
+    assert content["claims"][0]["verdict"] == "reproduced"
+    assert content.keys() >= {"id", "config", "versions", "hardware", "commit", "wall_time_s", "command", "arrays"}
+    assert [place["stages"] for place in content["computed"]] == [1]
 
 
 def test_a_run_begun_elsewhere_says_so(tmp_path, monkeypatch):
@@ -116,6 +116,47 @@ def test_a_run_begun_elsewhere_says_so(tmp_path, monkeypatch):
     assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [
         {"stage": "first", "x": 1.0}, {"stage": "second"}, {"stage": "third"},
     ]  # fmt: skip
+
+
+def test_what_a_kill_tore_is_no_stage_and_goes(tmp_path):
+    Run(tmp_path, {}, progress=False).stage("first", lambda: {"x": np.ones(1)})
+    torn = [tmp_path / ".second-abc.npz", tmp_path / ".second.checkpoint-abc.npz"]
+    for path in torn:
+        path.write_bytes(b"half")
+    (tmp_path / "first.checkpoint.npz").write_bytes(b"done since")
+    run = Run(tmp_path, {}, progress=False)
+    assert run.stages() == ["first"]
+    run.stage("first", lambda: pytest.fail("it was there"))
+    assert not any(path.exists() for path in [*torn, tmp_path / "first.checkpoint.npz"])
+
+
+def test_time_before_a_kill_counts(tmp_path):
+    meta = {"step": 2, "seconds": 3600.0}
+    record.save_arrays(tmp_path / "sum.checkpoint.npz", "checkpoint", meta, {"total": np.zeros(1)})
+    record.write_json(tmp_path / "config.json", {})
+    run = Run(tmp_path, {}, progress=False)
+    total = {"total": np.zeros(1)}
+    run.stage("sum", lambda: [None for _ in run.loop("sum", 3, lambda: total, total.update)] and total)
+    assert run.computed()[0]["seconds"] >= 3600
+
+
+def test_stages_of_an_unknown_config_are_refused(tmp_path):
+    Run(tmp_path, {"size": 3}, progress=False).stage("first", lambda: {"x": np.ones(1)})
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ArgumentError, match=r"folder: expected a run folder, which has a config\.json"):
+        Run(tmp_path, {"size": 4}, progress=False)
+
+
+def test_a_stage_within_a_stage_is_timed_once(tmp_path):
+    run = Run(tmp_path, {}, progress=False)
+
+    def inner():
+        time.sleep(0.2)
+        return {"x": np.ones(1)}
+
+    run.stage("outer", lambda: run.stage("inner", inner))
+    facts = json.loads((tmp_path / "stages.json").read_text())["stages"]
+    assert facts["inner"]["seconds"] >= 0.2 > facts["outer"]["seconds"]
 
 
 def test_another_config_is_not_mixed_in(tmp_path):

@@ -138,7 +138,7 @@ def test_batches_have_every_review_once_and_like_lengths():
     assert not np.array_equal(batches(read, 16, 0, 0)[0], batches(read, 16, 0, 1)[0])
 
 
-CONFIG = dataclasses.replace(EXPERIMENT.config("smoke"), architectures=("LSTM",), horizon=20)
+CONFIG = dataclasses.replace(EXPERIMENT.config("smoke"), architectures=("LSTM",), horizon=20, lag=10)
 
 
 def test_what_is_kept_needs_no_weights_and_wrong_words_no_training(tmp_path, monkeypatch):
@@ -180,3 +180,20 @@ def test_names_of_berts(tmp_path, monkeypatch):
     assert bert("some-bert", 0).model.config.vocab_size == 64
     with pytest.raises(ArgumentError, match="bert: expected 'tiny', a folder, an installed package"):
         bert("nobody/no-such-bert", 64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"horizon": 127}, "horizon: expected at most the 126 repeats that BERT can read, got 127"),
+        ({"lag": 60}, "lag: expected from 1 to below the horizon of 60"),
+        ({"seeds": 0}, "seeds: expected at least 1"),
+        ({"architectures": ()}, "architectures: expected at least one"),
+        ({"dropout": 2.0}, "dropout: expected a number from 0 to below 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_training(changes, message, tmp_path):
+    with pytest.raises(ArgumentError, match=message):
+        config = dataclasses.replace(EXPERIMENT.config("smoke"), **changes)
+        EXPERIMENT.run(config, Run(tmp_path, dataclasses.asdict(config), progress=False))
+    assert not list(tmp_path.glob("weights-*"))

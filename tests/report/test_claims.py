@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from dataclasses import asdict
 from pathlib import Path
 
+import pytest
 from report_runs import write_run
 
+from stablessm.experiments import catalogue
+from stablessm.experiments.run import Run
 from stablessm.report import claims
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +23,20 @@ def test_the_readme_is_not_stale():
     assert claims.BEGIN in readme
     assert claims.updated(readme, runs) == readme, "run: python -m stablessm.report.claims"
     assert (ROOT / "docs" / "claims.md").read_text(encoding="utf-8") == claims.every_claim(runs)
+
+
+def test_every_experiment_has_a_record():
+    assert {run.id for run in claims.committed(ROOT)} == set(catalogue.IDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", catalogue.IDS)
+def test_claims_are_what_the_code_makes_of_the_committed_stages(id, tmp_path):
+    folder = shutil.copytree(ROOT / "results" / id / "paper", tmp_path / "paper")
+    experiment = catalogue.get(id)
+    config = experiment.config("paper")
+    found = experiment.claims(config, Run(folder, asdict(config), progress=False))
+    assert [asdict(claim) for claim in found] == json.loads((folder / "record.json").read_text("utf-8"))["claims"]
 
 
 def test_records_are_whole_and_small():
