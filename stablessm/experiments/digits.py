@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -32,8 +34,10 @@ def digits(source: Source, count: int, side: int = 28) -> np.ndarray:
     if source == "synthetic":
         return _strokes(count, side)
     images = _mnist()
-    if images.shape != (len(images), side, side) or len(images) < count:
+    if images.ndim != 3 or images.shape[1:] != (side, side) or len(images) < count:
         raise ArgumentError("mnist", f"{count} images of {side} x {side} pixels or more images", images.shape)
+    if not np.issubdtype(images.dtype, np.integer):
+        raise ArgumentError("mnist", "whole numbers from 0 to 255", images.dtype)
     return images[:count] / 255.0
 
 
@@ -44,7 +48,7 @@ def _mnist() -> np.ndarray:
     try:
         with np.load(path, allow_pickle=False) as stored:
             return np.asarray(stored["x_test"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise ArgumentError(_FILE, "an array x_test of images", f"{type(error).__name__}: {error}") from error
 
 

@@ -55,10 +55,12 @@ def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "opt
 
     def compute() -> dict[str, np.ndarray]:
         basis, u = inputs(config)
-        best = optimised(size, config.length, basis=basis)
+        if kind == "ring":
+            placements = [uniform_ring(size, config.r_min, seed=draw) for draw in range(config.draws)]
+        else:
+            placements = [optimised(size, config.length, basis=basis)]
         rows = []
-        for draw in range(config.draws if kind == "ring" else 1):
-            lam = uniform_ring(size, config.r_min, seed=draw) if kind == "ring" else best
+        for lam in placements:
             row = []
             for k in config.steps().tolist():
                 decoder = SparseDecoder(lam, basis, k)
@@ -128,7 +130,7 @@ def uniform_error(config: SparseConfig, run: Run, size: int) -> np.ndarray:
     return errors(config, run, size).max(axis=1)
 
 
-def judged(good: int, draws: int) -> Verdict:
+def judged_draws(good: int, draws: int) -> Verdict:
     """All draws, most, or fewer."""
     return "reproduced" if good == draws else "partly" if 2 * good > draws else "not reproduced"
 
@@ -140,15 +142,15 @@ def claims(config: SparseConfig, run: Run) -> list[Claim]:
     doing = [n for n in config.sizes if good[n] == config.draws]
     medians = [float(np.median(row)) for row in worst.values()]
     placement = {n: float(errors(config, run, n, "optimised").max()) for n in config.sizes}
+    published = worst[config.enough]
     best = [n for n in config.sizes if placement[n] <= NEGLIGIBLE]
-    half = errors(config, run, config.enough).max(axis=1)
     return [
         Claim(
             f"at N = {config.enough} the error is negligible at every step, |λ| in ({config.r_min:g}, 1)",
             f"around N = {config.enough} is enough" if config.enough > 64 else f"N = {config.enough} is enough",
             f"below {NEGLIGIBLE:.0%} at every k in {good[config.enough]} of {config.draws} draws; the largest error "
-            f"over k is {np.median(half):.1e} in the median, {half.max():.1e} at worst",
-            judged(good[config.enough], config.draws),
+            f"over k is {np.median(published):.1e} in the median, {published.max():.1e} at worst",
+            judged_draws(good[config.enough], config.draws),
             f"Negligible in every draw from N = {min(doing)} on." if doing else
             f"No N up to {max(config.sizes)} is enough in every draw.",
         ),

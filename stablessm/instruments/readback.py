@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -72,7 +72,7 @@ def readback(
         model: our layers and anything called as ``model(x, state) -> (y, state)``, ``torch.nn`` recurrences, recurrent
             Hugging Face models (Mamba; ``data`` is then added to the embedding of the neutral token).
         data: (batch, time, d_input). White noise measures the memory of the model, data of a task what it keeps of it.
-        lags: how many, from lag 0, the input taken in last. A quarter of the time by default, at most 100.
+        lags: how many, from lag 0, the input taken in last. A quarter of the time by default, from 1 to 100.
         states: from inputs (batch, time, d_input) to states (batch, time, size), for a model that does not
             show its state, or to probe another quantity than the state.
         dt: the time between samples; the model's own by default, or 1.
@@ -82,13 +82,10 @@ def readback(
     (8, True, True)
     """
     x = _checked(data)
-    count = min(x.shape[1] // 4, 100) if lags is None else whole_number("lags", lags)
+    count = max(1, min(x.shape[1] // 4, 100)) if lags is None else whole_number("lags", lags)
     step = time_step(model, dt)
-    if states is not None:
-        found = _real_rows(states(x), x)
-    else:
-        with systems.evaluating(model), torch.no_grad():
-            found = _collected(model, x)
+    with systems.evaluating(model), torch.no_grad():
+        found = _collected(model, x) if states is None else _real_rows(states(x), x)
     if not bool(found.isfinite().all()):
         raise NumericalError("the state is not finite", "use a stable model, or data of a smaller scale")
     train, validation, test = _split(found, x.to(torch.float64).cpu(), count)
@@ -180,7 +177,11 @@ def _like(model: Any, x: Tensor) -> Tensor:
 def _tensors(state: Any) -> Iterator[Tensor]:
     """Tensors in nested containers, and in the layers of a Hugging Face cache."""
     for layer in getattr(state, "layers", (state,)):
-        inside = vars(layer) if hasattr(layer, "__dict__") and not isinstance(layer, Tensor) else layer
+        inside = layer
+        if isinstance(layer, Sequence):
+            inside = list(layer)
+        elif hasattr(layer, "__dict__") and not isinstance(layer, Tensor | Mapping):
+            inside = vars(layer)
         yield from (tensor for _, tensor in tensors_in(inside, "state"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from numbers import Integral
 from typing import cast, final
 
 import torch
@@ -40,7 +41,7 @@ class Whitening(nn.Module):
 
     def set(self, samples: Tensor) -> None:
         """From samples (…, channels)."""
-        flat = samples.detach().flatten(0, -2).double()
+        flat = rows(samples, len(self.shift))
         shift, scale = moments(flat)
         flat = (flat - shift) / scale
         variance, directions = torch.linalg.eigh(flat.mT @ flat / len(flat))
@@ -74,7 +75,7 @@ class Units(nn.Module):
 
     def set(self, samples: Tensor) -> None:
         """From samples (…, channels)."""
-        shift, scale = moments(samples.detach().flatten(0, -2).double())
+        shift, scale = moments(rows(samples, len(self.shift)))
         self.shift.copy_(shift)
         self.scale.copy_(scale)
 
@@ -83,10 +84,30 @@ class Units(nn.Module):
         return z * self.scale + self.shift
 
 
+def rows(samples: Tensor, channels: int) -> Tensor:
+    """Samples (…, channels) as finite rows (n, channels) in float64."""
+    if samples.dim() < 2 or samples.shape[-1] != channels or not samples.numel():
+        raise ArgumentError("samples", f"(…, {channels}), one or more", f"shape {tuple(samples.shape)}")
+    if not bool(samples.isfinite().all()):
+        raise ArgumentError("samples", "finite numbers", "NaN or infinity")
+    return samples.detach().flatten(0, -2).double()
+
+
+def size(argument: str, value: int) -> int:
+    """A whole number, at least 1."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise ArgumentError(argument, "a whole number, at least 1", repr(value))
+    return int(value)
+
+
 def moments(samples: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and deviation of samples (n, channels); 1 for the deviation of a constant."""
     deviation = samples.std(0, correction=0)
     return samples.mean(0), torch.where(deviation > 0, deviation, 1.0)
+
+
+def _what(samples: Tensor) -> str:
+    return f"shape {tuple(samples.shape)}" + ("" if bool(samples.isfinite().all()) else " with NaN or infinity")
 
 
 @final
@@ -101,9 +122,10 @@ class PointwiseMLP(nn.Module):
 
     def __init__(self, d_input: int, hidden: Sequence[int], d_output: int) -> None:
         super().__init__()
-        if not hidden or min(hidden) < 1:
-            raise ArgumentError("hidden", "one width or more, each at least 1", tuple(hidden))
-        widths = (d_input, *hidden)
+        if not isinstance(hidden, Sequence) or not hidden:
+            raise ArgumentError("hidden", "one width or more", repr(hidden))
+        d_output = size("d_output", d_output)
+        widths = (size("d_input", d_input), *(size("hidden", width) for width in hidden))
         self.inputs, self.outputs = Whitening(d_input), Units(d_output)
         self.layers = nn.ModuleList(nn.Linear(m, n) for m, n in pairwise(widths))
         self.readout = nn.Linear(widths[-1], d_output)
@@ -151,8 +173,8 @@ class LinearRNNMLP(nn.Module):
         frozen: bool = True,
     ) -> None:
         super().__init__()
-        if d_input < 1:
-            raise ArgumentError("d_input", "at least 1", d_input)
+        d_input, d_state = size("d_input", d_input), size("d_state", d_state)
+        d_output = size("d_output", d_output)
         self.d_input, self.d_output, self.clock = d_input, d_output, clock
         self.recurrence = LRU(d_input + clock, d_state, 2 * d_state, r_min=r_min, r_max=r_max, skip=False)
         with torch.no_grad():  # the readout gives all real parts, then all imaginary parts
@@ -180,12 +202,17 @@ class LinearRNNMLP(nn.Module):
 
         States are far from white: those near an input's frequencies are the largest and say nearly the same, and
         training is slow to find what the others say. Whitening is linear, so it is part of C in paper 003, section 2.
+        Samples must be finite and there must be some; nothing is set otherwise.
         """
+        if u.dim() != 3 or not u.numel() or not bool(u.isfinite().all()):
+            raise ArgumentError("u", "finite numbers (B, T, d_input), some", _what(u))
+        if y is not None:
+            wanted = (*u.shape[:2], self.d_output)
+            if y.shape != wanted or not bool(y.isfinite().all()):
+                raise ArgumentError("y", f"finite numbers, shape {wanted}", _what(y))
         with torch.no_grad():
             self.mlp.inputs.set(self.features(u))
             if y is not None:
-                if y.shape != (*u.shape[:2], self.d_output):
-                    raise ArgumentError("y", f"shape {(*u.shape[:2], self.d_output)}", f"shape {tuple(y.shape)}")
                 self.mlp.outputs.set(y)
 
     def forward(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = "Tensor | np.ndarray"
 
+LARGEST = 1e290
+"""The largest |λ|: from some 1e300 on a product overflows on the way."""
+
 
 def finite(argument: str, value: object) -> Tensor:
     """The value as a tensor of finite numbers."""
-    if not isinstance(value, Tensor) and not hasattr(value, "__array__"):
-        raise ArgumentError(argument, "a tensor or an array", type(value).__name__)
-    tensor = torch.as_tensor(value).detach()
+    tensor = _tensor(argument, value)
     if tensor.dtype == torch.bool or tensor.is_meta:
         raise ArgumentError(argument, "numbers", "flags" if not tensor.is_meta else "a tensor on the meta device")
     if not bool(tensor.isfinite().all()):
@@ -27,12 +29,27 @@ def finite(argument: str, value: object) -> Tensor:
     return tensor
 
 
+def _tensor(argument: str, value: object) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if not hasattr(value, "__array__"):
+        raise ArgumentError(argument, "a tensor or an array", type(value).__name__)
+    array = value.__array__()
+    try:
+        return torch.as_tensor(array.copy() if min(array.strides, default=0) < 0 else array)
+    except TypeError as error:  # objects, strings, longdouble
+        raise ArgumentError(argument, "numbers in double precision or less", f"dtype {array.dtype}") from error
+
+
 def spectrum(eigenvalues: Array) -> Tensor:
     """Eigenvalues (N,), or (M, R) for M input channels with R states each, in complex128."""
     tensor = finite("eigenvalues", eigenvalues)
     if tensor.dim() not in (1, 2) or not tensor.numel():
         raise ArgumentError("eigenvalues", "shape (N,), or (M, R) for M channels", f"shape {tuple(tensor.shape)}")
-    return tensor.to(torch.complex128)
+    lam = tensor.to(torch.complex128)
+    if float(lam.abs().max()) > LARGEST:
+        raise ArgumentError("eigenvalues", f"|λ| of at most {LARGEST:g}", f"{float(lam.abs().max()):g}")
+    return lam
 
 
 def states(argument: str, state: Array, shape: tuple[int, ...]) -> Tensor:
@@ -46,16 +63,36 @@ def states(argument: str, state: Array, shape: tuple[int, ...]) -> Tensor:
 
 def real_dtype(state: Array) -> torch.dtype:
     """float32 for states in single precision (or half), otherwise float64: how exactly the state is known."""
-    dtype = torch.as_tensor(state).dtype
+    dtype = _tensor("state", state).dtype
     narrow = (torch.complex64, torch.float32, torch.float16, torch.bfloat16, torch.complex32)
     return torch.float32 if dtype in narrow else torch.float64
 
 
+def resolution(eigenvalues: Array) -> float:
+    """How exactly eigenvalues are known: eps of single or double precision."""
+    return torch.finfo(real_dtype(eigenvalues)).eps
+
+
+def start(argument: str, initial: Array, state: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The states before: in the shape of ``state``, or fewer for all of its batch."""
+    before = states(argument, initial, shape).to(state.device)
+    try:
+        return before.expand(state.shape)
+    except RuntimeError as error:
+        expected = f"shape {tuple(state.shape)} (as state), or one for all"
+        raise ArgumentError(argument, expected, f"shape {tuple(before.shape)}") from error
+
+
 def whole(argument: str, value: int, least: int = 1) -> int:
-    """A whole number, ``least`` or more."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ArgumentError(argument, f"a whole number, at least {least}", repr(value))
-    return value
+    """A whole number of any integer type, ``least`` or more."""
+    expected = f"a whole number, at least {least}"
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise ArgumentError(argument, expected, repr(value)) from error
+    if isinstance(value, bool) or number < least:
+        raise ArgumentError(argument, expected, repr(value))
+    return number
 
 
 def basis_functions(basis: Array, channels: int | None) -> Tensor:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from stablessm.reconstruction._powers import powers, powers_of_pair, reciprocal
 
-_TWIN = 8 * torch.finfo(torch.float64).eps
-"""Eigenvalues this close to each other's conjugates give a real input the same equations."""
+_EPS = torch.finfo(torch.float64).eps
+_TWIN = 8
+"""Eigenvalues this many eps close to each other's conjugates give a real input the same equations."""
 
 _ELEMENTS = 2**22
 """How many numbers a batch may take on the way."""
@@ -137,8 +138,8 @@ class Equations:
         return max(1, _ELEMENTS // (len(self.fine) * self.coarse.shape[1]))
 
 
-def equations(eigenvalues: Tensor, length: int, *, real: bool) -> Equations:
-    """The equations of eigenvalues (N,) in complex128 after ``length`` steps."""
+def equations(eigenvalues: Tensor, length: int, *, real: bool, eps: float = _EPS) -> Equations:
+    """The equations of eigenvalues (N,) in complex128 after ``length`` steps; ``eps``: to which they are known."""
     grows = eigenvalues.abs() > 1
     inverse = reciprocal(torch.where(grows, eigenvalues, 1))
     inner = length.bit_length() // 2
@@ -167,7 +168,7 @@ def equations(eigenvalues: Tensor, length: int, *, real: bool) -> Equations:
         steps=float(norm.square().mean()),
         log_norm=norm.log() + grown,
         last=torch.where(grows, eigenvalues, last) / norm,
-        rows=_distinct(eigenvalues) if real else None,
+        rows=_distinct(eigenvalues, _TWIN * eps) if real else None,
     )
 
 
@@ -175,12 +176,12 @@ def _square(part: Tensor) -> Tensor:
     return part.abs().square().sum(1)
 
 
-def _distinct(eigenvalues: Tensor) -> Tensor:
+def _distinct(eigenvalues: Tensor, tolerance: float) -> Tensor:
     """Which real equations say something new: one of a conjugate pair, one of a real eigenvalue."""
     kept = torch.ones(len(eigenvalues), dtype=torch.bool, device=eigenvalues.device)
     order = torch.arange(len(eigenvalues), device=eigenvalues.device)
     for part in order.split(max(1, _ELEMENTS // len(eigenvalues))):
-        twin = (eigenvalues[part, None].conj() - eigenvalues).abs() <= _TWIN * eigenvalues.abs()
+        twin = (eigenvalues[part, None].conj() - eigenvalues).abs() <= tolerance * eigenvalues.abs()
         kept[part] = ~(twin & (order < part[:, None])).any(1)
-    has_phase = eigenvalues.imag.abs() > _TWIN * eigenvalues.abs()
+    has_phase = eigenvalues.imag.abs() > tolerance * eigenvalues.abs()
     return torch.cat([kept, kept & has_phase]).nonzero()[:, 0]

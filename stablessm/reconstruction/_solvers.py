@@ -36,7 +36,9 @@ class Solver(Protocol):
 
 
 def options(cutoff: float | None, tikhonov: float, shape: tuple[int, int], precision: torch.dtype) -> float:
-    """The cutoff, by default the precision times the larger side; both options checked."""
+    """The cutoff, by default the precision times the larger side; all options checked."""
+    if precision not in (torch.float32, torch.float64):
+        raise ArgumentError("precision", "torch.float32 or torch.float64", precision)
     for name, value in (("cutoff", cutoff), ("tikhonov", tikhonov)):
         if value is not None and not 0 <= value < 1:
             raise ArgumentError(name, "0 or more and below 1, relative to the largest singular value", value)
@@ -77,6 +79,10 @@ class GramSolver:
     A Gram matrix squares singular values, so those below ``floor`` ≈ 1e-7 of the largest are lost in it. For the others
     each round of x += Eᴴ (E Eᴴ + δ)⁻¹ (c - E x) multiplies an error by δ / (σ² + δ); residuals are made with E itself,
     so what is left is the error of E, not that of its square.
+
+    The shift is also the cutoff, and a smooth one: rounds end when they no longer converge, so what belongs to a
+    singular value near the cutoff is damped, not left out, and some of what lies below it is let in. ``rank`` counts
+    as if it were sharp.
     """
 
     equations: Equations
@@ -88,7 +94,10 @@ class GramSolver:
 
     def __call__(self, right_side: Tensor) -> Tensor:
         """The solution of least norm."""
-        E, scale = self.equations, float(right_side.abs().max()) or 1.0
+        E = self.equations
+        if not len(right_side):
+            return right_side.new_zeros(0, E.length)
+        scale = float(right_side.abs().max()) or 1.0
         y = torch.zeros_like(right_side) if self.wide else E.adjoint(torch.zeros_like(right_side))
         before = torch.inf
         for _ in range(_ROUNDS):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ def haar(length: int, functions: int | Sequence[int] | None = None) -> Tensor:
     >>> (haar(4) * 2).square().round().int().mT.tolist()
     [[1, 1, 1, 1], [1, 1, 1, 1], [2, 2, 0, 0], [0, 0, 2, 2]]
     """
+    length = _checks.whole("length", length)
     chosen = _chosen(functions, length)
     result = torch.zeros(length, len(chosen), dtype=torch.float64)
     intervals = _intervals(length, max(chosen) + 1)
@@ -58,6 +60,7 @@ def fourier(length: int, functions: int | Sequence[int] | None = None) -> Tensor
     >>> torch.allclose(basis.mT @ basis, torch.eye(3, dtype=torch.float64))
     True
     """
+    length = _checks.whole("length", length)
     index = torch.tensor(_chosen(functions, length))
     periods = (index + 1) // 2
     angle = 2 * math.pi / length * (torch.arange(length)[:, None] * periods % length).to(torch.float64)
@@ -73,6 +76,7 @@ def dct(length: int, functions: int | Sequence[int] | None = None) -> Tensor:
     >>> torch.allclose(basis.mT @ basis, torch.eye(6, dtype=torch.float64))
     True
     """
+    length = _checks.whole("length", length)
     index = torch.tensor(_chosen(functions, length))
     angle = math.pi / (2 * length) * ((2 * torch.arange(length)[:, None] + 1) * index % (4 * length)).to(torch.float64)
     return angle.cos() * torch.where(index == 0, 1.0, 2.0).to(torch.float64).div(length).sqrt()
@@ -98,15 +102,18 @@ def pca(data: Array, functions: int) -> Tensor:
     if samples.dim() not in (2, 3) or samples.is_complex() or not samples.numel():
         raise ArgumentError("data", "real, (samples, L) or (samples, L, M)", f"{samples.dtype}, {tuple(samples.shape)}")
     flat = samples.to(torch.float64).flatten(1)
-    if _checks.whole("functions", functions) > min(flat.shape):
+    functions = _checks.whole("functions", functions)
+    if functions > min(flat.shape):
         raise ArgumentError("functions", f"at most {min(flat.shape)} (samples, or values in one)", functions)
     return torch.linalg.svd(flat, full_matrices=False)[2][:functions].mT.unflatten(0, samples.shape[1:])
 
 
 def _chosen(functions: int | Sequence[int] | None, length: int) -> list[int]:
-    _checks.whole("length", length)
     count = length if functions is None else functions
-    chosen = list(range(_checks.whole("functions", count))) if isinstance(count, int) else [int(i) for i in count]
+    if isinstance(count, Iterable) and getattr(count, "ndim", None) != 0:
+        chosen = [_checks.whole("functions", i, least=0) for i in count]
+    else:
+        chosen = list(range(_checks.whole("functions", cast(int, count))))
     if not chosen or not 0 <= min(chosen) <= max(chosen) < length or len(set(chosen)) < len(chosen):
         raise ArgumentError("functions", f"1 to {length}, or different indices below {length}", functions)
     return chosen

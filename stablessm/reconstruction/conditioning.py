@@ -21,11 +21,13 @@ def condition_number(eigenvalues: Array, length: int, *, basis: Array | None = N
 
     From singular values, not from a Gram matrix: right up to about 1e15, a lower bound of that size beyond. V is scaled
     by one common number, so that it does not overflow; inf if σ_min underflows. The paper plots κ² (of VᵀV).
+    Without a basis and with N < L, σ_min is the smallest of the N that there are. With a basis κ is inf if there are
+    fewer equations than functions: coefficients are not fixed then.
 
     Args:
         eigenvalues: (N,) complex.
         length: L.
-        basis: (L, P), real.
+        basis: (L, P), real; with more rows, its first L are taken.
         real: whether V stands for the real and imaginary parts of its rows, each equation once: what a real
             input is found from.
 
@@ -36,11 +38,14 @@ def condition_number(eigenvalues: Array, length: int, *, basis: Array | None = N
     lam = _checks.spectrum(eigenvalues)
     if lam.dim() != 1:
         raise ArgumentError("eigenvalues", "shape (N,)", f"shape {tuple(lam.shape)}")
-    E = equations(lam, _checks.whole("length", length), real=real)
+    E = equations(lam, _checks.whole("length", length), real=real, eps=_checks.resolution(eigenvalues))
     if basis is None:
         matrix = E.dense()
     else:
-        matrix = E.apply(first_steps(_checks.basis_functions(basis, None), length).mT.contiguous()).mT
+        psi = first_steps(_checks.basis_functions(basis, None).to(lam.device), length)
+        if E.count < psi.shape[1]:
+            return math.inf
+        matrix = E.apply(psi.mT.contiguous()).mT
     scale = (E.log_norm - E.log_norm.max()).exp()
     if E.rows is not None:
         scale = torch.cat([scale, scale])[E.rows]
@@ -71,15 +76,15 @@ def diagnose(
 instead of 2. or decode_sparse in a basis of at most 2 functions, if the input is known to lie in one
     """
     lam = _checks.spectrum(eigenvalues)
-    _checks.whole("length", length)
+    length, eps = _checks.whole("length", length), _checks.resolution(eigenvalues)
     if basis is None:
         if lam.dim() != 1:
             raise ArgumentError("eigenvalues", "shape (N,): channels are apart without a basis", tuple(lam.shape))
-        blocks = [equations(lam, length, real=True)]
+        blocks = [equations(lam, length, real=True, eps=eps)]
         matrix = blocks[0].dense()
     else:
         psi = first_steps(_checks.basis_functions(basis, None if lam.dim() == 1 else len(lam)), length)
-        blocks, matrix = mixed(lam, psi)
+        blocks, matrix = mixed(lam, psi, eps)
     count, unknowns = matrix.shape
     steps = sum(block.steps for block in blocks) / len(blocks)
     cutoff = options(cutoff, 0.0, (count, unknowns), precision)
@@ -108,7 +113,7 @@ def required_state_size(
         length: L.
         r_min, r_max: the ring, as in :func:`uniform_ring`.
         tol: relative error, between 0 and 1.
-        basis: (L, P): inputs are sums of these functions.
+        basis: (L, P), of L rows: inputs are sums of these functions.
         precision: of the state, float32 or float64.
         draws: how many rings are tried, with seeds 0, 1, ….
         largest: the largest N tried, 4 L by default. A :class:`~stablessm.NumericalError` says why none will do.
@@ -116,11 +121,13 @@ def required_state_size(
     >>> required_state_size(64, r_min=0.99, tol=1e-3)
     32
     """
-    _checks.whole("length", length)
+    length = _checks.whole("length", length)
     if not 0 < tol < 1:
         raise ArgumentError("tol", "between 0 and 1", tol)
     most = _checks.whole("largest", 4 * length if largest is None else largest)
-    psi = None if basis is None else first_steps(_checks.basis_functions(basis, None), length)
+    psi = None if basis is None else _checks.basis_functions(basis, None)
+    if psi is not None and len(psi) != length:  # the beginnings of functions need not be independent
+        raise ArgumentError("basis", f"{length} rows (length)", len(psi))
     rings = [uniform_ring(most, r_min, r_max, seed=seed) for seed in range(_checks.whole("draws", draws))]
 
     def worst(count: int) -> Diagnosis:

@@ -21,11 +21,12 @@ class Decoder:
     """The linear map from states after ``length`` steps to inputs, u = V⁺ x (paper 003 eq. 5), made once.
 
     Args:
-        eigenvalues: (N,), any complex numbers.
+        eigenvalues: (N,), complex, |λ| up to 1e290.
         length: how many inputs the state has seen.
         real: whether inputs are real. Then every complex eigenvalue gives two equations, and N ≥ L/2 can do.
         cutoff: singular values below this part of the largest are left out; by default the precision of the state times
-            the larger of equations and unknowns. Rows have norm 1 before (:class:`Diagnosis`).
+            the larger of equations and unknowns. Rows have norm 1 before (:class:`Diagnosis`). It is sharp with ``svd``
+            and smooth with ``gram``: what is near it is damped, and some of what lies below is let in.
         tikhonov: α, which adds (α σ_1)² |u|² to what is minimised.
         method: ``svd`` is exact to the precision of the equations; ``gram`` does not form V (some 130 N² bytes for a
             real input and 2N ≤ L) but loses singular values below 1e-7 of the largest; ``auto`` decides by size.
@@ -50,7 +51,8 @@ class Decoder:
         lam = _checks.spectrum(eigenvalues)
         if lam.dim() != 1:
             raise ArgumentError("eigenvalues", "shape (N,)", f"shape {tuple(lam.shape)}")
-        self._equations = E = equations(lam, _checks.whole("length", length), real=real)
+        length = _checks.whole("length", length)
+        self._equations = E = equations(lam, length, real=real, eps=_checks.resolution(eigenvalues))
         cutoff = options(cutoff, tikhonov, (E.count, length), precision)
         self._solver = solver(E, method, cutoff, tikhonov)
         values, rank = self._solver.singular_values, self._solver.rank
@@ -61,9 +63,9 @@ class Decoder:
         """Inputs (…, L) from states (…, N); ``initial``: the state before the first of them, zero by default."""
         E = self._equations
         x = _checks.states("state", state, (len(E.factor),)).to(E.factor.device)
-        before = None if initial is None else _checks.states("initial", initial, (len(E.factor),)).to(x.device)
+        before = None if initial is None else _checks.start("initial", initial, x, (len(E.factor),))
         c = E.right_side(x, before)
-        u = self._solver(c.reshape(-1, E.count)).reshape(*c.shape[:-1], E.length)
+        u = self._solver(c.reshape(c.shape[:-1].numel(), E.count)).reshape(*c.shape[:-1], E.length)
         narrow = _checks.real_dtype(state)
         return u.to(narrow if E.real else torch.promote_types(narrow, torch.complex64))
 
@@ -83,16 +85,17 @@ def decode(
 
         x[n] = Σ_j λ[n]^(L-1-j) u[j],   j = 0 … L-1
 
-    The least-squares solution of least norm. Powers are made without overflow for any |λ|, rows are scaled to norm 1,
-    and all is computed in double precision; the answer has the precision of the state. An
-    :class:`IllConditionedWarning` says the numerical rank, if it is below ``length``, and what to change.
+    The least-squares solution of least norm. Powers are made without overflow (|λ| up to 1e290), rows are scaled to
+    norm 1, and all is computed in double precision; the answer has the precision of the state. An
+    :class:`IllConditionedWarning` says the numerical rank, if it is below ``length``, and what to change; one for all
+    channels, of that of least rank.
 
     Args:
         state: (…, N) after ``length`` steps; with eigenvalues (M, R) it is (…, M, R): input channel m drives the
             R states of row m (paper 003 eq. 15 to 19).
         eigenvalues: (N,) or (M, R).
         length: any number of steps, from 1 up.
-        initial: the state before the first of these inputs, in the shape of ``state``; zero by default.
+        initial: the state before the first of these inputs, in the shape of ``state`` or one for all; zero by default.
         real, cutoff, tikhonov, method: see :class:`Decoder`.
 
     Returns:
@@ -105,22 +108,25 @@ def decode(
     >>> decode(state, lam, length=3).round(decimals=4).tolist()
     [1.0, -2.0, 3.0]
     """
-    lam = _checks.spectrum(eigenvalues)
-    x = _checks.states("state", state, tuple(lam.shape))
-    before = None if initial is None else _checks.states("initial", initial, tuple(lam.shape))
+    shape = tuple(_checks.spectrum(eigenvalues).shape)
+    lam = _checks.finite("eigenvalues", eigenvalues)  # in the precision they came in
+    x = _checks.states("state", state, shape)
+    before = None if initial is None else _checks.start("initial", initial, x, shape)
     precision = _checks.real_dtype(state)
     dtype = precision if real else torch.promote_types(precision, torch.complex64)
-
-    def channel(values: Tensor, x: Tensor, before: Tensor | None) -> Tensor:
+    if lam.dim() == 1:
+        channels, ends, starts = [lam], [x], [before]
+    else:
+        channels, ends = list(lam), list(x.unbind(-2))
+        starts = [None] * len(lam) if before is None else list(before.unbind(-2))
+    parts, worst = [], None
+    for values, end, begin in zip(channels, ends, starts, strict=True):
         decoder = Decoder(
             values, length, real=real, cutoff=cutoff, tikhonov=tikhonov, method=method, precision=precision
         )
-        if not decoder.diagnosis.determined:
-            warnings.warn(IllConditionedWarning(decoder.diagnosis), stacklevel=3)
-        return decoder(x, initial=before).to(dtype)
-
-    if lam.dim() == 1:
-        return channel(lam, x, before)
-    starts = [None] * len(lam) if before is None else list(before.unbind(-2))
-    parts = zip(lam, x.unbind(-2), starts, strict=True)
-    return torch.stack([channel(*part) for part in parts], -1)
+        parts.append(decoder(end, initial=begin).to(dtype))
+        if worst is None or decoder.diagnosis.rank < worst.rank:
+            worst = decoder.diagnosis
+    if worst is not None and not worst.determined:
+        warnings.warn(IllConditionedWarning(worst), stacklevel=2)
+    return parts[0] if lam.dim() == 1 else torch.stack(parts, -1)

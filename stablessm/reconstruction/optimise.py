@@ -10,7 +10,7 @@ from torch import Tensor
 from stablessm._errors import ArgumentError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
-from stablessm.reconstruction.conditioning import condition_number
+from stablessm.reconstruction.conditioning import condition_number, diagnose
 
 
 def optimised(count: int, length: int, *, r_max: float = 1.0, basis: Array | None = None) -> Tensor:
@@ -25,7 +25,7 @@ def optimised(count: int, length: int, *, r_max: float = 1.0, basis: Array | Non
     - 2N < L: N of the L-th roots of unity above the real axis: the rows are orthogonal, κ = 1 for r_max = 1. For
       r_max < 1 the better of the two is taken; about r_max^(1 - 2N).
     - With a basis: among the L-th roots of unity, or the points midway, one after the other that adds most to what the
-      states chosen so far do not see of the basis; the better of the two.
+      states chosen so far do not see of the basis; the one of higher rank, and of those the better conditioned.
 
     Args:
         count: N.
@@ -37,25 +37,26 @@ def optimised(count: int, length: int, *, r_max: float = 1.0, basis: Array | Non
     >>> round(condition_number(lam, 8, real=True), 9), condition_number(lam.sqrt(), 8, real=True) > 1e3
     (1.0, True)
     """
-    _checks.whole("count", count)
-    _checks.whole("length", length)
+    count, length = _checks.whole("count", count), _checks.whole("length", length)
     if not 0 < r_max <= 1:
         raise ArgumentError("r_max", "above 0 and at most 1", r_max)
     if basis is not None:
         psi = _checks.basis_functions(basis, None)
         if len(psi) != length:
             raise ArgumentError("basis", f"{length} rows (length)", len(psi))
-        return _best([_greedy(count, psi, r_max, half) for half in (0.0, 0.5)], length, psi)
+        return min((_greedy(count, psi, r_max, half) for half in (0.0, 0.5)), key=lambda lam: _unfit(lam, psi))
     even = r_max * _turn((torch.arange(count, dtype=torch.float64) + 0.5) / (2 * count))
     if 2 * count >= length:
         return even
     steps = (torch.arange(count, dtype=torch.float64) + 0.5) * length / (2 * count)
     roots = r_max * _turn(steps.round().clamp(1, (length - 1) // 2) / length)
-    return roots if r_max == 1 else _best([even, roots], length, None)
+    return roots if r_max == 1 else min(even, roots, key=lambda lam: condition_number(lam, length, real=True))
 
 
-def _best(placements: list[Tensor], length: int, basis: Tensor | None) -> Tensor:
-    return min(placements, key=lambda lam: condition_number(lam, length, basis=basis, real=True))
+def _unfit(lam: Tensor, psi: Tensor) -> tuple[int, float]:
+    """How many coefficients are not fixed, then κ: a real eigenvalue gives one equation, with fewer κ may be lower."""
+    found = diagnose(lam, len(psi), basis=psi)
+    return found.unknowns - found.rank, found.condition
 
 
 def _greedy(count: int, psi: Tensor, r_max: float, half: float) -> Tensor:

@@ -46,16 +46,15 @@ class SparseDecoder:
         precision: torch.dtype = torch.float64,
     ) -> None:
         lam = _checks.spectrum(eigenvalues)
-        self._basis = psi = first_steps(_checks.basis_functions(basis, None if lam.dim() == 1 else len(lam)), length)
+        functions = _checks.basis_functions(basis, None if lam.dim() == 1 else len(lam)).to(lam.device)
+        self._basis = psi = first_steps(functions, length)
         self._shape = tuple(lam.shape)
-        self._blocks, omega = mixed(lam, psi)
+        self._blocks, omega = mixed(lam, psi, _checks.resolution(eigenvalues))
         cutoff = options(cutoff, tikhonov, (omega.shape[0], omega.shape[1]), precision)
         self._solver = solve = dense_solver(omega, cutoff, tikhonov)
         steps = sum(block.steps for block in self._blocks) / len(self._blocks)
-        values, functions = solve.singular_values, psi.shape[-1]
-        self.diagnosis: Diagnosis = diagnosis(
-            lam, len(psi), functions, len(omega), values, solve.rank, precision, steps
-        )
+        unknowns, values = psi.shape[-1], solve.singular_values
+        self.diagnosis: Diagnosis = diagnosis(lam, len(psi), unknowns, len(omega), values, solve.rank, precision, steps)
         """How much of α the state fixes."""
 
     @property
@@ -67,11 +66,11 @@ class SparseDecoder:
 
     def coefficients(self, state: Array) -> Tensor:
         """α (…, P) from states (…, N) or (…, M, R). ``basis @ α`` continues the input past step k (eq. 29)."""
-        x = _checks.states("state", state, self._shape)
+        x = _checks.states("state", state, self._shape).to(self._basis.device)
         channels = [x] if len(self._shape) == 1 else list(x.unbind(-2))
         c = torch.cat([block.right_side(part) for block, part in zip(self._blocks, channels, strict=True)], -1)
-        alpha = self._solver(c.reshape(-1, c.shape[-1])).unflatten(0, c.shape[:-1] or (1,))
-        return (alpha if c.dim() > 1 else alpha[0]).to(_checks.real_dtype(state))
+        flat = self._solver(c.reshape(c.shape[:-1].numel(), c.shape[-1]))
+        return flat.reshape(*c.shape[:-1], flat.shape[-1]).to(_checks.real_dtype(state))
 
     def __call__(self, state: Array) -> Tensor:
         """Inputs Ψ_k α, (…, k), or (…, k, M) with M channels."""
@@ -116,11 +115,11 @@ def decode_sparse(
     return decoder(state)
 
 
-def mixed(lam: Tensor, psi: Tensor) -> tuple[list[Equations], Tensor]:
+def mixed(lam: Tensor, psi: Tensor, eps: float) -> tuple[list[Equations], Tensor]:
     """The equations of each channel, and Ω (equations, P) in real numbers, each row divided by that of V."""
     if lam.dim() == 1:
         lam, psi = lam[None], psi[:, None]
-    blocks = [equations(row, len(psi), real=True) for row in lam]
+    blocks = [equations(row, len(psi), real=True, eps=eps) for row in lam]
     return blocks, torch.cat([block.apply(psi[:, m].mT).mT for m, block in enumerate(blocks)])
 
 

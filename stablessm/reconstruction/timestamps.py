@@ -22,8 +22,9 @@ def timestamp(state0: Array, lam0: float) -> Tensor:
         lam0: real, 0 < λ₀ < 1; a complex logarithm would be many-valued.
 
     Returns:
-        Whole numbers (int64), in the shape of ``state0``. A :class:`~stablessm.NumericalError` if the state is too
-        close to its limit for its precision to tell one step from the next, or lies between steps.
+        Whole numbers (int64), in the shape of ``state0``. A :class:`~stablessm.NumericalError` if one step cannot be
+        told from the next, or if the state lies between steps. A recurrence that rounds λ₀ and every step to the
+        precision eps of the state is off by up to 2 eps x²: the more steps it remembers, the more it has added up.
 
     >>> timestamp(torch.tensor([0.0, 1.0, 1.5, 1.75]), lam0=0.5)
     tensor([0, 1, 2, 3])
@@ -35,20 +36,24 @@ def timestamp(state0: Array, lam0: float) -> Tensor:
         if bool(x.imag.any()):
             raise ArgumentError("state0", "real numbers, since λ₀ and its input are", "an imaginary part")
         x = x.real
-    eps = torch.finfo(_checks.real_dtype(state0)).eps
+    eps = torch.finfo(x.dtype if x.is_floating_point() else torch.float64).eps
     x = x.to(torch.float64)
     limit = 1 / (1 - lam0)
-    if bool((x < 0).any()) or bool((x > limit * (1 + 4 * eps)).any()):
+    if bool((x < 0).any()) or bool((x > limit * (1 + 4 * eps * limit)).any()):
         got = f"{float(x.min()):.6g} to {float(x.max()):.6g}"
         raise ArgumentError("state0", f"from 0 to the limit 1/(1 - λ₀) = {limit:.6g}", got)
-    left = (1 - x * (1 - lam0)).clamp(min=torch.finfo(torch.float64).tiny)  # λ₀^k
-    # a state close to its limit is known to eps of it, λ₀^k therefore to eps
-    if bool((2 * eps > 0.25 * left * -math.log(lam0)).any()):
+    gone = x * (1 - lam0)
+    left = 1 - gone  # λ₀^k
+    # Each step adds up to eps x_j (a product and a sum), of which λ₀^(k-j) is left: Σ_j λ₀^(k-j) x_j ≤ x². Half of that
+    # again for λ₀ rounded to the same precision, and half for what is rounded here.
+    off = 2 * eps * x.square() * (1 - lam0)
+    unclear = off > 0.25 * left * -math.log(lam0)
+    if bool(unclear.any()):
         raise NumericalError(
-            f"a step cannot be told from the next where λ₀^k = {float(left.min()):.2g}",
-            "use a λ₀ nearer to 1, such as 1 - 1/L for L steps, or a state in float64",
+            f"a step cannot be told from the next where λ₀^k = {float(left[unclear].min()):.2g}",
+            "use a state in float64, or a λ₀ nearer to 1 - 1/L for L steps",
         )
-    k = left.log() / math.log(lam0)
+    k = torch.log1p(-gone) / math.log(lam0)
     if bool(((k - k.round()).abs() > 0.25).any()):
         raise NumericalError("a state lies between two steps", "drive it with the constant 1 from the zero state")
     return k.round().to(torch.int64)

@@ -86,8 +86,10 @@ class ImageGrid:
     def of(cls, title: str, rows: Mapping[str, np.ndarray]) -> Self:
         """Rows of as many images each, (columns, height, width), by label; values are cut to 0 … 1, NaN to 0."""
         shapes = {np.shape(images) for images in rows.values()}
-        if len(shapes) != 1 or len(shape := shapes.pop()) != 3 or 0 in shape:
-            raise ArgumentError("rows", "arrays of one shape (columns, height, width)", shapes or "none")
+        shape = next(iter(shapes), ())
+        if len(shapes) != 1 or len(shape) != 3 or 0 in shape:
+            got = ", ".join(map(str, sorted(shapes))) or "none"
+            raise ArgumentError("rows", "arrays of one shape (columns, height, width)", got)
         tiles = np.nan_to_num(np.stack([np.asarray(images, dtype=float) for images in rows.values()])).clip(0, 1)
         levels = np.rint(255 * np.pad(tiles, ((0, 0), (0, 0), (0, 1), (0, 1)))).astype(int)
         whole = levels.transpose(0, 2, 1, 3).reshape(levels.shape[0] * levels.shape[2], -1)[:-1, :-1]

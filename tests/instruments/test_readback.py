@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, UserList
 from typing import Any
 
 import hf_models
@@ -114,6 +115,54 @@ def test_a_linear_recurrence_has_the_capacity_of_theory() -> None:
     np.testing.assert_allclose(found.explained, theory[:60].numpy(), atol=0.08)
     assert found.capacity == pytest.approx(10, abs=0.3)
     assert found.capacity <= found.state_size == 10
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_short_data_have_one_lag_by_default(steps: int) -> None:
+    found = readback(DelayLine(2), white(40, steps))
+    assert found.explained.shape == (1,)
+    assert found.explained[0] > 0.99
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda h: OrderedDict(h=h), lambda h: {"h": [h]}, lambda h: UserList([h]), lambda h: (h,)]
+)
+def test_states_in_containers(wrap: Any) -> None:
+    line = DelayLine(3)
+
+    def model(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if state is not None:
+            state = state["h"] if hasattr(state, "keys") else state[0]
+            state = state[0] if isinstance(state, list) else state
+        y, held = line(x, state)
+        return y, wrap(held)
+
+    found = readback(model, white(), lags=5)
+    assert (found.state_size, found.reach()) == (3, 2)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_a_small_feature_beside_a_large_one_counts(scale: float) -> None:
+    """And a constant one does not, however large."""
+
+    def states(x: Tensor) -> Tensor:
+        x = x.double()
+        return torch.cat([scale * x, torch.randn_like(x), torch.full_like(x, 3e15), torch.zeros_like(x)], 2)
+
+    found = readback(lambda x: x, white(), states=states, lags=3)
+    np.testing.assert_allclose(found.explained, [1, 0, 0], atol=0.02)
+
+
+def test_states_are_asked_for_in_evaluation_mode_without_gradients() -> None:
+    model = nn.Sequential(nn.Linear(1, 3), nn.Dropout(0.9))
+
+    def states(x: Tensor) -> Tensor:
+        assert not model.training
+        assert not torch.is_grad_enabled()
+        return model(x)
+
+    assert readback(model, white(), states=states, lags=2).explained[0] > 0.99
+    assert model.training
 
 
 def test_time_is_in_units_of_dt() -> None:

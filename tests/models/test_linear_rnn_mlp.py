@@ -141,11 +141,39 @@ def test_an_instrument_takes_it() -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(ssm.ArgumentError, match="d_input: expected at least 1"):
-        LinearRNNMLP(0, 4, 1)
-    with pytest.raises(ssm.ArgumentError, match="hidden: expected one width or more"):
-        LinearRNNMLP(1, 4, 1, hidden=())
+    for sizes, name in (
+        ((0, 4, 1), "d_input"),
+        ((1, 0, 1), "d_state"),
+        ((1, 2.5, 1), "d_state"),
+        ((1, 4, 0), "d_output"),
+    ):
+        with pytest.raises(ssm.ArgumentError, match=f"^{name}: expected a whole number, at least 1"):
+            LinearRNNMLP(*sizes)
+    for hidden in ((), 8, (8, 0), (8.5,), None):
+        with pytest.raises(ssm.ArgumentError, match=r"^hidden: expected"):
+            LinearRNNMLP(1, 4, 1, hidden=hidden)
     with pytest.raises(ssm.ArgumentError, match="u: expected 2 channels"):
         make()(torch.zeros(1, 5, 3, dtype=torch.float64))
-    with pytest.raises(ssm.ArgumentError, match="y: expected shape"):
+    with pytest.raises(ssm.ArgumentError, match="y: expected finite numbers, shape"):
         make().set_units(noise(1, 5, D), noise(1, 5, OUT + 1))
+
+
+@pytest.mark.parametrize(
+    ("u", "y", "argument"),
+    [
+        (noise(0, 5, D), None, "u"),
+        (noise(2, 0, D), None, "u"),
+        (torch.full((1, 5, D), torch.nan).double(), None, "u"),
+        (noise(1, 5, D), torch.full((1, 5, OUT), torch.inf).double(), "y"),
+    ],
+)
+def test_units_need_finite_samples_and_some(u: Tensor, y: Tensor | None, argument: str) -> None:
+    model = make()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ssm.ArgumentError, match=f"^{argument}: expected finite numbers"):
+        model.set_units(u, y)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    for units in (Whitening(D), Units(D)):
+        for samples in (torch.zeros(0, D), torch.full((3, D), torch.nan), torch.zeros(3, D + 1), torch.zeros(D)):
+            with pytest.raises(ssm.ArgumentError, match=r"^samples: expected"):
+                units.set(samples)

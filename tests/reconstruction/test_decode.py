@@ -247,11 +247,52 @@ def test_channels_are_decoded_apart() -> None:
     torch.testing.assert_close(decode(shifted, lam, 30, initial=before), u, atol=1e-8, rtol=0)
 
 
+def test_one_warning_for_all_channels_where_decode_was_called() -> None:
+    lam = torch.stack([uniform_ring(5, 0.9), torch.full((5,), 0.5 + 0j), optimised(5, 10)])
+    with pytest.warns(IllConditionedWarning) as caught:
+        decode(torch.zeros(3, 5), lam, 10)
+    assert [(w.filename, w.category) for w in caught] == [(__file__, IllConditionedWarning)]
+    assert caught[0].message.diagnosis.rank == 1, "of the worst channel"
+
+
 def test_arrays_are_taken() -> None:
     lam = optimised(5, 8)
     u = noise(8)
-    back = decode(run(u, lam).numpy(), lam.numpy(), 8)
-    np.testing.assert_allclose(back.numpy(), u.numpy(), atol=1e-12)
+    for step in (1, -1):  # torch knows no negative strides
+        state, values = run(u, lam).numpy()[::step], lam.numpy()[::step]
+        np.testing.assert_allclose(decode(state, values, np.int64(8)).numpy(), u.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["svd", "gram"])
+def test_a_batch_may_be_empty_and_share_its_beginning(method: str) -> None:
+    lam = optimised(5, 8)
+    assert decode(torch.zeros(2, 0, 5), lam, 8, method=method).shape == (2, 0, 8)
+    u, before = noise(3, 8), noise(5, seed=1)
+    back = decode(run(u, lam) + lam**8 * before, lam, 8, initial=before, method=method)
+    torch.testing.assert_close(back, u, atol=1e-10, rtol=0)
+
+
+def test_the_largest_eigenvalues() -> None:
+    lam = 1e290 * optimised(4, 8)
+    assert bool(equations(lam, 8, real=True).dense().isfinite().all())
+    with pytest.raises(ssm.ArgumentError, match=r"eigenvalues: expected \|λ\| of at most 1e\+290"):
+        diagnose(1.1 * lam, 8)
+
+
+def test_the_cutoff_of_gram_is_smooth_and_that_of_svd_sharp() -> None:
+    lam = uniform_ring(40, 0.3)
+    parts = {}
+    for method in ("svd", "gram"):
+        decoder = Decoder(lam, 64, cutoff=1e-2, method=method)
+        left, values, right = torch.linalg.svd(equations(lam, 64, real=True).dense(), full_matrices=False)
+        back = decoder._solver((left * values).mT) @ right.mH  # which part of each singular vector comes back
+        parts[method] = back.diagonal()
+        assert decoder.diagnosis.rank == int((values > 1e-2 * values[0]).sum())
+    rank = decoder.diagnosis.rank
+    torch.testing.assert_close(parts["svd"], (torch.arange(len(values)) < rank).double(), atol=1e-9, rtol=0)
+    assert float(parts["gram"][rank]) > 0.01
+    assert float(parts["gram"][:5].min()) > 0.999
+    assert float(parts["gram"][values < 1e-5 * values[0]].max()) < 0.01
 
 
 def test_a_layer_of_ours_can_be_read_back() -> None:
@@ -276,6 +317,13 @@ def test_a_layer_of_ours_can_be_read_back() -> None:
         (lambda: decode(torch.zeros(3), torch.zeros(3), 2, tikhonov=2.0), "tikhonov"),
         (lambda: decode(torch.zeros(3), torch.zeros(3), 2, method="qr"), "method"),
         (lambda: decode(torch.zeros(3), torch.zeros(3), 2, initial=torch.zeros(2)), "initial"),
+        (lambda: decode(torch.zeros(4, 3), torch.zeros(3), 2, initial=torch.zeros(2, 3)), "initial"),
+        (lambda: decode(torch.zeros(3), torch.zeros(3), True), "length"),
+        (lambda: decode(np.zeros(3, np.longdouble), torch.zeros(3), 2), "state"),
+        (lambda: decode(np.zeros(3, object), torch.zeros(3), 2), "state"),
+        (lambda: decode(torch.zeros(3), np.array(["a", "b", "c"]), 2), "eigenvalues"),
+        (lambda: Decoder(torch.zeros(3), 2, precision=torch.int64), "precision"),
+        (lambda: diagnose(torch.zeros(3), 2, precision=torch.float16), "precision"),
         (lambda: decode([1.0], torch.zeros(1), 2), "state"),
         (lambda: Decoder(torch.zeros(2, 3), 5), "eigenvalues"),
     ],

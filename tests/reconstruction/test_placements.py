@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +14,7 @@ import stablessm as ssm
 from stablessm.reconstruction import (
     condition_number,
     dct,
+    diagnose,
     fourier,
     haar,
     optimised,
@@ -84,6 +88,35 @@ def test_optimised_for_a_basis(basis, count: int) -> None:
         assert condition_number(uniform_ring(count, r_min), 512, basis=psi, real=True) > 20 * best
 
 
+@given(name=st.sampled_from([haar, dct, fourier]), functions=st.integers(1, 16), length=st.integers(33, 70))
+@settings(max_examples=40)
+def test_half_as_many_states_as_functions_do(name, functions: int, length: int) -> None:
+    """Then a real eigenvalue, which gives one equation, is one too few."""
+    psi, count = name(length, functions), (functions + 1) // 2
+    found = diagnose(optimised(count, length, basis=psi), length, basis=psi)
+    assert found.determined
+    assert found.condition < 1e3
+    for few in range(1, count):
+        lam = optimised(few, length, basis=psi)
+        assert diagnose(lam, length, basis=psi).rank >= 2 * few - 1
+        assert condition_number(lam, length, basis=psi, real=True) == math.inf
+
+
+def test_a_placement_of_lower_rank_never_wins() -> None:
+    psi = haar(64, 6)  # the constant asks for λ = 1
+    assert diagnose(optimised(3, 64, basis=psi), 64, basis=psi).rank == 6
+
+
+@pytest.mark.parametrize("count", [32, 784])
+def test_roots_of_unity_in_single_precision_come_in_pairs(count: int) -> None:
+    lam = torch.exp(2j * torch.pi * torch.arange(count) / count)
+    assert lam.dtype == torch.complex64
+    for values in (lam, lam.numpy()):
+        assert diagnose(values, count).equations == count
+        assert condition_number(values, count, real=True) == pytest.approx(2**0.5, rel=1e-3)
+    assert diagnose(lam.to(torch.complex128), count).equations > count, "to double precision they are no pairs"
+
+
 def test_roots_of_unity_are_conditioned_only_where_they_are_enough() -> None:
     assert condition_number(roots_of_unity(64), 64) == pytest.approx(1, abs=1e-10)
     assert condition_number(roots_of_unity(32), 64) == pytest.approx(1, abs=1e-10)  # rows, a multiple of 32
@@ -100,13 +133,47 @@ def test_timestamps_count_steps(steps: int, rate: float) -> None:
     assert int(timestamp(torch.tensor(state, dtype=torch.float64), lam0)) == steps
 
 
+@given(
+    rate=st.floats(1e-4, 0.5),
+    share=st.floats(0, 12),
+    dtype=st.sampled_from([torch.float32, torch.float16]),
+    rounded=st.booleans(),
+)
+@settings(max_examples=60)
+def test_a_timestamp_in_low_precision_is_right_or_refused(
+    rate: float, share: float, dtype: torch.dtype, rounded: bool
+) -> None:
+    lam0, steps = 1 - rate, min(int(share / rate), 4000)
+    factor = torch.tensor(lam0, dtype=dtype).numpy()
+    one, state = factor.dtype.type(1), factor.dtype.type(0)
+    for _ in range(steps):
+        state = factor * state + one
+    if rounded and 0 < float(factor) < 1:
+        lam0 = float(factor)
+    try:
+        found = int(timestamp(np.array(state), lam0))
+    except ssm.NumericalError:
+        assert steps > 5
+    else:
+        assert found == steps
+
+
+def test_a_timestamp_in_single_precision_does_for_hundreds_of_steps() -> None:
+    state = torch.zeros(1)
+    for step in range(700):
+        assert int(timestamp(state, 0.999)) == step
+        state = 0.999 * state + 1
+
+
 def test_timestamps_that_cannot_be_told_apart_are_refused() -> None:
-    steps = torch.arange(0, 3000, 100).double()
+    steps = torch.arange(0, 2400, 100).double()
     states = (1 - 0.99**steps) / (1 - 0.99)
     assert timestamp(states, 0.99).tolist() == steps.tolist()
     assert timestamp(states.to(torch.complex128), 0.99).dtype == torch.int64
     with pytest.raises(ssm.NumericalError, match="nearer to 1"):
         timestamp(states.float()[:20], 0.99)
+    with pytest.raises(ssm.NumericalError, match="nearer to 1"):
+        timestamp(states.new_tensor([100.0]), 0.99)
     with pytest.raises(ssm.NumericalError, match="between two steps"):
         timestamp(torch.tensor(1.5), 0.9)
 
@@ -126,6 +193,8 @@ def test_timestamps_that_cannot_be_told_apart_are_refused() -> None:
         (lambda: optimised(3, 8, basis=torch.eye(7)), "basis"),
         (lambda: optimised(30, 8, basis=torch.eye(8)), "count"),
         (lambda: roots_of_unity(-1), "count"),
+        (lambda: roots_of_unity(2.0), "count"),
+        (lambda: uniform_ring(True, 0.5), "count"),
     ],
 )
 def test_errors_name_the_argument(call, argument: str) -> None:

@@ -57,6 +57,10 @@ def test_wrong_images_are_refused() -> None:
     for rows in ({}, {"a": np.zeros((2, 2))}, {"a": np.zeros((1, 2, 2)), "b": np.zeros((2, 2, 2))}):
         with pytest.raises(ArgumentError, match=r"^rows: expected arrays of one shape \(columns, height, width\)"):
             ImageGrid.of("wrong", rows)
+    with pytest.raises(ArgumentError, match=r"got \(2, 2\)$"):
+        ImageGrid.of("wrong", {"a": np.zeros((2, 2))})
+    with pytest.raises(ArgumentError, match=r"got \(1, 2, 2\), \(2, 2, 2\)$"):
+        ImageGrid.of("wrong", {"a": np.zeros((1, 2, 2)), "b": np.zeros((2, 2, 2))})
     with pytest.raises(ArgumentError, match="pixels: expected 3 lines of one width"):
         ImageGrid("wrong", ["a"], 3, [[0, 0], [0], [0, 0]])
     assert ImageGrid.of("nan", {"a": np.full((1, 1, 1), np.nan)}).pixels == [[0]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -15,6 +16,7 @@ Source: TypeAlias = Literal["etth1", "synthetic"]
 FILE = "ETTh1.csv.gz"
 CHANNELS = 7
 DAY = 24
+_EXPECTED = f"a CSV file of a date and {CHANNELS} numbers a row"
 
 
 def hourly(source: Source, hours: int) -> np.ndarray:
@@ -42,9 +44,13 @@ def hourly(source: Source, hours: int) -> np.ndarray:
 def _file(path: Path) -> np.ndarray:
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            found = np.genfromtxt(file, delimiter=",", skip_header=1, usecols=range(1, 1 + CHANNELS))
-    except (OSError, EOFError, ValueError) as error:
-        raise ArgumentError(path.name, "a CSV file of a date and 7 numbers a row", f"{type(error).__name__}") from error
+            lines = file.read().splitlines()[1:]
+        found = np.genfromtxt(lines, delimiter=",", ndmin=2) if lines else np.empty((0, 0))
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ArgumentError(path.name, _EXPECTED, f"{type(error).__name__}") from error
+    if found.shape[1] != 1 + CHANNELS:
+        raise ArgumentError(path.name, _EXPECTED, f"shape {found.shape}")
+    found = found[:, 1:]  # the date is no number
     if not np.isfinite(found).all():
         raise ArgumentError(path.name, "finite numbers", "NaN or infinity")
     return found

@@ -86,7 +86,7 @@ def falls(values: list[float]) -> bool:
     return all(after < before for before, after in pairwise(values))
 
 
-def judged(parts: list[bool]) -> Verdict:
+def judged_parts(parts: list[bool]) -> Verdict:
     """All, some or none."""
     return "reproduced" if all(parts) else "partly" if any(parts) else "not reproduced"
 
@@ -118,7 +118,7 @@ def claims(config: Config, run: Run) -> list[Claim]:
             "the error falls with the state size and with r_min",
             "decreasing in both",
             f"mean square errors for N = {sizes}: {table}",
-            judged([*in_size.values(), *in_ring.values()]),
+            judged_parts([*in_size.values(), *in_ring.values()]),
             f"Falls with N on {sum(in_size.values())} of {len(in_size)} rings, with r_min at {sum(in_ring.values())} "
             f"of {len(in_ring)} sizes{' (not at ' + ', '.join(exceptions) + ')' if exceptions else ''}; by V⁺.",
         ),
@@ -126,7 +126,7 @@ def claims(config: Config, run: Run) -> list[Claim]:
             "the condition number falls with r_min and with the state size",
             "the same pattern for VᵀV",
             f"median κ of V for N = {sizes}: {powers}",
-            judged([*rings.values(), *beyond.values(), falls([kappa[nearest, size] for size in config.sizes])]),
+            judged_parts([*rings.values(), *beyond.values(), falls([kappa[nearest, size] for size in config.sizes])]),
             f"Falls with r_min at {sum(rings.values())} of {len(rings)} sizes. For N < L, VᵀV is singular; the "
             "singular values that V has get worse up to N = L and better from there "
             f"({sum(beyond.values())} of {len(beyond)} rings). Beyond 1e15 κ is rounding.",
@@ -144,7 +144,7 @@ def claims(config: Config, run: Run) -> list[Claim]:
             "left open (section 3.1)",
             "κ of the equations for a real input: "
             + "; ".join(f"N = {size}: {best[size]:.3g} against {others[size]:.1e}" for size in small(config)),
-            judged([best[size] < others[size] for size in small(config)]),
+            judged_parts([best[size] < others[size] for size in small(config)]),
             "Against the best of the rings, in the median over draws. Mean square errors: "
             + "; ".join(
                 f"N = {size}: {error(measured(config, run, 'optimised', size), 'real'):.1e} against "
