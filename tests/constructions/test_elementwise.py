@@ -90,6 +90,32 @@ def test_on_a_box():
     assert np.abs(found(x)[:, 0] - x.prod(1)).max() <= found.bound <= 5e-2
 
 
+def test_a_long_box_is_proven():
+    """The sides count each for itself; with the diagonal for all of them there was no proof."""
+    found = elementwise(lambda x: np.sin(x[:, 0]) + x[:, 1] / 100, [(-1, 1), (0, 100)], 6e-2, lipschitz=1.001)
+    x = np.random.default_rng(3).uniform((-1, 0), (1, 100), size=(100_000, 2))
+    assert found.width <= 16
+    assert np.abs(found(x)[:, 0] - np.sin(x[:, 0]) - x[:, 1] / 100).max() <= found.bound <= 6e-2
+
+
+def test_numbers_of_any_kind():
+    """float32 sequences, points with negative strides or a graph, NumPy's numbers."""
+    found = elementwise(np.sin, np.array([-1, 1]), np.float32(1e-2), lipschitz=np.int64(1), max_width=np.int32(64))
+    x = np.linspace(-1, 1, 7)[:, None]
+    y = found(x)
+    np.testing.assert_array_equal(found(x[::-1].copy()[::-1]), y)
+    np.testing.assert_array_equal(found(torch.from_numpy(x).requires_grad_()), y)
+    short = torch.from_numpy(x).float()[None]
+    whole, state = found.model(short)
+    step, _ = found.model.step(short[:, 0], state)
+    assert (whole.dtype, step.dtype) == (torch.float32, torch.float32)
+    torch.testing.assert_close(whole[0].double(), torch.from_numpy(y), atol=1e-6, rtol=0)
+    with pytest.raises(ArgumentError, match="x: expected real numbers, got complex128"):
+        found(x + 0j)
+    with pytest.raises(ArgumentError, match=r"x: expected real floating point numbers, got torch\.complex64"):
+        found.model(short.cfloat())
+
+
 def test_it_is_two_layers_without_memory():
     found = elementwise(np.sin, (-1, 1), 1e-3, lipschitz=1)
     first, second = found.model
@@ -135,11 +161,14 @@ def test_global_random_state_is_left_alone():
         ((np.sin, (0, 1, 2), 1e-3), {}, r"domain: expected \(low, high\)"),
         ((np.sin, [], 1e-3), {}, r"domain: expected \(low, high\)"),
         ((np.sin, [(0, 1)] * 5, 1e-3), {}, "domain: .*up to 4 axes"),
-        ((np.sin, (0, 1), 0.0), {}, "tol: expected a positive number"),
-        ((np.sin, (0, 1), float("nan")), {}, "tol: expected a positive number"),
-        ((np.sin, (0, 1), 1e-3), {"lipschitz": -1.0}, "lipschitz: expected a positive number"),
+        ((np.sin, (0, 1j), 1e-3), {}, "domain: expected real numbers, got complex128"),
+        ((np.sin, [(0, 1), (0,)], 1e-3), {}, "domain: expected an array of real numbers, got list"),
+        ((np.sin, (0, 1), 0.0), {}, "tol: expected a finite number above 0, got 0.0"),
+        ((np.sin, (0, 1), float("nan")), {}, "tol: expected a finite number above 0, got nan"),
+        ((np.sin, (0, 1), 1e-3), {"lipschitz": -1.0}, "lipschitz: expected a finite number above 0, got -1.0"),
+        ((lambda x: np.exp(1j * x), (0, 1), 1e-3), {}, "f: expected real numbers, got complex128"),
         ((np.sin, (0, 1), 1e-3), {"lipschitz": 0.5}, "lipschitz: expected at least 1, a slope that f has, got 0.5"),
-        ((np.sin, (0, 1), 1e-3), {"max_width": 2}, "max_width: expected at least 8"),
+        ((np.sin, (0, 1), 1e-3), {"max_width": 2}, "max_width: expected a whole number, at least 8, got 2"),
         ((lambda x: 1.0, (0, 1), 1e-3), {}, "f: expected one row for each of"),
         ((lambda x: 1 / x, (0, 1), 1e-3), {}, r"f: expected finite values on the domain, got inf at \[0.0\]"),
     ],

@@ -139,6 +139,24 @@ def test_what_no_sum_fits_stays_a_buffer_and_is_exact() -> None:
     assert layer.fits[2].order > 0
 
 
+def test_arrays_and_numbers_of_any_kind() -> None:
+    expected = from_convolution(SMOOTH[:, ::-1].copy(), tol=1e-3).kernel(400)
+    for filters in (SMOOTH[:, ::-1], torch.from_numpy(SMOOTH).flip(1).requires_grad_()):
+        layer = from_convolution(filters, tol=np.float32(1e-3), head=np.int64(1), max_order=np.int32(128))
+        torch.testing.assert_close(layer.kernel(400), expected)
+
+
+@settings(max_examples=15)
+@given(length=st.integers(33, 90), shape=st.sampled_from([(3,), (3, 1), (1, 3), (9, 2)]), seed=st.integers(0, 99))
+def test_no_fit_is_larger_than_a_buffer(length: int, shape: tuple[int, ...], seed: int) -> None:
+    filters = (noise(*shape, 3, seed=seed) @ SMOOTH)[..., :length]
+    layer = from_convolution(filters, tol=1e-6)
+    padded = 2 if len(shape) == 2 else 1  # to the largest of a group: of one input, several
+    assert layer.state_size <= padded * length * layer.d_input
+    one = from_convolution(0.9 ** np.arange(length)[None])
+    assert (one.orders[0], one.state_size) == (1, 3)
+
+
 def test_a_few_first_taps_of_their_own_are_worth_keeping() -> None:
     """Rough first taps are modes that decay at once, and equal ones: no sum has them."""
     filters = np.exp(-TIME / 60)
@@ -183,10 +201,19 @@ def test_arguments_are_checked() -> None:
         (np.ones((2, 0)), r"^filters: expected shape"),
         (np.array([[1.0, np.nan]]), r"^filters: expected finite numbers, got nan at \(0, 1\)"),
         (np.ones((1, 4), complex), r"^filters: expected real numbers, got complex128"),
+        (torch.ones(1, 4, dtype=torch.cfloat), r"^filters: expected real numbers, got complex64"),
+        ([[1.0], [1.0, 2.0]], r"^filters: expected an array of real numbers, got list"),
     ):
         with pytest.raises(ssm.ArgumentError, match=message):
             from_convolution(filters)
-    for name, value in (("tol", 0.0), ("tol", float("nan")), ("max_order", 0), ("head", -1), ("dtype", torch.half)):
+    for name, value in (
+        ("tol", 0.0),
+        ("tol", float("nan")),
+        ("max_order", 0),
+        ("head", -1),
+        ("head", True),
+        ("dtype", torch.half),
+    ):
         with pytest.raises(ssm.ArgumentError, match=f"^{name}: expected"):
             from_convolution(SMOOTH, **{name: value})
     layer = from_convolution(SMOOTH, tol=0.1)
@@ -343,6 +370,7 @@ def test_a_module_used_twice_has_two_states() -> None:
     with pytest.raises(ssm.ArgumentError, match=r"^state: expected 2 states \(one for each call\), got 3"):
         streaming(example(), (*streaming(example())[1], None))
     torch.testing.assert_close(streaming.model(example()), streaming(example())[0])  # no state left behind
+    assert streaming._tape._after is None  # nor kept alive
 
 
 class Mixed(nn.Module):
@@ -382,6 +410,68 @@ def test_find_tells_of_other_modules() -> None:
     torch.testing.assert_close(streaming(example())[0], model(example()), rtol=0, atol=1e-4)
 
 
+class Stretched(nn.Module):
+    """Not a filter: its taps depend on the length that is asked for."""
+
+    def filters(self, length: int) -> Tensor:
+        return torch.linspace(1, 0, length)[None]
+
+
+class Doubled(Fixed):
+    """Applies something else than its filters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def test_the_example_is_compared_with_the_original() -> None:
+    with pytest.raises(ssm.NumericalError, match=r"converted model differs by .* from the original"):
+        convert(Doubled(SMOOTH), 1e-4, length=400, example=example())
+    streaming = convert(Fixed(SMOOTH), 1e-2, length=400, example=example())
+    off = (streaming(example())[0] - Fixed(SMOOTH)(example())).abs().max() / Fixed(SMOOTH)(example()).abs().max()
+    assert streaming.difference == pytest.approx(off.item())
+    assert convert(Fixed(SMOOTH), 1e-2, length=400).difference is None
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_every_module_keeps_its_mode(training: bool) -> None:
+    model = nn.Sequential(nn.Sequential(Fixed(SMOOTH), nn.Dropout()), nn.Identity()).train(training)
+    model[1].train(not training)
+    streaming = convert(model, 1e-4, length=400, example=example())
+    assert [module.training for module in streaming.model[0]] == [training] * 2
+    assert (streaming.training, streaming.model.training, streaming.model[1].training) == (
+        training,
+        training,
+        not training,
+    )
+    assert torch.equal(streaming(example())[0], streaming(example())[0]) == (not training)
+
+
+class Cut(nn.Module):
+    """A Conv1d that is cut by what it pads, and whose attributes are read."""
+
+    def __init__(self, by_padding: bool) -> None:
+        super().__init__()
+        self.conv, self.by_padding = nn.Conv1d(3, 3, 4, padding=3).to(F64), by_padding
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x.mT.to(self.conv.weight.dtype))
+        return y[..., : -self.conv.padding[0] if self.by_padding else x.shape[1]].mT
+
+
+def test_attributes_of_a_replaced_module_can_be_read() -> None:
+    streaming = convert(Cut(by_padding=False), 1e-4, example=example())
+    assert [name for name, _ in streaming.named_parameters()] == ["model.conv.bias", "model.conv.layer.groups.0.taps"]
+    again = copy.deepcopy(streaming)
+    torch.testing.assert_close(again(example())[0], streaming(example())[0])
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = streaming.model.conv.nothing
+    with pytest.raises(
+        ssm.ArgumentError, match=r"^model: expected an output \(2, 60, '…'\); cut .* got shape \(2, 57, 3\)"
+    ):
+        convert(Cut(by_padding=True), 1e-4, example=example())
+
+
 def test_models_that_cannot_be_converted() -> None:
     with pytest.raises(ssm.ArgumentError, match=r"^model: expected a module with filters\(length\).*got Linear"):
         convert(nn.Linear(2, 2), 1e-4)
@@ -389,6 +479,19 @@ def test_models_that_cannot_be_converted() -> None:
         convert(nn.Sequential(Fixed(SMOOTH)), 1e-4)
     with pytest.raises(ssm.ArgumentError, match=r"^0.filters\(500\): expected shape \(channels, 500\)"):
         convert(nn.Sequential(Fixed(SMOOTH)), 1e-4, length=500)
+    with pytest.raises(
+        ssm.ArgumentError, match=r"^model.filters\(200\): expected the first taps of model.filters\(400\)"
+    ):
+        convert(Stretched(), 1e-4, length=400)
+    with pytest.raises(
+        ssm.ArgumentError, match=r"^model: expected a module from .* got Conv1d on \(batch, channel, time"
+    ):
+        convert(nn.Conv1d(3, 3, 4, padding=3), 1e-4)
+    for ahead in (nn.GRU(3, 3, bidirectional=True), ssm.Bidirectional(ssm.LRU(3, 4, 3))):
+        with pytest.raises(ssm.ArgumentError, match=rf"no layer that looks ahead, got 1: {type(ahead).__name__}"):
+            convert(nn.Sequential(Fixed(SMOOTH), ahead), 1e-4, length=400)
+    with pytest.raises(ssm.ArgumentError, match=r"^example: expected an input"):
+        convert(Fixed(SMOOTH), 1e-4, length=400, example=torch.zeros(1, 0, 3))
     for options in ({"padding": 0}, {"padding": 1}, {"padding": 2, "stride": 2}, {"padding": 2, "groups": 2}):
         with pytest.raises(ssm.ArgumentError, match=r"^model: expected Conv1d of stride 1.*got 0: Conv1d\(4, 4"):
             convert(nn.Sequential(nn.Conv1d(4, 4, 3, **options)), 1e-4)

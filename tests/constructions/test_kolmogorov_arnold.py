@@ -169,15 +169,16 @@ def test_superposition_of_zero_is_zero():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((TARGETS["product"], 1), {}, "length: expected at least 2, got 1"),
-        ((TARGETS["product"], 2), {"level": 0}, "level: expected at least 1"),
-        ((TARGETS["product"], 2), {"digits": 0}, "digits: expected at least 1"),
+        ((TARGETS["product"], 1), {}, "length: expected a whole number, at least 2, got 1"),
+        ((TARGETS["product"], 2), {"level": 0}, "level: expected a whole number, at least 1"),
+        ((TARGETS["product"], 2), {"digits": 0}, "digits: expected a whole number, at least 1"),
         (
             (TARGETS["product"], 2),
             {"digits": 2, "iterations": 1},
-            "iterations: expected at least 2, one for each digit",
+            "iterations: expected a whole number, at least 2",
         ),
         ((TARGETS["product"], 3), {"digits": 2}, "max_width: expected about 1835008, or a lower level"),
+        ((lambda x: x[:, 0] * 1j, 2), {}, "f: expected real numbers, got complex128"),
         ((lambda x: x, 2), {}, "f: expected one output, got 2"),
         ((lambda x: np.full(len(x), np.nan), 2), {}, "f: expected finite values on the domain, got nan"),
         ((lambda x: 1.0, 2), {}, "f: expected one row for each of"),

@@ -18,6 +18,7 @@ from stablessm.constructions.series._kernels import SampledKernel, strata
 from stablessm.constructions.series._tensor import powers, symmetric_part
 from stablessm.constructions.series.model import VolterraSSM
 from stablessm.constructions.series.volterra import volterra
+from stablessm.experiments.su_fig4.experiment import VolterraConfig
 from stablessm.targets import Volterra
 from stablessm.targets.kernels import Exponential
 
@@ -218,6 +219,20 @@ def test_streaming_gives_the_same_numbers(name: str, map: str) -> None:
     torch.testing.assert_close(torch.cat([first, model(x[:, 7:], middle)[0]], 1), whole)
 
 
+def test_numbers_of_any_kind() -> None:
+    """float32 sequences, tensors with a graph, negative strides, NumPy's numbers."""
+    samples = 0.9 ** np.arange(50.0)
+    one = volterra(
+        {0: np.float32(0.5), 1: torch.from_numpy(samples).requires_grad_()}, np.int64(49), tol=np.float64(1e-6)
+    )
+    other = volterra({0: 0.5, 1: samples[::-1].copy()[::-1]}, dt=np.float64(1.0), tol=1e-6)
+    x = torch.randn(2, 9, 1)
+    y, state = one(x)
+    y_t, _ = one.step(x[:, 0], state)
+    assert (y.dtype, y_t.dtype) == (torch.float32, torch.float32)
+    torch.testing.assert_close(y, other(x.double())[0].float())
+
+
 def test_functions_of_numbers_and_flat_kernels() -> None:
     plain = volterra({2: lambda a, b: math.exp(-(a + b)) if a + b < 40 else 0.0}, 50)
     assert kernel_error(plain, on_grid(lambda a, b: np.exp(-(a + b)), 2, 51)) < 1e-3
@@ -243,6 +258,8 @@ def test_a_kernel_without_a_short_sum_is_refused() -> None:
         ({2: np.ones((4, 5))}, {}, r"^kernels\[2\]: expected shape \(4, 4\), got shape \(4, 5\)"),
         ({1: np.ones(3), 2: np.ones((4, 4))}, {}, r"^kernels\[2\]: expected shape \(3, 3\)"),
         ({1: np.array([1.0, np.nan])}, {}, r"^kernels\[1\]: expected finite values, got nan at \(1\)"),
+        ({1: np.ones(3, complex)}, {}, r"^kernels\[1\]: expected real numbers, got complex128"),
+        ({2: lambda a, b: np.exp(1j * a)}, {"horizon": 9}, r"^kernels\[2\]: expected real numbers, got complex128"),
         ({2: lambda a, b: a[:1]}, {"horizon": 9}, r"^kernels\[2\]: .* got shape \(1,\)"),
         ({1: np.ones(3)}, {"tol": 0.0}, r"^tol: .* got 0\.0"),
         ({1: np.ones(3)}, {"dt": -1.0}, r"^dt: .* got -1\.0"),
@@ -315,17 +332,75 @@ def test_the_number_of_states_is_found() -> None:
     torch.testing.assert_close(half.kernel(t, t), 4 * model.kernel(t, t), rtol=1e-4, atol=1e-6)
 
 
+@given(st.sampled_from([1e-150, 1e-8, 1e8, 1e100]), st.sampled_from([1e-8, 1.0, 1e6]), st.floats(-3, 3))
+@settings(max_examples=8, deadline=None)
+def test_units_do_not_matter(size: float, unit: float, offset: float) -> None:
+    x = np.random.default_rng(4).standard_normal(800)
+    y = system(x)
+    model = volterra.identify(x, y, memory=60, states=2)
+    other = volterra.identify(unit * x, size * (y + offset), memory=60, states=2)
+    torch.testing.assert_close(other.layer.eigenvalues(), model.layer.eigenvalues(), rtol=1e-3, atol=0)
+    np.testing.assert_allclose(run(other, unit * x) / size, run(model, x) + offset, atol=1e-4)
+    assert other.error < 1e-4
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -1e200])
+def test_an_output_that_does_not_change_is_a_constant(value: float) -> None:
+    x = np.random.default_rng(4).standard_normal((2, 60))
+    model = volterra.identify(x, np.full((2, 60), value), memory=5)
+    assert model.error == 0
+    assert set(run(model, x[0]).tolist()) == {value}
+
+
+@pytest.mark.parametrize("size", [1e200, 1e-200])
+def test_kernels_whose_squares_are_no_numbers_are_refused(size: float) -> None:
+    for kernels in ({1: size * np.ones(5)}, {2: lambda a, b: size * np.exp(-a - b)}):
+        with pytest.raises(ArgumentError, match=r"^kernels\[.\]: expected a size between 1e-100 and 1e\+100"):
+            volterra(kernels, 4)
+    x = np.random.default_rng(4).standard_normal(800)
+    with pytest.raises(ArgumentError, match=r"^x: expected a size"):
+        volterra.identify(size * x, system(x), memory=60, states=2)
+
+
+def test_what_a_sample_could_miss() -> None:
+    """Arrays and small grids are seen whole; a large one on its diagonal and on uniform points too."""
+    spike = np.zeros((1001, 1001))
+    spike[800, 800] = 1
+    decay = on_grid(PAIRS["beat"], 2, 1001)
+    for kernel in (spike, decay + spike, lambda a, b: 1.0 * ((a == 800) & (b == 800))):
+        with pytest.raises(NumericalError, match="do not span the kernels"):
+            volterra({2: kernel}, 1000)
+    cube = on_grid(TRIPLES["beat"], 3, 121)
+    model = volterra({3: cube})
+    assert model.error <= 1e-3
+    assert model.kernel_errors[3] == pytest.approx(kernel_error(model, cube), rel=1e-6)
+    for a, b in ((3000, 3000), (2500, 4500)):
+        with pytest.raises(NumericalError, match="ask for a larger tol"):
+            volterra({2: lambda s, t, a=a, b=b: PAIRS["beat"](s, t) + bump(s - a, t - b) + bump(s - b, t - a)}, 5000)
+
+
+def test_the_experiment_needs_lengths_to_compare() -> None:
+    with pytest.raises(ArgumentError, match=r"^lengths: expected two or more, ascending"):
+        VolterraConfig(lengths=(100,))
+
+
+def bump(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.exp(-(a**2 + b**2) / 200)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"y": np.ones(30)}, r"^y: expected shape \(1, 40\) \(as x\)"),
+        ({"x": np.ones(40, complex)}, r"^x: expected real numbers, got complex128"),
+        ({"states": True}, r"^states: .* got True"),
         ({"x": np.full(40, np.nan)}, r"^x: expected finite numbers"),
         ({"x": np.zeros(40)}, r"^x: .* got zeros"),
         ({"x": np.ones((2, 20, 2))}, r"^x: .* got shape \(2, 20, 2\)"),
         ({"order": 4}, r"^order: expected 1, 2 or 3, got 4"),
         ({"memory": 32}, r"^memory: .* from 1 to 31 .* got 32"),
         ({"states": 0}, r"^states: .* got 0"),
-        ({"states": 8}, r"^x: expected more steps than regressors"),
+        ({"states": 8, "y": np.arange(40)}, r"^x: expected more steps than regressors"),
         ({"held_out": 1.0}, r"^held_out: .* got 1\.0"),
         ({"dt": 0.0}, r"^dt: .* got 0\.0"),
     ],

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions.filters.from_convolution import from_convolution
 from stablessm.constructions.filters.layer import FilterFit, RecurrentConvolution
-from stablessm.layers import SequenceLayer
+from stablessm.instruments.systems import evaluating
+from stablessm.layers import Bidirectional, SequenceLayer
 
 
 @final
@@ -63,38 +64,62 @@ class _Tape:
 
     def __init__(self) -> None:
         self._before: tuple[Any, ...] | None = None
-        self._after: list[Any] = []
+        self._after: list[Any] | None = None
+        """What the pass has left so far; None when there is none, and nothing is kept."""
 
     def run(self, call: Callable[[], Tensor], state: tuple[Any, ...] | None) -> tuple[Tensor, tuple[Any, ...]]:
-        self._before, self._after = state, []
+        after: list[Any] = []
+        self._before, self._after = state, after
         try:
             y = call()
-            if state is not None and len(self._after) != len(state):
-                raise ArgumentError("state", f"{len(self._after)} states (one for each call)", len(state))
-            return y, tuple(self._after)
+            if state is not None and len(after) != len(state):
+                raise ArgumentError("state", f"{len(after)} states (one for each call)", len(state))
+            return y, tuple(after)
         finally:
-            self._before, self._after = None, []
+            self._before = self._after = None
 
     def take(self) -> Any:
-        if self._before is None:
+        if self._before is None or self._after is None:
             return None
         if len(self._after) >= len(self._before):
             raise ArgumentError("state", f"more than {len(self._before)} states (one for each call)", "no more")
         return self._before[len(self._after)]
 
     def put(self, state: Any) -> None:
-        self._after.append(state)
+        if self._after is not None:
+            self._after.append(state)
+
+
+class _Replacement(nn.Module):
+    """In the place of a module: has its mode, and answers for attributes of it that a caller may read."""
+
+    def __init__(self, tape: _Tape) -> None:
+        super().__init__()
+        self._tape = tape
+
+    def _stand_in_for(self, replaced: nn.Module) -> None:
+        """Last in ``__init__``, since names of our own come first."""
+        self.training = replaced.training
+        self.__dict__["replaced"] = replaced  # not a submodule: its parameters are no part of the converted model
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "replaced" not in self.__dict__:  # while it is being copied
+                raise
+            return getattr(self.__dict__["replaced"], name)
 
 
 @final
-class _Streamed(nn.Module):
-    """A convolution in the place and the layout of the module it replaces."""
+class _Streamed(_Replacement):
+    """A convolution in the layout of the module it replaces."""
 
-    def __init__(self, layer: RecurrentConvolution, tape: _Tape, channels_last: bool, bias: Tensor | None) -> None:
-        super().__init__()
-        self.layer, self.channels_last = layer, channels_last
-        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
-        self._tape = tape
+    def __init__(self, replaced: nn.Module, found: LongFilter, layer: RecurrentConvolution, tape: _Tape) -> None:
+        super().__init__(tape)
+        self.layer, self.channels_last = layer.train(replaced.training), found.channels_last
+        self.bias = None if found.bias is None else nn.Parameter(found.bias.detach().clone())
+        self._stand_in_for(replaced)
 
     def forward(self, x: Tensor) -> Tensor:
         x, state = x if self.channels_last else x.mT, self._tape.take()
@@ -109,12 +134,13 @@ class _Streamed(nn.Module):
 
 
 @final
-class _Carried(nn.Module):
+class _Carried(_Replacement):
     """A recurrent layer that was there before, with its state carried from pass to pass."""
 
     def __init__(self, layer: nn.Module, tape: _Tape) -> None:
-        super().__init__()
-        self.layer, self._tape = layer, tape
+        super().__init__(tape)
+        self.layer = layer
+        self._stand_in_for(layer)
 
     def forward(self, x: Tensor, state: Any = None, **options: Any) -> tuple[Tensor, Any]:
         carried = self._tape.take()
@@ -130,13 +156,24 @@ class StreamingModel(nn.Module):
     ``model.model`` is the converted copy; called as the original was, it starts from the zero state.
     """
 
+    difference: float | None
+    """The largest |y - original| on the example, over the largest |original|; None without an example."""
+
     def __init__(self, model: nn.Module, tape: _Tape, modules: tuple[ConvertedModule, ...]) -> None:
         super().__init__()
         self.model, self.converted, self._tape = model, modules, tape
+        self.training, self.difference = model.training, None
 
     def forward(self, x: Tensor, state: tuple[Any, ...] | None = None) -> tuple[Tensor, tuple[Any, ...]]:
         """(batch, time, …) to (batch, time, …), and the state after the last step: a state for each call of a layer."""
-        return self._tape.run(lambda: self.model(x), state)
+        y, state = self._tape.run(lambda: self.model(x), state)
+        if not isinstance(y, Tensor) or y.shape[:2] != x.shape[:2]:
+            got = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+            expected = (
+                f"an output {(*x.shape[:2], '…')}; cut what a Conv1d pads by [..., :steps], not by [..., :-padding]"
+            )
+            raise ArgumentError("model", expected, got)
+        return y, state
 
     def step(self, x_t: Tensor, state: tuple[Any, ...] | None = None) -> tuple[Tensor, tuple[Any, ...]]:
         """One step, (batch, …) to (batch, …): tokens have shape (batch,)."""
@@ -177,7 +214,7 @@ def convert(
     channel), and causal ``nn.Conv1d``: stride 1, depthwise or with one group, padded by dilation · (kernel - 1), so
     that the caller cuts the output to the input's length. ``find`` tells what other modules amount to. Recurrent layers
     (ours, and ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` with ``batch_first``) have their state carried. Everything else must
-    act on each step alone; give an ``example`` to have this checked.
+    act on each step alone; give an ``example`` to have this checked. Modes (training, evaluation) stay as they are.
 
     Args:
         model: a module from (batch, time, …) to (batch, time, …), tokens to logits say. It is left as it is.
@@ -186,18 +223,29 @@ def convert(
         length: how many steps of the filters made by ``filters(length)`` to match. Beyond them the output is what the
             exponentials make of it.
         find: name and module to a :class:`LongFilter`, or None to leave that module to the rules above.
-        example: an input, for a check that the converted model gives the same numbers step by step as in one pass.
+        example: an input, for two checks with dropout off: that the converted model gives the same numbers step by
+            step as in one pass, and that they are the original's, up to 100 ``tol`` or 1e-3 of the largest. How far
+            they are off is ``difference``.
         max_order, head, dtype: as in :func:`from_convolution`.
 
     Raises:
-        ArgumentError: nothing was found to convert, or a convolution that no rule covers.
-        NumericalError: the example does not stream.
+        ArgumentError: nothing was found to convert, a convolution that no rule covers, or a layer that looks ahead.
+        NumericalError: the example does not stream, or gives something else than the original.
 
-    >>> conv = nn.Conv1d(4, 4, 200, groups=4, padding=199, bias=False)
-    >>> _ = conv.weight.data.copy_(0.8 ** torch.arange(199, -1, -1.0))
-    >>> streaming = convert(conv, 1e-4)
+    >>> class Decaying(nn.Module):
+    ...     def filters(self, length):
+    ...         return 0.8 ** torch.arange(float(length)).expand(4, length)
+    ...
+    ...     def forward(self, x):
+    ...         return causal_convolution(x, self.filters(x.shape[1]).T)
+    >>> from stablessm.scan import causal_convolution
+    >>> streaming = convert(Decaying(), 1e-4, length=200, example=torch.ones(1, 50, 4))
     >>> print(streaming.report())
     (the model): 4 filters, orders 1 to 1, relative error ...; 12 numbers of state
+    >>> y, state = streaming(torch.ones(1, 2, 4))
+    >>> y_t, state = streaming.step(torch.ones(1, 4), state)
+    >>> [round(value, 3) for value in y_t.flatten().tolist()]                        # 1 + 0.8 + 0.64
+    [2.44, 2.44, 2.44, 2.44]
     """
     twin, tape = copy.deepcopy(model), _Tape()
     replaced: dict[int, nn.Module] = {}
@@ -216,7 +264,9 @@ def convert(
                 found.taps, tol=tol, finite=found.finite, max_order=max_order, head=head, dtype=dtype
             ).to(found.taps.device)
             converted.append(ConvertedModule(name, layer.fits, layer.state_size))
-            return _Streamed(layer, tape, found.channels_last, found.bias)
+            return _Streamed(module, found, layer, tape)
+        if isinstance(module, Bidirectional) or (isinstance(module, nn.RNNBase) and module.bidirectional):
+            raise ArgumentError("model", "no layer that looks ahead", f"{name or 'the model'}: {module}")
         if isinstance(module, SequenceLayer | nn.RNNBase):
             return _Carried(module, tape)
         for key, child in list(module._modules.items()):  # named_children() leaves out a module's second place
@@ -227,8 +277,11 @@ def convert(
     streaming = StreamingModel(walk("", twin), tape, tuple(converted))
     if not converted:
         raise ArgumentError("model", "a module with filters(length), or a causal nn.Conv1d", type(model).__name__)
+    if isinstance(streaming.model, _Streamed) and not streaming.model.channels_last:
+        expected = "a module from (batch, time, …) to (batch, time, …)"
+        raise ArgumentError("model", expected, f"{type(model).__name__} on (batch, channel, time)")
     if example is not None:
-        _check(streaming, example)
+        streaming.difference = _check(model, streaming, example, max(1e-3, 100 * tol))
     return streaming
 
 
@@ -236,10 +289,11 @@ def _by_rule(name: str, module: nn.Module, length: int | None) -> LongFilter | N
     if callable(getattr(module, "filters", None)):
         if length is None:
             raise ArgumentError("length", f"a number of steps, for the filters of {name or 'the model'}", "None")
-        taps = module.filters(length)  # type: ignore[operator]
-        if not isinstance(taps, Tensor) or taps.dim() != 2 or taps.shape[1] != length:
-            got = f"shape {tuple(taps.shape)}" if isinstance(taps, Tensor) else type(taps).__name__
-            raise ArgumentError(f"{name}.filters({length})", f"shape (channels, {length})", got)
+        taps, fewer = (_taps(name, module, steps) for steps in (length, max(1, length // 2)))
+        off = (taps[:, : fewer.shape[1]] - fewer).abs().max().item()
+        if not off <= 1e-5 * taps.abs().max().item():
+            expected = f"the first taps of {_method(name, length)}, whatever the length"
+            raise ArgumentError(_method(name, fewer.shape[1]), expected, f"others, by up to {off:.1e}")
         return LongFilter(taps, finite=False)
     if not isinstance(module, nn.Conv1d) or module.kernel_size == (1,):
         return None
@@ -255,19 +309,36 @@ def _by_rule(name: str, module: nn.Module, length: int | None) -> LongFilter | N
     return LongFilter(taps[:, 0] if depthwise else taps, finite=True, channels_last=False, bias=module.bias)
 
 
-def _check(streaming: StreamingModel, example: Tensor) -> None:
-    """That one pass and single steps agree, with dropout off."""
-    training = streaming.training
-    streaming.eval()
-    try:
+def _method(name: str, length: int) -> str:
+    return f"{name or 'model'}.filters({length})"
+
+
+def _taps(name: str, module: nn.Module, length: int) -> Tensor:
+    taps = module.filters(length)  # type: ignore[operator]
+    if not isinstance(taps, Tensor) or taps.dim() != 2 or taps.shape[1] != length or not len(taps):
+        got = f"shape {tuple(taps.shape)}" if isinstance(taps, Tensor) else type(taps).__name__
+        raise ArgumentError(_method(name, length), f"shape (channels, {length})", got)
+    return taps
+
+
+def _check(model: nn.Module, streaming: StreamingModel, example: Tensor, allowed: float) -> float:
+    """That one pass and single steps agree, and both with the original, dropout off; how far off that is."""
+    if example.dim() < 2 or not example.numel():
+        raise ArgumentError("example", "an input (batch, time, …), not empty", f"shape {tuple(example.shape)}")
+    with evaluating(model), evaluating(streaming):
+        original = model(example)
         whole, _ = streaming(example)
         state, steps = None, []
         for x_t in example.unbind(1):
             y_t, state = streaming.step(x_t, state)
             steps.append(y_t)
-    finally:
-        streaming.train(training)
-    difference = (torch.stack(steps, 1) - whole).abs().max().item()
-    if not difference <= 1e-3 * whole.abs().max().item():
-        what = f"step by step the output differs by {difference:.1e} from that of one pass"
+    scale = original.abs().max().item()
+    apart = (torch.stack(steps, 1) - whole).abs().max().item()
+    if not apart <= 1e-3 * scale:
+        what = f"step by step the output differs by {apart:.1e} from that of one pass"
         raise NumericalError(what, "tell convert by find= of every module that mixes time steps")
+    difference = (whole - original).abs().max().item()
+    if not difference <= allowed * scale:
+        what = f"the converted model differs by {difference:.1e} from the original, whose largest output is {scale:.1e}"
+        raise NumericalError(what, "check that filters(length), or what find= returns, is what each module applies")
+    return difference / scale if scale else 0.0

@@ -8,15 +8,15 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from stablessm._errors import ArgumentError
+from stablessm.constructions._checks import real_array, real_number, whole_number
 from stablessm.constructions.filters._fit import Fit, fit
 from stablessm.constructions.filters.layer import ChannelGroup, FilterFit, RecurrentConvolution
 from stablessm.layers import S4D
 
 SHORT = 32
-"""Filters of up to this many taps stay exact: a buffer of them is as small as the state of a fit."""
+"""Filters of up to this many taps stay exact; longer ones too where a buffer is no larger than the modes found."""
 
 
 @final
@@ -49,9 +49,12 @@ def from_convolution(
     Args:
         filters: (channels, length), or (d_out, d_in, length) for y[o] = Σ_i filters[o, i] ∗ x[i]; array or tensor.
         tol: the largest Σ |filter - kernel| / Σ |filter|, for each filter.
-        max_order: real states a filter may have. One that needs more keeps a buffer of its length, and is exact.
+        max_order: the highest order of a filter's recurrence, one for a real mode and two for a conjugate pair. A
+            filter that needs more keeps a buffer of its length, and is exact. Either mode is stored as one complex
+            number, two numbers of state; filters of similar size run together and are padded to the largest of them.
+            Where a buffer would be no larger than the modes, the filter keeps the buffer.
         head: how many first taps are kept exactly. Direct terms and short-range details, which no smooth sum
-            catches, belong there; each costs one number of state, as a mode does.
+            catches, belong there; each costs one number of state.
         finite: the filter is zero after its last tap, and the kernel must be too; what it is there counts in the
             error. By default the filter is known on its length only, and later output is what the sum makes of it.
         dtype: of the layer's parameters and state, whatever the input's. Errors are those of the kernel with its
@@ -68,15 +71,12 @@ def from_convolution(
     >>> y, state = layer(torch.randn(8, 5000, 2))
     """
     values = _checked(filters)
-    for name, number, least in (("max_order", max_order, 1), ("head", head, 0)):
-        if number < least:
-            raise ArgumentError(name, f"at least {least}", number)
-    if not 0 < tol < 1:
-        raise ArgumentError("tol", "between 0 and 1, relative to a filter's sum", tol)
+    max_order, head = whole_number("max_order", max_order, 1), whole_number("head", head, 0)
+    tol = real_number("tol", tol, 0, 1)
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentError("dtype", "torch.float32 or torch.float64", dtype)
     flat = values.reshape(-1, values.shape[-1])
-    plans = [_plan(row, tol, max_order, head, finite) for row in flat]
+    plans = _cheapest([_plan(row, tol, max_order, head, finite) for row in flat], flat, values.shape[-2])
     layer = _build(plans, values.shape[:-1], flat, finite, dtype)
     late = [i for i, made in enumerate(layer.fits) if not made.relative_error <= tol]
     if late:  # rounding to dtype cost the tolerance
@@ -91,19 +91,22 @@ def from_convolution(
 
 
 def _checked(filters: Any) -> np.ndarray:
-    values = filters.detach().cpu().double().numpy() if isinstance(filters, Tensor) else np.asarray(filters)
-    if np.iscomplexobj(values) or not np.issubdtype(values.dtype, np.number):
-        raise ArgumentError("filters", "real numbers", values.dtype)
+    values = real_array("filters", filters)
     if values.ndim not in (2, 3) or not values.size:
         raise ArgumentError("filters", "shape (channels, length) or (d_out, d_in, length)", f"shape {values.shape}")
     if not np.isfinite(values).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
         raise ArgumentError("filters", "finite numbers", f"{values[place]} at {place}")
-    return values.astype(np.float64)
+    return values
+
+
+def _used(row: np.ndarray) -> np.ndarray:
+    """A filter without the zeros at its end."""
+    return row[: len(row) - int(np.argmax(row[::-1] != 0))] if row.any() else row[:0]
 
 
 def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool) -> _Plan:
-    used = row[: len(row) - int(np.argmax(row[::-1] != 0))] if row.any() else row[:0]
+    used = _used(row)
     if len(used) <= max(SHORT, head + 1):
         return _Plan(used, None)
     scale, goal = float(np.abs(row).sum()), 0.9 * tol  # the rest of tol is for rounding
@@ -112,6 +115,20 @@ def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool) 
         return _Plan(used, None, f"relative error {found.error:.1e} at order {found.order}")
     found = Fit(found.rates, found.weights * scale, found.order, found.error * scale)
     return _Plan(row[:head], found if found.order else None)
+
+
+def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]:
+    """Buffers for the fitted filters of an input where one for all of them takes no more numbers than their modes."""
+    plans = list(plans)
+    for source in range(d_input):
+        rows = range(source, len(plans), d_input)
+        fitted = [i for i in rows if plans[i].modes is not None]
+        modes = sum(2 * len(made.rates) for i in fitted if (made := plans[i].modes) is not None)
+        taps = max(len(plans[i].taps) for i in rows)  # there already
+        if fitted and max(len(_used(flat[i])) for i in fitted) <= taps + modes:
+            for i in fitted:
+                plans[i] = _Plan(_used(flat[i]), None)
+    return plans
 
 
 def _build(

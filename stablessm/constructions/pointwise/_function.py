@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from stablessm._errors import ArgumentError
+from stablessm.constructions._checks import real_array, real_number
 
 _GRID = 2**14
 """Points on which slopes are measured."""
@@ -29,7 +30,7 @@ class Pointwise:
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """(n, d) to (n, k); an ArgumentError says what is wrong with an answer."""
-        y = np.asarray(self.f(x[:, 0] if self.interval else x), dtype=float)
+        y = real_array("f", self.f(x[:, 0] if self.interval else x))
         if y.ndim not in (1, 2) or len(y) != len(x) or 0 in y.shape:
             raise ArgumentError("f", f"one row for each of {len(x)} points (it must be vectorised)", f"shape {y.shape}")
         y = y.reshape(len(x), -1)
@@ -40,8 +41,7 @@ class Pointwise:
 
     def lipschitz(self, given: float | None) -> float:
         """``given``, if f is nowhere seen to be steeper; else an estimate."""
-        if given is not None and not 0 < given < np.inf:
-            raise ArgumentError("lipschitz", "a positive number or None", given)
+        given = None if given is None else real_number("lipschitz", given, 0)
         steepest = self._steepest()
         if given is None:
             return _MARGIN * steepest or float(np.finfo(float).tiny)

@@ -37,10 +37,10 @@ class Ridge:
         return 4 * eps * (np.abs(self.C) @ (len(self.b) + inputs) + np.abs(self.c))
 
     def jet(self, x: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Values and slopes at the centres x, and a bound of the second derivative in the cells x ± half.
+        """g at the centres x, and how much it can change in the cells x ± half.
 
-        x, half: (n, d). Returns (n, k) each: g, |∇g|₂, and sup ‖∇²g‖₂ over the cell, from above. Units far from the
-        cell are flat there, so the bound is a local one.
+        x, half: (n, d). Returns (n, k) each: g, Σ_i |∂_i g| half_i, and a bound of sup |δ·∇²g δ| over the cell and
+        |δ_i| ≤ half_i. A unit sees δ as at most ``reach`` along its direction; units far from the cell are flat there.
         """
         z = x @ self.A.T + self.b
         reach = half @ np.abs(self.A).T
@@ -50,8 +50,8 @@ class Ridge:
         bend = np.minimum(2 * (1 - np.tanh(near) ** 2) * np.tanh(far), _STEEPEST)
         slope = 1 - t**2
         gradient = np.stack([slope @ (self.C * column).T for column in self.A.T], axis=-1)
-        second = bend @ (np.abs(self.C) * (self.A**2).sum(1)).T
-        return t @ self.C.T + self.c, np.linalg.norm(gradient, axis=-1), second
+        second = (bend * reach**2) @ np.abs(self.C).T
+        return t @ self.C.T + self.c, (np.abs(gradient) * half[:, None]).sum(-1), second
 
 
 def fit(A: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> Ridge:

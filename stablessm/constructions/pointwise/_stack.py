@@ -47,19 +47,25 @@ class LayerStack(nn.Module):
 
     def forward(self, x: Sequence, state: States | None = None) -> tuple[Sequence, States]:
         """(B, T, d_input) to (B, T, d_output), and the states after the last step."""
-        after = []
+        after, y = [], self._cast(x)
         for layer, before in zip(self, self._before(state), strict=True):
-            x, last = layer(x, before)
+            y, last = layer(y, before)
             after.append(last)
-        return x, tuple(after)
+        return y.to(x.dtype), tuple(after)
 
     def step(self, x_t: Tensor, state: States | None = None) -> tuple[Tensor, States]:
         """One step: (B, d_input) to (B, d_output)."""
-        after = []
+        after, y_t = [], self._cast(x_t)
         for layer, before in zip(self, self._before(state), strict=True):
-            x_t, last = layer.step(x_t, before)
+            y_t, last = layer.step(y_t, before)
             after.append(last)
-        return x_t, tuple(after)
+        return y_t.to(x_t.dtype), tuple(after)
+
+    def _cast(self, x: Tensor) -> Tensor:
+        """The numbers in the parameters' dtype: the output goes back to the input's."""
+        if not x.is_floating_point():
+            raise ArgumentError("x", "real floating point numbers", x.dtype)
+        return x.to(next(self.parameters()).dtype)
 
     def _before(self, state: States | None) -> tuple[State | None, ...]:
         return (None,) * len(self.layers) if state is None else state

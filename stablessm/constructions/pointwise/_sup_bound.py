@@ -28,9 +28,9 @@ def sup_bound(
 ) -> SupBound:
     """sup over the box [low, high] of |f - g|, from below and from above.
 
-    In a cell of half diagonal ρ around its centre x::
+    In a cell with half sides s and half diagonal ρ around its centre x::
 
-        |f - g| ≤ |f(x) - g(x)| + (L + |∇g(x)|) ρ + ½ ρ² sup ‖∇²g‖
+        |f - g| ≤ |f(x) - g(x)| + L ρ + Σ_i |∂_i g(x)| s_i + ½ sup |δ·∇²g δ|,    |δ_i| ≤ s_i
 
     A cell whose bound is above ``target`` is halved along every axis. The search ends when there is none, when the
     error at a centre is above ``target`` (then no bound below it exists), or when the budget is spent.
@@ -62,8 +62,8 @@ def _look(
     rounding = g.rounding(np.abs(cells).max(0) + half)
     errors, bounds = [], []
     for part in np.array_split(cells, 1 + len(cells) * len(g.b) // _CHUNK):
-        value, slope, second = g.jet(part, half[None])
+        value, change, second = g.jet(part, half[None])
         error = np.abs(f(part) - value)
         errors.append(error.max(1))
-        bounds.append((error + (lipschitz + slope) * rho + second * rho**2 / 2 + rounding).max(1))
+        bounds.append((error + lipschitz * rho + change + second / 2 + rounding).max(1))
     return np.concatenate(errors), np.concatenate(bounds)

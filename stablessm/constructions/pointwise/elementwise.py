@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from stablessm._errors import ArgumentError, NumericalError
+from stablessm.constructions._checks import real_array, real_number, whole_number
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._ridge import Ridge
 from stablessm.constructions.pointwise._stack import LayerStack, two_layers
@@ -45,7 +46,7 @@ class Elementwise:
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """f at points (n, d_in), as n steps of one sequence: (n, d_out)."""
         with torch.no_grad():
-            y, _ = self.model(torch.from_numpy(np.asarray(x, dtype=float))[None])
+            y, _ = self.model(torch.from_numpy(real_array("x", x))[None])
         return y[0].numpy()
 
     def __str__(self) -> str:
@@ -78,9 +79,9 @@ def elementwise(
             grid, and the result says ``certified=False``.
         max_width: units at most.
 
-    The proof takes cells of half diagonal ρ in which |f(x) - y| at the centre, plus (L + |∇y|)ρ and a bound of y's
-    second derivative there, is at most ``tol``. There may be 3e6 of them, which is enough for tol = L · size / 1e6 on
-    an interval, L · size / 500 on a square and L · size / 40 on a cube, about.
+    The proof takes cells of half diagonal ρ in which |f(x) - y| at the centre, plus L ρ, what y's slope adds up to
+    along the sides and a bound of its second derivative there, is at most ``tol``. There may be 3e6 of them, which is
+    enough for tol = L · size / 1e6 on an interval, L · size / 500 on a square and L · size / 40 on a cube, about.
 
     >>> sine = elementwise(lambda x: np.sin(8 * x), (-1, 1), tol=1e-3, lipschitz=8)
     >>> sine.certified, sine.error <= sine.bound <= 1e-3, sine.width < 40
@@ -91,10 +92,7 @@ def elementwise(
     """
     started = time.perf_counter()
     low, high = _box(domain)
-    if not 0 < tol < np.inf:
-        raise ArgumentError("tol", "a positive number", tol)
-    if max_width < 8:
-        raise ArgumentError("max_width", "at least 8", max_width)
+    tol, max_width = real_number("tol", tol, 0), whole_number("max_width", max_width, 8)
     target = Pointwise(f, low, high, interval=np.ndim(domain) == 1)
     L = target.lipschitz(lipschitz)
     if np.prod(L * (high - low) / tol) > BUDGET:
@@ -129,10 +127,7 @@ def _result(ridge: Ridge, found: SupBound, certified: bool, lipschitz: float, se
 
 
 def _box(domain: Any) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        ends = np.atleast_2d(np.asarray(domain, dtype=float))
-    except (TypeError, ValueError):
-        ends = np.empty(0)
+    ends = np.atleast_2d(real_array("domain", domain))
     if ends.ndim != 2 or ends.shape[1:] != (2,) or not 0 < len(ends) <= _AXES:
         raise ArgumentError("domain", f"(low, high), or one such pair for each of up to {_AXES} axes", repr(domain))
     if not (np.isfinite(ends).all() and (ends[:, 0] < ends[:, 1]).all()):

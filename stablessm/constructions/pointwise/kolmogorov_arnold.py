@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from stablessm._errors import ArgumentError
+from stablessm.constructions._checks import real_array, whole_number
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._outer import Superposition, iterate
 from stablessm.constructions.pointwise._sprecher import Sprecher
@@ -66,7 +67,7 @@ class KolmogorovArnold:
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Outputs at the last step for inputs (batch, length) in [0, 1]: (batch,)."""
-        x = np.asarray(x, dtype=float)
+        x = real_array("x", x)
         if x.ndim != 2 or x.shape[1] != self.length:
             raise ArgumentError("x", f"shape (batch, {self.length})", f"shape {x.shape}")
         parts = np.array_split(x, 1 + len(x) * self.length * self.width // _HELD)
@@ -119,12 +120,9 @@ def kolmogorov_arnold(
     True
     """
     started = time.perf_counter()
-    for name, value, least in (("length", length, 2), ("level", level, 1), ("digits", digits, 1)):
-        if value < least:
-            raise ArgumentError(name, f"at least {least}", value)
-    iterations = max(2, digits) if iterations is None else iterations
-    if iterations < digits:
-        raise ArgumentError("iterations", f"at least {digits}, one for each digit", iterations)
+    length, level = whole_number("length", length, 2), whole_number("level", level, 1)
+    digits, max_width = whole_number("digits", digits, 1), whole_number("max_width", max_width, 1)
+    iterations = max(2, digits) if iterations is None else whole_number("iterations", iterations, digits)
     base = (2 * length + 2) * 2 ** (level - 1)
     if (needed := (base - 1) * base ** (length * digits)) > max_width:
         raise ArgumentError(

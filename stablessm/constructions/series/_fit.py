@@ -20,6 +20,7 @@ _GAP = 2.0**-22  # the least 1 - |λ|, so that rounding to float32 cannot reach 
 _SMALLEST = 1e-9  # the least |λ|
 _RING = 1e-4  # |λ|^(T + 1) on the ring: the response past the horizon, and the inverse of the condition number
 _ROUNDING = 1e-14
+_NEAR_ZERO = 0.1  # several |λ| below this stand for a response that ends
 _SHARES = {"span": 0.2, "states": 0.5, "terms": 0.6}
 """What each step may spend of the tolerance; the squares add up to less than one."""
 
@@ -64,6 +65,11 @@ class Modes:
         triangle[lost, lost] = _ROUNDING
         return cls(rates, basis, triangle, scale, pairs)
 
+    @property
+    def condition(self) -> float:
+        """Of the modes, each scaled to norm one."""
+        return float(np.linalg.cond(self.triangle))
+
     def weights(self, coefficients: np.ndarray) -> np.ndarray:
         """(len(rates), R) weights w of Re Σ w e^{rate t}, from coefficients (m, R) in the basis."""
         from scipy.linalg import solve_triangular
@@ -94,8 +100,7 @@ def fit(kernels: Sequence[SampledKernel], tol: float) -> Factors:
         weights.append(signs * kernel.dt**kernel.order)
     values = modes.weights(np.concatenate(directions).T)
     shared = ExponentialSum(modes.rates, values[:, :, None], dt=kernels[0].dt, horizon=kernels[0].horizon)
-    condition = float(np.linalg.cond(modes.triangle))
-    return Factors(shared, np.concatenate(orders), np.concatenate(weights), condition)
+    return Factors(shared, np.concatenate(orders), np.concatenate(weights), modes.condition)
 
 
 def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
@@ -111,11 +116,12 @@ def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
     least = max(1, int((np.sqrt(np.cumsum(values[::-1] ** 2)) > tol).sum()))  # no smaller span can do
     best = math.inf
     for eigenvalues in realisations(samples[: 2 * alive + 2], least) if least <= _MOST_STATES else ():
-        modes = Modes.of(stable_rates(eigenvalues, dt), steps - 1, dt)
-        left = float(np.linalg.norm(samples - modes.basis @ (modes.basis.T @ samples)))
-        if left <= tol:
-            return modes
-        best = min(best, left)
+        found = [Modes.of(stable_rates(each, dt), steps - 1, dt) for each in (eigenvalues, _spread(eigenvalues, tol))]
+        left = [float(np.linalg.norm(samples - modes.basis @ (modes.basis.T @ samples))) for modes in found]
+        met = [modes for modes, error in zip(found, left, strict=True) if error <= tol]
+        if met:
+            return min(met, key=lambda modes: modes.condition)
+        best = min(best, *left)
     if steps <= _MOST_STATES:
         ring = _RING ** (1 / steps) * np.exp(2j * np.pi * np.arange(steps // 2 + 1) / steps)
         return Modes.of(stable_rates(ring, dt), steps - 1, dt)
@@ -123,6 +129,17 @@ def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
         f"{_MOST_STATES} exponentials or fewer do not span the kernels to {tol:.2g} (found: {best:.2g})",
         "ask for a larger tol; a kernel with a jump or a kink at every lag has no short sum of products",
     )
+
+
+def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
+    """Eigenvalues that crowd about zero, moved out to a ring: m of them then have a response of m steps, up to tol.
+
+    Where a realisation puts them is rounding, and as ill conditioned as can be.
+    """
+    near = np.abs(eigenvalues) < _NEAR_ZERO
+    count = int(near.sum())
+    ring = (0.1 * min(tol, 1.0)) ** (1 / max(count, 1)) * np.exp(2j * np.pi * np.arange(count // 2 + 1) / max(count, 1))
+    return eigenvalues if count < 2 else np.concatenate([eigenvalues[~near], ring])
 
 
 def realisations(samples: np.ndarray, least: int) -> Iterator[np.ndarray]:

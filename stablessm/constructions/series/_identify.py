@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, permutations
 from typing import final
 
@@ -52,7 +52,32 @@ class Records:
 
 
 def identify(records: Records, states: int | None, dt: float) -> tuple[Factors, float]:
-    """Factors of all kernels, and h_0."""
+    """Factors of all kernels, and h_0. Inputs and outputs are scaled, so that no unit matters."""
+    seen = records.y[:, : records.fitted]
+    offset, size = _scale(seen)
+    if not size:
+        nothing = ExponentialSum(np.array([-1.0 / dt]), np.zeros((1, 1, 1)), dt=dt, horizon=records.memory)
+        return Factors(nothing, np.ones(1, dtype=np.int64), np.zeros(1), 1.0), offset
+    unit = float(np.abs(records.x).max())
+    scaled = replace(records, x=records.x / unit, y=(records.y - offset) / size)
+    factors, constant = _identified(scaled, states, dt)
+    with np.errstate(over="ignore", divide="ignore", under="ignore"):
+        powers_of_unit = unit ** factors.orders.astype(float)
+        weights = factors.weights * size / powers_of_unit
+    if not (np.isfinite(weights).all() and np.isfinite(powers_of_unit).all()):
+        raise ArgumentError("x", f"a size whose power {records.order} is a number, beside that of y", f"{unit:.3g}")
+    return replace(factors, weights=weights), offset + size * constant
+
+
+def _scale(y: np.ndarray) -> tuple[float, float]:
+    """Mean and standard deviation, without overflow; 0 of a constant, whatever the rounding."""
+    if y.min() == y.max():
+        return float(y.flat[0]), 0.0
+    largest = float(np.abs(y).max())
+    return largest * float((y / largest).mean()), largest * float((y / largest).std())
+
+
+def _identified(records: Records, states: int | None, dt: float) -> tuple[Factors, float]:
     modes, ridge = _chosen(records, states)
     coefficients = _solved(*_grams(records.regressors(modes), records.outputs()), ridge)
     directions, orders, weights = [], [], []
@@ -70,8 +95,7 @@ def identify(records: Records, states: int | None, dt: float) -> tuple[Factors, 
         weights.append(signs)
     values = modes.weights(np.concatenate(directions).T)
     shared = ExponentialSum(modes.rates / dt, values[:, :, None], dt=dt, horizon=records.memory)
-    condition = float(np.linalg.cond(modes.triangle))
-    return Factors(shared, np.concatenate(orders), np.concatenate(weights), condition), float(coefficients[0])
+    return Factors(shared, np.concatenate(orders), np.concatenate(weights), modes.condition), float(coefficients[0])
 
 
 def _chosen(records: Records, states: int | None) -> tuple[Modes, float]:

@@ -1,23 +1,28 @@
-"""Volterra kernels on a grid of steps; of a long horizon never all T^n values. No torch."""
+"""Volterra kernels on a grid of steps; a function on a long horizon is never asked for all T^n values. No torch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations_with_replacement, permutations
 from typing import TypeAlias, final
 
 import numpy as np
 
 from stablessm._errors import ArgumentError
+from stablessm.constructions._checks import real_array
 from stablessm.constructions.series._tensor import symmetric_part
 
 Source: TypeAlias = Callable[..., np.ndarray] | np.ndarray
 
-_ALL = 3_000_000  # a grid with so many values is taken whole
+_ALL = 3_000_000  # a grid with so many values is taken whole; an array always is
+_LEADING = 400  # singular vectors at most: twice the states that a model may have
+_UNIFORM = 100_000  # points drawn from a grid that is not taken whole
+_LARGEST = 1e100  # squares must not overflow, nor vanish
 _COLUMNS = {2: 256, 3: 24}  # nodes of the other axes at which fibres are taken
-_TESTED = {1: 4096, 2: 320, 3: 80}  # nodes per axis on which errors are measured
+_TESTED = {1: 4096, 2: 320, 3: 80}  # nodes per axis on which outputs, and of a large grid kernels, are compared
 
 
 @final
@@ -31,8 +36,27 @@ class SampledKernel:
     source: Source
     """A function of n arrays of times, or the samples, (horizon + 1,) * n."""
 
+    @cached_property
+    def whole(self) -> np.ndarray | None:
+        """The symmetric part on all steps; None of a function on a large grid."""
+        large = self.order > 1 and (self.horizon + 1) ** self.order > _ALL
+        if large and not isinstance(self.source, np.ndarray):
+            return None
+        time = np.arange(self.horizon + 1)
+        mesh = np.meshgrid(*[time] * self.order, indexing="ij")
+        return symmetric_part(self._given(*(one.reshape(-1) for one in mesh)).reshape(mesh[0].shape))
+
     def at(self, *steps: np.ndarray) -> np.ndarray:
-        """h_n as given, at n arrays of whole steps of one shape."""
+        """The symmetric part of h_n at n arrays of whole steps of one shape."""
+        if self.whole is not None:
+            return self.whole[steps]
+        orders = list(permutations(range(self.order)))
+        total = np.zeros(np.shape(steps[0]))
+        for order in orders:
+            total += self._given(*(steps[axis] for axis in order))
+        return total / len(orders)
+
+    def _given(self, *steps: np.ndarray) -> np.ndarray:
         if isinstance(self.source, np.ndarray):
             values = self.source[steps]
         else:
@@ -45,43 +69,48 @@ class SampledKernel:
 
     def on(self, nodes: np.ndarray) -> np.ndarray:
         """The symmetric part on nodes x … x nodes."""
+        if self.whole is not None:
+            return self.whole[np.ix_(*[nodes] * self.order)]
         mesh = np.meshgrid(*[nodes] * self.order, indexing="ij")
-        return symmetric_part(self.at(*(one.reshape(-1) for one in mesh)).reshape(mesh[0].shape))
+        return symmetric_part(self._given(*(one.reshape(-1) for one in mesh)).reshape(mesh[0].shape))
 
     def span(self, tol: float) -> tuple[np.ndarray, float]:
         """Functions of one time (horizon + 1, R) whose products carry h_n up to tol, and an estimate of ‖h_n‖.
 
-        They are the left singular vectors of fibres h_n(·, p, …) at a few p, times the singular values over ‖h_n‖.
-        Fibres are full columns, weighted by the cells that their p stand for.
+        They are the left singular vectors of fibres h_n(·, p, …), times the singular values over ‖h_n‖. Fibres are full
+        columns: all of them, or those at a few p of a large grid, weighted by the cells that their p stand for.
         """
         time = np.arange(self.horizon + 1)
-        if self.order == 1:
-            fibres = self.at(time)[:, None]
+        if self.whole is not None:
+            fibres = self.whole.reshape(len(time), -1)
         else:
             nodes, weights = strata(self.horizon, _COLUMNS[self.order], seed=0)
             columns = []
             for chosen in combinations_with_replacement(range(len(nodes)), self.order - 1):
                 copies = len(set(permutations(chosen)))
                 weight = math.sqrt(copies * math.prod(weights[list(chosen)]))
-                columns.append(weight * self._fibre(time, nodes[list(chosen)]))
+                columns.append(weight * self.at(time, *(np.full_like(time, nodes[i]) for i in chosen)))
             fibres = np.stack(columns, 1)
-        vectors, values, _ = np.linalg.svd(fibres, full_matrices=False)
-        norm = float(np.linalg.norm(values))
-        if not norm:
+        largest = float(np.abs(fibres).max())
+        if not largest:
             return np.zeros((len(time), 0)), 0.0
-        left = np.sqrt(np.cumsum(values[::-1] ** 2))[::-1]
+        if not 1 / _LARGEST <= largest <= _LARGEST:
+            raise ArgumentError(self._name, f"a size between {1 / _LARGEST:g} and {_LARGEST:g}", f"{largest:.3g}")
+        vectors, values, lost = _leading(fibres)
+        norm = float(np.linalg.norm(fibres))
+        left = np.sqrt(np.cumsum(values[::-1] ** 2)[::-1] + lost**2)
         kept = int((left > tol * norm).sum())
         return vectors[:, :kept] * (values[:kept] / norm), norm
 
     def core(self, basis: np.ndarray) -> np.ndarray:
         """The coefficients (m, …, m) of h_n in an orthonormal basis (horizon + 1, m) of functions of one time.
 
-        A projection on the whole grid where that is small. Otherwise least squares on a grid of nodes drawn with the
+        A projection on the whole grid where that is taken. Otherwise least squares on a grid of nodes drawn with the
         basis's leverages, weighted so that the mean square over nodes is that over the grid.
         """
         steps, m = basis.shape
         count = max(int(_ALL ** (1 / self.order)), 4 * m)
-        if steps <= count:
+        if self.whole is not None or steps <= count:
             nodes, solve = np.arange(steps), basis.T
         else:
             share = 0.5 * (basis**2).sum(1) / m + 0.5 / steps
@@ -95,19 +124,34 @@ class SampledKernel:
             core = np.moveaxis(np.tensordot(solve, core, (1, 0)), 0, -1)
         return symmetric_part(core)
 
-    def tested(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Nodes, their weights and the kernel on them: other nodes than the fit saw, all of a short grid."""
-        nodes, weights = strata(self.horizon, _TESTED[self.order], seed=1)
-        return nodes, weights, self.on(nodes)
+    def tested(self) -> tuple[np.ndarray, np.ndarray]:
+        """Graded nodes and their weights, other nodes than the fit saw; all of a short horizon."""
+        return strata(self.horizon, _TESTED[self.order], seed=1)
 
-    def _fibre(self, time: np.ndarray, fixed: np.ndarray) -> np.ndarray:
-        orders = list(permutations(range(self.order)))
-        arguments = [time, *(np.full_like(time, step) for step in fixed)]
-        return np.asarray(sum(self.at(*(arguments[axis] for axis in order)) for order in orders) / len(orders))
+    def scattered(self) -> tuple[tuple[np.ndarray, float], ...]:
+        """Further points of a large grid, (points, n), and how many each stands for: uniform ones, the diagonal."""
+        draw = np.random.default_rng(2).integers(self.horizon + 1, size=(_UNIFORM, self.order))
+        diagonal = np.repeat(np.arange(self.horizon + 1)[:, None], self.order, 1)
+        return (draw, (self.horizon + 1) ** self.order / _UNIFORM), (diagonal, 1.0)
 
     @property
     def _name(self) -> str:
         return f"kernels[{self.order}]"
+
+
+def _leading(fibres: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Left singular vectors, values, and the norm of what they miss.
+
+    Of a large matrix the largest, from its range on fixed random vectors.
+    """
+    if min(fibres.shape) > _LEADING:
+        start = np.random.default_rng(3).standard_normal((fibres.shape[1], _LEADING))
+        basis = np.linalg.qr(fibres @ start)[0]
+        small = basis.T @ fibres
+        inner, values, _ = np.linalg.svd(small, full_matrices=False)
+        return basis @ inner, values, float(np.linalg.norm(fibres - basis @ small))
+    vectors, values, _ = np.linalg.svd(fibres, full_matrices=False)
+    return vectors, values, 0.0
 
 
 def strata(horizon: int, count: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -133,9 +177,10 @@ def _evaluated(function: Callable[..., np.ndarray], times: list[np.ndarray], nam
     """A function of arrays, or one of numbers called for each."""
     shape = times[0].shape
     try:
-        values = np.asarray(function(*times), dtype=np.float64)
+        answer = function(*times)
     except (TypeError, ValueError):  # math.exp, or an if on an array
-        values = np.asarray(np.vectorize(function, otypes=[np.float64])(*times))
+        answer = np.vectorize(function, otypes=[np.float64])(*times)
+    values = real_array(name, answer)
     if values.shape not in ((), shape):
         raise ArgumentError(name, f"values of the shape of the times, {shape}", f"shape {values.shape}")
     return np.broadcast_to(values, shape)

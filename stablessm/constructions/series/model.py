@@ -28,7 +28,8 @@ class VolterraSSM(nn.Module):
     orders: Tensor
     """(R,) whole numbers n_r, ascending."""
     kernel_errors: Mapping[int, float]
-    """‖h_n - ĥ_n‖ / ‖h_n‖ for each order, Frobenius norms over the grid of steps (a weighted sample of a large one)."""
+    """‖h_n - ĥ_n‖ / ‖h_n‖ for each order, Frobenius norms over the grid of steps; estimated from samples for a function
+    on a large one."""
     sup_errors: Mapping[int, float]
     """sup |h_n - ĥ_n| / sup |h_n| over the same points."""
     output_error: float
@@ -82,13 +83,13 @@ class VolterraSSM(nn.Module):
 
     def forward(self, x: Sequence, state: State | None = None) -> tuple[Sequence, State]:
         """(B, T, 1) to (B, T, 1), and the state after the last step."""
-        channels, state = self.layer(x, state)
-        return self._combine(channels), state
+        channels, state = self.layer(x.to(self.readout.dtype), state)
+        return self._combine(channels).to(x.dtype), state
 
     def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: (B, 1) to (B, 1)."""
-        channels, state = self.layer.step(x_t, state)
-        return self._combine(channels), state
+        channels, state = self.layer.step(x_t.to(self.readout.dtype), state)
+        return self._combine(channels).to(x_t.dtype), state
 
     def kernel(self, *times: Tensor) -> Tensor:
         """ĥ_n on the grid times_1 x … x times_n, whole steps each: one argument for each axis.
@@ -106,6 +107,15 @@ class VolterraSSM(nn.Module):
         letters = "abc"[: len(times)]
         equation = ",".join(f"{letter}r" for letter in letters) + f",r->{letters}"
         return torch.einsum(equation, *factors, self.readout[mine]) / self.dt ** len(times)
+
+    @torch.no_grad()
+    def values(self, steps: np.ndarray) -> np.ndarray:
+        """ĥ_n at points (P, n) of whole steps: (P,)."""
+        mine = self.orders == steps.shape[1]
+        times, places = np.unique(steps, return_inverse=True)
+        factors = self.layer.kernel(torch.from_numpy(times))[:, mine, 0].numpy()[places.reshape(steps.shape)]
+        found = factors.prod(1) @ self.readout[mine].numpy()
+        return np.asarray(found / self.dt ** steps.shape[1])
 
     def _combine(self, channels: Tensor) -> Tensor:
         sizes = [int((self.orders == n).sum()) for n in range(1, 4)]

@@ -84,8 +84,7 @@ def built(config: ElementwiseConfig, run: Run, name: str) -> dict[str, np.ndarra
         wanted = _values(target.f, line, one)[:, 0]
         return {**columns, "x": line[:, 0], "f": wanted, "y": np.array(shown)}
 
-    stage = "".join(character if character.isalnum() else "-" for character in name)
-    return run.stage(stage, compute)
+    return run.stage(f"function-{list(SCALAR | MORE).index(name)}", compute)
 
 
 def _values(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, one: bool) -> np.ndarray:
