@@ -1,7 +1,8 @@
 """The others that turn a kernel into a sum of exponentials, each through its own package. All answer with poles.
 
-Each gets what its method needs and the weights that suit it best: its own, or by least squares on the grid, whichever
-has the smaller error. A method that gives unstable poles has them taken out before.
+Each gets what its method needs; weights are by least squares on the grid, after unstable poles are taken out. Training
+keeps the weights it learned. The impulse response of a realisation as it comes, not as a sum of exponentials, is
+``dense_error``.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ def public(package: str, name: str, names: Sequence[str], homes: Sequence[str]) 
     """What a package's ``__getattr__`` answers: a module of that name, or what one of ``homes`` has under it.
 
     Args:
-        names: what the package offers; anything else is an AttributeError.
+        names: what the package offers, beside its homes; anything else is an AttributeError.
         homes: modules of the package, those that import little first.
     """
-    if name in names:
+    if name in names or name in homes:
         if find_spec(f"{package}.{name}") is not None:
             return import_module(f"{package}.{name}")
         for home in homes:

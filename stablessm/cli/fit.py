@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import os
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -72,14 +75,17 @@ def fit(
 
     console, complaints, started = Console(), Console(stderr=True), time.perf_counter()
     name = expression if expression is not None else samples.name if samples is not None else "nothing"
-    folder = out or Path("runs") / "fit" / _slug(name)
     bound = {"order": order} if order is not None else {"tol": DEFAULT_TOL if tol is None else tol}
     flags = {"real": real, "positive": positive, "relative": relative}
+    config = {"expression": expression, "from": samples, "horizon": horizon, "dt": dt, "interval": interval}
+    config |= {**bound, **flags, "continuous": continuous}
+    folder = out or Path("runs") / "fit" / f"{_slug(name)}-{_fingerprint(config)}"
     try:
         if order is not None and tol is not None:
             raise ArgumentError("--tol", "a tolerance or an --order, not both", f"{tol:g} and {order}")
-        if folder.exists() and not folder.is_dir():
-            raise ArgumentError("--out", "a folder", f"{folder}, a file")
+        place = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        if not place.is_dir() or not os.access(place, os.W_OK):
+            raise ArgumentError("--out", "a folder that can be written to", f"{folder}")
         times, values, grid = _data(expression, samples, horizon, dt, interval)
         kind: TimeKind = "continuous" if continuous or "times" in grid else "discrete"
         with complaints.status(Text(f"fitting {name}")):
@@ -95,11 +101,13 @@ def fit(
     facts = _facts(es)
     console.print(_table(f"{name}, {len(times)} times from {times[0]:g} to {times[-1]:g}", facts))
     console.print(_modes(es))
-    _figure(name, times, values, es, bound.get("tol"), relative).save(folder)
-    es.save(folder / "sum.safetensors")
-    config = {"expression": expression, "from": samples, "horizon": horizon, "dt": dt, "interval": interval}
-    config |= {**bound, **flags, "continuous": continuous}
-    record.write_record(folder, started=started, config=config, results=facts)
+    try:
+        _figure(name, times, values, es, bound.get("tol"), relative).save(folder)
+        es.save(folder / "sum.safetensors")
+        record.write_record(folder, started=started, config=config, results=facts)
+    except OSError as error:
+        complaints.print(f"cannot write to {folder}: {error}", style="red", markup=False, highlight=False)
+        raise typer.Exit(2) from error
     written = "record.json, sum.safetensors, sum.csv, fit.json, fit.png, fit.svg"
     console.print(f"written: {folder}/{written}", markup=False, highlight=False, soft_wrap=True)
 
@@ -173,6 +181,7 @@ def _facts(es: ExponentialSum) -> dict[str, Any]:
         "largest error": es.error,
         "largest relative error": es.relative_error,
         "L1 error": es.l1_error,
+        "rounding in float64, for inputs up to 1": es.rounding,
         "lower bound of the L1 error at this order": "unknown" if math.isnan(es.lower_bound) else es.lower_bound,
         "condition of the modes": es.condition,
         "time scales": " to ".join(f"{scale:.4g}" for scale in sorted({*_ends(-1 / es.rates.real)})),
@@ -217,10 +226,7 @@ def _figure(
     from stablessm.report.figure import Figure, Panel, Series
 
     columns, fitted = (array.reshape(len(times), -1) for array in (values, es(times)))
-    size = np.linalg.norm(columns, axis=1) if relative else 1.0
-    off = (
-        np.linalg.norm(columns - fitted, axis=1) / size if columns.shape[1] > 1 else abs(columns - fitted)[:, 0] / size
-    )
+    off = abs(columns - fitted).max(axis=1) / (abs(columns).max(axis=1) if relative else 1.0)
     wide = times[-1] > 100 * times[1]
     shown = times > 0 if wide else times >= 0
     edges = np.unique((np.geomspace if wide else np.linspace)(1, shown.sum() + 1, POINTS + 1).astype(int) - 1)
@@ -253,3 +259,8 @@ def _round_up(value: float) -> float:
 def _slug(name: str) -> str:
     kept = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
     return "-".join(filter(None, kept[:60].split("-"))).strip(".") or "kernel"
+
+
+def _fingerprint(config: dict[str, Any]) -> str:
+    """A few letters that differ where the request does, so that no fit takes another's folder."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:8]

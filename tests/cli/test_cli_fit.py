@@ -29,6 +29,12 @@ def fit(*arguments: object, code: int = 0) -> str:
     return " ".join(result.output.split())
 
 
+def written(name: str) -> Path:
+    """The one default folder of that name."""
+    (found,) = Path("runs/fit").glob(f"{name}-????????/sum.safetensors")
+    return found
+
+
 def test_a_formula(tmp_path):
     text = fit("1/(1+t)**1.1", "--horizon", 300, "--tol", "1e-4", "--out", "run")
     assert "largest error" in text
@@ -50,7 +56,7 @@ def test_a_formula(tmp_path):
 
 def test_options_reach_the_fit():
     fit("exp(-t/50)*cos(t/3)", "--horizon", 300, "--order", 2, "--dt", 0.5)
-    es = ExponentialSum.load("runs/fit/exp-t-50-cos-t-3/sum.safetensors")
+    es = ExponentialSum.load(written("exp-t-50-cos-t-3"))
     assert es.order == 2
     assert es.dt == 0.5
     assert complex(es.rates[0]).real == pytest.approx(-1 / 50)
@@ -78,10 +84,10 @@ def test_samples_by_column():
     for name in ("two", "three", "uneven"):
         fit("--from", f"{name}.csv", "--tol", 1e-6)
     for name in ("one", "two", "three", "uneven"):
-        es = ExponentialSum.load(f"runs/fit/{name}.csv/sum.safetensors")
+        es = ExponentialSum.load(written(f"{name}.csv"))
         found = es(times) if name != "three" else es(times)[:, 0, 0]
         assert np.abs(found - values).max() <= 2e-6, name
-    assert ExponentialSum.load("runs/fit/three.csv/sum.safetensors").shape == (2, 1)
+    assert ExponentialSum.load(written("three.csv")).shape == (2, 1)
     fit("--from", "two.csv", "--horizon", 40, "--order", 2, "--out", "cut")
     assert ExponentialSum.load("cut/sum.safetensors").horizon == 40
 
@@ -92,6 +98,7 @@ def test_samples_by_column():
         (("1/t", "--horizon", 50), 2, "inf at t = 0"),
         (("1/t", "--horizon", 50), 2, "--interval 1 50"),
         (("log(5-t)", "--horizon", 50), 2, "at t = 5"),
+        (("1/(t-0.5)", "--horizon", 50, "--continuous"), 2, "t = 0.5"),
         (("exp(t/10)", "--horizon", 50), 1, "cannot fit"),
         (("9**9**9**9", "--horizon", 50), 2, "a finite number"),
         (("__import__('os')", "--horizon", 50), 2, "a function that is known"),
@@ -142,9 +149,32 @@ def test_noise_gets_the_best_that_can_be_done():
     assert not Path("runs").exists()
 
 
-def test_a_folder_that_is_a_file():
+@pytest.mark.parametrize("folder", ["taken", "taken/below"])
+def test_a_folder_that_is_a_file(folder):
     Path("taken").write_text("")
-    assert "--out: expected a folder" in fit("exp(-t)", "--horizon", 9, "--out", "taken", code=2)
+    text = fit("exp(-t)", "--horizon", 9, "--out", folder, code=2)
+    assert "--out: expected a folder" in text
+    assert "Traceback" not in text
+
+
+def test_what_cannot_be_written_says_so(monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(ExponentialSum, "save", full)
+    assert "cannot write to here: no space left" in fit("exp(-t)", "--horizon", 9, "--out", "here", code=2)
+
+
+def test_no_fit_takes_the_folder_of_another():
+    requests = [
+        ("t*exp(-t/3)", "--horizon", 50),
+        ("t+exp(-t/3)", "--horizon", 50, "--order", 2),
+        ("t*exp(-t/3)", "--horizon", 60),
+        ("t*exp(-t/3)", "--horizon", 50, "--tol", 1e-2),
+    ]
+    for request in (*requests, requests[0]):
+        fit(*request)
+    assert len(list(Path("runs/fit").iterdir())) == len(requests)
 
 
 def test_help_has_examples():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import re
 import subprocess
@@ -19,6 +20,7 @@ from stablessm.constructions import ExponentialSum, FitError, exponential_sum
 
 moduli = st.floats(0.2, 0.98)
 phases = st.one_of(st.just(0.0), st.just(math.pi), st.floats(0.1, 3.0))
+values = st.floats(-1, 1).map(lambda value: value if abs(value) > 1e-200 else 0.0)
 modes = st.lists(st.tuples(moduli, phases, st.floats(0.5, 2.0)), min_size=1, max_size=3)
 
 
@@ -168,6 +170,15 @@ def test_streaming_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_the_folders_of_the_package_are_there_before_they_are_used() -> None:
+    program = (
+        "import stablessm as ssm\n"
+        "assert ssm.constructions.sums.exponential_sum is ssm.constructions.exponential_sum\n"
+        "assert not hasattr(ssm.constructions, 'sum')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_str_says_what_matters() -> None:
     text = str(exponential_sum(lambda t: 0.9**t, 50, tol=1e-6))
     assert "order 1" in text
@@ -181,7 +192,24 @@ BAD = [
     ({"kernel": np.ones((4, 2)), "tol": 0.1}, r"kernel.*shape \(4, 2\)"),
     ({"kernel": np.ones(5), "horizon": 9, "tol": 0.1}, "kernel.*10 times"),
     ({"kernel": np.ones(5) * 1j, "tol": 0.1}, "kernel.*real"),
-    ({"kernel": [], "tol": 0.1}, "horizon|kernel"),
+    ({"kernel": [], "tol": 0.1}, "kernel.*samples"),
+    ({"kernel": None, "tol": 0.1}, "kernel.*samples"),
+    ({"kernel": 3.0, "horizon": 10, "tol": 0.1}, "kernel.*samples"),
+    ({"kernel": [[1.0], [1.0, 2.0]], "tol": 0.1}, "kernel.*an array"),
+    ({"kernel": [1e308, 1e307, 1e306], "tol": 0.1}, "kernel.*1e\\+308"),
+    ({"kernel": [1e-310, 1e-311, 0.0], "tol": 0.1}, "kernel.*1e-310"),
+    ({"kernel": "1/(t-0.5)", "horizon": 10, "tol": 0.1, "time": "continuous"}, "kernel.*t = 0.5"),
+    ({"kernel": "t-0.5", "horizon": 1, "tol": 0.1, "time": "continuous", "relative": True}, "relative.*t = 0.5"),
+    ({"kernel": np.cos, "horizon": "10", "tol": 0.1}, "horizon"),
+    ({"kernel": np.cos, "horizon": math.inf, "tol": 0.1}, "horizon"),
+    ({"kernel": np.cos, "horizon": 10, "tol": "0.1"}, "tol"),
+    ({"kernel": np.cos, "horizon": 10, "order": "2"}, "order"),
+    ({"kernel": np.cos, "horizon": 10, "order": math.nan}, "order"),
+    ({"kernel": np.cos, "horizon": 10, "tol": 0.1, "dt": "1"}, "dt"),
+    ({"kernel": np.cos, "horizon": 10, "tol": 0.1, "dt": True}, "dt"),
+    ({"kernel": np.cos, "horizon": 10, "tol": 0.1, "stable_margin": None}, "stable_margin"),
+    ({"kernel": np.cos, "tol": 0.1, "times": "now"}, "times"),
+    ({"kernel": np.cos, "tol": 0.1, "times": [0.0, 0.3, 1.0]}, "times.*multiples of dt.*continuous.*0.3"),
     ({"kernel": lambda t: t**-0.5, "horizon": 10, "tol": 0.1}, "kernel.*times="),
     ({"kernel": np.cos, "tol": 0.1}, "horizon"),
     ({"kernel": np.cos, "horizon": 0, "tol": 0.1}, "horizon"),
@@ -201,6 +229,30 @@ BAD = [
 ]
 
 
+BAD_SUMS = [({"dt": 0.0}, "dt"), ({"dt": math.inf}, "dt"), ({"horizon": -1}, "horizon"), ({"time": "both"}, "time")]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_SUMS)
+def test_a_sum_checks_its_facts(arguments: dict, message: str) -> None:
+    facts = {"rates": np.array([-1.0]), "weights": np.array([1.0]), "dt": 1.0, "horizon": 5} | arguments
+    with pytest.raises(ArgumentError, match=message):
+        ExponentialSum(**facts)
+
+
+def test_numbers_of_numpy_and_tensors_are_taken() -> None:
+    import torch
+
+    samples = torch.tensor([1.0, 0.5, 0.25, 0.125], dtype=torch.float64, requires_grad=True)
+    one = exponential_sum(samples, order=np.int64(1), dt=np.float32(0.5))
+    assert one.eigenvalues == pytest.approx([0.5])
+    times = torch.arange(4) * np.float32(0.5)
+    for other in (
+        exponential_sum(lambda t: 0.25 ** torch.from_numpy(t), np.int64(3), tol=np.float32(1e-3), dt=np.float32(0.5)),
+        exponential_sum(samples, times=times, tol=1e-3, dt=0.5),
+    ):
+        assert other.eigenvalues == pytest.approx([0.5], abs=2e-3)
+
+
 @pytest.mark.parametrize(("arguments", "message"), BAD)
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
@@ -214,6 +266,9 @@ def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
         (lambda t: np.exp(0.2 * t), {}, "grows"),
         (lambda t: np.exp(-t / 30) * np.cos(t), {"real": True}, "real=True"),
         (lambda t: np.exp(-t / 30) * np.cos(t), {"positive": True}, "positive=True"),
+        (lambda t: np.exp(-t / 30), {"stable_margin": 0.5}, "stable_margin = 0.5"),
+        (lambda t: np.exp(-t / 30), {"stable_margin": 0.5, "positive": True}, "stable_margin = 0.5"),
+        (lambda t: np.where(t == 140, 1.0, 0.0), {"real": True}, "real=True"),  # it ends, and so does not grow
         (lambda t: (1 + t) ** -1.1 + 1e-2 * np.random.default_rng(0).standard_normal(len(t)), {}, "noise of 0.0"),
     ],
 )
@@ -238,7 +293,7 @@ def test_the_size_of_the_noise_is_told(horizon: int, size: float) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.floats(-1, 1), min_size=2, max_size=12),
+    st.lists(values, min_size=2, max_size=12),
     st.one_of(st.floats(1e-6, 1.0), st.integers(1, 12)),
     st.sampled_from([{}, {"real": True}, {"positive": True}, {"time": "continuous"}]),
 )
@@ -269,3 +324,67 @@ def test_zero_is_a_sum() -> None:
 def test_stable_margin_is_kept(margin: float) -> None:
     es = exponential_sum(lambda t: (1 + t) ** -1.5, 100, order=4, stable_margin=margin)
     assert es.rates.real.max() <= -margin
+
+
+def test_the_limit_of_float32_is_named() -> None:
+    with pytest.raises(FitError, match="float32"):
+        exponential_sum(np.ones_like, 10**5, tol=1e-6, positive=True)
+
+
+def test_one_time_gives_one_value() -> None:
+    es = ExponentialSum(np.array([-0.5]), np.array([2.0]), 1.0, 10)
+    assert es(3.0).shape == ()
+    assert float(es(3.0)) == pytest.approx(2 * math.exp(-1.5))
+
+
+def test_few_samples_that_a_sum_meets_are_no_failure() -> None:
+    es = exponential_sum([1.0, 0.5, 0.2], times=[0, 1, 5], tol=1e-3)
+    assert np.abs(es([0, 1, 5]) - [1.0, 0.5, 0.2]).max() <= 1e-3
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_perfect_fit_needs_no_polish() -> None:
+    es = exponential_sum([0.3, 0.6, 0.8], order=2)
+    assert es.error < 1e-12
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(values, min_size=4, max_size=10),
+    st.sampled_from([{}, {"real": True}, {"positive": True}, {"time": "continuous"}]),
+)
+def test_more_states_are_never_worse(samples: list[float], options: dict) -> None:
+    errors = [exponential_sum(samples, order=order, **options).error for order in range(1, len(samples))]
+    assert all(more <= fewer * (1 + 1e-6) + 1e-10 for fewer, more in itertools.pairwise(errors))
+
+
+def test_a_function_may_work_in_place() -> None:
+    def kernel(t: np.ndarray) -> np.ndarray:
+        t *= -0.1
+        return np.exp(t, out=t)
+
+    es = exponential_sum(kernel, 50, tol=1e-6)
+    assert es.eigenvalues == pytest.approx([math.exp(-0.1)])
+    assert es.horizon == 50
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grid"),
+    [
+        (lambda t: (1 + 5 * t) ** -1.5, {"horizon": 100}),
+        (lambda t: np.exp(-t / 50) * np.sin(2 * np.pi * t), {"times": np.arange(400.0)}),  # 0 at all of them
+        (lambda t: (1 + t) ** -1.5, {"times": np.geomspace(0.5, 90.3, 60)}),
+    ],
+)
+def test_the_integral_in_continuous_time_counts_what_is_between(kernel: object, grid: dict) -> None:
+    es = exponential_sum(kernel, order=4, time="continuous", **grid)
+    t = np.union1d(np.linspace(es.start, es.end, 10**6), es.start + np.geomspace(1e-6, 1, 1000))
+    assert es.l1_error == pytest.approx(np.trapezoid(np.abs(es(t) - kernel(t)), t), rel=0.03)
+    beyond = es.end + np.geomspace(1e-9, 1e4, 10**5)
+    assert es.tail >= np.trapezoid(np.abs(es(beyond)), beyond) * (1 - 1e-6)
+
+
+def test_the_tail_begins_at_the_last_time() -> None:
+    es = exponential_sum(lambda t: np.exp(-t), times=[0.0, 1.0, 2.5], tol=1e-9, time="continuous")
+    assert (es.horizon, es.end) == (3, 2.5)
+    assert es.tail == pytest.approx(math.exp(-2.5))

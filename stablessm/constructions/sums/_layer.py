@@ -24,7 +24,7 @@ def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: t
     with torch.random.fork_rng(devices=[]):  # what the layer draws is replaced
         if oscillates or np.iscomplexobj(eigenvalues):
             if es.time == "continuous":
-                readout = readout * (np.expm1(es.rates * es.dt) / es.rates)[states]
+                readout = readout * es._gain[states]
             layer: RealSSM | LRU = _complex(eigenvalues[states], readout, inputs, map)
         elif es.time == "continuous":
             layer = _real(es.rates[states], readout, inputs, map, es.dt)

@@ -29,6 +29,11 @@ class Domain:
     positive: bool
     slowest: float
 
+    @staticmethod
+    def float32_limit(dt: float) -> float:
+        """The slowest rate whose |e^{r dt}| stays below 1 in float32."""
+        return -math.log1p(-FLOAT32_GAP) / dt
+
     def single(self, rates: np.ndarray) -> np.ndarray:
         """Which rates are one real state: real ones, and in discrete time those of negative eigenvalues."""
         phase = np.abs(rates.imag) * self.dt

@@ -116,6 +116,8 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
     columns = domain.matrix(best.rates, problem.times)
     residual = (problem.values - columns @ best.coefficients) * weight
     for _ in range(_ROUNDS):
+        if best.error == 0:
+            break
         slope = domain.derivative(best.rates, problem.times, best.coefficients) * weight[:, :, None]
         step = _programme(problem, best, columns * weight, slope, residual, radius)
         if step is None:

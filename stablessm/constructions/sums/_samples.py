@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, final
 
 import numpy as np
@@ -13,7 +14,11 @@ from stablessm._errors import ArgumentError
 
 _BETWEEN = 4  # in continuous time a function is also looked at this many times a step
 _MOST_BETWEEN = 200_000  # but at no more points than that
+_INTEGRATED = 16  # and integrated with this many intervals a step
+_MOST_INTEGRATED = 400_000
 _SMALLEST = 1e-60
+_RANGE = 1e-290, 1e290  # the largest value: beyond it weights and errors would leave float64
+_OFF_GRID = 1e-9  # of a step, or of the time: rounding of multiples of dt
 
 
 @final
@@ -34,7 +39,9 @@ class Samples:
     weight: np.ndarray
     """(n,) what an error at each time is multiplied by: 1, or 1 / |ρ| for relative errors."""
     extra: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-    """(times, values, weight) between the grid points, where a function in continuous time is measured as well."""
+    """(times, values, weight) between the points of a uniform grid, where continuous time fits a function as well."""
+    fine: tuple[np.ndarray, np.ndarray] | None = None
+    """(times, values), finer still and on any grid, to integrate the error of a function in continuous time."""
 
     @property
     def horizon(self) -> int:
@@ -53,68 +60,116 @@ class Samples:
         return unit, replace(self, values=self.values / unit, weight=weight, extra=extra)
 
 
+def is_number(value: Any, low: float, *, whole: bool = False) -> bool:
+    """Whether it is a finite real number, NumPy's included, of at least ``low``; a bool is none."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not low <= float(value) < math.inf:
+        return False
+    return not whole or float(value).is_integer()
+
+
 def gather(kernel: Any, horizon: int | None, *, dt: float, continuous: bool, times: Any, relative: bool) -> Samples:
     """Check the arguments of ``exponential_sum`` and sample the kernel."""
-    if not (isinstance(dt, int | float) and 0 < dt < math.inf):
+    if not (is_number(dt, 0) and dt > 0):
         raise ArgumentError("dt", "a positive number", repr(dt))
     if isinstance(kernel, str):
         from stablessm.constructions.sums.expression import parse
 
         kernel = parse(kernel)
     function: Callable[[Any], Any] | None = kernel if callable(kernel) else None
-    grid = _grid(kernel, function is not None, horizon, float(dt), times)
-    values = evaluate(function, grid) if function is not None else np.asarray(kernel)
-    values, shape = _columns(values, len(grid))
+    given = None if callable(kernel) else _array("kernel", kernel)
+    grid = _grid(given, horizon, float(dt), times, continuous)
+    values, shape = _columns(evaluate(kernel, grid) if given is None else given, len(grid))
+    largest = np.abs(values).max(where=np.isfinite(values), initial=0.0)
+    weight = _weight(grid, values, largest, relative, function is not None)
+    if largest and not _RANGE[0] <= largest <= _RANGE[1]:
+        raise ArgumentError("kernel", f"a largest value between {_RANGE[0]:g} and {_RANGE[1]:g}", f"{largest:g}")
+    extra = fine = None
+    if continuous and function is not None:
+        if times is None:
+            points = np.delete(_divided(grid, _BETWEEN), np.s_[::_BETWEEN])
+            if len(points) > _MOST_BETWEEN:  # all of the first steps, then ever fewer
+                points = points[np.unique(np.geomspace(1, len(points), _MOST_BETWEEN).astype(int) - 1)]
+            between = _columns(evaluate(function, points), len(points))[0]
+            extra = (points, between, _weight(points, between, largest, relative, True))
+        points = _divided(grid, int(np.clip(_MOST_INTEGRATED // len(grid), 1, _INTEGRATED)))
+        first = grid[0] + (grid[1] - grid[0]) * np.geomspace(1e-6, 1, 100)[:-1]  # kernels are often steep there
+        points = np.union1d(points, first)
+        fine = (points, _columns(evaluate(function, points), len(points))[0])
+        _weight(*fine, largest, False, True)
+    return Samples(grid, values, shape, float(dt), times is None, relative, weight, extra, fine)
+
+
+def _divided(grid: np.ndarray, parts: int) -> np.ndarray:
+    """The grid with each interval in so many parts."""
+    return np.interp(np.arange(parts * (len(grid) - 1) + 1) / parts, np.arange(len(grid)), grid)
+
+
+def _weight(times: np.ndarray, values: np.ndarray, largest: float, relative: bool, is_function: bool) -> np.ndarray:
+    """What an error at each time counts, once the values are known to be finite and, for relative errors, not 0."""
     bad = ~np.isfinite(values).all(axis=1)
     if bad.any():
         i = int(np.argmax(bad))
-        where = f"{values[i][~np.isfinite(values[i])][0]} at index {i}, t = {grid[i]:g}"
-        hint = "; start later with times= if the kernel is singular at 0" if i == 0 and function is not None else ""
+        where = f"{values[i][~np.isfinite(values[i])][0]} at index {i}, t = {times[i]:g}"
+        hint = "; start later with times= if the kernel is singular at 0" if times[i] == 0 and is_function else ""
         raise ArgumentError("kernel", "finite values" + hint, where)
-    uniform = times is None
+    if not relative:
+        return np.ones(len(times))
     size = np.abs(values).max(axis=1)
-    if relative and not size.min() > _SMALLEST * size.max():
+    if not size.min() > _SMALLEST * largest:
         i = int(np.argmin(size))
         expected = f"a kernel that stays above {_SMALLEST:g} of its largest value"
-        raise ArgumentError("relative", expected, f"{size[i]:g} at index {i}, t = {grid[i]:g}")
-    weight = 1 / size if relative else np.ones(len(grid))
-    extra = None
-    if continuous and uniform and function is not None:
-        fine = np.arange(_BETWEEN * (len(grid) - 1) + 1) * (dt / _BETWEEN)
-        fine = np.delete(fine, np.s_[::_BETWEEN])
-        if len(fine) > _MOST_BETWEEN:  # all of the first steps, then ever fewer
-            fine = fine[np.unique(np.geomspace(1, len(fine), _MOST_BETWEEN).astype(int) - 1)]
-        between = _columns(evaluate(function, fine), len(fine))[0]
-        extra = (fine, between, 1 / np.abs(between).max(axis=1) if relative else np.ones(len(fine)))
-    return Samples(grid, values, shape, float(dt), uniform, relative, weight, extra)
+        raise ArgumentError("relative", expected, f"{size[i]:g} at index {i}, t = {times[i]:g}")
+    return 1 / size
 
 
 def evaluate(function: Callable[[Any], Any], times: np.ndarray) -> np.ndarray:
     """The function at an array of times; one that only takes numbers is called for each."""
     try:
-        values = np.asarray(function(times))
+        values = _array("kernel", function(times.copy()))  # a function may work in place
         if values.ndim == 0 or len(values) != len(times):
             raise ValueError
     except (TypeError, ValueError):
-        values = np.asarray([function(float(t)) for t in times])
+        values = _array("kernel", [function(float(t)) for t in times])
     return values
 
 
-def _grid(kernel: Any, is_function: bool, horizon: int | None, dt: float, times: Any) -> np.ndarray:
+def _array(name: str, values: Any) -> np.ndarray:
+    """An array of what is given; of a tensor its values."""
+    try:
+        return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(name, "an array of numbers", f"{values!r:.60} ({error})") from error
+
+
+def _grid(given: np.ndarray | None, horizon: int | None, dt: float, times: Any, continuous: bool) -> np.ndarray:
+    if given is not None and (given.dtype.kind not in "fiubc" or given.ndim == 0 or len(given) < 2):
+        expected = "a function of time, a formula in t, or two or more samples"
+        raise ArgumentError("kernel", expected, f"shape {given.shape}, dtype {given.dtype}")
     if times is not None:
-        grid = np.array(times, dtype=np.float64)
-        if grid.ndim != 1 or len(grid) < 2 or not (np.isfinite(grid).all() and (np.diff(grid) > 0).all()):
-            raise ArgumentError("times", "two or more finite, increasing numbers", f"shape {grid.shape}: {times!r:.60}")
-        if grid[0] < 0:
-            raise ArgumentError("times", "numbers from 0 up", grid[0])
-        return grid
+        return _times(_array("times", times), dt, continuous)
     if horizon is None:
-        if is_function:
+        if given is None:
             raise ArgumentError("horizon", "a number of steps", "None")
-        horizon = len(np.atleast_1d(np.asarray(kernel))) - 1
-    if isinstance(horizon, bool) or int(horizon) != horizon or horizon < 1:
+        horizon = len(given) - 1
+    if not is_number(horizon, 1, whole=True):
         raise ArgumentError("horizon", "a whole number of steps, at least 1", repr(horizon))
     return dt * np.arange(int(horizon) + 1)
+
+
+def _times(times: np.ndarray, dt: float, continuous: bool) -> np.ndarray:
+    if times.dtype.kind not in "fiu" or times.ndim != 1 or len(times) < 2:
+        raise ArgumentError("times", "two or more real numbers", f"shape {times.shape}, dtype {times.dtype}")
+    grid = times.astype(np.float64)
+    if not (np.isfinite(grid).all() and (np.diff(grid) > 0).all()):
+        raise ArgumentError("times", "finite, increasing numbers", f"{times!r:.60}")
+    if grid[0] < 0:
+        raise ArgumentError("times", "numbers from 0 up", grid[0])
+    steps = grid / dt
+    off = np.abs(steps - np.rint(steps)) > _OFF_GRID * np.maximum(steps, 1)
+    if not continuous and off.any():
+        expected = f"multiples of dt = {dt:g}, as only those exist in discrete time; use time='continuous'"
+        raise ArgumentError("times", expected, grid[np.argmax(off)])
+    return grid
 
 
 def _columns(values: np.ndarray, count: int) -> tuple[np.ndarray, tuple[int, ...]]:

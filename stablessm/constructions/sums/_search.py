@@ -17,11 +17,13 @@ _MOST_LONG = 120  # the highest order tried on a grid whose Hankel matrix is not
 _LEAST_SQUARES, _MINIMAX = 64, 150  # highest order, and number of unknowns, that are polished
 _WITHIN = 40.0  # what minimax can gain: from further above the tolerance it is not tried
 _MONOTONE = 0.02  # a mixture that leaves less than this of the kernel makes it count as completely monotone
+_CLOSE = 1e-8  # and one that leaves less than this is tried alone
 _FAITHFUL = 1e-11  # and one that leaves less than this is as good as the samples
 _HANKEL_TO_SUP, _MIXTURE_TO_SUP = 20.0, 10.0  # about how far the supremum of a minimax error is below singular values
 _BLOCKS = (12, 48)  # how many singular values of a long horizon: a few first, often they are all
 _REPAIRS, _ADDED = 4, 300
-_ALIKE, _ENOUGH = 1.02, 1.2
+_ALIKE, _ENOUGH, _FAR = 1.02, 1.2, 2.0
+_LARGEST_RING = 2 * 10**7  # samples times states
 _CHUNK = 1 << 17  # numbers evaluated at once: they stay in the cache
 _FEW = 32  # samples from which noise cannot be told
 _NOISE_TO_HANKEL = 0.47  # third quartile of the singular values of an N x N Hankel matrix of unit noise, over √N
@@ -31,8 +33,9 @@ _NOISE_TO_HANKEL = 0.47  # third quartile of the singular values of an N x N Han
 class Search:
     """One kernel, many orders: what is computed for one serves the next."""
 
-    def __init__(self, samples: Samples, domain: Domain) -> None:
-        self.samples, self.domain = samples, domain
+    def __init__(self, samples: Samples, domain: Domain, close: float = _CLOSE) -> None:
+        """``close``: a mixture that leaves less than this of a long kernel needs no Hankel matrix beside it."""
+        self.samples, self.domain, self._closest = samples, domain, close
         times, values, weight = samples.times, samples.values, samples.weight
         if samples.extra is not None:
             times, values, weight = (
@@ -42,11 +45,11 @@ class Search:
             times, values, weight = times[sort], values[sort], weight[sort]
         self._grid = (times, values, weight)
         self.scale = float((np.abs(values).max(axis=1) * weight).max())
-        self.problem = self._problem(_subset(len(times), _POINTS_MONOTONE), monotone=True)
+        self.problem = self._problem(subset(len(times), _POINTS_MONOTONE), monotone=True)
         self.mixture = _starts.mixture(self.problem, uniform=samples.uniform)
         self.monotone = self.mixture is not None and self.mixture.error < _MONOTONE * self.scale
         if not self.monotone:
-            self.problem = self._problem(_subset(len(times), _POINTS), monotone=False)
+            self.problem = self._problem(subset(len(times), _POINTS), monotone=False)
         self.hankel = self._decompose()
         self._rank = self._numerical_rank()
         self._padded: _hankel.Hankel | None = None
@@ -102,19 +105,48 @@ class Search:
         self._polished[order] = fit
         return best
 
+    def at_most(self, order: int) -> Fit:
+        """The best of up to that many states: a lower order may have had the better start.
+
+        Of a kernel as good as completely monotone it has not; and one far worse ends the comparison.
+        """
+        best = self.best(order)
+        for lower in range(order - 1, 0, -1) if not self._close else ():
+            fit = self.best(lower)
+            if fit.error > _FAR * best.error:
+                break
+            best = fit if fit.error < best.error else best
+        return best
+
     def smallest(self, tol: float) -> Fit | None:
         """The lowest order that meets the tolerance, polished; None if none does."""
+        least, known = self._least_order(tol)
+        ring = self._ended(tol)
         most = self.most
+        if ring is not None and ring.error > tol:
+            if (order := self.domain.order(ring.rates)) > most:
+                self._fits[order] = ring  # it may still be the best there is
+            ring = None
+        if ring is not None:
+            order = self.domain.order(ring.rates)
+            if least >= min(order, _LEAST_SQUARES, known):  # nothing shorter, or nothing that could be polished
+                return ring
+            self._polished[order] = ring
+            most = min(most, order)
+        return self._search(tol, min(least, most), most) or ring
+
+    def _search(self, tol: float, least: int, most: int) -> Fit | None:
+        """Between those orders: doubling steps from a guess, then bisection."""
         ends = not (np.abs(self.samples.values[most:]) > tol).any()  # as a lag does, whose values are all alike too
         noise = 0.0 if ends else self.noise
         # no sum follows noise, and looking for one takes long
         if noise > tol and not self._meets(min(self._above(noise), _LEAST_SQUARES, most), tol):
             return None
-        high = low = min(self._guess(tol), most)
+        high = low = max(min(self._guess(tol), most), least)
         step = 1
         if self._meets(high, tol):
-            while low > 0 and self._meets(low, tol):
-                low, high, step = max(low - step, 0), low, 2 * step
+            while low >= least and self._meets(low, tol):
+                low, high, step = max(low - step, least - 1), low, 2 * step
         else:
             while not self._meets(high, tol):
                 if high >= most:
@@ -128,6 +160,30 @@ class Search:
             if fit.error <= tol:
                 return fit
         return None
+
+    def _least_order(self, tol: float) -> tuple[int, int]:
+        """An order below which no sum meets the tolerance, at least 1, and how many singular values it is taken from.
+
+        A sum of order m misses the Hankel matrix by σ_{m+1}, and what it leaves has an ℓ1 norm (of Frobenius norms) no
+        smaller.
+        """
+        if not self.samples.uniform or self.hankel is None:
+            return 1, len(self.samples.times)
+        values = self.hankel[0].singular_values
+        entries = self.samples.values.shape[1]
+        limit = tol * np.sqrt(entries) * (1 / self.samples.weight).sum()
+        rounding = len(self.samples.times) * np.finfo(np.float64).eps * values[0]
+        return max(1, int((values > limit + rounding).sum())), len(values)
+
+    def _ended(self, tol: float) -> Fit | None:
+        """A ring made for the tolerance, of a kernel that ends before the horizon, as a lag does."""
+        size = np.abs(self.samples.values).max(axis=1) * self.samples.weight
+        order = int(np.flatnonzero(size > tol / 2)[-1:].sum()) + 1
+        if self._close or not self.samples.uniform or order == len(size) or order * len(size) > _LARGEST_RING:
+            return None
+        echo = float(np.clip(tol / 2 / size.max(), _starts.ECHO, 0.5))
+        fit = _starts.ring(self.domain, self.samples.values, order, echo)
+        return None if fit is None else replace(fit, error=float(self._residual(fit).max()))
 
     def least(self) -> Fit:
         """Of all that were tried, the lowest order that is about as good as the best."""
@@ -174,7 +230,7 @@ class Search:
         found = [improve(self.problem, rates, method) for method, rates in self._starts(order)]
         beyond = np.abs(self.samples.values[order:]).max(axis=1) * self.samples.weight[order:]
         if self.samples.uniform and all(beyond.max(initial=0.0) < fit.error for fit in found):
-            around = _starts.ring(self.problem, self.samples.values, order)
+            around = _starts.ring(self.domain, self.samples.values, order)
             if around is not None:
                 found.append(replace(around, error=float(self._residual(around).max())))
         return min(found, key=lambda fit: fit.error)
@@ -202,12 +258,18 @@ class Search:
         rates = -np.geomspace(1 / times[-1], 1 / np.diff(times).min(), order)
         return self.domain.clip(rates.astype(np.complex128))
 
+    @property
+    def _close(self) -> bool:
+        """Whether the mixture is all one needs."""
+        scalar = self.samples.values.shape[1] == 1
+        return scalar and self.mixture is not None and self.mixture.error < self._closest * self.scale
+
     def _decompose(self) -> tuple[_hankel.Hankel, float] | None:
         """A Hankel matrix to start from, and its step; None where the mixture is enough."""
         samples = self.samples
         if self.dense:
             return _hankel.hankel(samples.values), samples.dt
-        if self.monotone and samples.values.shape[1] == 1:
+        if self._close:
             return None
         if samples.uniform:
             for width in _BLOCKS:
@@ -254,7 +316,7 @@ class Search:
         return size
 
 
-def _subset(n: int, count: int) -> np.ndarray:
+def subset(n: int, count: int) -> np.ndarray:
     """Indices that stand for a long grid: half graded towards 0, half spread at random so that nothing is in step."""
     if n <= max(count, _hankel.DENSE + 1):
         return np.arange(n)

@@ -15,7 +15,7 @@ _FASTEST = 40.0  # e^-40 is nothing
 _SLOWEST = 0.02
 _ROWS = 1500
 _EVEN = 20.0  # steps up to which each counts alike; beyond, each octave does
-_RING = 1e-8  # what comes round again: its square root of rounding balances echoes and lost digits
+ECHO = 1e-8  # the least that comes round again: as the square root of rounding it balances echoes and lost digits
 
 
 @final
@@ -102,16 +102,16 @@ def _non_negative(A: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.maximum(lsq_linear(A, b, bounds=(0, np.inf), method="bvls", max_iter=200).x, 0)
 
 
-def ring(problem: Problem, values: np.ndarray, order: int) -> Fit | None:
-    """The samples ρ_0 … ρ_{order-1} exactly, and their echoes r^order times as large: λ_j = r e^{2πij/order}.
+def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> Fit | None:
+    """The samples ρ_0 … ρ_{order-1} exactly, and their echoes, r^order = echo times as large: λ_j = r e^{2πij/order}.
 
     What a lag needs: a shift by L steps has L + 1 equal Hankel singular values, so no sum of lower order comes near,
-    and one of order L + 1 that is exact has no distinct eigenvalues. The weights are a discrete Fourier transform.
+    and one of order L + 1 that is exact has no distinct eigenvalues. The weights are a discrete Fourier transform, and
+    grow as 1 / echo.
     """
-    domain = problem.domain
     if domain.real or not domain.discrete:
         return None
-    echo = _RING if order < len(values) else 0.5
+    echo = echo if order < len(values) else 0.5
     radius = echo ** (1 / order)
     head = values[:order] * (radius ** -np.arange(min(order, len(values))))[:, None]
     weights = np.fft.fft(head, n=order, axis=0) / order

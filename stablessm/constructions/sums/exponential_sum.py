@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import time as clock
-from functools import partial
 from typing import Any, get_args
 
 import numpy as np
 
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions.sums import _measure, _samples
-from stablessm.constructions.sums._modes import FLOAT32_GAP, Domain
+from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit
 from stablessm.constructions.sums._search import Search
 from stablessm.constructions.sums.result import ExponentialSum, TimeKind
@@ -82,29 +80,35 @@ def exponential_sum(
         raise ArgumentError("time", "'discrete' or 'continuous'", repr(time))
     if (tol is None) == (order is None):
         raise ArgumentError("tol", "a tolerance or an order, one of them", f"tol={tol}, order={order}")
-    if tol is not None and not 0 < tol < math.inf:
-        raise ArgumentError("tol", "a positive number", tol)
-    if not 0 <= stable_margin < math.inf:
-        raise ArgumentError("stable_margin", "a number from 0 up", stable_margin)
+    if tol is not None and not (_samples.is_number(tol, 0) and tol > 0):
+        raise ArgumentError("tol", "a positive number", repr(tol))
+    if not _samples.is_number(stable_margin, 0):
+        raise ArgumentError("stable_margin", "a number from 0 up", repr(stable_margin))
     samples = _samples.gather(kernel, horizon, dt=dt, continuous=time == "continuous", times=times, relative=relative)
-    if order is not None and not (int(order) == order and 1 <= order <= len(samples.times)):
-        raise ArgumentError("order", f"a whole number from 1 to the number of samples, {len(samples.times)}", order)
-    slowest = max(stable_margin, -math.log1p(-FLOAT32_GAP) / samples.dt)
+    if order is not None and not (_samples.is_number(order, 1, whole=True) and order <= len(samples.times)):
+        expected = f"a whole number from 1 to the number of samples, {len(samples.times)}"
+        raise ArgumentError("order", expected, repr(order))
+    slowest = max(float(stable_margin), Domain.float32_limit(samples.dt))
     domain = Domain(samples.dt, time == "discrete", real or positive, positive, slowest)
     unit, scaled = samples.scaled()
     search = Search(scaled, domain)
-    result = partial(_measure.measured, search, samples, unit, started)
     if search.scale == 0:
         rates = np.array([-max(1 / samples.dt, 2 * slowest)], dtype=np.complex128)
-        return result(Fit(rates, np.zeros((1, samples.values.shape[1])), 0.0, "zero"))
+        zero = Fit(rates, np.zeros((1, samples.values.shape[1])), 0.0, "zero")
+        return _measure.measured(search, samples, unit, started, zero)
     if tol is None:
         assert order is not None
-        return result(search.best(int(order)))
-    found = search.smallest(tol if relative else tol / unit)
-    if found is not None:
-        return result(found)
-    best = result(search.least())
-    what, remedy = _measure.reason(search, samples, unit, tol)
+        return _measure.measured(search, samples, unit, started, search.at_most(int(order)))
+    goal = float(tol) if relative else float(tol) / unit
+    fit = search.smallest(goal)
+    if fit is None and search.hankel is None:  # the mixture alone was not enough
+        search = Search(scaled, domain, close=0.0)
+        fit = search.smallest(goal)
+    fit = fit or search.least()
+    best = _measure.measured(search, samples, unit, started, fit)
     reached = best.relative_error if relative else best.error
+    if reached <= tol:
+        return best
+    what, remedy = _measure.reason(search, fit, goal, unit)
     what = f"no sum meets tol = {tol:g}: {what}. The best found has order {best.order} and error {reached:.3g}"
     raise FitError(what, remedy, best)

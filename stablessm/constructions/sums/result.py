@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
 
 import numpy as np
 
@@ -49,31 +49,43 @@ class ExponentialSum:
     """(m,) or (m, d_out, d_in), of the rates' dtype."""
     dt: float
     horizon: int
-    """In steps: the errors are those at t = 0, dt, …, horizon dt (or at the times that were given)."""
+    """In steps: the errors are those at t = 0, dt, …, horizon dt (or at the times that were given, start to end)."""
     time: TimeKind = "discrete"
     error: float = math.nan
-    """sup |ρ - ρ̂|: of all entries, on the whole grid (and between its points for a function in continuous time)."""
+    """sup |ρ - ρ̂|: of all entries, on the whole grid (for a function in continuous time four times a step, unless times
+    were given)."""
     l1_error: float = math.nan
-    """Σ |ρ - ρ̂| on the grid, times dt in continuous time (over times given: the trapezoidal rule). For a matrix the
-    largest row sum, so that outputs differ by at most l1_error sup |x| up to the horizon."""
+    """Σ |ρ - ρ̂| on the grid: outputs differ by at most l1_error sup |x| up to the horizon. For a matrix the largest
+    row sum. In continuous time ∫ |ρ - ρ̂|, measured and not certified: the trapezoidal rule on the grid and between its
+    points, and no less than dt Σ |ρ - ρ̂|. Over times that were given it begins at ``start``: [0, start) does not count,
+    and in discrete time the steps between them are interpolated."""
     relative_error: float = math.nan
-    """sup |ρ - ρ̂| / |ρ|, in Frobenius norms for a matrix; infinite where ρ = 0 and ρ̂ is not."""
+    """sup |ρ - ρ̂| / |ρ|, in the largest entries for a matrix; infinite where ρ = 0 and ρ̂ is not."""
     lower_bound: float = math.nan
     """σ_{order+1} of the Hankel matrix of the samples: see :func:`exponential_sum`."""
     condition: float = math.nan
     """2-norm condition number of the modes on the grid, each scaled to norm one: how far rounding in the samples
-    moves the weights."""
+    moves the weights. Of a long horizon from 4000 samples or more, graded towards 0 and weighted by their
+    spacing."""
     seconds: float = math.nan
     """How long the fit took."""
     method: str = "given"
     """Which algorithm won."""
     start: float = 0.0
     """The first time at which the errors were measured."""
+    end: float = math.nan
+    """And the last; horizon dt unless given."""
 
     def __post_init__(self) -> None:
         rates = np.asarray(self.rates)
         rates = rates.astype(np.complex128) if rates.imag.any() else rates.real.astype(np.float64)
         weights = np.array(self.weights)
+        if not 0 < self.dt < math.inf:
+            raise ArgumentError("dt", "a positive number", self.dt)
+        if not 0 <= self.horizon < math.inf:
+            raise ArgumentError("horizon", "a number of steps, from 0 up", self.horizon)
+        if self.time not in get_args(TimeKind):
+            raise ArgumentError("time", "'discrete' or 'continuous'", repr(self.time))
         if rates.ndim != 1:
             raise ArgumentError("rates", "shape (m,)", f"shape {rates.shape}")
         if weights.ndim not in (1, 3) or len(weights) != len(rates):
@@ -90,6 +102,8 @@ class ExponentialSum:
             array.flags.writeable = False
         object.__setattr__(self, "rates", rates)
         object.__setattr__(self, "weights", weights)
+        if math.isnan(self.end):
+            object.__setattr__(self, "end", float(self.horizon * self.dt))
 
     @property
     def order(self) -> int:
@@ -110,17 +124,27 @@ class ExponentialSum:
 
     @property
     def tail(self) -> float:
-        """A bound on Σ |ρ̂| beyond the horizon (∫ in continuous time): Σ_i |w_i| |e^{rates_i t}| summed in closed form.
+        """A bound on Σ |ρ̂| beyond the horizon (in continuous time ∫ from ``end``): Σ |w_i| |e^{rates_i t}|, summed.
 
-        Against a kernel that ends at the horizon, outputs differ by at most (l1_error + tail) sup |x| for ever.
+        Against a kernel that ends at the horizon, outputs differ by at most (l1_error + tail + rounding) sup |x| for
+        ever.
         """
         decay = -self.rates.real
         if self.time == "discrete":
             sums = np.exp(-decay * self.dt * (self.horizon + 1)) / -np.expm1(-decay * self.dt)
         else:
-            sums = np.exp(-decay * self.dt * self.horizon) / decay
-        weights = np.abs(self.weights)
-        return float(sums @ (weights if not self.shape else weights.sum(-1).max(-1)))
+            sums = np.exp(-decay * self.end) / decay
+        return float(sums @ self._sizes)
+
+    @property
+    def rounding(self) -> float:
+        """About what float64 may add to outputs for inputs up to 1: 2 eps Σ_i |w_i| g_i / (1 - |λ_i|)².
+
+        A state is up to g / (1 - |λ|), g that of :meth:`step`; each step rounds it, λ is rounded too, and what that
+        changes lasts 1 / (1 - |λ|) steps. Large where large weights cancel.
+        """
+        decay = -np.expm1(self.rates.real * self.dt)
+        return float(2 * np.finfo(np.float64).eps * (np.abs(self._gain) / decay**2) @ self._sizes)
 
     def __call__(self, t: Any) -> np.ndarray:
         """ρ̂ at times t ≥ 0 of any shape: t.shape, or (*t.shape, d_out, d_in)."""
@@ -132,7 +156,7 @@ class ExponentialSum:
         for i in range(0, len(flat), step):
             modes = np.exp(flat[i : i + step, None] * self.rates)
             value[i : i + step] = (modes @ weights).real
-        return value.reshape(*t.shape, *self.shape)
+        return value.reshape((*t.shape, *self.shape))
 
     def step(self, x_t: Any, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """One step of the recurrence in plain NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1.
@@ -151,7 +175,7 @@ class ExponentialSum:
         if self.shape and x.shape[-1:] != self.shape[1:]:
             raise ArgumentError("x_t", f"a last dimension of {self.shape[1]}", f"shape {x.shape}")
         eigenvalues = self.eigenvalues
-        gain = np.ones_like(eigenvalues) if self.time == "discrete" else np.expm1(self.rates * self.dt) / self.rates
+        gain = self._gain
         if self.shape:
             eigenvalues, gain = eigenvalues[:, None], gain[:, None]
             drive = gain * x[..., None, :]
@@ -223,6 +247,20 @@ class ExponentialSum:
         yield ["rate_re", "rate_im", *(f"weight{entry}_{part}" for entry in entries for part in ("re", "im"))]
         for rate, weight in zip(_pairs(self.rates), _pairs(self.weights), strict=True):
             yield [repr(float(value)) for value in (*rate, *weight.reshape(-1))]
+
+    @property
+    def _gain(self) -> np.ndarray:
+        """What a step adds to each state for an input of one."""
+        if self.time == "discrete":
+            return np.ones_like(self.eigenvalues)
+        gain: np.ndarray = np.expm1(self.rates * self.dt) / self.rates
+        return gain
+
+    @property
+    def _sizes(self) -> np.ndarray:
+        """(m,) |weights|; of a matrix the largest row sum."""
+        sizes = np.abs(self.weights)
+        return sizes if not self.shape else sizes.sum(-1).max(-1)
 
     @property
     def _single(self) -> np.ndarray:

@@ -69,7 +69,7 @@ def by_tolerance(config: ConvConfig, run: Run, name: str) -> dict[str, np.ndarra
         for tolerance in config.tolerances:
             es = attempt(KERNELS[name], config.horizon, tol=tolerance)
             off = layer_error(es, KERNELS[name], config.horizon)
-            rows.append([es.order, es.error, es.l1_error, off, rounding(es)])
+            rows.append([es.order, es.error, es.l1_error, off, es.rounding])
         return dict(zip(("order", "error", "l1_error", "layer_error", "rounding"), np.array(rows).T, strict=True))
 
     return run.stage(f"tolerance-{slug(name)}", compute)
@@ -80,8 +80,6 @@ def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
     try:
         return exponential_sum(kernel, horizon, **bound)
     except FitError as error:
-        if error.best is None:
-            raise
         return error.best
 
 
@@ -110,11 +108,6 @@ def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
     with torch.no_grad():
         y, _ = es.to_layer(map="best", dtype=torch.float64)(torch.from_numpy(inputs)[..., None])
     return float(np.abs(exact - y[..., 0].numpy()).max())
-
-
-def rounding(es: ExponentialSum) -> float:
-    """What rounding may add to outputs for inputs up to 1: states are up to 1/(1-|λ|), and errors last as long."""
-    return float(2 * np.finfo(np.float64).eps * (np.abs(es.weights) / (1 - np.abs(es.eigenvalues)) ** 2).sum())
 
 
 def rate(config: ConvConfig, run: Run, name: str) -> dict[str, np.ndarray]:
