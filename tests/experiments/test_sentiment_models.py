@@ -193,7 +193,10 @@ def test_names_of_berts(tmp_path, monkeypatch):
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_training(changes, message, tmp_path):
-    with pytest.raises(ArgumentError, match=message):
+    def attempt() -> None:
         config = dataclasses.replace(EXPERIMENT.config("smoke"), **changes)
         EXPERIMENT.run(config, Run(tmp_path, dataclasses.asdict(config), progress=False))
+
+    with pytest.raises(ArgumentError, match=message):
+        attempt()
     assert not list(tmp_path.glob("weights-*"))
