@@ -214,7 +214,7 @@ def claims(config: Config, run: Run) -> list[Claim]:
 EXPERIMENT = Experiment(
     id="ext-ett",
     title="A forecast from the state of a random recurrence",
-    source="beyond the papers: ETTh1",
+    source="beyond the papers; ETTh1",
     question="Is the state of a fixed random recurrence enough for a small MLP to forecast a real series?",
     claim="It forecasts a day ahead better than repeating the day before.",
     configs={
