@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from report_runs import write_run
 
+from stablessm import ArgumentError
 from stablessm.experiments import catalogue
 from stablessm.experiments.run import Run
 from stablessm.report import claims
@@ -35,7 +36,12 @@ def test_claims_are_what_the_code_makes_of_the_committed_stages(id, tmp_path):
     folder = shutil.copytree(ROOT / "results" / id / "paper", tmp_path / "paper")
     experiment = catalogue.get(id)
     config = experiment.config("paper")
-    found = experiment.claims(config, Run(folder, asdict(config), progress=False))
+    try:
+        found = experiment.claims(config, Run(folder, asdict(config), progress=False))
+    except ArgumentError as error:
+        if "STABLESSM_DATA" not in str(error):
+            raise
+        pytest.skip("needs the real data")
     assert [asdict(claim) for claim in found] == json.loads((folder / "record.json").read_text("utf-8"))["claims"]
 
 
