@@ -18,6 +18,7 @@ from stablessm._errors import ArgumentError
 from stablessm.experiments.run import Run
 from stablessm.experiments.sentiment_data import Corpus, Reviews
 from stablessm.experiments.sentiment_models import Classifier
+from stablessm.experiments.training import device_called
 
 C = TypeVar("C", bound=Classifier)
 
@@ -56,7 +57,7 @@ class Fitting:
 
     def chosen_device(self) -> torch.device:
         """Where to train."""
-        return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device)
+        return device_called(self.device)
 
 
 def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: int) -> dict[str, np.ndarray]:

@@ -31,6 +31,11 @@ Observe: TypeAlias = Callable[[Weights, Weights], Tensor]
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 
+def device_called(name: str) -> torch.device:
+    """The device of that name; ``auto``: a GPU if there is one."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
 @dataclass(frozen=True)
 class Training:
     """Adam; gradients clipped model by model; the learning rate falls to 0 along a cosine."""
@@ -77,7 +82,7 @@ class Training:
 
     def chosen_device(self) -> torch.device:
         """Where to train."""
-        return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device)
+        return device_called(self.device)
 
 
 @final

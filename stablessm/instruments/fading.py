@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.instruments.curve import MemoryCurve
-from stablessm.instruments.memory import ROUNDING, finite_curve, own_unit, time_step, whole_number
+from stablessm.instruments.memory import ROUNDING, finite_curve, own_unit, time_step
 from stablessm.instruments.systems import as_system, evaluating
 
 

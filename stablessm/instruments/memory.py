@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments import _linear, _supremum, huggingface
 from stablessm.instruments.curve import MemoryCurve
@@ -225,13 +225,6 @@ def own_unit(system: System, step: float) -> str:
     if system.input == "embedding":
         return "tokens"
     return "steps" if step == 1 and own_step(system.model) is None else "time"
-
-
-def whole_number(name: str, value: Any) -> int:
-    """A count of at least 1, of any integer type."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ArgumentError(name, "a whole number of steps from 1 up", value)
-    return int(value)
 
 
 def _check(norm: str, bound: float, samples: int, ascent: int) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments import _probe, huggingface, systems
 from stablessm.instruments._nested import tensors_in
-from stablessm.instruments.memory import time_step, whole_number
+from stablessm.instruments.memory import time_step
 
 
 @final

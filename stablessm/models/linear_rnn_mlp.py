@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from numbers import Integral
 from typing import cast, final
 
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm._typing import State
 from stablessm.layers import LRU
@@ -93,13 +93,6 @@ def rows(samples: Tensor, channels: int) -> Tensor:
     return samples.detach().flatten(0, -2).double()
 
 
-def size(argument: str, value: int) -> int:
-    """A whole number, at least 1."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ArgumentError(argument, "a whole number, at least 1", repr(value))
-    return int(value)
-
-
 def moments(samples: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and deviation of samples (n, channels); 1 for the deviation of a constant."""
     deviation = samples.std(0, correction=0)
@@ -124,8 +117,8 @@ class PointwiseMLP(nn.Module):
         super().__init__()
         if not isinstance(hidden, Sequence) or not hidden:
             raise ArgumentError("hidden", "one width or more", repr(hidden))
-        d_output = size("d_output", d_output)
-        widths = (size("d_input", d_input), *(size("hidden", width) for width in hidden))
+        d_output = whole_number("d_output", d_output)
+        widths = (whole_number("d_input", d_input), *(whole_number("hidden", width) for width in hidden))
         self.inputs, self.outputs = Whitening(d_input), Units(d_output)
         self.layers = nn.ModuleList(nn.Linear(m, n) for m, n in pairwise(widths))
         self.readout = nn.Linear(widths[-1], d_output)
@@ -173,8 +166,8 @@ class LinearRNNMLP(nn.Module):
         frozen: bool = True,
     ) -> None:
         super().__init__()
-        d_input, d_state = size("d_input", d_input), size("d_state", d_state)
-        d_output = size("d_output", d_output)
+        d_input, d_state = whole_number("d_input", d_input), whole_number("d_state", d_state)
+        d_output = whole_number("d_output", d_output)
         self.d_input, self.d_output, self.clock = d_input, d_output, clock
         self.recurrence = LRU(d_input + clock, d_state, 2 * d_state, r_min=r_min, r_max=r_max, skip=False)
         with torch.no_grad():  # the readout gives all real parts, then all imaginary parts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -81,18 +80,6 @@ def start(argument: str, initial: Array, state: Tensor, shape: tuple[int, ...]) 
     except RuntimeError as error:
         expected = f"shape {tuple(state.shape)} (as state), or one for all"
         raise ArgumentError(argument, expected, f"shape {tuple(before.shape)}") from error
-
-
-def whole(argument: str, value: int, least: int = 1) -> int:
-    """A whole number of any integer type, ``least`` or more."""
-    expected = f"a whole number, at least {least}"
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise ArgumentError(argument, expected, repr(value)) from error
-    if isinstance(value, bool) or number < least:
-        raise ArgumentError(argument, expected, repr(value))
-    return number
 
 
 def basis_functions(basis: Array, channels: int | None) -> Tensor:

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
@@ -27,7 +28,7 @@ def haar(length: int, functions: int | Sequence[int] | None = None) -> Tensor:
     >>> (haar(4) * 2).square().round().int().mT.tolist()
     [[1, 1, 1, 1], [1, 1, 1, 1], [2, 2, 0, 0], [0, 0, 2, 2]]
     """
-    length = _checks.whole("length", length)
+    length = whole_number("length", length)
     chosen = _chosen(functions, length)
     result = torch.zeros(length, len(chosen), dtype=torch.float64)
     intervals = _intervals(length, max(chosen) + 1)
@@ -60,7 +61,7 @@ def fourier(length: int, functions: int | Sequence[int] | None = None) -> Tensor
     >>> torch.allclose(basis.mT @ basis, torch.eye(3, dtype=torch.float64))
     True
     """
-    length = _checks.whole("length", length)
+    length = whole_number("length", length)
     index = torch.tensor(_chosen(functions, length))
     periods = (index + 1) // 2
     angle = 2 * math.pi / length * (torch.arange(length)[:, None] * periods % length).to(torch.float64)
@@ -76,7 +77,7 @@ def dct(length: int, functions: int | Sequence[int] | None = None) -> Tensor:
     >>> torch.allclose(basis.mT @ basis, torch.eye(6, dtype=torch.float64))
     True
     """
-    length = _checks.whole("length", length)
+    length = whole_number("length", length)
     index = torch.tensor(_chosen(functions, length))
     angle = math.pi / (2 * length) * ((2 * torch.arange(length)[:, None] + 1) * index % (4 * length)).to(torch.float64)
     return angle.cos() * torch.where(index == 0, 1.0, 2.0).to(torch.float64).div(length).sqrt()
@@ -102,7 +103,7 @@ def pca(data: Array, functions: int) -> Tensor:
     if samples.dim() not in (2, 3) or samples.is_complex() or not samples.numel():
         raise ArgumentError("data", "real, (samples, L) or (samples, L, M)", f"{samples.dtype}, {tuple(samples.shape)}")
     flat = samples.to(torch.float64).flatten(1)
-    functions = _checks.whole("functions", functions)
+    functions = whole_number("functions", functions)
     if functions > min(flat.shape):
         raise ArgumentError("functions", f"at most {min(flat.shape)} (samples, or values in one)", functions)
     return torch.linalg.svd(flat, full_matrices=False)[2][:functions].mT.unflatten(0, samples.shape[1:])
@@ -111,9 +112,9 @@ def pca(data: Array, functions: int) -> Tensor:
 def _chosen(functions: int | Sequence[int] | None, length: int) -> list[int]:
     count = length if functions is None else functions
     if isinstance(count, Iterable) and getattr(count, "ndim", None) != 0:
-        chosen = [_checks.whole("functions", i, least=0) for i in count]
+        chosen = [whole_number("functions", i, least=0) for i in count]
     else:
-        chosen = list(range(_checks.whole("functions", cast(int, count))))
+        chosen = list(range(whole_number("functions", cast(int, count))))
     if not chosen or not 0 <= min(chosen) <= max(chosen) < length or len(set(chosen)) < len(chosen):
         raise ArgumentError("functions", f"1 to {length}, or different indices below {length}", functions)
     return chosen

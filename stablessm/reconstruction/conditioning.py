@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
@@ -38,7 +39,7 @@ def condition_number(eigenvalues: Array, length: int, *, basis: Array | None = N
     lam = _checks.spectrum(eigenvalues)
     if lam.dim() != 1:
         raise ArgumentError("eigenvalues", "shape (N,)", f"shape {tuple(lam.shape)}")
-    E = equations(lam, _checks.whole("length", length), real=real, eps=_checks.resolution(eigenvalues))
+    E = equations(lam, whole_number("length", length), real=real, eps=_checks.resolution(eigenvalues))
     if basis is None:
         matrix = E.dense()
     else:
@@ -76,7 +77,7 @@ def diagnose(
 instead of 2. or decode_sparse in a basis of at most 2 functions, if the input is known to lie in one
     """
     lam = _checks.spectrum(eigenvalues)
-    length, eps = _checks.whole("length", length), _checks.resolution(eigenvalues)
+    length, eps = whole_number("length", length), _checks.resolution(eigenvalues)
     if basis is None:
         if lam.dim() != 1:
             raise ArgumentError("eigenvalues", "shape (N,): channels are apart without a basis", tuple(lam.shape))
@@ -121,14 +122,14 @@ def required_state_size(
     >>> required_state_size(64, r_min=0.99, tol=1e-3)
     32
     """
-    length = _checks.whole("length", length)
+    length = whole_number("length", length)
     if not 0 < tol < 1:
         raise ArgumentError("tol", "between 0 and 1", tol)
-    most = _checks.whole("largest", 4 * length if largest is None else largest)
+    most = whole_number("largest", 4 * length if largest is None else largest)
     psi = None if basis is None else _checks.basis_functions(basis, None)
     if psi is not None and len(psi) != length:  # the beginnings of functions need not be independent
         raise ArgumentError("basis", f"{length} rows (length)", len(psi))
-    rings = [uniform_ring(most, r_min, r_max, seed=seed) for seed in range(_checks.whole("draws", draws))]
+    rings = [uniform_ring(most, r_min, r_max, seed=seed) for seed in range(whole_number("draws", draws))]
 
     def worst(count: int) -> Diagnosis:
         found = (diagnose(ring[:count], length, basis=psi, precision=precision) for ring in rings)

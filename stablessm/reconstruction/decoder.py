@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
@@ -51,7 +52,7 @@ class Decoder:
         lam = _checks.spectrum(eigenvalues)
         if lam.dim() != 1:
             raise ArgumentError("eigenvalues", "shape (N,)", f"shape {tuple(lam.shape)}")
-        length = _checks.whole("length", length)
+        length = whole_number("length", length)
         self._equations = E = equations(lam, length, real=real, eps=_checks.resolution(eigenvalues))
         cutoff = options(cutoff, tikhonov, (E.count, length), precision)
         self._solver = solver(E, method, cutoff, tikhonov)

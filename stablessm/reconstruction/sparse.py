@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
@@ -127,6 +128,6 @@ def first_steps(psi: Tensor, length: int | None) -> Tensor:
     """Ψ_k: the first ``length`` rows."""
     if length is None:
         return psi
-    if _checks.whole("length", length) > len(psi):
+    if whole_number("length", length) > len(psi):
         raise ArgumentError("length", f"at most {len(psi)} (as in basis)", length)
     return psi[:length]

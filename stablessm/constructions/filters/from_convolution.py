@@ -9,8 +9,9 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from stablessm._arguments import real_number, whole_number
 from stablessm._errors import ArgumentError
-from stablessm.constructions._checks import real_array, real_number, whole_number
+from stablessm.constructions._checks import real_array
 from stablessm.constructions.filters._fit import Fit, fit
 from stablessm.constructions.filters.layer import ChannelGroup, FilterFit, RecurrentConvolution
 from stablessm.layers import S4D

@@ -8,8 +8,9 @@ from typing import Any, final
 
 import numpy as np
 
+from stablessm._arguments import real_number
 from stablessm._errors import ArgumentError
-from stablessm.constructions._checks import real_array, real_number
+from stablessm.constructions._checks import real_array
 
 _GRID = 2**14
 """Points on which slopes are measured."""

@@ -10,8 +10,9 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from stablessm._arguments import real_number, whole_number
 from stablessm._errors import ArgumentError, NumericalError
-from stablessm.constructions._checks import real_array, real_number, whole_number
+from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._ridge import Ridge
 from stablessm.constructions.pointwise._stack import LayerStack, two_layers

@@ -10,8 +10,9 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
-from stablessm.constructions._checks import real_array, whole_number
+from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._outer import Superposition, iterate
 from stablessm.constructions.pointwise._sprecher import Sprecher

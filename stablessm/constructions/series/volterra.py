@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from stablessm._arguments import real_number, whole_number
 from stablessm._errors import ArgumentError, NumericalError
-from stablessm.constructions._checks import real_array, real_number, whole_number
+from stablessm.constructions._checks import real_array
 from stablessm.constructions.series import _identify
 from stablessm.constructions.series._fit import Factors, fit
 from stablessm.constructions.series._kernels import SampledKernel, Source

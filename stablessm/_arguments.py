@@ -1,0 +1,41 @@
+"""Numbers that callers pass, of whatever type, or an error that says what was wrong. No torch."""
+
+from __future__ import annotations
+
+import math
+import operator
+from numbers import Real
+from typing import Any
+
+from stablessm._errors import ArgumentError
+
+
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """A whole number of any type, not a bool.
+
+    >>> import numpy as np
+    >>> whole_number("order", np.int64(3))
+    3
+    """
+    expected = f"a whole number, at least {least}"
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise ArgumentError(name, expected, repr(value)) from error
+    if isinstance(value, bool) or number < least:
+        raise ArgumentError(name, expected, repr(value))
+    return number
+
+
+def real_number(name: str, value: Any, low: float, high: float = math.inf) -> float:
+    """A number of any type between two others, not one of them.
+
+    >>> import numpy as np
+    >>> real_number("tol", np.float32(0.5), 0, 1)
+    0.5
+    """
+    if not isinstance(value, Real) or isinstance(value, bool) or not low < float(value) < high:
+        above = f" above {low:g}" if low > -math.inf else ""
+        expected = f"a number between {low:g} and {high:g}" if high < math.inf else f"a finite number{above}"
+        raise ArgumentError(name, expected, repr(value))
+    return float(value)
