@@ -72,9 +72,14 @@ def factor(config: DigitsConfig) -> Tensor:
     return torch.linalg.qr(pixels(config), mode="r")[1]
 
 
-def energy(config: DigitsConfig) -> float:
-    """The mean square of a pixel."""
-    return float(pixels(config).square().mean())
+def seen(config: DigitsConfig, run: Run) -> dict[str, np.ndarray]:
+    """What figures and claims need of the images: ``energy``, the mean square at each position, (L,), and ``shown``."""
+
+    def compute() -> dict[str, np.ndarray]:
+        energy = factor(config).square().sum(0) / config.images
+        return {"energy": energy.numpy(), "shown": pixels(config)[: config.shown].numpy()}
+
+    return run.stage("images", compute)
 
 
 def eigenvalues(placement: Placement, size: int, length: int, draw: int = 0) -> Tensor:
@@ -146,32 +151,26 @@ def spread(found: Mapping[str, np.ndarray], solver: str) -> str:
     return mean if len(values) == 1 else f"{mean} ({values.min():.0e} to {values.max():.0e})"
 
 
-def missing(config: DigitsConfig, found: Mapping[str, np.ndarray], solver: str) -> float:
+def missing(energy: np.ndarray, found: Mapping[str, np.ndarray], solver: str) -> float:
     """The part of the images' energy that is not read back."""
-    return error(found, solver) / energy(config)
+    return error(found, solver) / float(energy.mean())
 
 
-def reach(config: DigitsConfig, found: Mapping[str, np.ndarray], solver: str) -> int:
+def reach(energy: np.ndarray, found: Mapping[str, np.ndarray], solver: str) -> int:
     """How many of the latest positions are read back with at most a tenth of their energy missing, all together."""
     missed = np.cumsum(found["by position"][INDEX[solver]][::-1])
-    there = np.cumsum((factor(config).square().sum(0) / config.images).numpy()[::-1])
+    there = np.cumsum(energy[::-1])
     good = np.flatnonzero((missed <= 0.1 * there) & (there > 0))
     return int(good[-1]) + 1 if len(good) else 0
 
 
-def images(config: DigitsConfig, title: str, rows: Mapping[str, np.ndarray | None]) -> ImageGrid:
-    """Rows of images (images, L) by label; None stands for the originals."""
-    seen = pixels(config)[: config.shown].numpy()
-    square = (config.shown, config.side, config.side)
-    return ImageGrid.of(title, {key: (seen if row is None else row).reshape(square) for key, row in rows.items()})
-
-
 def digit_rows(config: DigitsConfig, run: Run, title: str, cases: Mapping[str, Case]) -> ImageGrid:
     """The originals over what was read back."""
-    rows: dict[str, np.ndarray | None] = {"original": None}
+    rows = {"original": seen(config, run)["shown"]}
     for label, (placement, size, solver) in cases.items():
         rows[label] = measured(config, run, placement, size)["shown"][INDEX[solver]]
-    return images(config, title, rows)
+    square = (config.shown, config.side, config.side)
+    return ImageGrid.of(title, {label: images.reshape(square) for label, images in rows.items()})
 
 
 def position_panel(config: DigitsConfig, run: Run, cases: Mapping[str, Case]) -> Panel:
@@ -181,8 +180,7 @@ def position_panel(config: DigitsConfig, run: Run, cases: Mapping[str, Case]) ->
         Series(label, x, measured(config, run, placement, size)["by position"][INDEX[solver]].tolist())
         for label, (placement, size, solver) in cases.items()
     ]
-    silent = factor(config).square().sum(0) / config.images
-    lines.append(Series("nothing read back", x, silent.tolist(), "dotted"))
+    lines.append(Series("nothing read back", x, seen(config, run)["energy"].tolist(), "dotted"))
     return Panel("error by position", "position (last = most recent)", "mean square error", lines, y_scale="log")
 
 

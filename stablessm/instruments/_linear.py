@@ -2,29 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
+from typing import final
 
 import torch
 from torch import Tensor
 
 from stablessm.instruments.systems import System, takes_time_steps
 
+LARGE = 100.0
+"""Under ``plus_one``, which knows no largest input, amplitudes up to so many times the bound are tried."""
+
 MAX_CORNERS = 12
 """Up to this many inputs the corners of the cube |x|_∞ = 1 are gone through one by one."""
 
 
-def kernel(
-    system: System, horizon: int, dt: float, reach: float, warm_up: int, progress: bool, *, assume: bool
-) -> Tensor | None:
-    """ρ at 0, dt, … (horizon, d_output, d_input) in the model's precision; None if it is not linear after all.
+def reach(norm: str, bound: float) -> float:
+    """The longest input to try: a ball has a surface, the other supremum runs over all inputs."""
+    return LARGE * bound if norm == "plus_one" else bound
+
+
+@final
+@dataclass(frozen=True)
+class Gain:
+    """sup |ρ x|₂ over inputs x, for every time."""
+
+    value: Tensor
+    """(T,) in float64."""
+    maximiser: Tensor
+    """(T, d_input)."""
+    proved: bool
+    dtype: torch.dtype
+    """In which the kernel was measured."""
+
+
+def gain(
+    system: System, horizon: int, dt: float, norm: str, bound: float, warm_up: int, progress: bool, *, assume: bool
+) -> Gain | None:
+    """The gain of a linear model at 0, dt, …, a chunk of its kernel at a time; None if it is not linear after all.
 
     Linear means: up to inputs of size ``reach``. ``assume`` takes the caller's word for it.
     """
-    if system.pooled or not (assume or (superposes(system, reach) and superposes(system, reach / 100))):
+    size = reach(norm, bound)
+    if system.pooled or not (assume or (superposes(system, size) and superposes(system, size / 100))):
         return None
+    continuous = takes_time_steps(system.model)
+    pieces = () if assume and continuous else _responses(system, horizon, size, warm_up, progress)
+    found: list[tuple[Tensor, Tensor, bool, torch.dtype]] = []
+    off = largest = torch.zeros((), dtype=torch.float64)
+    for response, difference, moved in pieces:
+        if not continuous:
+            found.append((*largest_gain(response / dt, norm, bound), response.dtype))
+        off, largest = torch.maximum(off, difference), torch.maximum(largest, moved)  # a NaN stays
+        eps = torch.finfo(response.dtype).eps
+    # hard limits and gates may only show after a long constant input
+    if not assume and not off <= eps**0.5 * largest:
+        return None
+    if continuous:
+        kernels = continuous_kernel(system, horizon, progress)
+        found = [(*largest_gain(kernel, norm, bound), kernel.dtype) for kernel in kernels]
+    values, maximisers, proved, dtypes = zip(*found, strict=True)
+    return Gain(torch.cat(values), torch.cat(maximisers), proved[0], dtypes[-1])
+
+
+def _responses(
+    system: System, horizon: int, size: float, warm_up: int, progress: bool
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Chunks (·, d_output, d_input) of the answer to an impulse; beside each, how far its sum is from the answer to a
+    constant input, and how large that is."""
     d = system.d_input
-    held = torch.nn.functional.normalize(torch.ones(d, device=system.device, dtype=system.dtype), dim=0) * reach
-    impulses = torch.eye(d, device=system.device, dtype=system.dtype) * reach
+    held = torch.nn.functional.normalize(torch.ones(d, device=system.device, dtype=system.dtype), dim=0) * size
+    impulses = torch.eye(d, device=system.device, dtype=system.dtype) * size
 
     def drive(start: int, stop: int) -> Tensor:
         x = torch.zeros(d + 2, stop - start, d, device=system.device, dtype=system.dtype)
@@ -33,15 +83,15 @@ def kernel(
         x[-1, max(0, -start) :] = held
         return x
 
-    pieces = list(system.outputs(drive, -warm_up, horizon, progress=progress))
-    y = torch.cat(pieces, 1)[:, warm_up:]
-    response = ((y[1:-1] - y[:1]) / reach).permute(1, 2, 0)
-    if not assume:
-        # hard limits and gates may only show after a long constant input
-        step, summed = y[-1] - y[0], (response.double() @ held.double()).cumsum(0)
-        if not (step - summed).abs().max() <= torch.finfo(y.dtype).eps ** 0.5 * step.abs().max():
-            return None
-    return continuous_kernel(system, horizon, progress) if takes_time_steps(system.model) else response / dt
+    summed, skip = held.new_zeros(system.d_output, dtype=torch.float64), warm_up
+    for y in system.outputs(drive, -warm_up, horizon, steady=1, progress=progress):
+        heard = y[:, skip:]
+        skip = max(0, skip - y.shape[1])
+        if heard.shape[1]:
+            response = ((heard[1:-1] - heard[:1]) / size).permute(1, 2, 0)
+            step, sums = heard[-1] - heard[0], summed + (response.double() @ held.double()).cumsum(0)
+            summed = sums[-1]
+            yield response, (step - sums).abs().max().double().cpu(), step.abs().max().double().cpu()
 
 
 def superposes(system: System, size: float) -> bool:
@@ -54,8 +104,8 @@ def superposes(system: System, size: float) -> bool:
     return bool((mixed - 2 * first + 3 * second).abs().max() <= 100 * torch.finfo(y.dtype).eps * y.abs().max())
 
 
-def continuous_kernel(system: System, horizon: int, progress: bool) -> Tensor:
-    """ρ(k dt) of a linear layer in continuous time, exactly.
+def continuous_kernel(system: System, horizon: int, progress: bool) -> Iterator[Tensor]:
+    """Chunks (·, d_output, d_input) of ρ(k dt), exactly, of a linear layer in continuous time.
 
     An input x that stands for a time τ leaves the state τ B x + O(τ²): the derivative in τ at 0 is what an impulse
     leaves. From there the layer runs on without input.
@@ -73,11 +123,10 @@ def continuous_kernel(system: System, horizon: int, progress: bool) -> Tensor:
     def silence(start: int, stop: int) -> Tensor:
         return torch.zeros(2 * d, stop - start, d, device=system.device, dtype=system.dtype)
 
+    yield first[:, None].permute(1, 2, 0)
     both = torch.cat([state, layer.initial_state(d)])
-    later = [first[:, None]]
-    for y in system.outputs(silence, 0, horizon - 1, state=both, progress=progress):
-        later.append(y[:d] - y[d:])
-    return torch.cat(later, 1).permute(1, 2, 0)
+    for y in system.outputs(silence, 0, horizon - 1, state=both, steady=0, progress=progress):
+        yield (y[:d] - y[d:]).permute(1, 2, 0)
 
 
 def largest_gain(kernel: Tensor, norm: str, bound: float) -> tuple[Tensor, Tensor, bool]:

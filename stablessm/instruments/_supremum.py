@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm.instruments.systems import CHUNK_ELEMENTS, System
+from stablessm.instruments._linear import reach
+from stablessm.instruments.systems import CHUNK_ELEMENTS, SHORTEST, STATE_ELEMENTS, System
 
 TIMES = 48
 """For this many times, at most, an input is improved by gradient ascent; every input counts at every time."""
@@ -19,10 +20,14 @@ ROUNDS = 4
 LONGEST_GRADIENT = 2**19
 """Steps (over all inputs) that a gradient may run back over."""
 
+GRADIENT_ELEMENTS = 2**22
+"""How many numbers of a width a gradient may keep at a time."""
 
-def reach(norm: str, bound: float) -> float:
-    """The longest input to try: a ball has a surface, the other supremum runs over all inputs."""
-    return 100 * bound if norm == "plus_one" else bound
+SEARCHED = 2**14
+"""Steps that are searched over; what follows is measured with the inputs that led in the second half of these."""
+
+LEADERS = 4
+"""How many of them."""
 
 
 class Search:
@@ -33,11 +38,11 @@ class Search:
     ) -> None:
         self.system, self.horizon, self.dt, self.norm, self.bound = system, horizon, dt, norm, bound
         self.warm_up, self.progress = warm_up, progress
-        self.reach = reach(norm, bound)
+        self.reach, self.searched = reach(norm, bound), min(horizon, SEARCHED)
         self._value = torch.zeros(horizon, dtype=torch.float64)
         self._best = torch.zeros(horizon, system.d_input, dtype=torch.float64)
         self._gram = torch.zeros(system.d_input, system.d_input, dtype=torch.float64)
-        self._cross: Tensor | float = 0.0
+        self._cross: Tensor | None = None
         self._largest_output, self._eps, self.note = 0.0, torch.finfo(system.dtype).eps, "inputs as given"
 
     @property
@@ -56,35 +61,69 @@ class Search:
         return self._eps * self._largest_output / self.dt / (self.bound if self.norm == "ball" else 1.0)
 
     def run(self, samples: int, ascent: int, seed: int) -> None:
-        """A grid in one dimension; points on the sphere, then ascent, in more."""
+        """A grid in one dimension; points on the sphere, then ascent, in more; after ``SEARCHED`` steps the leaders."""
         if self.system.d_input == 1:
-            self.evaluate(self._grid(samples))
+            self.evaluate(self._grid(samples), self.searched)
             self.note = f"a grid of {2 * max(1, samples // 2)} inputs"
-            return
+        else:
+            self._run_in_space(samples, ascent, seed)
+        if self.searched < self.horizon:
+            leaders = self._leaders()
+            self.evaluate(self._own(leaders), self.horizon)
+            self.note += f", after {self.searched} steps {len(leaders)} of them"
+
+    def _run_in_space(self, samples: int, ascent: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         points = torch.randn(samples, self.system.d_input, generator=generator, dtype=torch.float64)
         points *= self._sizes(samples)[:, None] / torch.linalg.vector_norm(points, dim=1, keepdim=True)
-        self.evaluate(self._own(points))
+        self.evaluate(self._own(points), self.searched)
         self.note = f"{samples} inputs on spheres"
         for _ in range(ROUNDS if self._linear_model_fits() else 0):
-            self.evaluate(self._own(self._proposed()))
+            self.evaluate(self._own(self._proposed()), self.searched)
         if ascent and self._ascend(ascent):
             self.note += f", {ascent} steps of gradient ascent"
 
-    def evaluate(self, points: Tensor) -> Tensor:
-        """M of each input, (n, T); keeps what is better than before."""
-        width = (self.horizon + self.warm_up) * max(self.system.d_input, self.system.d_output)
-        size = max(1, 8 * CHUNK_ELEMENTS // width)
-        rows = []
-        for some in points.split(size):
-            velocity = self._velocities(some, self.horizon)
-            self._remember(some, velocity)
-            rows.append(self._speeds(some, velocity).double().cpu())
-            best, index = rows[-1].max(0)
-            better = (best > self._value) | (best.isnan() & ~self._value.isnan())  # a NaN is kept, to be reported
-            self._value = torch.where(better, best, self._value)
-            self._best = torch.where(better[:, None], some.double().cpu()[index], self._best)
-        return torch.cat(rows)
+    def _leaders(self) -> Tensor:
+        """The inputs that were best most often in the second half of what was searched over."""
+        late = slice(self.searched // 2, self.searched)
+        alive = self._value[late] > 8 * self.rounding
+        led = self._best[late][alive] if bool(alive.any()) else self._best[self._value.argmax()][None]
+        inputs, times = torch.unique(led, dim=0, return_counts=True)
+        return inputs[times.topk(min(LEADERS, len(inputs))).indices]
+
+    def evaluate(self, points: Tensor, horizon: int) -> None:
+        """Measure M of these inputs up to a horizon; keep what is better than before."""
+        for some in points.split(self._together(horizon)):
+            for _ in self._evaluated(some, horizon):
+                pass
+
+    def rows(self, points: Tensor) -> Tensor:
+        """M of each input, (n, T), and ``evaluate``."""
+        groups = points.split(self._together(self.horizon))
+        return torch.cat([torch.cat(list(self._evaluated(some, self.horizon)), 1) for some in groups])
+
+    def _evaluated(self, points: Tensor, horizon: int) -> Iterator[Tensor]:
+        """M of each input, piece by piece, (n, ·)."""
+        inputs, at = points.double().cpu(), 0
+        self._gram += inputs.mT @ inputs
+        for velocity in self._velocities(points, horizon):
+            speed = self._speeds(points, velocity).double().cpu()
+            self._remember(inputs, velocity, at)
+            best, index = speed.max(0)
+            now = slice(at, at + len(best))
+            known = self._value[now]
+            better = (best > known) | (best.isnan() & ~known.isnan())  # a NaN is kept, to be reported
+            self._value[now] = torch.where(better, best, known)
+            self._best[now] = torch.where(better[:, None], inputs[index], self._best[now])
+            at = now.stop
+            yield speed
+
+    def _together(self, horizon: int) -> int:
+        """How many inputs to run at once: with a state many, for a short while each; without, as horizons allow."""
+        if self.system.streams:
+            return max(1, STATE_ELEMENTS // (4 * SHORTEST * self.system.width) - 1)
+        width = (horizon + self.warm_up) * max(self.system.d_input, self.system.d_output)
+        return max(1, 8 * CHUNK_ELEMENTS // width)
 
     def _speeds(self, points: Tensor, velocity: Tensor) -> Tensor:
         """|d/dt H_t(u^x)| normalised, (n, T)."""
@@ -93,8 +132,8 @@ class Search:
             return speed / self.bound
         return speed / (points.abs().amax(1, keepdim=True) + 1) if self.norm == "plus_one" else speed
 
-    def _velocities(self, points: Tensor, horizon: int) -> Tensor:
-        """d/dt H_t(u^x), (n, horizon, d_output)."""
+    def _velocities(self, points: Tensor, horizon: int) -> Iterator[Tensor]:
+        """d/dt H_t(u^x) in pieces, (n, ·, d_output)."""
         x = torch.cat([torch.zeros_like(points[:1]), points])
 
         def drive(start: int, stop: int) -> Tensor:
@@ -102,36 +141,41 @@ class Search:
             before = x.new_zeros(len(x), max(0, min(stop, 0) - start), x.shape[1])
             return torch.cat([before, held], 1) if before.shape[1] else held
 
-        pieces, last = [], None
-        for y in self.system.outputs(drive, -self.warm_up, horizon, progress=self.progress):
+        last, skip = None, self.warm_up
+        for y in self.system.outputs(drive, -self.warm_up, horizon, steady=0, progress=self.progress):
             self._largest_output = max(self._largest_output, float(_length(y.detach()).nan_to_num().max()))
             self._eps = max(self._eps, torch.finfo(y.dtype).eps)  # some models leave double precision on the way
             moved = y[1:] - y[:1]
-            pieces.append(moved.diff(dim=1, prepend=torch.zeros_like(moved[:, :1]) if last is None else last))
-            last = moved[:, -1:]
-        return torch.cat(pieces, 1)[:, self.warm_up :] / self.dt
+            change = moved.diff(dim=1, prepend=torch.zeros_like(moved[:, :1]) if last is None else last)[:, skip:]
+            last, skip = moved[:, -1:], max(0, skip - y.shape[1])
+            if change.shape[1]:
+                yield change / self.dt
 
-    def _remember(self, points: Tensor, velocity: Tensor) -> None:
-        """Sums from which the best linear model of what was seen follows."""
-        if self._linear_model_fits():
-            x = points.double().cpu()
-            self._gram += x.mT @ x
-            self._cross = self._cross + torch.einsum("nd,nto->tdo", x, velocity.double().cpu())
+    def _remember(self, inputs: Tensor, velocity: Tensor, at: int) -> None:
+        """Sums from which, with those over the inputs, the best linear model of what was seen follows."""
+        if not self._linear_model_fits() or at >= self.searched:
+            return
+        if self._cross is None:
+            self._cross = torch.zeros(self.searched, self.system.d_input, self.system.d_output, dtype=torch.float64)
+        seen = velocity[:, : self.searched - at].double().cpu()
+        self._cross[at : at + seen.shape[1]] += torch.einsum("nd,nto->tdo", inputs, seen)
 
     def _linear_model_fits(self) -> bool:
-        """Whether a matrix for each time is little enough to keep."""
-        return self.horizon * self.system.d_input * self.system.d_output <= 8 * CHUNK_ELEMENTS
+        """Whether a matrix for each time is little enough to keep; in one dimension there is nothing to propose."""
+        elements = self.searched * self.system.d_input * self.system.d_output
+        return self.system.d_input > 1 and elements <= 8 * CHUNK_ELEMENTS
 
     def _proposed(self) -> Tensor:
         """What that linear model thinks best, for the times at which it sees most to gain."""
         slopes = torch.linalg.pinv(self._gram, hermitian=True) @ torch.as_tensor(self._cross).nan_to_num(0, 0, 0)
         left, gain, _ = torch.linalg.svd(slopes, full_matrices=False)  # of (T, d_input, d_output)
-        ratio = torch.where(self._value > 8 * self.rounding, gain[:, 0] / self._value, 0)
-        return self.bound * left[ratio.topk(min(TIMES, self.horizon)).indices, :, 0]
+        known = self._value[: self.searched]
+        ratio = torch.where(known > 8 * self.rounding, gain[:, 0] / known, 0)
+        return self.bound * left[ratio.topk(min(TIMES, self.searched)).indices, :, 0]
 
     def _ascend(self, steps: int) -> bool:
         """Improve the inputs of a few times; False if the model has no gradient."""
-        alive = (self._value > 8 * self.rounding).nonzero()[:, 0]
+        alive = (self._value[: self.searched] > 8 * self.rounding).nonzero()[:, 0]
         if not len(alive):
             return True
         last = int(alive[-1])
@@ -151,20 +195,19 @@ class Search:
             length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
             moved = self.bound * slope if step == 0 else x + 0.5**step * length * slope
             too_long = torch.linalg.vector_norm(moved, dim=1, keepdim=True) / self.reach
-            self.evaluate(self._own(moved / too_long.clamp(min=1)))
+            self.evaluate(self._own(moved / too_long.clamp(min=1)), self.searched)
         return True
 
     def _groups(self, x: Tensor, times: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Few enough inputs at once: a gradient keeps every output on the way."""
-        width = (int(times.max()) + 1 + self.warm_up) * max(self.system.d_input, self.system.d_output)
-        size = max(1, CHUNK_ELEMENTS // width)
+        size = max(1, GRADIENT_ELEMENTS // ((int(times.max()) + 1 + self.warm_up) * self.system.width))
         return zip(x.split(size), times.split(size), strict=True)
 
     def _slope(self, x: Tensor, times: Tensor) -> Tensor:
         """The direction in which each input's own time gains most, (n, d_input)."""
         with torch.enable_grad():
             x = x.detach().requires_grad_()
-            speed = self._speeds(x, self._velocities(x, int(times.max()) + 1))
+            speed = self._speeds(x, torch.cat(list(self._velocities(x, int(times.max()) + 1)), 1))
             own = speed.gather(1, times[:, None].to(speed.device)).clamp(min=torch.finfo(speed.dtype).tiny)
             (slope,) = torch.autograd.grad(own.log().sum(), x)
         return torch.nn.functional.normalize(slope.double().nan_to_num().cpu(), dim=1)

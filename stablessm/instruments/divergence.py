@@ -201,8 +201,9 @@ class DivergenceTrace:
             seen.handle = tensor.register_hook(partial(self._gradient, seen))
         return self._seen[tensor]
 
-    def _gradient(self, seen: _Seen, gradient: Tensor) -> None:
-        if self._off() or not _bad(gradient, self._limit):
+    def _gradient(self, seen: _Seen, gradient: Tensor | None) -> None:
+        # None comes to an output that nobody used, when its operation has others that somebody did.
+        if gradient is None or self._off() or not _bad(gradient, self._limit):
             return
         # Whatever read it had good gradients at its outputs, or this would not be the first bad one.
         readers = [a for a in seen.readers if not any(b != a and _within(b, a) for b in seen.readers)]

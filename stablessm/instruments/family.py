@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
+from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
-from stablessm.instruments.perturbation import PerturbationCurve
+from stablessm.instruments.perturbation import PerturbationCurve, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,10 +64,8 @@ class PerturbationFamily:
     """Perturbation curves of one target and one kind of model, by width; the same radii for all.
 
     >>> import stablessm as ssm
-    >>> from stablessm.instruments.perturbation import perturbation_error
-    >>> target = ssm.RealSSM(1, 32, 1)
-    >>> curves = {m: perturbation_error(ssm.RealSSM(1, m, 1), target, [0.0, 0.1], horizon=50) for m in (2, 4, 8)}
-    >>> family = PerturbationFamily(curves)
+    >>> models = {m: ssm.RealSSM(1, m, 1) for m in (2, 4, 8)}
+    >>> family = PerturbationFamily.of(models, ssm.RealSSM(1, 32, 1), [0.0, 0.1], horizon=50)
     >>> family.widths, family.errors.shape, len(family.crossings())
     ((2, 4, 8), (3, 2), 2)
     """
@@ -80,6 +79,21 @@ class PerturbationFamily:
         for width, curve in self.curves.items():
             if not np.array_equal(curve.radius, self.radius):
                 raise ArgumentError("curves", "the same radii for every width", f"others at width {width}")
+
+    @classmethod
+    def of(
+        cls,
+        models: Mapping[int, nn.Module],
+        target: Any,
+        radii: Sequence[float] | np.ndarray | Tensor,
+        **options: Any,
+    ) -> Self:
+        """The curves of models by width, with the options of ``perturbation_error``.
+
+        On a GPU all widths are one computation: draws × radii × widths, narrow models padded with zeros where that
+        leaves them what they are, in chunks of a gigabyte.
+        """
+        return cls(dict(zip(models, Sweep(**options).curves(list(models.values()), target, radii), strict=True)))
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
 
@@ -22,9 +23,10 @@ from stablessm.instruments._function_norms import (
     kernel_distance,
     output_distance,
 )
+from stablessm.instruments._model_stack import Stack, joined, padded
 from stablessm.instruments._perturbation_bounds import modes_of
-from stablessm.instruments._perturbation_search import Stack, largest_distances
-from stablessm.instruments._weight_balls import WeightBall, WeightNorm, select
+from stablessm.instruments._perturbation_search import largest_distances
+from stablessm.instruments._weight_balls import WeightBall, WeightNorm, Weights, select
 from stablessm.instruments.systems import evaluating, own_step
 
 if TYPE_CHECKING:
@@ -163,48 +165,118 @@ def perturbation_error(
     >>> bool((curve.lower <= curve.upper).all() and (curve.upper <= curve.theorem).all())
     True
     """
-    for name, value, allowed in (
-        ("norm", norm, Norm),
-        ("weight_norm", weight_norm, WeightNorm),
-        ("search", search, Search),
-    ):
-        if value not in get_args(allowed):
-            raise ArgumentError(name, f"one of {', '.join(get_args(allowed))}", repr(value))
-    for name, number, least in (("samples", samples, 1), ("steps", steps, 1), ("horizon", horizon, 2)):
-        if number < least:
-            raise ArgumentError(name, f"at least {least}", number)
-    if not isinstance(model, nn.Module):
-        raise ArgumentError("model", "a torch.nn.Module, since its weights are perturbed", type(model).__name__)
-    radius = _checked_radii(radii)
-    weights, ball = select(model, parameters), WeightBall.of(weight_norm)
-    dt = _time_step(model, target) if dt is None else dt
-    if not 0 < dt < math.inf:
-        raise ArgumentError("dt", "a positive number", dt)
-    with evaluating(model):
-        distance = _distance(model, target, norm, horizon, dt, inputs, seed, next(iter(weights.values())))
-        stack, positive = Stack(distance, weights), torch.as_tensor(radius[radius > 0])
-        base = stack.of_one()
-        climb = steps if search == "ascent" else 0
-        found = largest_distances(stack, ball, positive, samples=samples, steps=climb, seed=seed, progress=progress)
+    options = Sweep(norm, weight_norm, parameters, search, samples, steps, horizon, dt, inputs, seed, progress)
+    return options.curves([model], target, radii)[0]
+
+
+@final
+@dataclass(frozen=True)
+class Sweep:
+    """The options of ``perturbation_error``, for one model or several."""
+
+    norm: Norm = "kernel_l1"
+    weight_norm: WeightNorm = "tensor_max"
+    parameters: Sequence[str] | str | None = None
+    search: Search = "random"
+    samples: int = 30
+    steps: int = 20
+    horizon: int = 1000
+    dt: float | None = None
+    inputs: Tensor | None = None
+    seed: int = 0
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("norm", Norm), ("weight_norm", WeightNorm), ("search", Search)):
+            if (value := getattr(self, name)) not in get_args(allowed):
+                raise ArgumentError(name, f"one of {', '.join(get_args(allowed))}", repr(value))
+        for name, least in (("samples", 1), ("steps", 1), ("horizon", 2)):
+            if (number := getattr(self, name)) < least:
+                raise ArgumentError(name, f"at least {least}", number)
+        if self.dt is not None and not 0 < self.dt < math.inf:
+            raise ArgumentError("dt", "a positive number", self.dt)
+
+    def curves(
+        self, models: Sequence[nn.Module], target: Any, radii: Sequence[float] | np.ndarray | Tensor
+    ) -> list[PerturbationCurve]:
+        """One for each model; all are searched at once where ``joined`` makes one stack of them."""
+        for model in models:
+            if not isinstance(model, nn.Module):
+                raise ArgumentError("model", "a torch.nn.Module, since its weights are perturbed", type(model).__name__)
+        radius, ball = _checked_radii(radii), WeightBall.of(self.weight_norm)
+        with ExitStack() as context:
+            for model in models:
+                context.enter_context(evaluating(model))
+            weights = [select(model, self.parameters) for model in models]
+            steps = [_time_step(model, target) if self.dt is None else self.dt for model in models]
+            distances = [
+                self._distance(model, target, dt, next(iter(own.values())))
+                for model, dt, own in zip(models, steps, weights, strict=True)
+            ]
+            stacks = [Stack.of(distance, own) for distance, own in zip(distances, weights, strict=True)]
+            starts = [ball.sample(own, self.samples, self.seed) for own in weights]
+            found = self._found(models, stacks, starts, ball, torch.as_tensor(radius[radius > 0]))
+            return [self._curve(radius, *each, ball) for each in zip(stacks, found, weights, steps, strict=True)]
+
+    @property
+    def _climb(self) -> int:
+        return self.steps if self.search == "ascent" else 0
+
+    def _found(
+        self, models: Sequence[nn.Module], stacks: list[Stack], starts: list[Weights], ball: WeightBall, radii: Tensor
+    ) -> list[np.ndarray]:
+        """The largest distances at the positive radii, (R,) for each model."""
+        together = joined(models, stacks)
+        if together is not None:
+            shapes = {name: w.shape[1:] for name, w in together.weights.items()}
+            all_starts = {
+                name: torch.stack([padded(start[name], (self.samples, *shape)) for start in starts])
+                for name, shape in shapes.items()
+            }
+            searches = [(together, all_starts)]
+        else:
+            searches = [
+                (stack, {name: s[None] for name, s in start.items()})
+                for stack, start in zip(stacks, starts, strict=True)
+            ]
+        return [
+            row.numpy()
+            for stack, start in searches
+            for row in largest_distances(stack, start, ball, radii, steps=self._climb, progress=self.progress)
+        ]
+
+    def _curve(
+        self, radius: np.ndarray, stack: Stack, found: np.ndarray, weights: Weights, dt: float, ball: WeightBall
+    ) -> PerturbationCurve:
+        base, distance = stack.of_one(), stack.distance
         modes = modes_of(distance) if isinstance(distance, KernelDistance) else None
-    values = np.full(len(radius), base)
-    values[radius > 0] = found
-    return PerturbationCurve(
-        radius=radius,
-        lower=np.maximum.accumulate(np.maximum(values, base)),
-        upper=None if modes is None else modes.upper(base, weights.keys(), ball, radius),
-        theorem=None if modes is None else modes.theorem(base, weights.keys(), radius),
-        norm=norm,
-        weight_norm=weight_norm,
-        search=search,
-        parameters=tuple(weights),
-        samples=samples,
-        steps=climb,
-        horizon=horizon if inputs is None else inputs.shape[1],
-        dt=dt,
-        seed=seed,
-        evaluations=1 + len(positive) * samples * (climb + 1),
-    )
+        values = np.full(len(radius), base)
+        values[radius > 0] = found
+        return PerturbationCurve(
+            radius=radius,
+            lower=np.maximum.accumulate(np.maximum(values, base)),
+            upper=None if modes is None else modes.upper(base, weights.keys(), ball, radius),
+            theorem=None if modes is None else modes.theorem(base, weights.keys(), radius),
+            norm=self.norm,
+            weight_norm=self.weight_norm,
+            search=self.search,
+            parameters=tuple(weights),
+            samples=self.samples,
+            steps=self._climb,
+            horizon=self.horizon if self.inputs is None else self.inputs.shape[1],
+            dt=dt,
+            seed=self.seed,
+            evaluations=1 + len(found) * self.samples * (self._climb + 1),
+        )
+
+    def _distance(self, model: nn.Module, target: Any, dt: float, like: Tensor) -> Distance:
+        if self.norm != "kernel_l1":
+            inputs = checked_inputs(model, target, self.inputs, self.norm, self.horizon, self.seed)
+            return output_distance(model, target, self.norm, inputs, dt, like)
+        if self.inputs is not None:
+            shape = tuple(self.inputs.shape)
+            raise ArgumentError("inputs", "None under norm 'kernel_l1', which needs no inputs", f"shape {shape}")
+        return kernel_distance(model, target, self.horizon, dt, like)
 
 
 def _checked_radii(radii: Sequence[float] | np.ndarray | Tensor) -> np.ndarray:
@@ -219,17 +291,3 @@ def _checked_radii(radii: Sequence[float] | np.ndarray | Tensor) -> np.ndarray:
 def _time_step(model: nn.Module, target: Any) -> float:
     """The physical time step of whoever has one: the target first, since a discrete model does not know it."""
     return next((dt for owner in (target, model) if (dt := own_step(owner)) is not None), 1.0)
-
-
-def _distance(
-    model: nn.Module, target: Any, norm: Norm, horizon: int, dt: float, inputs: Tensor | None, seed: int, like: Tensor
-) -> Distance:
-    if norm != "kernel_l1":
-        return output_distance(
-            model, target, norm, checked_inputs(model, target, inputs, norm, horizon, seed), dt, like
-        )
-    if inputs is not None:
-        raise ArgumentError(
-            "inputs", "None under norm 'kernel_l1', which needs no inputs", f"shape {tuple(inputs.shape)}"
-        )
-    return kernel_distance(model, target, horizon, dt, like)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
+from stablessm.instruments._nested import tensors_in
 
 Call: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 """(input (B, T, d_input), state or None) -> (output (B, T, d_output) or (B, d_output), state or None)."""
@@ -22,6 +23,12 @@ Drive: TypeAlias = Callable[[int, int], Tensor]
 
 CHUNK_ELEMENTS = 2**21
 """How many numbers of input or output a chunk may hold."""
+
+STATE_ELEMENTS = 2**22
+"""How many numbers of states: a layer may write that of every step."""
+
+SHORTEST, LONGEST = 16, 8192
+"""Of a chunk, in steps."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +50,30 @@ class System:
     """What the input is called in messages and plots."""
     longest: int | None = None
     """The most steps the model takes."""
+    held: int = 1
+    """Numbers in the largest tensor of the state, of one sequence."""
+
+    @property
+    def width(self) -> int:
+        """Numbers that a step of a sequence takes, at the least."""
+        return max(self.d_input, self.d_output, self.held)
 
     def outputs(
-        self, drive: Drive, start: int, stop: int, *, state: Any = None, progress: bool = False
+        self,
+        drive: Drive,
+        start: int,
+        stop: int,
+        *,
+        state: Any = None,
+        steady: int | None = None,
+        progress: bool = False,
     ) -> Iterator[Tensor]:
-        """Outputs (B, ·, d_output) from step ``start`` up to ``stop``, in pieces; from ``state`` if it streams."""
+        """Outputs (B, ·, d_output) from step ``start`` up to ``stop``, in pieces; from ``state`` if it streams.
+
+        A model that carries its state runs in chunks of a length that does not depend on how many follow, so that
+        its memory is bounded. From step ``steady`` on the drive is constant: a state that a chunk leaves as it found
+        it comes again and again, and so do the outputs.
+        """
         beyond = 0 if self.causal or self.pooled else stop - start  # one that looks ahead must not see the end
         if self.longest is not None and stop - start + beyond > self.longest:
             most = (self.longest if not beyond else self.longest // 2) + start
@@ -55,15 +81,25 @@ class System:
         if self.pooled:
             yield from self._of_beginnings(drive, start, stop, progress)
         elif self.streams:
-            yield from self._of_chunks(drive, start, stop, state, progress)
+            yield from self._of_chunks(drive, start, stop, state, steady, progress)
         else:
             yield self.call(drive(start, stop + beyond), None)[0][:, : stop - start]
 
-    def _of_chunks(self, drive: Drive, start: int, stop: int, state: Any, progress: bool) -> Iterator[Tensor]:
-        width = drive(start, start).shape[0] * max(self.d_input, self.d_output)
-        size = min(max(CHUNK_ELEMENTS // width, 16), 8192)
+    def _of_chunks(
+        self, drive: Drive, start: int, stop: int, state: Any, steady: int | None, progress: bool
+    ) -> Iterator[Tensor]:
+        rows, again = drive(start, start).shape[0], None
+        size = min(CHUNK_ELEMENTS // (rows * max(self.d_input, self.d_output)), STATE_ELEMENTS // (rows * self.held))
+        size = min(max(size, SHORTEST), LONGEST)
         for first in _bar(range(start, stop, size), progress, "chunk"):
-            y, state = self.call(drive(first, min(first + size, stop)), state)
+            last = min(first + size, stop)
+            if again is not None:
+                yield again[:, : last - first]
+                continue
+            before = state
+            y, state = self.call(drive(first, last), state)
+            if steady is not None and first >= steady and not y.requires_grad and _unchanged(before, state):
+                again = y
             yield y
 
     def _of_beginnings(self, drive: Drive, start: int, stop: int, progress: bool) -> Iterator[Tensor]:
@@ -117,7 +153,9 @@ def completed(system: System) -> System:
         if not _rows_are_apart(system):
             expected = "sequences in a batch that do not mix: (batch, time, channel), as with batch_first=True"
             raise ArgumentError("model", expected, type(system.model).__name__)
-        system = replace(system, pooled=pooled, d_output=short[-1], streams=not pooled and _goes_on(system))
+        state = None if pooled else _carried(system)
+        held = max((tensor.numel() // 2 for _, tensor in tensors_in(state, "")), default=1)
+        system = replace(system, pooled=pooled, d_output=short[-1], streams=state is not None, held=max(1, held))
         return system if pooled or system.streams else replace(system, causal=_is_causal(system))
 
 
@@ -154,18 +192,37 @@ def _rows_are_apart(system: System) -> bool:
     return both.shape[1:] == one.shape[1:] and _alike(both[:1], one, both)
 
 
-def _goes_on(system: System) -> bool:
-    """Whether two chunks with the state carried give what one pass gives. Some models return a state that does not."""
+def _carried(system: System) -> Any:
+    """The state of two sequences, if two chunks with it carried give what one pass gives; else None.
+
+    Some models return a state that does not.
+    """
     if not system.streams:
-        return False
+        return None
     x = _probe(system, 12)
     whole = _try(system, x)
     try:
         first, state = system.call(x[:, :5], None)
         second, _ = system.call(x[:, 5:], state)
     except Exception:  # whatever it raised, it cannot go on from a state
-        return False
-    return first.shape[1] + second.shape[1] == 12 and _alike(torch.cat([first, second], 1), whole, whole)
+        return None
+    goes_on = first.shape[1] + second.shape[1] == 12 and _alike(torch.cat([first, second], 1), whole, whole)
+    return state if goes_on else None
+
+
+def _unchanged(before: Any, after: Any) -> bool:
+    """Whether two states are the same, to the bit; of what is neither tensors nor plain values nobody knows.
+
+    >>> _unchanged([torch.ones(2), 3], [torch.ones(2), 3]), _unchanged((torch.ones(2), 3), (torch.ones(2), 4))
+    (True, False)
+    """
+    if isinstance(before, Tensor) and isinstance(after, Tensor):
+        return before is not after and torch.equal(before, after)  # it may have been written into
+    if isinstance(before, tuple | list) and isinstance(after, tuple | list):
+        return len(before) == len(after) and all(map(_unchanged, before, after))
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return before.keys() == after.keys() and all(_unchanged(before[key], after[key]) for key in before)
+    return isinstance(before, int | float | str) and type(before) is type(after) and before == after
 
 
 def _probe(system: System, steps: int) -> Tensor:

@@ -134,7 +134,7 @@ class Figure:
                 metadata = {"Date": None} if suffix == "svg" else {"Software": None}
                 with matplotlib.rc_context({"svg.hashsalt": self.name}):  # read when the file is written
                     canvas.savefig(path, dpi=110, metadata=metadata)
-        record.write_json(folder / f"{self.name}.json", self.to_json())
+        record.write_json(folder / f"{self.name}.json", self.to_json(), compact=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -268,6 +268,16 @@ def test_lstm(batch_first: bool) -> None:
     assert (trace.report.batch, trace.report.time) == (1, 5)
 
 
+def test_an_output_nobody_uses_has_no_gradient() -> None:
+    model = nn.Sequential(Function(lambda x: torch.std_mean(x * x, 1)))  # one operation, two outputs
+    x = torch.randn(2, 5, requires_grad=True)
+    with trace_divergence(model) as trace:
+        model(x)[0].sum().backward()
+    assert trace.report is None
+    with pytest.raises(DivergenceError, match="gradient"), trace_divergence(model):
+        (0 * model(x)[0]).sqrt().sum().backward()
+
+
 def test_a_clean_model_runs_as_if_nobody_looked() -> None:
     model, x = nn.Sequential(nn.Linear(1, 2), nn.ReLU(inplace=True), ssm.S4D(2, 4)), torch.randn(2, 20, 1)
     model(x)[0].square().sum().backward()

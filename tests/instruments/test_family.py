@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import nnls
+from torch import Tensor, nn
 
 import stablessm as ssm
 from stablessm import ArgumentError
+from stablessm.instruments import _model_stack
 from stablessm.instruments.family import PerturbationFamily
 from stablessm.instruments.perturbation import PerturbationCurve, perturbation_error
 from stablessm.layers.initialise import timescales
@@ -132,3 +135,118 @@ def test_verdicts_on_real_models(target: LinearFunctional, map: str, stable: boo
     else:
         first = [crossing.radii[0] for crossing in PerturbationFamily(curves).crossings()]
         assert (np.diff(first) < 0).all()
+
+
+# --- all widths as one stack ------------------------------------------------------------------------------------
+
+POLYNOMIAL = LinearFunctional("polynomial", exponent=1.1)
+
+
+def real_ssm(m: int, map: str = "best", **options: Any) -> ssm.RealSSM:
+    torch.manual_seed(m)
+    return ssm.RealSSM(1, m, 1, map=map, bias=False, **options).double()
+
+
+def both_ways(
+    monkeypatch: pytest.MonkeyPatch, models: dict[int, nn.Module], **options: Any
+) -> tuple[PerturbationFamily, PerturbationFamily, int]:
+    """One by one, as on a CPU; together, as on a GPU; and the largest stack that was made then, in models."""
+    options = {"samples": 4, "steps": 4, "horizon": 60, **options}
+    radii = [0.0, 1e-3, 0.1, 1.0]
+    alone = PerturbationFamily.of(models, POLYNOMIAL, radii, **options)
+    joined, sizes = _model_stack.joined, [1]
+
+    def noted(*arguments: Any) -> _model_stack.Stack | None:
+        stack = joined(*arguments)
+        sizes.append(1 if stack is None else len(next(iter(stack.weights.values()))))
+        return stack
+
+    monkeypatch.setattr(_model_stack, "ONE_BY_ONE", ())
+    monkeypatch.setattr("stablessm.instruments.perturbation.joined", noted)
+    return alone, PerturbationFamily.of(models, POLYNOMIAL, radii, **options), max(sizes)
+
+
+@pytest.mark.parametrize("search", ["random", "ascent"])
+@pytest.mark.parametrize("weight_norm", ["tensor_max", "entry_max"])
+@pytest.mark.parametrize("norm", ["kernel_l1", "mse", "sobolev"])
+@pytest.mark.parametrize("parameters", ["recurrent", None])
+def test_all_widths_at_once_are_the_same_numbers(
+    monkeypatch: pytest.MonkeyPatch, parameters: str | None, norm: str, weight_norm: str, search: str
+) -> None:
+    models = {m: real_ssm(m) for m in (2, 8, 4)}
+    options = {"parameters": parameters, "norm": norm, "weight_norm": weight_norm, "search": search}
+    alone, together, size = both_ways(monkeypatch, models, **options)
+    assert size == 3
+    for m in models:
+        np.testing.assert_allclose(together.curves[m].lower, alone.curves[m].lower, rtol=1e-9)
+        assert together.curves[m].evaluations == alone.curves[m].evaluations
+        for bound in ("upper", "theorem"):
+            assert np.array_equal(getattr(together.curves[m], bound), getattr(alone.curves[m], bound))
+
+
+@pytest.mark.parametrize("map", ["direct", "exp", "softplus"])
+def test_a_model_that_explodes_does_not_spoil_the_others_of_its_stack(
+    monkeypatch: pytest.MonkeyPatch, map: str
+) -> None:
+    models = {m: real_ssm(m, map) for m in (2, 4, 8)}
+    alone, together, size = both_ways(monkeypatch, models, horizon=2000, search="ascent", parameters="recurrent")
+    assert size == 3
+    assert np.isinf(alone.errors[:, -1]).all() == (map == "direct")
+    np.testing.assert_allclose(together.errors, alone.errors, rtol=1e-9)
+
+
+def test_a_stack_fits_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_model_stack.CHUNK_BYTES, "cpu", 1)
+    models = {m: real_ssm(m) for m in (2, 4)}
+    alone, together, _ = both_ways(monkeypatch, models, search="ascent")
+    np.testing.assert_allclose(together.errors, alone.errors, rtol=1e-12)
+
+
+class Averaged(nn.Module):
+    """Units that are not used count here."""
+
+    d_input = 1
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(1, width).double(), nn.Linear(width, 1).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.up(x).softmax(-1))
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        {m: Averaged(m) for m in (2, 4)},
+        {2: real_ssm(2, "exp"), 4: real_ssm(4, "softplus")},
+        {2: real_ssm(2), 4: real_ssm(4).float()},
+        {2: real_ssm(2), 4: ssm.LRU(1, 4, 1).double()},
+    ],
+    ids=["units that count", "another map", "another precision", "another class"],
+)
+def test_models_that_cannot_be_one_stack_are_searched_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, models: dict[int, nn.Module]
+) -> None:
+    alone, together, size = both_ways(monkeypatch, models, norm="mse", search="ascent")
+    assert size == 1
+    np.testing.assert_array_equal(together.errors, alone.errors)
+
+
+class Detached(nn.Module):
+    """No gradient comes through."""
+
+    d_input = 1
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, width, bias=False).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).sum(-1, keepdim=True).detach()
+
+
+def test_models_without_a_gradient_are_drawn_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, together, size = both_ways(monkeypatch, {m: Detached(m) for m in (2, 4)}, norm="mse")
+    assert size == 1
+    np.testing.assert_array_equal(together.errors, alone.errors)

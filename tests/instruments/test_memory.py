@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +15,7 @@ from torch import Tensor, nn
 
 import stablessm as ssm
 from stablessm import ArgumentError, NumericalError
-from stablessm.instruments import systems
+from stablessm.instruments import _supremum, systems
 
 EXACT = {
     "real": lambda i, o: ssm.RealSSM(i, 8, o, map="best", dt=0.1),
@@ -202,6 +206,114 @@ def test_chunks_give_what_one_pass_gives(monkeypatch):
     for model, expected in zip(models, whole, strict=True):
         curve = ssm.memory_function(model, 300, samples=8, ascent=2)
         np.testing.assert_allclose(curve.value, expected.value, rtol=1e-4, atol=1e-12)
+
+
+class Deep(nn.Module):
+    """Layers with something nonlinear between them, and a state."""
+
+    d_input = 1
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(1, width), nn.Linear(width, 1)
+        self.layers = nn.ModuleList(ssm.LRU(width, width, width) for _ in range(4))
+
+    def initial_state(self, batch: int) -> list[Tensor]:
+        return [layer.initial_state(batch) for layer in self.layers]
+
+    def forward(self, x: Tensor, state: list[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:
+        h, after = self.up(x), []
+        for i, layer in enumerate(self.layers):
+            y, last = layer(h, None if state is None else state[i])
+            h = h + y.tanh()
+            after.append(last)
+        return self.down(h), after
+
+
+@pytest.mark.parametrize("norm", ["unit", "ball"])
+def test_blocks_of_a_deep_model_give_what_one_pass_gives(monkeypatch, norm):
+    model = Deep().double()
+    curve = ssm.memory_function(model, 3000, norm=norm, samples=4)
+    assert systems.as_system(model).held == 16
+    monkeypatch.setattr(systems, "STATE_ELEMENTS", 1)
+    short = ssm.memory_function(model, 3000, norm=norm, samples=4)
+    whole = ssm.memory_function(lambda x: model(x)[0], 3000, d_input=1, norm=norm, samples=4)
+    for other in (short, whole):
+        np.testing.assert_allclose(curve.value, other.value, rtol=1e-6, atol=1e-12)
+        np.testing.assert_array_equal(curve.maximiser[:200], other.maximiser[:200])
+
+
+PEAK = """
+import resource, sys, torch
+import stablessm as ssm
+from test_memory import Deep
+
+torch.manual_seed(0)
+model = Deep(32)
+for horizon in (2000, int(sys.argv[1])):
+    ssm.memory_function(model, horizon, samples=4, linear=False, progress=False)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+"""
+
+
+def test_memory_does_not_grow_with_the_horizon():
+    """An activation of 50,000 steps of 5 sequences in 32 channels has 32 MB; the whole curve 1.2 MB."""
+    command = [sys.executable, "-c", PEAK, "50000"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parent, *sys.path)))}
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    short, long = map(int, result.stdout.split())
+    assert long - short < 32e6
+
+
+def test_beyond_the_search_the_leaders_go_on(monkeypatch):
+    torch.manual_seed(0)
+    for model, searched in ((Deep().double(), 400), (nn.GRU(2, 4).double(), 30)):
+        whole = ssm.memory_function(model, 600, samples=8, ascent=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(_supremum, "SEARCHED", searched)
+            curve = ssm.memory_function(model, 600, samples=8, ascent=2)
+            shorter = ssm.memory_function(model, searched, samples=8, ascent=2)
+        assert f"after {searched} steps" in curve.note
+        assert (curve.value[:searched] >= shorter.value * (1 - 1e-12)).all()
+        led = np.unique(curve.maximiser[searched:][curve.value[searched:] > 0], axis=0)
+        assert len(led) <= _supremum.LEADERS
+        alive = whole.value > 10 * whole.floor
+        assert (curve.value[alive] > 0.5 * whole.value[alive]).all()
+
+
+class Resting(nn.Module):
+    """A recurrence that comes to rest, and counts how long it ran."""
+
+    d_input = 1
+    steps = 0
+
+    def initial_state(self, batch: int) -> Tensor:
+        return torch.zeros(batch, 1)
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        self.steps += x.shape[1]
+        h, y = self.initial_state(len(x)) if state is None else state, []
+        for now in x.unbind(1):
+            h = 0.5 * h + now.tanh()
+            y.append(h)
+        return torch.stack(y, 1), h
+
+
+def test_a_state_at_rest_is_not_run_any_further(monkeypatch):
+    monkeypatch.setattr(systems, "LONGEST", 64)
+    model = Resting()
+    curve = ssm.memory_function(model, 3000, norm="unit", linear=False)
+    assert model.steps < 500
+    np.testing.assert_allclose(curve.value[:20], math.tanh(1) * 0.5 ** np.arange(20), rtol=1e-4, atol=1e-6)
+    assert (curve.value[60:] == 0).all()
+
+
+def test_a_state_that_counts_is_not_at_rest():
+    assert not systems._unchanged({"h": torch.zeros(2), "step": 3}, {"h": torch.zeros(2), "step": 4})
+    same = torch.zeros(2)
+    assert not systems._unchanged((same,), (same,))  # written into, perhaps
+    assert not systems._unchanged(object(), object())
+    assert systems._unchanged((torch.zeros(2), [torch.ones(1)]), (torch.zeros(2), [torch.ones(1)]))
 
 
 def test_a_limiter_that_shows_late_is_not_taken_for_linear():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import stablessm as ssm
 from stablessm import ArgumentError
-from stablessm.instruments import _impulse_response, _perturbation_search
+from stablessm.instruments import _impulse_response, _model_stack
 from stablessm.instruments._weight_balls import WeightBall
 from stablessm.instruments.perturbation import PerturbationCurve, perturbation_error
 from stablessm.layers.initialise import timescales
@@ -148,13 +148,13 @@ def test_a_model_that_vmap_cannot_run_gives_the_same_numbers(monkeypatch: pytest
     assert np.isfinite(measure(Branching(), norm="mse", search="ascent", steps=3).lower).all()
     layer = fitted(4, "best")
     stacked = measure(layer, norm="mse", search="ascent", steps=3)
-    monkeypatch.setattr(_perturbation_search.Stack, "vectorised", False)
+    monkeypatch.setattr(_model_stack.Stack, "vectorised", False)
     np.testing.assert_allclose(measure(layer, norm="mse", search="ascent", steps=3).lower, stacked.lower, rtol=1e-9)
 
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = measure(fitted(4, "best"), search="ascent", steps=3)
-    monkeypatch.setattr(_perturbation_search, "CHUNK_BYTES", 1)
+    monkeypatch.setitem(_model_stack.CHUNK_BYTES, "cpu", 1)
     np.testing.assert_allclose(measure(fitted(4, "best"), search="ascent", steps=3).lower, whole.lower, rtol=1e-12)
 
 

@@ -21,6 +21,7 @@ from stablessm.experiments.reconstructions import (
     position_panel,
     reach,
     read_back,
+    seen,
     spread,
 )
 from stablessm.experiments.run import Run
@@ -56,6 +57,7 @@ def run(config: Config, run: Run) -> None:
     for ring in config.rings:
         measured(config, run, ring, config.sizes[0])
     directly(config, run)
+    seen(config, run)
 
 
 def cases(config: Config) -> dict[str, Case]:
@@ -86,26 +88,27 @@ def claims(config: Config, run: Run) -> list[Claim]:
     """Only the recent past, and everything."""
     (disk, ring), size = config.rings, config.sizes[0]
     far, near = (measured(config, run, r, size) for r in (disk, ring))
-    seen, whole = reach(config, far, "complex"), reach(config, near, "complex")
-    lost = missing(config, far, "complex")
+    energy = seen(config, run)["energy"]
+    covered, whole = reach(energy, far, "complex"), reach(energy, near, "complex")
+    lost = missing(energy, far, "complex")
     one, rows = directly(config, run), float(near["mse"][0, 0])
     over = f"{config.images} images and {config.draws} draws"
     return [
         Claim(
             f"with eigenvalues on the whole disk only the recent past is read back, N = {size}",
             "the lower half of the image",
-            f"the last {seen} of {config.length} pixels with at most 10% of their energy missing; {lost:.0%} of all "
+            f"the last {covered} of {config.length} pixels with at most 10% of their energy missing; {lost:.0%} of all "
             "energy is missing",
-            "reproduced" if 0.1 * config.length < seen < 0.7 * config.length else "not reproduced",
+            "reproduced" if 0.1 * config.length < covered < 0.7 * config.length else "not reproduced",
             f"Mean square error {spread(far, 'complex')} over {over}; equations for real inputs reach "
-            f"{reach(config, far, 'real')} pixels.",
+            f"{reach(energy, far, 'real')} pixels.",
         ),
         Claim(
             f"with |λ| in ({ring:g}, 1) the whole image is read back by V⁺, N = {size}",
             "the whole image",
             f"mean square error {spread(near, 'complex')} over {over}; the last {whole} pixels",
             judged(error(near, "complex"), PERFECT, 10 * PERFECT),
-            f"{missing(config, near, 'complex'):.1%} of the energy is missing: V has rank "
+            f"{missing(energy, near, 'complex'):.1%} of the energy is missing: V has rank "
             f"{near['rank'][:, 0].min()} to {near['rank'][:, 0].max()} of {config.length} in double precision.",
         ),
         Claim(

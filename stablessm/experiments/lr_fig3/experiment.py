@@ -15,6 +15,7 @@ from stablessm.experiments.reconstructions import (
     measured,
     missing,
     reach,
+    seen,
     spread,
 )
 from stablessm.experiments.run import Run
@@ -26,6 +27,7 @@ def run(config: DigitsConfig, run: Run) -> None:
     for size in config.sizes:
         for ring in config.rings:
             measured(config, run, ring, size)
+    seen(config, run)
 
 
 def figures(config: DigitsConfig, run: Run) -> list[Figure]:
@@ -49,8 +51,9 @@ def claims(config: DigitsConfig, run: Run) -> list[Claim]:
     (*_, fewer, most), (disk, *_, ring) = config.sizes, config.rings
     near, less, far = (measured(config, run, r, n) for r, n in ((ring, most), (ring, fewer), (disk, most)))
     over = f"over {config.images} images and {config.draws} draws"
-    spans = ", ".join(f"{reach(config, measured(config, run, disk, n), 'complex')} at N = {n}" for n in config.sizes)
-    seen = reach(config, far, "complex")
+    energy = seen(config, run)["energy"]
+    spans = ", ".join(f"{reach(energy, measured(config, run, disk, n), 'complex')} at N = {n}" for n in config.sizes)
+    covered = reach(energy, far, "complex")
     found = []
     for solver, label in SOLVERS.items():
         found += [
@@ -59,15 +62,15 @@ def claims(config: DigitsConfig, run: Run) -> list[Claim]:
                 "almost perfect reconstruction",
                 f"mean square error {spread(near, solver)} {over}",
                 judged(error(near, solver), PERFECT, 10 * PERFECT),
-                f"{missing(config, near, solver):.1%} of the energy is missing; up to a mean square of {PERFECT:g} "
+                f"{missing(energy, near, solver):.1%} of the energy is missing; up to a mean square of {PERFECT:g} "
                 "counts as invisible, up to ten times that as partly.",
             ),
             Claim(
                 f"satisfactory at N = {fewer} with |λ| in ({ring:g}, 1), {label}",
                 "a satisfactory result",
                 f"mean square error {spread(less, solver)} {over}",
-                judged(missing(config, less, solver), SATISFACTORY, 0.5),
-                f"{missing(config, less, solver):.1%} of the energy is missing; up to {SATISFACTORY:.0%} counts as "
+                judged(missing(energy, less, solver), SATISFACTORY, 0.5),
+                f"{missing(energy, less, solver):.1%} of the energy is missing; up to {SATISFACTORY:.0%} counts as "
                 f"satisfactory. Rank {less['rank'][:, list(SOLVERS).index(solver)].min()} of {config.length}.",
             ),
         ]
@@ -77,9 +80,9 @@ def claims(config: DigitsConfig, run: Run) -> list[Claim]:
             "with r_min = 0 only recent history is recovered",
             "recent history",
             f"pixels from the last one back with at most 10% of their energy missing: {spans}",
-            "reproduced" if 0.1 * config.length < seen < 0.7 * config.length else "not reproduced",
-            f"By V⁺; {missing(config, far, 'complex'):.0%} of the energy is missing at N = {most}, "
-            f"{missing(config, far, 'real'):.0%} with the equations for real inputs.",
+            "reproduced" if 0.1 * config.length < covered < 0.7 * config.length else "not reproduced",
+            f"By V⁺; {missing(energy, far, 'complex'):.0%} of the energy is missing at N = {most}, "
+            f"{missing(energy, far, 'real'):.0%} with the equations for real inputs.",
         ),
     ]
 

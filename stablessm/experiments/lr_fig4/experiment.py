@@ -14,6 +14,7 @@ from stablessm.experiments.reconstructions import (
     measured,
     position_panel,
     reach,
+    seen,
     size_panel,
 )
 from stablessm.experiments.run import Run
@@ -44,6 +45,7 @@ def run(config: Config, run: Run) -> None:
             measured(config, run, ring, size)
     for size in small(config):
         measured(config, run, "optimised", size)
+    seen(config, run)
 
 
 def figures(config: Config, run: Run) -> list[Figure]:
@@ -108,7 +110,8 @@ def claims(config: Config, run: Run) -> list[Claim]:
         f"r_min = {ring:g}: {', '.join(f'{kappa[ring, size]:.0e}' for size in config.sizes)}" for ring in config.rings
     )
     most, nearest = square(config), config.rings[-1]
-    reached = {ring: reach(config, found[ring, most], "complex") for ring in config.rings}
+    energy = seen(config, run)["energy"]
+    reached = {ring: reach(energy, found[ring, most], "complex") for ring in config.rings}
     best = {size: condition(measured(config, run, "optimised", size), "real") for size in small(config)}
     others = {size: min(condition(found[ring, size], "real") for ring in config.rings) for size in small(config)}
     sizes = ", ".join(map(str, config.sizes))

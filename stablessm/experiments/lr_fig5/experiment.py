@@ -19,6 +19,7 @@ from stablessm.experiments.reconstructions import (
     missing,
     pixels,
     read_back,
+    seen,
     size_panel,
 )
 from stablessm.experiments.run import Run
@@ -58,6 +59,7 @@ def run(config: Config, run: Run) -> None:
         for placement in PLACEMENTS:
             measured(config, run, placement, size)
     largest(config, run)
+    seen(config, run)
 
 
 def figures(config: Config, run: Run) -> list[Figure]:
@@ -86,7 +88,8 @@ def claims(config: Config, run: Run) -> list[Claim]:
     whole = measured(config, run, "roots", config.length)
     kappa, worst = condition(whole, "complex"), largest(config, run)
     fewer = [size for size in config.sizes if size < config.length]
-    lost = {size: missing(config, measured(config, run, "roots", size), "complex") for size in fewer}
+    energy = seen(config, run)["energy"]
+    lost = {size: missing(energy, measured(config, run, "roots", size), "complex") for size in fewer}
     half = min(size for size in config.sizes if 2 * size >= config.length)
     placed = measured(config, run, "optimised", half)
     return [

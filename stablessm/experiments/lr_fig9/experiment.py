@@ -25,6 +25,8 @@ CONTROLS = {"linear": "linear readout of the same states", "mean": "mean traject
 FIXED = Training(samples=716 * 2048, batch=8192, epochs=60, lr=6e-3)
 END_TO_END = Training(samples=716, batch=4, epochs=15, lr=1e-4)
 NEGLIGIBLE = 0.02
+ALIKE = 0.1
+"""By how much errors may differ and be called the same."""
 SHOWN = 3
 
 
@@ -227,6 +229,17 @@ def judged(share: float) -> Verdict:
     return "reproduced" if share >= 0.9 else "partly" if share > 0.5 else "not reproduced"
 
 
+def compared(error: float, other: float) -> str:
+    """In words; a tenth more or less is no difference.
+
+    >>> compared(1.0, 1.05), compared(1.0, 2.0)
+    ('as good as', 'better than')
+    """
+    if abs(error - other) <= ALIKE * other:
+        return "as good as"
+    return "better than" if error < other else "worse than"
+
+
 def claims(config: Config, run: Run) -> list[Claim]:
     """Held-out errors of both trainings; that the input and the nonlinearity are needed."""
     found = {way: errors(config, run, way) for way in (*WAYS, *CONTROLS)}
@@ -254,8 +267,8 @@ def claims(config: Config, run: Run) -> list[Claim]:
             ours["end-to-end"],
             judged(share["end-to-end"]),
             f"All weights on from the trained MLP, {config.end_to_end.epochs} epochs of whole trajectories: "
-            f"{'better' if middle['end-to-end'] < middle['fixed'] else 'no better'} than with the recurrence fixed "
-            f"(median {middle['end-to-end']:.2%} against {middle['fixed']:.2%}).",
+            f"{compared(middle['end-to-end'], middle['fixed'])} with the recurrence fixed "
+            f"(median {middle['end-to-end']:.3%} against {middle['fixed']:.3%}).",
         ),
         Claim(
             "the MLP, and not the recurrence, computes",

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from stablessm.experiments.run import Run
 from stablessm.experiments.training import Batch, Training, noise, train
-from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
+from stablessm.instruments import PerturbationCurve, PerturbationFamily
 from stablessm.layers import RealSSM
 from stablessm.layers.initialise import timescales
 from stablessm.targets import LinearFunctional
@@ -97,14 +97,17 @@ def family(config: Config, run: Run, map: str, length: int, kind: str) -> Pertur
     """E_m(β) of the trained models, recurrent weights perturbed."""
     search, weight_norm = SEARCHES[kind]
 
-    def measure(i: int) -> PerturbationCurve:
-        layer = trained(config, run, map, length)[i].to(config.training.chosen_device())
-        return perturbation_error(
-            layer, TARGET, config.radii, norm="kernel_l1", parameters="recurrent", weight_norm=weight_norm,
+    @cache
+    def measured() -> PerturbationFamily:
+        device = config.training.chosen_device()
+        models = dict(zip(config.widths, (m.to(device) for m in trained(config, run, map, length)), strict=True))
+        return PerturbationFamily.of(
+            models, TARGET, config.radii, norm="kernel_l1", parameters="recurrent", weight_norm=weight_norm,
             search=search, samples=config.draws, steps=config.steps, horizon=length, progress=False,
         )  # fmt: skip
 
+    def curve(m: int) -> PerturbationCurve:
+        return measured().curves[m]  # the first that is missing measures all, so that they are the same bits
+
     names = {m: f"{map}-{length}-{m}-{kind}" for m in config.widths}
-    return PerturbationFamily(
-        {m: run.keep(name, PerturbationCurve, partial(measure, i)) for i, (m, name) in enumerate(names.items())}
-    )
+    return PerturbationFamily({m: run.keep(name, PerturbationCurve, partial(curve, m)) for m, name in names.items()})

@@ -1,0 +1,169 @@
+"""Many models as one computation: perturbed copies of one, or of several that differ in width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments._function_norms import Distance
+from stablessm.instruments._weight_balls import Weights
+
+CHUNK_BYTES = {"cpu": 2**23, "cuda": 2**30}
+"""What a stack may keep for its gradient: a CPU is fastest inside its caches, a GPU with much to do at a time."""
+
+ONE_BY_ONE = ("cpu",)
+"""Devices on which models of several widths do not become one stack: padding costs more than it saves in launches."""
+
+
+@final
+@dataclass(frozen=True)
+class Stack:
+    """A distance for many models at once: by ``torch.vmap`` where the model allows it, else one by one."""
+
+    distance: Distance
+    weights: Weights
+    """Those that are perturbed, of M models: (M, …) each."""
+    fixed: Weights
+    """The others, in which the M models differ; none of a single model, whose distance knows them."""
+
+    @classmethod
+    def of(cls, distance: Distance, weights: Weights) -> Stack:
+        """Of one model."""
+        return cls(distance, {name: w[None] for name, w in weights.items()}, {})
+
+    @property
+    def device(self) -> torch.device:
+        """Where the models are."""
+        return next(iter(self.weights.values())).device
+
+    def of_one(self) -> float:
+        """The distance of a single model as it is."""
+        with torch.no_grad():
+            value = float(self.distance({name: w[0] for name, w in self.weights.items()}))
+        return math.inf if math.isnan(value) else value
+
+    def values(self, models: Weights, which: Tensor) -> Tensor:
+        """(P,) distances of copies of the models ``which``; NaN, from ∞ - ∞ in a model that exploded, counts as ∞."""
+        models = models | {name: w[which] for name, w in self.fixed.items()}
+        if self.vectorised:
+            values = self._mapped(models)
+        else:
+            values = torch.stack([self.distance({name: w[i] for name, w in models.items()}) for i in range(len(which))])
+        return torch.where(values.isnan(), torch.inf, values)
+
+    def values_and_gradients(self, models: Weights, which: Tensor) -> tuple[Tensor, Weights]:
+        """Distances and the gradients of their logarithms, which stay of order one when a model explodes."""
+        leaves = {name: w.detach().requires_grad_() for name, w in models.items()}
+        with torch.enable_grad():
+            values = self.values(leaves, which)
+            if not values.requires_grad:
+                raise ArgumentError("search", "'random', since the model gives no gradient", "'ascent'")
+            gradients = torch.autograd.grad(values.log().sum(), list(leaves.values()), materialize_grads=True)
+        return values.detach(), dict(zip(leaves, gradients, strict=True))
+
+    def _mapped(self, models: Weights) -> Tensor:
+        def distance(weights: Weights) -> Tensor:  # vmap names its argument, and the repr of a distance is long
+            return self.distance(weights)
+
+        return torch.vmap(distance)(models)
+
+    @cached_property
+    def vectorised(self) -> bool:
+        """Whether ``torch.vmap`` can run the model; it cannot where a branch or a loop depends on the data."""
+        try:
+            with torch.no_grad():
+                self._mapped({name: w[[0, 0]] for name, w in (self.weights | self.fixed).items()})
+        except RuntimeError:
+            return False
+        return True
+
+    @cached_property
+    def chunk(self) -> int:
+        """How many models make a stack: counted in what autograd keeps for one more."""
+        budget = CHUNK_BYTES.get(self.device.type, CHUNK_BYTES["cuda"])
+        return max(1, budget // max(1, self._kept(2) - self._kept(1)))
+
+    def _kept(self, count: int) -> int:
+        """The bytes that autograd keeps of a stack of so many models; what they share, once."""
+        sizes: dict[int, int] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            sizes[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+            return tensor
+
+        which = torch.zeros(count, dtype=torch.long, device=self.device)
+        leaves = {name: w[which].requires_grad_() for name, w in self.weights.items()}
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            self.values(leaves, which)
+        return sum(sizes.values())
+
+
+def joined(models: Sequence[nn.Module], stacks: Sequence[Stack]) -> Stack | None:
+    """One stack of models that differ in width; None where that is no gain, or not the same models any more.
+
+    Narrow models are padded with zeros to the widest. Where units with no weights neither change the distance nor get
+    a gradient, which is tried, these stay what they are.
+    """
+    if len(models) < 2 or any(stack.device.type in ONE_BY_ONE or not stack.vectorised for stack in stacks):
+        return None
+    if (
+        len({(type(model), _kinds(model)) for model in models}) > 1
+        or len({tuple(stack.weights) for stack in stacks}) > 1
+    ):
+        return None
+    at = max(range(len(models)), key=lambda i: sum(p.numel() for p in models[i].parameters()))
+    shapes = {name: p.shape for name, p in models[at].named_parameters()}
+    if any(p.shape[i] > n for m in models for name, p in m.named_parameters() for i, n in enumerate(shapes[name])):
+        return None
+    every = {
+        name: torch.stack([padded(model.get_parameter(name).detach(), shape) for model in models])
+        for name, shape in shapes.items()
+    }
+    own = stacks[at].weights.keys()
+    together = Stack(
+        stacks[at].distance,
+        {name: every[name] for name in stacks[at].weights},
+        {name: w for name, w in every.items() if name not in own},
+    )
+    return together if _same(together, models, stacks) else None
+
+
+def padded(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """With zeros at the end of every axis.
+
+    >>> padded(torch.ones(1, 2), (2, 3)).tolist()
+    [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    gaps = [n - m for n, m in zip(shape, tensor.shape, strict=True)]
+    return F.pad(tensor, [side for gap in reversed(gaps) for side in (0, gap)])
+
+
+def _kinds(model: nn.Module) -> tuple[tuple[object, ...], ...]:
+    """What the parameters of models in one stack must have in common."""
+    return tuple((name, p.dim(), p.dtype, p.device) for name, p in model.named_parameters())
+
+
+def _same(together: Stack, models: Sequence[nn.Module], stacks: Sequence[Stack]) -> bool:
+    """Whether each model is as far from its target as before, and padding has no gradient."""
+    if not together.vectorised:
+        return False
+    which = torch.arange(len(models), device=together.device)
+    try:
+        found, slopes = together.values_and_gradients(together.weights, which)
+    except ArgumentError:  # no gradient, which a random search does not need; one by one it is
+        return False
+    expected = found.new_tensor([stack.of_one() for stack in stacks])
+    tolerance = max(100 * torch.finfo(w.dtype).eps ** 0.75 for w in together.weights.values())
+    for name, slope in slopes.items():
+        real = torch.stack([padded(torch.ones_like(model.get_parameter(name)), slope.shape[1:]) for model in models])
+        if bool((slope[real == 0] != 0).any()):
+            return False
+    return torch.allclose(found, expected, rtol=tolerance, atol=0)
