@@ -1,0 +1,40 @@
+"""The program as machine code for one model and one batch size. Nothing is allocated while it runs."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import final
+
+import numpy as np
+from llvmlite import binding as llvm
+
+from stablessm.scan.llvm_emitter import target_machine
+from stablessm.streaming.memory import Memory
+from stablessm.streaming.program import Program
+from stablessm.streaming.step_code import build
+
+
+@final
+class CompiledRunner:
+    """``step`` holds the GIL: it takes microseconds, and waiting to get the GIL back could take milliseconds."""
+
+    def __init__(self, program: Program, batch: int) -> None:
+        self._memory = Memory(program, batch)
+        self.read, self.write = self._memory.read, self._memory.write
+        self.x = np.zeros((batch, program.sizes[0]), program.dtype)
+        self.y = np.zeros((batch, program.sizes[program.output]), program.dtype)
+        module = llvm.parse_assembly(str(build(program, self._memory, self.x, self.y)))
+        module.verify()
+        machine = target_machine()
+        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+        passes.getModulePassManager().run(module, passes)
+        self._engine = llvm.create_mcjit_compiler(module, machine)  # of its own: the code goes when the runner does
+        self._engine.finalize_object()
+        self.step: Callable[[], None] = ctypes.PYFUNCTYPE(None)(self._engine.get_function_address("step"))
+        block = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+        self._block = block(self._engine.get_function_address("block"))
+
+    def run(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Over a block, (batch, time, size) each, both contiguous; without the GIL."""
+        self._block(x.ctypes.data, y.ctypes.data, x.shape[1])

@@ -1,0 +1,100 @@
+"""The step of a model as a file that runs elsewhere: ``torch.export`` or ONNX."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+from torch import nn
+
+from stablessm import record
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError, BackendUnavailableError
+from stablessm.streaming.freeze import freeze
+from stablessm.streaming.step_module import StepModule
+
+Format: TypeAlias = Literal["torch", "onnx"]
+
+
+def export_step(
+    model: nn.Module, path: str | os.PathLike[str] | None = None, *, format: Format = "torch", batch: int = 1
+) -> Any:
+    """The step (x_t, *states) -> (y_t, *states) with frozen weights and real numbers only.
+
+    x_t is (batch, d_input), y_t (batch, d_output). There is one state for each layer, in the shape the layer gives it;
+    a complex one is a pair of real numbers in a last dimension of 2, as ``torch.view_as_real`` makes it (ONNX has no
+    complex arithmetic). A stream starts from zeros. The time step is the layer's own; a dt for each sample is not
+    exported.
+
+    Args:
+        model: as for :class:`Streamer`; its weights are copied as they are now.
+        path: where to write it, ``.pt2`` or ``.onnx``; None writes nothing.
+        format: ``torch`` (``torch.export``) or ``onnx``, which needs ``pip install 'stablessm[export]'``.
+        batch: how many streams run in step.
+
+    Returns:
+        A ``torch.export.ExportedProgram`` or a ``torch.onnx.ONNXProgram``. Inputs of the latter are called ``x``,
+        ``state_0``, …, its outputs ``y``, ``next_state_0``, ….
+
+    >>> import stablessm as ssm
+    >>> layer = ssm.LRU(3, 8, 2)
+    >>> step = export_step(layer).module()
+    >>> x_t, state = torch.randn(1, 3), layer.initial_state(1)
+    >>> y_t, pairs = step(x_t, torch.view_as_real(state))
+    >>> torch.allclose(y_t, layer.step(x_t, state)[0], atol=1e-6)
+    True
+    """
+    if format not in get_args(Format):
+        raise ArgumentError("format", " or ".join(map(repr, get_args(Format))), repr(format))
+    batch = whole_number("batch", batch)
+    if format == "onnx":
+        _require("onnx", "onnxscript")
+    program = freeze(model)
+    step = StepModule(program).eval()
+    example = (torch.zeros(batch, program.sizes[0], dtype=program.torch_dtype), *step.initial_state(batch))
+    if format == "torch":
+        exported = torch.export.export(step, example)
+        if path is not None:
+            with record.atomic(path) as temporary:
+                torch.export.save(exported, temporary)
+        return exported
+    names = [f"state_{k}" for k in range(len(program.slots))]
+    outputs = [f"next_{name}" for name in names]
+    with _quiet():
+        written = torch.onnx.export(
+            step, example, input_names=["x", *names], output_names=["y", *outputs], dynamo=True, verbose=False
+        )
+    assert written is not None
+    if path is not None:
+        with record.atomic(path) as temporary:
+            written.save(temporary)
+    return written
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's words on packages that it does not find and on its own deprecated calls."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def _require(*packages: str) -> None:
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            remedy = f"{package} is not installed (pip install 'stablessm[export]')"
+            raise BackendUnavailableError(f"format: 'onnx' was asked for, but {remedy}") from error

@@ -1,0 +1,227 @@
+"""From a model to a program: eigenvalues, gains and discretisation are computed once."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm.constructions.filters.layer import ChannelGroup, RecurrentConvolution
+from stablessm.constructions.pointwise._stack import LayerStack
+from stablessm.constructions.series.model import VolterraSSM
+from stablessm.layers import LRU, S4D, ContinuousRNN, RealSSM
+from stablessm.models.linear_rnn_mlp import LinearRNNMLP, PointwiseMLP, Units, Whitening
+from stablessm.streaming.program import Channels, Program, Rotate, Taps
+
+KNOWN = "RealSSM, LRU, S4D, ContinuousRNN, models and constructions of them, or nn.Sequential of them and of "
+POINTWISE: dict[type[nn.Module], str] = {
+    nn.Identity: "linear", nn.Dropout: "linear", nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid",
+    nn.SiLU: "silu",
+}  # fmt: skip
+
+
+@torch.no_grad()
+def freeze(model: nn.Module) -> Program:
+    """The step of a model as a program. Dropout is off.
+
+    >>> program = freeze(LRU(3, 8, 2))
+    >>> [type(operation).__name__ for operation in program.operations]
+    ['Affine', 'Affine', 'Rotate', 'Affine']
+    """
+    dtypes = {parameter.dtype for parameter in model.parameters()} if isinstance(model, nn.Module) else set()
+    if not dtypes:
+        raise ArgumentError("model", "a module with parameters", type(model).__name__)
+    if len(dtypes) > 1:
+        raise ArgumentError("model", "parameters of one dtype", ", ".join(sorted(map(str, dtypes))))
+    program = Program(_d_input(model), dtypes.pop())
+    program.output = _add(model, program, 0)
+    if not program.slots:
+        raise ArgumentError("model", "at least one layer with a state", type(model).__name__)
+    several = isinstance(model, nn.Sequential | LayerStack)
+    program.structure = tuple(program.structure) if several else program.structure[0]
+    return program
+
+
+def _d_input(model: nn.Module) -> int:
+    for module in model.modules():
+        for name in ("d_input", "in_features"):
+            if isinstance(size := getattr(module, name, None), int):
+                return size
+    raise _unknown(model)
+
+
+def _unknown(module: nn.Module) -> ArgumentError:
+    pointwise = ", ".join(kind.__name__ for kind in (nn.Linear, nn.GELU, nn.Hardtanh, *POINTWISE))
+    return ArgumentError("model", KNOWN + pointwise, type(module).__name__)
+
+
+@singledispatch
+def _add(module: nn.Module, program: Program, x: int) -> int:
+    """Append a module's step from the value x; returns the value of its output."""
+    for kind, function in POINTWISE.items():
+        if type(module) is kind:
+            return program.pointwise(x, function)
+    raise _unknown(module)
+
+
+@_add.register
+def _(layer: RealSSM, program: Program, x: int) -> int:
+    decay, gain = layer._discretise(None)
+    bias = None if layer.bias is None else gain.double() * layer.bias
+    drive = program.affine((x, gain.double()[:, None] * layer.B), bias=bias)
+    (h,) = program.state(layer.state_shape)
+    program.scale(h, decay, drive, out=h)
+    terms = [(program.pointwise(h, layer.activation), layer.C)]
+    return program.affine(*terms, *([] if layer.D is None else [(x, layer.D)]))
+
+
+@_add.register
+def _(layer: LRU, program: Program, x: int) -> int:
+    decay, gain = layer._discretise(None)
+    drive = [program.affine((x, gain.double()[:, None] * layer.B[:, part])) for part in (0, 1)]
+    real, imag = program.state(layer.state_shape, complex=True)
+    program.operations.append(Rotate(real, imag, program.array(decay), *drive))
+    terms = [(real, layer.C[..., 0]), (imag, -layer.C[..., 1])]  # Re(C h)
+    return program.affine(*terms, *([] if layer.D is None else [(x, layer.D)]))
+
+
+@_add.register
+def _(layer: S4D, program: Program, x: int) -> int:
+    decay, gain = layer._discretise(None)
+    weights = 2 * torch.view_as_complex(layer.C.to(gain.real.dtype))
+    if program.sizes[x] != layer.d_input:
+        raise ArgumentError("model", f"{program.sizes[x]} inputs after what comes before", layer.d_input)
+    real, imag = program.state(layer.state_shape, complex=True)
+    out = program.value(layer.d_output)
+    constants = (program.array(numbers) for numbers in (decay, gain.to(decay.dtype), weights, layer.D))
+    program.operations.append(Channels(out, x, real, imag, *constants))
+    return out
+
+
+@_add.register
+def _(layer: ContinuousRNN, program: Program, x: int) -> int:
+    diagonal, linear = layer.recurrence == "diagonal", layer.activation == "linear"
+    if layer.solver == "exponential" and not (diagonal or linear):
+        expected = "solver='euler', a linear activation or recurrence='diagonal'"
+        raise ArgumentError("model", expected, "a ContinuousRNN that takes a matrix exponential every step")
+    W = layer.recurrent_matrix()
+    (h,) = program.state(layer.state_shape)
+    if diagonal:
+        z = program.scale(h, W, program.affine((x, layer.U), bias=layer.bias))
+    else:
+        z = program.affine((h, W), (x, layer.U), bias=layer.bias)
+    slope = program.pointwise(z, layer.activation)
+    step, one = W.new_tensor(layer.dt), W.new_ones(1)
+    same = layer._linear_step(W, None)
+    if same is not None:  # dt φ(dt W) serves every step
+        change = program.scale(slope, same, one * 0) if diagonal else program.affine((slope, same))
+    else:
+        change = program.scale(slope, step, one * 0)
+        if layer.solver == "exponential":
+            steepness = program.pointwise(z, f"{layer.activation}_slope")
+            change = program.product(change, program.pointwise(program.scale(steepness, W * step, one * 0), "phi"))
+    program.scale(h, one, change, out=h)
+    return program.affine((h, layer.C))
+
+
+@_add.register
+def _(module: nn.Linear, program: Program, x: int) -> int:
+    return program.affine((x, module.weight), bias=module.bias)
+
+
+@_add.register
+def _(module: nn.GELU, program: Program, x: int) -> int:
+    if module.approximate != "none":
+        raise ArgumentError("model", "GELU without approximation", repr(module.approximate))
+    return program.pointwise(x, "gelu")
+
+
+@_add.register
+def _(module: nn.Hardtanh, program: Program, x: int) -> int:
+    if (module.min_val, module.max_val) != (-1.0, 1.0):
+        raise ArgumentError("model", "Hardtanh from -1 to 1", f"{module.min_val} to {module.max_val}")
+    return program.pointwise(x, "hardtanh")
+
+
+@_add.register(nn.Sequential)
+@_add.register(LayerStack)
+def _(model: nn.Sequential | LayerStack, program: Program, x: int) -> int:
+    for module in model:
+        x = _add(module, program, x)
+    return x
+
+
+@_add.register
+def _(model: LinearRNNMLP, program: Program, x: int) -> int:
+    recurrence = model.recurrence
+    decay, gain = recurrence._discretise(None)
+    B = gain.double()[:, None, None] * recurrence.B
+    columns, clock = (B[..., 1:], B[..., 0]) if model.clock else (B, torch.zeros_like(B[..., 0]))
+    drive = [program.affine((x, columns[:, part]), bias=clock[:, part]) for part in (0, 1)]
+    real, imag = program.state(recurrence.state_shape, complex=True)
+    program.operations.append(Rotate(real, imag, program.array(decay), *drive))
+    features = program.affine((real, recurrence.C[..., 0]), (imag, -recurrence.C[..., 1]))
+    return _add(model.mlp, program, features)
+
+
+@_add.register
+def _(module: PointwiseMLP, program: Program, x: int) -> int:
+    x = _add(module.inputs, program, x)
+    for layer in module.layers:
+        x = program.pointwise(_add(layer, program, x), "gelu")
+    return _add(module.outputs, program, _add(module.readout, program, x))
+
+
+@_add.register
+def _(module: Whitening, program: Program, x: int) -> int:
+    centred = program.scale(x, torch.ones(1), -module.shift)  # apart, since a large mean would cancel after the product
+    return program.affine((centred, (module.W.double() / module.scale[:, None]).mT))
+
+
+@_add.register
+def _(module: Units, program: Program, x: int) -> int:
+    return program.scale(x, module.scale, module.shift)
+
+
+@_add.register
+def _(model: VolterraSSM, program: Program, x: int) -> int:
+    channels = _add(model.layer, program, x)
+    terms, power = [], channels
+    for order in range(1, model.order + 1):
+        power = power if order == 1 else program.product(power, channels)
+        terms.append((power, (model.readout * (model.orders == order))[None]))
+    return program.affine(*terms, bias=model.constant[None])
+
+
+@_add.register
+def _(model: RecurrentConvolution, program: Program, x: int) -> int:
+    terms: list[tuple[int, Tensor]] = []
+    states: list[tuple[int | None, ...]] = []
+    outer, program.structure = program.structure, []
+    for group in model.groups:
+        assert isinstance(group, ChannelGroup)
+        outputs = group.filters // (len(model.fits) // model.d_output)  # filters of one output are neighbours
+        terms += [(value, _rows(outputs, model.d_output)) for value in _group(group, program, x)]
+        states.append((*program.structure, None)[:2])  # the taps' and the modes', where there are any
+        program.structure = []
+    program.structure = [*outer, tuple(states)]
+    return program.affine(*terms)
+
+
+def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
+    """The values that are summed: of the taps, and of the modes behind them."""
+    sources = group.inputs[group.source]
+    spread = program.affine((x, _rows(sources, program.sizes[x]).mT))
+    (past,) = program.state((group.taps.shape[1], len(group.inputs)))
+    if group.modes is not None and not group.taps.shape[1]:
+        return [_add(group.modes, program, spread)]
+    out, oldest = program.value(len(sources)), program.value(len(sources))
+    program.operations.append(Taps(out, oldest, spread, past, program.array(group.taps), group.source.cpu().numpy()))
+    return [out] if group.modes is None else [out, _add(group.modes, program, oldest)]
+
+
+def _rows(places: Tensor, rows: int) -> Tensor:
+    """(rows, len(places)): one in row ``places[k]`` of column k."""
+    return nn.functional.one_hot(places, rows).mT.double()

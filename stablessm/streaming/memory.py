@@ -1,0 +1,106 @@
+"""Where compiled code keeps its numbers: vectors padded to whole SIMD vectors, on their boundaries."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+from llvmlite import ir
+
+from stablessm.scan.llvm_emitter import I64, VECTOR_BYTES
+from stablessm.streaming.program import Channels, Program, Slot, Taps
+
+
+@final
+class Memory:
+    """Values (batch, padded size) of a program, states among them, and the weights that its code reads.
+
+    What is beyond a vector's size has weights of zero and is never read for what is within. Recurrences carry their
+    states in float64, since a stream has no end and a slow mode would keep every rounding error; what the value of a
+    state holds is that number rounded once.
+    """
+
+    def __init__(self, program: Program, batch: int) -> None:
+        self.batch, self.dtype, self._sizes = batch, program.dtype, program.sizes
+        self.lanes = VECTOR_BYTES // self.dtype.itemsize
+        self._kept: list[np.ndarray] = []
+        self.values = [self._zeros((batch, self.padded(size))) for size in program.sizes]
+        self._channels = {op.real: self._channel_states(op) for op in program.operations if isinstance(op, Channels)}
+        self._lines = {op.past: (self._delay_line(op), op) for op in program.operations if isinstance(op, Taps)}
+        others = self._channels.keys() | self._lines.keys()
+        states = (value for slot in program.slots for value in slot.values if slot.values[0] not in others)
+        self.wide = {value: self._zeros(self.values[value].shape, np.float64) for value in states}
+
+    def padded(self, size: int) -> int:
+        """Up to whole vectors."""
+        return -(-size // self.lanes) * self.lanes
+
+    def constant(self, array: np.ndarray) -> ir.Constant:
+        """The address of a copy that lives as long as the memory."""
+        kept = self._zeros(array.shape)
+        kept[...] = array
+        self._kept.append(kept)
+        return I64(kept.ctypes.data)
+
+    def vector(self, array: np.ndarray) -> ir.Constant:
+        """The same, padded with zeros."""
+        return self.constant(np.pad(array, (0, self.padded(len(array)) - len(array))))
+
+    def channel_states(self, op: Channels) -> np.ndarray:
+        """(batch, H / lanes, N, re and im, lanes) in float64: h / gain, so that the recurrence reads no gain."""
+        return self._channels[op.real][0]
+
+    def delay_line(self, op: Taps) -> np.ndarray:
+        """(batch, H / lanes, K, lanes): an input is there once for every filter that takes it."""
+        return self._lines[op.past][0]
+
+    def read(self, slot: Slot) -> list[np.ndarray]:
+        """A state's values, (batch, size) each."""
+        if slot.values[0] in self._lines:
+            line, op = self._lines[slot.values[0]]
+            H, K = op.taps.shape
+            inputs = line.swapaxes(1, 2).reshape(self.batch, K, self.padded(H))[..., op.first]
+            return [inputs.reshape(self.batch, K * len(op.first))]
+        if slot.values[0] not in self._channels:
+            return [self.values[value][:, : self._sizes[value]] for value in slot.values]
+        memory, gain = self._channels[slot.values[0]]
+        scaled = (memory[..., 0, :] + 1j * memory[..., 1, :]).swapaxes(2, 3)  # (batch, H / lanes, lanes, N)
+        state = (scaled.reshape(self.batch, -1, gain.shape[1])[:, : len(gain)] * gain).reshape(self.batch, -1)
+        return [state.real, state.imag]
+
+    def write(self, slot: Slot, parts: list[np.ndarray]) -> None:
+        """Set a state's values."""
+        if slot.values[0] in self._lines:
+            line, op = self._lines[slot.values[0]]
+            H, K = op.taps.shape
+            spread = np.zeros((self.batch, K, self.padded(H)), self.dtype)
+            spread[..., :H] = parts[0].reshape(self.batch, K, len(op.first))[..., op.index]
+            line[...] = spread.reshape(self.batch, K, line.shape[1], self.lanes).swapaxes(1, 2)
+            return
+        if slot.values[0] not in self._channels:
+            for value, part in zip(slot.values, parts, strict=True):
+                for array in (self.values[value], self.wide[value]):
+                    array[:, : self._sizes[value]] = part
+            return
+        memory, gain = self._channels[slot.values[0]]
+        state = (parts[0] + 1j * parts[1].astype(np.float64)).reshape(self.batch, *gain.shape)
+        padded = np.zeros((self.batch, self.padded(len(gain)), gain.shape[1]), state.dtype)
+        padded[:, : len(gain)] = np.divide(state, gain, out=np.zeros_like(state), where=gain != 0)
+        scaled = padded.reshape(self.batch, -1, self.lanes, gain.shape[1]).swapaxes(2, 3)
+        memory[..., 0, :], memory[..., 1, :] = scaled.real, scaled.imag
+
+    def _channel_states(self, op: Channels) -> tuple[np.ndarray, np.ndarray]:
+        channels, states = op.decay.shape
+        shape = (self.batch, self.padded(channels) // self.lanes, states, 2, self.lanes)
+        return self._zeros(shape, np.float64), op.gain
+
+    def _delay_line(self, op: Taps) -> np.ndarray:
+        H, K = op.taps.shape
+        return self._zeros((self.batch, self.padded(H) // self.lanes, K, self.lanes))
+
+    def _zeros(self, shape: tuple[int, ...], dtype: type | None = None) -> np.ndarray:
+        kind = np.dtype(dtype or self.dtype)
+        size = int(np.prod(shape)) * kind.itemsize
+        raw = np.zeros(size + VECTOR_BYTES, np.uint8)
+        start = -raw.ctypes.data % VECTOR_BYTES
+        return raw[start : start + size].view(kind).reshape(shape)

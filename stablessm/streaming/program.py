@@ -1,0 +1,207 @@
+"""A step written down: operations on real vectors, with every weight computed beforehand.
+
+One description has three readers, which must agree: NumPy (``numpy_runner``), machine code (``compiled_runner``) and a
+PyTorch module to export (``step_module``). A *value* is a real vector, known by its number; value 0 is the input.
+Complex vectors are two values. States are values that keep their numbers from step to step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """out = Σ_k weights_k source_k + bias."""
+
+    out: int
+    sources: tuple[int, ...]
+    weights: tuple[np.ndarray, ...]
+    """(len(out), len(source)) each."""
+    bias: np.ndarray
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """out = factor ⊙ source + plus, a constant or a value. With out = source it is a real recurrence."""
+
+    out: int
+    source: int
+    factor: np.ndarray
+    plus: int | np.ndarray
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Rotate:
+    """h = decay ⊙ h + drive, complex: the values ``real`` and ``imag`` are h."""
+
+    real: int
+    imag: int
+    decay: np.ndarray
+    drive_real: int
+    drive_imag: int
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Channels:
+    """h = decay ⊙ h + gain ⊙ source, out = Re Σ_n weights_n h_n + skip ⊙ source, for each of H channels.
+
+    The values ``real`` and ``imag`` are h, (H, N) flattened.
+    """
+
+    out: int
+    source: int
+    real: int
+    imag: int
+    decay: np.ndarray
+    gain: np.ndarray
+    weights: np.ndarray
+    """(H, N) complex each."""
+    skip: np.ndarray
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Taps:
+    """out[t] = Σ_{j<K} taps_j ⊙ source[t-j] and oldest[t] = source[t-K], for H filters.
+
+    The value ``past`` holds the last K inputs, the oldest first: (K, U) flattened, for U different inputs, of which
+    filter h takes number ``index[h]``.
+    """
+
+    out: int
+    oldest: int
+    source: int
+    past: int
+    taps: np.ndarray
+    """(H, K), K from 1."""
+    index: np.ndarray
+
+    @property
+    def first(self) -> np.ndarray:
+        """A filter that takes each input."""
+        return np.unique(self.index, return_index=True)[1]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Product:
+    """out = left ⊙ right."""
+
+    out: int
+    left: int
+    right: int
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pointwise:
+    """out = function(source), by name."""
+
+    out: int
+    source: int
+    function: str
+
+
+Operation: TypeAlias = Affine | Scale | Rotate | Channels | Taps | Product | Pointwise
+
+FUNCTIONS = (
+    "relu", "hardtanh", "tanh", "sigmoid", "gelu", "silu", "phi",
+    "relu_slope", "hardtanh_slope", "tanh_slope", "sigmoid_slope",
+)  # fmt: skip
+"""What ``Pointwise`` may name; φ(z) = (e^z - 1) / z."""
+
+
+@final
+@dataclass(frozen=True)
+class Slot:
+    """Where a state of the model is: one value, or two if it is complex, flattened from ``shape``."""
+
+    values: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def pair_shape(self) -> tuple[int, ...]:
+        """Its shape as real numbers: a complex state has a last dimension of 2."""
+        return self.shape if len(self.values) == 1 else (*self.shape, 2)
+
+
+class Program:
+    """Operations in order, from value 0 to the value ``output``; written by ``freeze``."""
+
+    def __init__(self, d_input: int, dtype: torch.dtype) -> None:
+        if dtype not in (torch.float32, torch.float64):
+            raise ArgumentError("model", "parameters in float32 or float64", dtype)
+        self.torch_dtype = dtype
+        self.dtype = np.dtype(np.float32 if dtype == torch.float32 else np.float64)
+        self.sizes = [d_input]
+        self.operations: list[Operation] = []
+        self.slots: list[Slot] = []
+        self.output = 0
+        self.structure: Any = []
+        """The model's state, with the number of a slot for each tensor."""
+
+    def value(self, size: int) -> int:
+        """A new vector."""
+        self.sizes.append(size)
+        return len(self.sizes) - 1
+
+    def state(self, shape: tuple[int, ...], *, complex: bool = False) -> tuple[int, ...]:
+        """New vectors that outlive a step: one, or two for a complex state."""
+        values = tuple(self.value(int(np.prod(shape))) for _ in range(1 + complex))
+        self.structure.append(len(self.slots))
+        self.slots.append(Slot(values, shape))
+        return values
+
+    def affine(self, *terms: tuple[int, Tensor], bias: Tensor | None = None) -> int:
+        """Σ weights source + bias; a product by the identity is no operation."""
+        source, first = terms[0]
+        if len(terms) == 1 and bias is None and torch.equal(first, torch.eye(len(first)).to(first)):
+            return source
+        for source, weights in terms:
+            if weights.shape[1] != self.sizes[source]:
+                raise ArgumentError("model", f"{self.sizes[source]} inputs after what comes before", weights.shape[1])
+        bias = torch.zeros(len(first)) if bias is None else bias
+        out = self.value(len(first))
+        sources, weights_ = zip(*((source, self.array(weights)) for source, weights in terms), strict=True)
+        self.operations.append(Affine(out, sources, weights_, self.array(bias)))
+        return out
+
+    def scale(self, source: int, factor: Tensor, plus: int | Tensor, *, out: int | None = None) -> int:
+        """factor ⊙ source + plus; ``out=source`` changes a state in place."""
+        out = self.value(self.sizes[source]) if out is None else out
+        constant = plus if isinstance(plus, int) else self.array(plus.expand(self.sizes[source]))
+        self.operations.append(Scale(out, source, self.array(factor.expand(self.sizes[source])), constant))
+        return out
+
+    def product(self, left: int, right: int) -> int:
+        """left ⊙ right."""
+        out = self.value(self.sizes[left])
+        self.operations.append(Product(out, left, right))
+        return out
+
+    def pointwise(self, source: int, function: str) -> int:
+        """function(source); ``linear`` is no operation."""
+        if function == "linear":
+            return source
+        if function not in FUNCTIONS:
+            raise ArgumentError("model", f"activations among {', '.join(FUNCTIONS[:6])}", repr(function))
+        out = self.value(self.sizes[source])
+        self.operations.append(Pointwise(out, source, function))
+        return out
+
+    def array(self, tensor: Tensor) -> np.ndarray:
+        """The numbers in the program's precision, or its complex counterpart, as a copy."""
+        kind = np.result_type(self.dtype, np.complex64) if tensor.is_complex() else self.dtype
+        return np.array(tensor.detach().cpu().resolve_conj().numpy(), dtype=kind, order="C")

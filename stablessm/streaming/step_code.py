@@ -1,0 +1,371 @@
+"""The instructions of a step: every size and every address is a constant.
+
+A product by a matrix keeps a tile of outputs in registers and walks the inputs, so the weights are stored in the order
+they are read.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+
+from stablessm.scan.llvm_emitter import I64, VECTOR_BYTES, Emitter
+from stablessm.streaming.memory import Memory
+from stablessm.streaming.program import Affine, Channels, Operation, Pointwise, Product, Program, Rotate, Scale, Taps
+from stablessm.streaming.vector_functions import VectorMath
+
+TILE_VECTORS = 4
+"""Outputs of a product that are summed at once: enough additions under way to hide how long one takes, and few
+enough that machines with 16 short registers keep them all."""
+SUM_BLOCK = 32
+"""Terms that are summed apart before they join the total, which rounds less often then."""
+_FLUSH = 0x8040
+"""Of the SSE control register: denormal results become zero, denormal inputs count as zero."""
+
+
+class _Arithmetic(NamedTuple):
+    double: bool
+    complex: bool = False
+    stream: bool = False
+
+
+def build(program: Program, memory: Memory, x: np.ndarray, y: np.ndarray) -> ir.Module:
+    """void step(): one sample from the array x to the array y. void block(x, y, steps): many, (batch, time, size)."""
+    module, size = ir.Module(), memory.dtype.itemsize
+    widths = x.shape[1] * size, y.shape[1] * size
+    sample = _sample(module, program, memory)
+    with _function(module, "step", 0) as (builder, _):
+        builder.call(sample, [I64(x.ctypes.data), I64(widths[0]), I64(y.ctypes.data), I64(widths[1])])
+    with _function(module, "block", 3) as (builder, (first_x, first_y, steps)):
+        rows = [builder.mul(steps, I64(width)) for width in widths]
+
+        def one(t: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            at = [
+                builder.add(start, builder.mul(t, I64(width)))
+                for start, width in zip((first_x, first_y), widths, strict=True)
+            ]
+            builder.call(sample, [at[0], rows[0], at[1], rows[1]])
+            return []
+
+        Emitter(builder, _Arithmetic(size == 8)).loop(steps, [], one)
+    return module
+
+
+@contextmanager
+def _function(module: ir.Module, name: str, arguments: int) -> Iterator[tuple[ir.IRBuilder, Any]]:
+    """A function of whole numbers in which denormal numbers count as zero.
+
+    A state that dies away in silence would otherwise end in them, where an x86 takes a hundred cycles an addition.
+    """
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * arguments), name)
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    if platform.machine().lower() not in ("x86_64", "amd64"):  # others are as fast with them
+        yield builder, function.args
+        builder.ret_void()
+        return
+    pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+    store, load = (
+        module.globals.get(name) or ir.Function(module, ir.FunctionType(ir.VoidType(), [pointer]), name)
+        for name in ("llvm.x86.sse.stmxcsr", "llvm.x86.sse.ldmxcsr")
+    )
+    before, during = builder.alloca(word), builder.alloca(word)
+    builder.call(store, [builder.bitcast(before, pointer)])
+    builder.store(builder.or_(builder.load(before), word(_FLUSH)), during)
+    builder.call(load, [builder.bitcast(during, pointer)])
+    yield builder, function.args
+    builder.call(load, [builder.bitcast(before, pointer)])
+    builder.ret_void()
+
+
+def _sample(module: ir.Module, program: Program, memory: Memory) -> ir.Function:
+    """void sample(x, bytes from row to row, y, bytes from row to row)."""
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 4), "sample")
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    code = _Code(Emitter(builder, _Arithmetic(memory.dtype.itemsize == 8)), memory)
+    x, x_row, y, y_row = function.args
+    add, mul, last = builder.add, builder.mul, program.output
+    code.rows(lambda row: code.copy(add(x, mul(row, x_row)), code.at(0, row), program.sizes[0]))
+    for operation in program.operations:
+        code.operation(operation)
+    code.rows(lambda row: code.copy(code.at(last, row), add(y, mul(row, y_row)), program.sizes[last]))
+    builder.ret_void()
+    return function
+
+
+class _Code:
+    """Operations on the values in ``memory``, for every sequence of the batch."""
+
+    def __init__(self, emit: Emitter, memory: Memory) -> None:
+        self.emit, self.builder, self.memory, self.lanes = emit, emit.builder, memory, memory.lanes
+        self.wide = Emitter(emit.builder, _Arithmetic(double=True))
+        self.math = VectorMath(emit, memory.lanes)
+
+    def operation(self, operation: Operation) -> None:
+        vector, multiply_add = self.memory.vector, self.emit.multiply_add
+        match operation:
+            case Affine():
+                self._affine(operation)
+            case Channels():
+                self._channels(operation)
+            case Rotate(real, imag, decay, drive_real, drive_imag):
+                parts = [vector(decay.real), vector(decay.imag)]
+                self._recur([real, imag], [drive_real, drive_imag], parts, self._complex_step)
+            case Scale(out, source, factor, int(plus)) if out == source:
+                self._recur([out], [plus], [vector(factor)], lambda h, u, a: [self.wide.multiply_add(h, a, u)])
+            case Scale(out, source, factor, plus):
+                if isinstance(plus, int):
+                    self._each([source, plus], [vector(factor)], [out], lambda z, p, f: [multiply_add(z, f, p)])
+                else:
+                    self._each([source], [vector(factor), vector(plus)], [out], lambda z, f, p: [multiply_add(z, f, p)])
+            case Taps():
+                self._taps(operation)
+            case Product(out, left, right):
+                self._each([left, right], [], [out], lambda u, v: [self.builder.fmul(u, v)])
+            case Pointwise(out, source, function):
+                self._each([source], [], [out], lambda z: [self.math.function(function)(z)])
+
+    def rows(self, body: Callable[[ir.Value], None]) -> None:
+        """For every sequence."""
+        self._repeat(self.memory.batch, body)
+
+    def at(self, value: int, row: ir.Value) -> ir.Value:
+        """The address of a value."""
+        array = self.memory.values[value]
+        return self.builder.add(I64(array.ctypes.data), self.builder.mul(row, I64(array.strides[0])))
+
+    def copy(self, source: ir.Value, target: ir.Value, size: int) -> None:
+        """Numbers to or from an array that is not padded."""
+        whole = size // self.lanes * self.lanes
+        for first, count, lanes in ((0, whole // self.lanes, self.lanes), (whole, size - whole, 1)):
+
+            def one(i: ir.Value, first: int = first, lanes: int = lanes) -> None:
+                index = self.builder.add(self.builder.mul(i, I64(lanes)), I64(first))
+                offset = self.builder.mul(index, I64(self.emit.size))
+                self.emit.store(self._load(source, offset, lanes), self.builder.add(target, offset))
+
+            self._repeat(count, one)
+
+    def _repeat(self, count: int, body: Callable[[ir.Value], None]) -> None:
+        def one(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            body(i)
+            return []
+
+        self.emit.loop(I64(count), [], one)
+
+    def _load(self, start: ir.Value, offset: ir.Value, lanes: int | None = None) -> ir.Value:
+        return self.emit.load(self.builder.add(start, offset), lanes or self.lanes)
+
+    def _each(
+        self, sources: list[int], constants: list[ir.Constant], outs: list[int], body: Callable[..., list[ir.Value]]
+    ) -> None:
+        """outs = body(*sources, *constants), vector by vector."""
+
+        def row(index: ir.Value) -> None:
+            starts = [*(self.at(value, index) for value in sources), *constants]
+            ends = [self.at(value, index) for value in outs]
+
+            def one(i: ir.Value) -> None:
+                offset = self.builder.mul(i, I64(VECTOR_BYTES))
+                results = body(*(self._load(start, offset) for start in starts))
+                for result, end in zip(results, ends, strict=True):
+                    self.emit.store(result, self.builder.add(end, offset))
+
+            self._repeat(self.memory.values[outs[0]].shape[1] // self.lanes, one)
+
+        self.rows(row)
+
+    def _recur(
+        self, states: list[int], sources: list[int], constants: list[ir.Constant], body: Callable[..., list[ir.Value]]
+    ) -> None:
+        """states = body(*states, *sources, *constants) in float64, and their values rounded, vector by vector."""
+
+        def row(index: ir.Value) -> None:
+            carried = [self.memory.wide[value] for value in states]
+            exact = [self.builder.add(I64(h.ctypes.data), self.builder.mul(index, I64(h.strides[0]))) for h in carried]
+            rounded = [self.at(value, index) for value in states]
+            starts = [*(self.at(value, index) for value in sources), *constants]
+
+            def one(i: ir.Value) -> None:
+                offset, far = (self.builder.mul(i, I64(self.lanes * size)) for size in (self.emit.size, 8))
+                before = [self.wide.load(self.builder.add(start, far), self.lanes) for start in exact]
+                after = body(*before, *(self._widened(self._load(start, offset)) for start in starts))
+                for h, start, value in zip(after, exact, rounded, strict=True):
+                    self.wide.store(h, self.builder.add(start, far))
+                    self.emit.store(self._rounded(h), self.builder.add(value, offset))
+
+            self._repeat(self.memory.values[states[0]].shape[1] // self.lanes, one)
+
+        self.rows(row)
+
+    def _widened(self, z: ir.Value) -> ir.Value:
+        return z if self.emit.size == 8 else self.builder.fpext(z, self.wide.vector(self.lanes))
+
+    def _rounded(self, z: ir.Value) -> ir.Value:
+        return z if self.emit.size == 8 else self.builder.fptrunc(z, self.emit.vector(self.lanes))
+
+    def _complex_step(
+        self, u: ir.Value, v: ir.Value, x: ir.Value, y: ir.Value, a: ir.Value, b: ir.Value
+    ) -> list[ir.Value]:
+        """(a + ib)(u + iv) + (x + iy)."""
+        multiply_add, negative = self.wide.multiply_add, self.builder.fneg(b)
+        return [
+            multiply_add(a, u, multiply_add(negative, v, x)),
+            multiply_add(a, v, multiply_add(b, u, y)),
+        ]
+
+    def _channels(self, op: Channels) -> None:
+        """A vector of channels at a time: their states one after another, the outputs summed in registers."""
+        b, emit, (H, N) = self.builder, self.emit, op.decay.shape
+        weights = (op.weights.astype(np.complex128) * op.gain).astype(op.weights.dtype)
+        numbers = np.zeros((self.memory.padded(H), N, 4), self.memory.dtype)
+        numbers[:H] = np.stack([op.decay.real, op.decay.imag, weights.real, weights.imag], -1)
+        packed = self.memory.constant(numbers.reshape(-1, self.lanes, N, 4).transpose(0, 2, 3, 1))
+        skip, states = self.memory.vector(op.skip), self.memory.channel_states(op)
+        zero, nothing = (emitter.constant(self.lanes, (0.0,)) for emitter in (emit, self.wide))
+        vector_bytes = 8 * self.lanes  # of a state
+
+        def row(index: ir.Value) -> None:
+            first = b.add(I64(states.ctypes.data), b.mul(index, I64(states.strides[0])))
+
+            def channels(i: ir.Value) -> None:
+                offset = b.mul(i, I64(VECTOR_BYTES))
+                x = self._load(self.at(op.source, index), offset)
+                drive = self._widened(x)
+
+                def mode(n: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+                    place = b.add(b.mul(i, I64(N)), n)
+                    here = b.add(first, b.mul(place, I64(2 * vector_bytes)))
+                    constants = b.add(packed, b.mul(place, I64(4 * VECTOR_BYTES)))
+                    u, v = (self.wide.load(b.add(here, I64(k * vector_bytes)), self.lanes) for k in range(2))
+                    a_real, a_imag, c_real, c_imag = (self._load(constants, I64(k * VECTOR_BYTES)) for k in range(4))
+                    u, v = self._complex_step(u, v, drive, nothing, self._widened(a_real), self._widened(a_imag))
+                    self.wide.store(u, here)
+                    self.wide.store(v, b.add(here, I64(vector_bytes)))
+                    u, v = self._rounded(u), self._rounded(v)
+                    return [emit.multiply_add(c_real, u, sums[0]), emit.multiply_add(c_imag, v, sums[1])]
+
+                real, imag = emit.loop(I64(N), [zero, zero], mode)
+                direct = emit.multiply_add(x, self._load(skip, offset), real)
+                emit.store(b.fsub(direct, imag), b.add(self.at(op.out, index), offset))
+
+            self._repeat(self.memory.padded(H) // self.lanes, channels)
+
+        self.rows(row)
+
+    def _taps(self, op: Taps) -> None:
+        """A vector of filters at a time: every input in the line moves up by one, and is weighed on the way."""
+        b, emit, (H, K) = self.builder, self.emit, op.taps.shape
+        line, step = self.memory.delay_line(op), I64(VECTOR_BYTES)
+        ordered = np.zeros((self.memory.padded(H), K), self.memory.dtype)
+        ordered[:H] = op.taps[:, ::-1]  # the oldest that counts comes first
+        weights = self.memory.constant(ordered.reshape(line.shape[1], self.lanes, K).swapaxes(1, 2))
+
+        def row(index: ir.Value) -> None:
+            start = b.add(I64(line.ctypes.data), b.mul(index, I64(line.strides[0])))
+
+            def filters(i: ir.Value) -> None:
+                offset, block = b.mul(i, step), b.mul(i, I64(K * VECTOR_BYTES))
+                new, first, taps = (
+                    self._load(self.at(op.source, index), offset),
+                    b.add(start, block),
+                    b.add(weights, block),
+                )
+                oldest, last = self._load(first, I64(0)), I64((K - 1) * VECTOR_BYTES)
+
+                def one(k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+                    here = b.mul(k, step)
+                    moved = self._load(b.add(first, here), step)
+                    emit.store(moved, b.add(first, here))
+                    return [emit.multiply_add(self._load(taps, here), moved, sums[0])]
+
+                (total,) = emit.loop(I64(K - 1), [emit.constant(self.lanes, (0.0,))], one)
+                emit.store(new, b.add(first, last))
+                total = emit.multiply_add(self._load(taps, last), new, total)
+                for value, result in ((op.out, total), (op.oldest, oldest)):
+                    emit.store(result, b.add(self.at(value, index), offset))
+
+            self._repeat(line.shape[1], filters)
+
+        self.rows(row)
+
+    def _affine(self, op: Affine) -> None:
+        whole, rest = divmod(self.memory.values[op.out].shape[1] // self.lanes, TILE_VECTORS)
+        self._tiles(op, 0, whole, TILE_VECTORS)
+        if rest:
+            self._tiles(op, whole * TILE_VECTORS, 1, rest)
+
+    def _tiles(self, op: Affine, first: int, tiles: int, width: int) -> None:
+        """``tiles`` times ``width`` vectors of outputs, from the ``first`` on."""
+        if not tiles:
+            return
+        b, unroll, row_bytes = self.builder, TILE_VECTORS // width, width * VECTOR_BYTES
+        begin, end = first * self.lanes, (first + tiles * width) * self.lanes
+        packed = []
+        for weights in op.weights:
+            part = np.zeros((end - begin, weights.shape[1]), self.memory.dtype)
+            part[: len(weights) - begin] = weights[begin:end]
+            ordered = part.reshape(tiles, width * self.lanes, -1).transpose(0, 2, 1)
+            packed.append((self.memory.constant(ordered), weights.shape[1]))
+        bias = self.memory.vector(op.bias[begin:end])
+        zero = self.emit.constant(self.lanes, (0.0,))
+
+        def tile(i: ir.Value, row: ir.Value) -> None:
+            place = b.mul(i, I64(row_bytes))
+            sums = [self._load(b.add(bias, place), I64(k * VECTOR_BYTES)) for k in range(width)]
+            sums += [zero] * (width * (unroll - 1))
+            for source, (start, inputs) in zip(op.sources, packed, strict=True):
+                sums = self._summed(self.at(source, row), b.add(start, b.mul(place, I64(inputs))), inputs, width, sums)
+            out = b.add(b.add(self.at(op.out, row), I64(first * VECTOR_BYTES)), place)
+            for k in range(width):
+                total = sums[k]
+                for other in sums[k + width :: width]:
+                    total = b.fadd(total, other)
+                self.emit.store(total, b.add(out, I64(k * VECTOR_BYTES)))
+
+        self._repeat(tiles, lambda i: self.rows(lambda row: tile(i, row)))
+
+    def _summed(
+        self, x: ir.Value, weights: ir.Value, inputs: int, width: int, totals: list[ir.Value]
+    ) -> list[ir.Value]:
+        """totals + Σ_j weights_j x_j for ``width`` vectors of outputs; fewer than a tile take inputs by twos or fours.
+
+        Inputs beyond the last are not read: zero times what may stand there is not always zero.
+        """
+        b, unroll = self.builder, TILE_VECTORS // width
+
+        def some(first: ir.Value, count: int, at_once: int, totals: list[ir.Value]) -> list[ir.Value]:
+            """From input ``first``, ``count`` times ``at_once`` of them."""
+
+            def one(j: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+                results = []
+                for k, total in enumerate(sums):
+                    number = b.add(b.add(first, b.mul(j, I64(at_once))), I64(k // width))
+                    value = self._everywhere(b.add(x, b.mul(number, I64(self.emit.size))))
+                    place = b.mul(b.add(b.mul(number, I64(width)), I64(k % width)), I64(VECTOR_BYTES))
+                    results.append(self.emit.multiply_add(self._load(weights, place), value, total))
+                return results
+
+            changed, kept = totals[: at_once * width], totals[at_once * width :]
+            zeros = [self.emit.constant(self.lanes, (0.0,))] * len(changed)
+            parts = self.emit.loop(I64(count), zeros, one)
+            return [*(b.fadd(total, part) for total, part in zip(changed, parts, strict=True)), *kept]
+
+        groups, single = divmod(inputs, unroll)
+        whole, rest = divmod(groups, SUM_BLOCK)
+        block = SUM_BLOCK * unroll
+        totals = self.emit.loop(I64(whole), totals, lambda i, sums: some(b.mul(i, I64(block)), SUM_BLOCK, unroll, sums))
+        totals = some(I64(whole * block), rest, unroll, totals)
+        return some(I64(groups * unroll), single, 1, totals)
+
+    def _everywhere(self, address: ir.Value) -> ir.Value:
+        """A vector of one number."""
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
+        one = self.emit.load(address, 1)
+        return self.builder.shuffle_vector(one, one, mask)

@@ -1,0 +1,173 @@
+"""One sample at a time, on a CPU, without an allocation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol, final, overload
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError, BackendUnavailableError
+from stablessm.scan import why_not
+from stablessm.streaming.freeze import freeze
+from stablessm.streaming.numpy_runner import NumpyRunner
+from stablessm.streaming.program import Program, Slot
+
+BACKENDS = ("auto", "compiled", "numpy")
+
+
+class _Runner(Protocol):
+    x: np.ndarray
+    y: np.ndarray
+
+    def step(self) -> None: ...
+    def run(self, x: np.ndarray, y: np.ndarray) -> None: ...
+    def read(self, slot: Slot) -> list[np.ndarray]: ...
+    def write(self, slot: Slot, parts: list[np.ndarray]) -> None: ...
+
+
+@final
+class Streamer:
+    """y_t = streamer(x_t): the numbers of ``model(x)``, one sample at a time, from weights frozen when it was made.
+
+    Eigenvalues, gains and discretisation are computed once; the step becomes machine code for this model (by
+    llvmlite, without a compiler at hand) or, where llvmlite is not installed, NumPy calls. The state is kept inside.
+    A call allocates nothing: **y_t is overwritten by the next call**, copy it to keep it. One thread computes, and
+    denormal numbers count as zero, so that silence is not slower than sound. A streamer serves one thread at a time.
+
+    Args:
+        model: a layer (``RealSSM``, ``LRU``, ``S4D``, ``ContinuousRNN``), ``models.LinearRNNMLP``, what
+            ``constructions.from_convolution``, ``volterra``, ``elementwise`` or ``kolmogorov_arnold`` made, or an
+            ``nn.Sequential`` of these and of ``Linear``, ``GELU``, ``SiLU``, ``ReLU``, ``Tanh``, ``Sigmoid``,
+            ``Hardtanh``, ``Dropout`` (off) and ``Identity``; parameters in float32 or float64. Later changes of its
+            weights are not seen.
+        batch: how many streams run in step.
+        backend: ``compiled``, ``numpy`` or ``auto``.
+
+    >>> import stablessm as ssm
+    >>> layer = ssm.LRU(3, 32, 2)
+    >>> streamer = Streamer(layer)
+    >>> x = torch.randn(1, 100, 3)
+    >>> y_t = [streamer(x[0, t]).clone() for t in range(100)]
+    >>> torch.allclose(torch.stack(y_t), layer(x)[0][0], atol=1e-5)
+    True
+    """
+
+    def __init__(self, model: nn.Module, batch: int = 1, *, backend: str = "auto") -> None:
+        self.batch = whole_number("batch", batch)
+        if backend not in BACKENDS:
+            raise ArgumentError("backend", f"one of {', '.join(map(repr, BACKENDS))}", repr(backend))
+        missing = why_not("numba")
+        if backend == "compiled" and missing is not None:
+            raise BackendUnavailableError(f"backend: 'compiled' was asked for, but {missing}")
+        self.backend = "numpy" if backend == "numpy" or missing is not None else "compiled"
+        """What runs: ``compiled`` or ``numpy``."""
+        self._program = program = freeze(model)
+        self.d_input, self.d_output = program.sizes[0], program.sizes[program.output]
+        self.dtype = program.torch_dtype
+        """Of inputs, outputs and real states."""
+        self._runner = _runner(program, self.batch, self.backend)
+        self._step = self._runner.step
+        x, y = self._runner.x, self._runner.y
+        self._buffers = {x.shape: (x, y, torch.from_numpy(y))}
+        if self.batch == 1:
+            self._buffers[x.shape[1:]] = (x[0], y[0], torch.from_numpy(y[0]))
+
+    @overload
+    def __call__(self, x_t: np.ndarray) -> np.ndarray: ...
+    @overload
+    def __call__(self, x_t: Tensor) -> Tensor: ...
+    def __call__(self, x_t: Any) -> Any:
+        """One step. x_t: (batch, d_input), or (d_input,) if batch is 1; an array gives an array, a tensor a tensor."""
+        try:
+            source, result, tensor = self._buffers[x_t.shape]
+        except (KeyError, AttributeError):
+            raise self._refused("x_t", x_t, " or ".join(map(str, self._buffers))) from None
+        if isinstance(x_t, np.ndarray):
+            source[...] = x_t
+            self._step()
+            return result
+        source[...] = x_t.numpy()
+        self._step()
+        return tensor
+
+    @overload
+    def run(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray: ...
+    @overload
+    def run(self, x: Tensor, out: Tensor | None = None) -> Tensor: ...
+    def run(self, x: Any, out: Any = None) -> Any:
+        """A block of samples, (batch, time, d_input) to (batch, time, d_output), from the state it is in.
+
+        ``out`` takes the outputs if given: contiguous, of the streamer's dtype, so that nothing is allocated.
+        """
+        if getattr(x, "ndim", None) != 3 or (x.shape[0], x.shape[2]) != (self.batch, self.d_input):
+            raise self._refused("x", x, f"({self.batch}, time, {self.d_input})")
+        given = isinstance(x, np.ndarray)
+        block = np.ascontiguousarray(x if given else x.numpy(), self._program.dtype)
+        shape = (*block.shape[:2], self.d_output)
+        y = np.empty(shape, self._program.dtype) if out is None else out if given else out.numpy()
+        if y.shape != shape or y.dtype != self._program.dtype or not y.flags.c_contiguous:
+            expected = f"shape {shape}, contiguous, {self._program.dtype}"
+            raise ArgumentError("out", expected, f"shape {y.shape}, {y.dtype}")
+        self._runner.run(block, y)
+        return out if out is not None else y if given else torch.from_numpy(y)
+
+    def reset(self) -> None:
+        """Back to the zero state."""
+        for slot in self._program.slots:
+            zeros = np.zeros((self.batch, math.prod(slot.shape)), self._program.dtype)
+            self._runner.write(slot, [zeros] * len(slot.values))
+
+    @property
+    def state(self) -> Any:
+        """The state as the model's own ``step`` takes it, a copy: a tensor, or a tuple of them for several layers."""
+        return self._read(self._program.structure)
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        for slot, part in self._pairs(self._program.structure, state):
+            array = np.asarray(part.detach().cpu() if isinstance(part, Tensor) else part)
+            if array.shape != (self.batch, *slot.shape):
+                raise ArgumentError("state", f"shape {(self.batch, *slot.shape)}", f"shape {array.shape}")
+            if np.iscomplexobj(array) and len(slot.values) == 1:
+                raise ArgumentError("state", "real numbers", array.dtype)
+            array = array.reshape(self.batch, math.prod(slot.shape))
+            self._runner.write(slot, [array.real, array.imag][: len(slot.values)])
+
+    def _read(self, structure: Any) -> Any:
+        if structure is None or isinstance(structure, tuple):
+            return structure and tuple(map(self._read, structure))
+        slot = self._program.slots[structure]
+        parts = [torch.from_numpy(np.array(part, self._program.dtype)) for part in self._runner.read(slot)]
+        state = parts[0] if len(parts) == 1 else torch.complex(*parts)
+        return state.reshape(self.batch, *slot.shape)
+
+    def _pairs(self, structure: Any, state: Any) -> list[tuple[Slot, Any]]:
+        """Every slot with what a caller has for it."""
+        if isinstance(structure, int):
+            return [(self._program.slots[structure], state)]
+        if structure is None:
+            return []
+        if not isinstance(state, Sequence) or len(state) != len(structure):
+            raise ArgumentError("state", f"a tuple of {len(structure)}", type(state).__name__)
+        return [pair for inner, part in zip(structure, state, strict=True) for pair in self._pairs(inner, part)]
+
+    def _refused(self, name: str, x: Any, expected: str) -> ArgumentError:
+        got = f"shape {tuple(x.shape)}" if hasattr(x, "shape") else type(x).__name__
+        return ArgumentError(name, f"an array or tensor of shape {expected}", got)
+
+    def __repr__(self) -> str:
+        sizes = f"d_input={self.d_input}, d_output={self.d_output}, batch={self.batch}"
+        return f"Streamer({sizes}, {self._program.dtype}, {self.backend})"
+
+
+def _runner(program: Program, batch: int, backend: str) -> _Runner:
+    if backend == "numpy":
+        return NumpyRunner(program, batch)
+    from stablessm.streaming.compiled_runner import CompiledRunner
+
+    return CompiledRunner(program, batch)

@@ -1,0 +1,160 @@
+"""Activations as vector instructions, to a few roundings in float32 and float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from scipy import special
+
+from stablessm.scan.llvm_emitter import Emitter
+
+_LOG2_HIGH = {False: 0.693359375, True: 6.93147180369123816490e-01}
+_LOG2_LOW = {False: -2.12194440e-4, True: 1.90821492927058770002e-10}
+"""ln 2 in two parts, so that x - n ln 2 is exact: the first has trailing zeros."""
+_LARGEST = {False: 87.0, True: 708.0}
+"""exp of this and of its negative are normal numbers."""
+_TERMS = {False: 7, True: 14}
+"""Of the series of e^r - 1 for |r| ≤ ln 2 / 2: the next one is below rounding."""
+_ERFC_TERMS = {False: 13, True: 27}
+
+
+class VectorMath:
+    """Functions of one vector. NaN stays NaN."""
+
+    def __init__(self, emit: Emitter, lanes: int) -> None:
+        self._emit, self._lanes, self._double = emit, lanes, emit.size == 8
+
+    def function(self, name: str) -> Callable[[ir.Value], ir.Value]:
+        """By the names of ``program.FUNCTIONS``."""
+        functions: dict[str, Callable[[ir.Value], ir.Value]] = {
+            "relu": self._relu, "hardtanh": self._hardtanh, "tanh": self._tanh, "sigmoid": self._sigmoid,
+            "gelu": self._gelu, "silu": self._silu, "phi": self._phi, "relu_slope": self._relu_slope,
+            "hardtanh_slope": self._hardtanh_slope, "tanh_slope": self._tanh_slope,
+            "sigmoid_slope": self._sigmoid_slope,
+        }  # fmt: skip
+        return functions[name]
+
+    def _relu(self, z: ir.Value) -> ir.Value:
+        return self._select(self._less(z, 0.0), self._all(0.0), z)
+
+    def _hardtanh(self, z: ir.Value) -> ir.Value:
+        return self._clamp(z, 1.0)
+
+    def _tanh(self, z: ir.Value) -> ir.Value:
+        """-e / (2 + e) with e = exp(-2|z|) - 1, and the sign of z."""
+        b = self._emit.builder
+        e = self._expm1(b.fmul(self._call("fabs", z), self._all(-2.0)))
+        return self._call("copysign", b.fdiv(e, b.fadd(e, self._all(2.0))), z)
+
+    def _sigmoid(self, z: ir.Value) -> ir.Value:
+        """1 / (1 + e) or e / (1 + e), with e = exp(-|z|)."""
+        b = self._emit.builder
+        e = self._exp(b.fneg(self._call("fabs", z)))
+        return b.fdiv(self._select(self._less(z, 0.0), e, self._all(1.0)), b.fadd(e, self._all(1.0)))
+
+    def _silu(self, z: ir.Value) -> ir.Value:
+        return self._emit.builder.fmul(z, self._sigmoid(z))
+
+    def _gelu(self, z: ir.Value) -> ir.Value:
+        """z q or z - z q, with q = erfc(|z| / √2) / 2 the tail of the normal distribution."""
+        b = self._emit.builder
+        u = b.fmul(self._call("fabs", z), self._all(math.sqrt(0.5)))
+        t = b.fdiv(b.fsub(u, self._all(_MAP)), b.fadd(u, self._all(_MAP)))
+        scaled = b.fdiv(self._chebyshev(_erfc_series(_ERFC_TERMS[self._double]), t), self._fma(u, 2.0, 1.0))
+        tail = b.fmul(z, b.fmul(self._exp(b.fneg(b.fmul(u, u))), b.fmul(scaled, self._all(0.5))))
+        return self._select(self._less(z, 0.0), tail, b.fsub(z, tail))
+
+    def _phi(self, z: ir.Value) -> ir.Value:
+        """(e^z - 1) / z, and 1 at 0."""
+        zero = self._emit.builder.fcmp_ordered("==", z, self._all(0.0))
+        ratio = self._emit.builder.fdiv(self._expm1(z), self._select(zero, self._all(1.0), z))
+        return self._select(zero, self._all(1.0), ratio)
+
+    def _relu_slope(self, z: ir.Value) -> ir.Value:
+        return self._select(self._less(self._all(0.0), z), self._all(1.0), self._all(0.0))
+
+    def _hardtanh_slope(self, z: ir.Value) -> ir.Value:
+        return self._select(self._less(self._call("fabs", z), 1.0), self._all(1.0), self._all(0.0))
+
+    def _tanh_slope(self, z: ir.Value) -> ir.Value:
+        b, value = self._emit.builder, self._tanh(z)
+        return b.fsub(self._all(1.0), b.fmul(value, value))
+
+    def _sigmoid_slope(self, z: ir.Value) -> ir.Value:
+        b = self._emit.builder
+        return b.fmul(self._sigmoid(z), self._sigmoid(b.fneg(z)))
+
+    def _exp(self, z: ir.Value) -> ir.Value:
+        small, power = self._reduced(z)
+        return self._emit.multiply_add(small, power, power)
+
+    def _expm1(self, z: ir.Value) -> ir.Value:
+        small, power = self._reduced(z)
+        return self._emit.multiply_add(small, power, self._emit.builder.fsub(power, self._all(1.0)))
+
+    def _reduced(self, z: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """e^r - 1 and 2^n, where z = n ln 2 + r and |r| ≤ ln 2 / 2."""
+        b, bits = self._emit.builder, 64 if self._double else 32
+        z = self._clamp(z, _LARGEST[self._double])
+        n = self._call("rint", b.fmul(z, self._all(math.log2(math.e))))
+        r = self._emit.multiply_add(n, self._all(-_LOG2_HIGH[self._double]), z)
+        r = self._emit.multiply_add(n, self._all(-_LOG2_LOW[self._double]), r)
+        total = self._all(0.0)
+        for k in range(_TERMS[self._double], 1, -1):
+            total = self._emit.multiply_add(total, r, self._all(1 / math.factorial(k)))
+        small = self._emit.multiply_add(b.fmul(total, r), r, r)
+        whole = ir.VectorType(ir.IntType(bits), self._lanes)
+        bias, shift = (1023, 52) if self._double else (127, 23)  # the exponent's place in a floating point number
+        exponent = b.add(b.fptosi(n, whole), ir.Constant(whole, [bias] * self._lanes))
+        return small, b.bitcast(b.shl(exponent, ir.Constant(whole, [shift] * self._lanes)), z.type)
+
+    def _chebyshev(self, coefficients: Sequence[float], t: ir.Value) -> ir.Value:
+        """Σ c_k T_k(t), by Clenshaw's recurrence."""
+        b, twice = self._emit.builder, self._emit.builder.fadd(t, t)
+        one, two = self._all(0.0), self._all(0.0)
+        for c in reversed(coefficients[1:]):
+            one, two = self._emit.multiply_add(twice, one, b.fsub(self._all(c), two)), one
+        return self._emit.multiply_add(t, one, b.fsub(self._all(coefficients[0]), two))
+
+    def _fma(self, u: ir.Value, v: float, w: float) -> ir.Value:
+        return self._emit.multiply_add(u, self._all(v), self._all(w))
+
+    def _clamp(self, z: ir.Value, bound: float) -> ir.Value:
+        z = self._select(self._less(z, -bound), self._all(-bound), z)
+        return self._select(self._less(self._all(bound), z), self._all(bound), z)
+
+    def _less(self, u: ir.Value, v: ir.Value | float) -> ir.Value:
+        return self._emit.builder.fcmp_ordered("<", u, self._all(v) if isinstance(v, float) else v)
+
+    def _select(self, condition: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
+        return self._emit.builder.select(condition, yes, no)
+
+    def _all(self, value: float) -> ir.Constant:
+        return self._emit.constant(self._lanes, (value if self._double else float(np.float32(value)),))
+
+    def _call(self, name: str, *arguments: ir.Value) -> ir.Value:
+        kind, module = arguments[0].type, self._emit.builder.module
+        full = f"llvm.{name}.v{self._lanes}f{64 if self._double else 32}"
+        known = module.globals.get(full)
+        function = known or ir.Function(module, ir.FunctionType(kind, [kind] * len(arguments)), full)
+        return self._emit.builder.call(function, arguments)
+
+
+_MAP = 3.75
+"""t = (u - 3.75) / (u + 3.75) takes u ≥ 0 to [-1, 1) so that the series converges fast (Shepherd and Laframboise)."""
+
+
+@cache
+def _erfc_series(terms: int) -> tuple[float, ...]:
+    """Chebyshev coefficients of (1 + 2u) e^{u²} erfc(u) in t."""
+
+    def scaled(t: Any) -> Any:
+        u = _MAP * (1 + t) / (1 - t)
+        return (1 + 2 * u) * special.erfcx(u)
+
+    return tuple(np.polynomial.chebyshev.chebinterpolate(scaled, terms - 1).tolist())

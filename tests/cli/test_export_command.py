@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import stablessm as ssm
+from stablessm.cli import app
+
+
+def export(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["export", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+def test_a_saved_layer(tmp_path):
+    layer = ssm.LRU(3, 8, 2)
+    ssm.save(layer, tmp_path / "layer")
+    assert "written" in export(tmp_path / "layer", tmp_path / "step.pt2", "--batch", 2)
+    step = torch.export.load(tmp_path / "step.pt2").module()
+    x_t = torch.randn(2, 3)
+    y_t, _ = step(x_t, torch.zeros(2, 8, 2))
+    assert torch.allclose(y_t, layer.step(x_t)[0], atol=1e-6)
+
+
+def test_onnx(tmp_path):
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    ssm.save(ssm.S4D(3, 4), tmp_path / "layer")
+    export(tmp_path / "layer", tmp_path / "step.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "step.onnx", providers=["CPUExecutionProvider"])
+    assert [port.shape for port in session.get_inputs()] == [[1, 3], [1, 3, 4, 2]]
+
+
+def test_errors(tmp_path):
+    ssm.save(ssm.LRU(3, 8, 2), tmp_path / "layer")
+    assert "PATH: expected a file that ends in .onnx or .pt2" in export(tmp_path / "layer", "step.h5", code=2)
+    assert "no such folder" in export(tmp_path / "nothing", "step.pt2", code=2)
+    ssm.save(ssm.Bidirectional(ssm.LRU(3, 8, 2)), tmp_path / "both")
+    assert "got Bidirectional" in export(tmp_path / "both", tmp_path / "step.pt2", code=2)
+    assert not (tmp_path / "step.pt2").exists()

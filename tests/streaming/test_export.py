@@ -1,0 +1,127 @@
+"""An exported step, run by PyTorch or by onnxruntime, gives the numbers of the forward pass."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from streaming_models import MODELS, forward, make, relative_error, width
+from torch import Tensor, nn
+
+import stablessm as ssm
+from stablessm import ArgumentError, BackendUnavailableError
+from stablessm.streaming import export
+
+STEPS = 1000
+ONNX = ["real", "real-discrete", "lru", "s4d", "rnn-tanh", "rnn-diagonal-sigmoid", "mlp", "filters-dense", "two layers"]
+
+
+def stepped(step, x: Tensor, *states: Tensor) -> tuple[Tensor, list[Tensor]]:
+    outputs = []
+    for x_t in x.unbind(1):
+        y_t, *states = step(x_t, *states)
+        outputs.append(y_t)
+    return torch.stack(outputs, 1), states
+
+
+def through_onnxruntime(path, x: Tensor) -> Tensor:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    first, *others = session.get_inputs()
+    assert first.name == "x"
+    assert [port.name for port in session.get_outputs()] == ["y", *(f"next_{port.name}" for port in others)]
+    states = [torch.zeros(port.shape, dtype=x.dtype) for port in others]
+
+    def step(x_t: Tensor, *states: Tensor) -> list[Tensor]:
+        named = dict(zip((port.name for port in (first, *others)), (x_t, *states), strict=True))
+        results = session.run(None, {name: value.numpy() for name, value in named.items()})
+        return [torch.from_numpy(result) for result in results]
+
+    return stepped(step, x, *states)[0]
+
+
+@pytest.mark.parametrize("name", ONNX)
+def test_onnxruntime_gives_the_numbers_of_forward(name, tmp_path):
+    pytest.importorskip("onnxscript")
+    model = make(name)
+    ssm.export_step(model, tmp_path / "step.onnx", format="onnx")
+    x = torch.randn(1, STEPS, width(model))
+    assert relative_error(through_onnxruntime(tmp_path / "step.onnx", x), forward(model, x)) <= 1e-5
+
+
+def test_onnx_in_double_precision_and_batches(tmp_path):
+    pytest.importorskip("onnxscript")
+    model = make("lru", torch.float64)
+    ssm.export_step(model, tmp_path / "step.onnx", format="onnx", batch=4)
+    x = torch.randn(4, 100, 3, dtype=torch.float64)
+    assert relative_error(through_onnxruntime(tmp_path / "step.onnx", x), forward(model, x)) <= 1e-12
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_torch_export_gives_the_numbers_of_forward(name, tmp_path):
+    model = make(name, torch.float64)
+    exported = ssm.export_step(model, tmp_path / "step.pt2", batch=2)
+    x = torch.randn(2, 30, width(model), dtype=torch.float64)
+    shapes = [example.shape for example in exported.example_inputs[0][1:]]
+    step = torch.export.load(tmp_path / "step.pt2").module()
+    y, _ = stepped(step, x, *(torch.zeros(shape, dtype=x.dtype) for shape in shapes))
+    assert relative_error(y, forward(model, x)) <= 1e-12
+
+
+@pytest.mark.parametrize("name", ["real", "lru", "s4d"])
+def test_states_are_the_layers_own_as_pairs(name):
+    layer = make(name, torch.float64)
+    x = torch.randn(1, 40, layer.d_input, dtype=torch.float64)
+    with torch.no_grad():
+        _, state = layer(x[:, :20])
+        y, final = layer(x[:, 20:], state)
+    pairs = torch.view_as_real(state) if state.is_complex() else state
+    ours, (after,) = stepped(ssm.export_step(layer).module(), x[:, 20:], pairs)
+    assert relative_error(ours, y) <= 1e-12
+    assert relative_error(torch.view_as_complex(after) if state.is_complex() else after, final) <= 1e-12
+
+
+def test_nothing_complex_is_left():
+    exported = ssm.export_step(make("s4d"))
+    assert not any(tensor.is_complex() for tensor in exported.state_dict.values())
+    values = (node.meta.get("val") for node in exported.graph.nodes)
+    assert not any(value.is_complex() for value in values if isinstance(value, torch.Tensor))
+
+
+def test_the_exporter_is_quiet(tmp_path, recwarn, capfd):
+    pytest.importorskip("onnxscript")
+    ssm.export_step(make("real"), tmp_path / "step.onnx", format="onnx")
+    assert not list(recwarn)
+    assert capfd.readouterr() == ("", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["step.onnx"]
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch):
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(export.importlib, "import_module", missing)
+    with pytest.raises(BackendUnavailableError, match=r"onnx is not installed \(pip install 'stablessm\[export\]'\)"):
+        ssm.export_step(ssm.LRU(1, 2, 1), format="onnx")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ssm.export_step(ssm.LRU(1, 2, 1), format="tflite"), "format: expected 'torch' or 'onnx'"),
+        (lambda: ssm.export_step(ssm.LRU(1, 2, 1), batch=0), "batch: expected a whole number"),
+        (lambda: ssm.export_step(nn.LSTM(1, 1)), "model: expected RealSSM.*got LSTM"),
+    ],
+)
+def test_errors_name_the_argument(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call()
+
+
+def test_importing_needs_none_of_them():
+    code = "import stablessm.streaming, sys; sys.exit(any(name.startswith('onnx') for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
