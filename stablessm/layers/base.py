@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
 from stablessm._typing import Sequence, State
-from stablessm.scan.checks import check_reset
+from stablessm.scan.checks import check_reset, checked_lengths
+from stablessm.scan.reference_ssm_backend import last_state, real_steps
 
 
 class SequenceLayer(nn.Module, ABC):
@@ -85,7 +86,7 @@ class SequenceLayer(nn.Module, ABC):
         batch, steps = self._check(x, 3, "(batch, time, d_input)")
         state = self._checked_state(state, batch)
         check_reset(reset, batch, steps)
-        lengths = _checked_lengths(lengths, batch, steps)
+        lengths = checked_lengths(lengths, batch, steps)
         step_sizes = self._checked_dt(dt, (), (steps,), (batch, steps))
         if lengths is None:
             return self._run(x, state, None, reset, step_sizes)
@@ -144,30 +145,3 @@ class SequenceLayer(nn.Module, ABC):
 
     def _parameter_dtype(self) -> torch.dtype:
         return torch.promote_types(next(self.parameters()).dtype, torch.float32)
-
-
-def real_steps(lengths: Tensor, steps: int) -> Tensor:
-    """(B, T) bool: which steps of right-padded sequences are real."""
-    return torch.arange(steps, device=lengths.device) < lengths[:, None]
-
-
-def last_state(states: Tensor, state: Tensor, lengths: Tensor | None) -> Tensor:
-    """The state after the last real step; the incoming one where there is none."""
-    if lengths is None:
-        return states[:, -1] if states.shape[1] else state
-    everything = torch.cat([state[:, None].to(states.dtype), states], dim=1)
-    return everything[torch.arange(len(lengths), device=lengths.device), lengths]
-
-
-def _checked_lengths(lengths: Tensor | None, batch: int, steps: int) -> Tensor | None:
-    if lengths is None:
-        return None
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise ArgumentError("lengths", "an integer dtype", lengths.dtype)
-    if lengths.shape != (batch,):
-        raise ArgumentError("lengths", f"shape {(batch,)} (batch,)", f"shape {tuple(lengths.shape)}")
-    if not torch.compiler.is_compiling() and batch:
-        low, high = int(lengths.min()), int(lengths.max())
-        if low < 0 or high > steps:
-            raise ArgumentError("lengths", f"values from 0 to {steps} (time)", f"{low if low < 0 else high}")
-    return lengths.long()  # a shorter dtype would overflow in index arithmetic

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
 from stablessm._typing import Sequence, State
-from stablessm.layers.base import SequenceLayer, real_steps
+from stablessm.layers.base import SequenceLayer
+from stablessm.scan.reference_ssm_backend import real_steps
 
 Merge: TypeAlias = Literal["concat", "sum"]
 

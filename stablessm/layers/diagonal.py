@@ -95,7 +95,7 @@ class DiagonalLayer(SequenceLayer):
         return self.mode == "conv" or (self.mode == "auto" and alike and self._convolution_is_faster(x))
 
     def _convolution_is_faster(self, x: Tensor) -> bool:
-        """Only where no fast scan is installed for the device; ``benchmarks/scan.py`` compares the two."""
+        """Only where no fast scan is installed for the device; ``benchmarks/scan.py`` and ``s4d_mode.py`` compare."""
         return resolve("auto", x.device) == "reference"
 
     def _given(self, eigenvalues: Tensor | None) -> Tensor | None:

@@ -12,11 +12,7 @@ from stablessm._errors import ArgumentError
 from stablessm.layers import discretise, initialise
 from stablessm.layers.diagonal import DiagonalLayer, Mode
 from stablessm.reparam import Reparameterization
-from stablessm.scan import accumulate, causal_convolution, evaluate
-
-CONVOLUTION_FROM = 16
-"""From this many steps on a convolution is faster than a scan that writes N states a channel
-(``benchmarks/s4d_mode.py``)."""
+from stablessm.scan import accumulate, causal_convolution, evaluate, ssm_scan
 
 
 @final
@@ -33,7 +29,7 @@ class S4D(DiagonalLayer):
         dt_min, dt_max: the steps start log-uniform between these, one a channel.
         discretisation: ``zoh``, ``bilinear`` or ``exponential``.
         eigenvalues: (N,) or (H, N) complex: start from these instead.
-        mode: ``scan``, ``conv`` or ``auto``.
+        mode: ``scan`` (fused: no state is written to memory), ``conv`` or ``auto``, which scans.
 
     A call's ``dt`` counts samples: 2.0 means that the input stood for twice its usual time.
 
@@ -117,9 +113,12 @@ class S4D(DiagonalLayer):
     def _run(
         self, x: Tensor, state: Tensor | None, lengths: Tensor | None, reset: Tensor | None, dt: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        if not x.shape[1] or not self._convolves(x, reset, dt):
+        if dt is not None and dt.dim():
             return super()._run(x, state, lengths, reset, dt)
         decay, gain = self._discretise(dt)
+        if not x.shape[1] or not self._convolves(x, reset, dt):
+            wide = x.to(torch.promote_types(x.dtype, self.D.dtype))
+            return ssm_scan(wide, decay, gain, 2 * self._weights(), self.D, state, reset=reset, lengths=lengths)
         weights, steps, signal = self._weights(), x.shape[1], x.to(gain.real.dtype)
         y = causal_convolution(signal, 2 * evaluate(weights * gain, decay, steps).real.mT)
         if lengths is not None:
@@ -134,9 +133,6 @@ class S4D(DiagonalLayer):
     def extra_repr(self) -> str:
         """The options, for ``print(model)``."""
         return f"{self.state_shape[0]}, {self.state_shape[1]}, map={self.map!r}, {self.init}, {self.discretisation}"
-
-    def _convolution_is_faster(self, x: Tensor) -> bool:
-        return x.shape[1] >= CONVOLUTION_FROM
 
 
 def _power(decay: Tensor, steps: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm._typing import State
 from stablessm.layers import LRU
-from stablessm.layers.base import real_steps
+from stablessm.scan.reference_ssm_backend import real_steps
 
 _FLOOR = 1e-4
 """Directions of less than this part of the largest deviation are not blown up further."""

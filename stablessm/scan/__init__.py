@@ -4,6 +4,7 @@ from stablessm.scan.backends import NAMES, resolve, why_not
 from stablessm.scan.fft import causal_convolution, fft_scan
 from stablessm.scan.linear import linear_scan
 from stablessm.scan.probe import Probe, probe
+from stablessm.scan.ssm import ssm_scan
 from stablessm.scan.vandermonde import accumulate, evaluate, powers
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "powers",
     "probe",
     "resolve",
+    "ssm_scan",
     "why_not",
 ]

@@ -48,6 +48,21 @@ def check_reset(reset: Tensor | None, batch: int, steps: int) -> None:
         raise ArgumentError("reset", f"shape {(steps,)} or {(batch, steps)}", f"shape {tuple(reset.shape)}")
 
 
+def checked_lengths(lengths: Tensor | None, batch: int, steps: int) -> Tensor | None:
+    """Whole numbers (B,) from 0 to T, as int64."""
+    if lengths is None:
+        return None
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise ArgumentError("lengths", "an integer dtype", lengths.dtype)
+    if lengths.shape != (batch,):
+        raise ArgumentError("lengths", f"shape {(batch,)} (batch,)", f"shape {tuple(lengths.shape)}")
+    if not torch.compiler.is_compiling() and batch:
+        low, high = int(lengths.min()), int(lengths.max())
+        if low < 0 or high > steps:
+            raise ArgumentError("lengths", f"values from 0 to {steps} (time)", f"{low if low < 0 else high}")
+    return lengths.long()  # a shorter dtype would overflow in index arithmetic
+
+
 def check_all_finite(**tensors: Tensor | None) -> None:
     """No NaN and no infinity."""
     for name, tensor in tensors.items():

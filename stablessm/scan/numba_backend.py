@@ -7,10 +7,13 @@ import ctypes
 import torch
 from torch import Tensor
 
-from stablessm.scan.numba_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, TILE_BYTES, VECTOR_BYTES, Spec, get_kernel
+from stablessm.scan.llvm_emitter import VECTOR_BYTES
+from stablessm.scan.numba_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, TILE_BYTES, Spec, get_kernel
 
 STREAM_BYTES = 8 << 20
 """States past this size bypass the cache: they would not stay in it anyway."""
+PREFETCH_BYTES = 1 << 10
+"""Rows from this size on are asked for ahead: processors do not by themselves foresee such strides."""
 SERIAL_BYTES = 64 << 10
 """States below this size are computed faster than a second thread wakes up."""
 
@@ -37,18 +40,25 @@ def backward(
     d_drive = torch.empty(states.shape, dtype=dtype)
     d_initial = torch.zeros(batch, channels, dtype=dtype)
     per_step = decay.shape[1] > 1
-    d_decay = torch.empty(batch, steps if per_step else 1, channels, dtype=dtype)
+    # A sum over all steps stays in float64 until it is summed over the batch too, where it may cancel.
+    sums = torch.promote_types(dtype, torch.float64)
+    d_decay = torch.empty(batch, steps if per_step else 1, channels, dtype=dtype if per_step else sums)
     if not states.numel():
         return torch.zeros_like(decay), d_drive.to(states.dtype), d_initial.to(states.dtype)
     if initial is None:
         initial = torch.zeros(1, channels, dtype=dtype)
-    arrays = {
-        "decay": decay, "grad": grad, "initial": initial, "states": states,
-        "d_drive": d_drive, "d_decay": d_decay, "d_initial": d_initial,
-    }  # fmt: skip
-    _run(BACKWARD_FIELDS, {name: _rows(array, dtype) for name, array in arrays.items()}, states, reset, reverse)
-    reduced = d_decay if decay.shape[0] == batch else d_decay.sum(0, keepdim=True)
+    inputs = {"decay": decay, "grad": grad, "initial": initial, "states": states}
+    outputs = {"d_drive": d_drive, "d_decay": d_decay, "d_initial": d_initial}
+    arrays = {name: _rows(array, dtype) for name, array in inputs.items()}
+    arrays |= {name: _rows(array, array.dtype) for name, array in outputs.items()}
+    _run(BACKWARD_FIELDS, arrays, states, reset, reverse)
+    reduced = d_decay if decay.shape[0] == batch else _sum_over_batch(d_decay)
     return reduced.to(decay.dtype), d_drive.to(states.dtype), d_initial.to(states.dtype)
+
+
+def _sum_over_batch(array: Tensor) -> Tensor:
+    """(1, time, channel). In parts: PyTorch splits a long sum into one number by how many threads it has."""
+    return torch.stack([part.sum(0, keepdim=True) for part in array.split(1 << 14)]).sum(0)
 
 
 def _rows(array: Tensor, dtype: torch.dtype) -> Tensor:
@@ -88,6 +98,7 @@ def _run(
             per_step=arrays["decay"].shape[1] > 1,
             reset=reset is not None,
             stream=aligned and size >= STREAM_BYTES,
+            prefetch=names is FORWARD_FIELDS and row_bytes >= PREFETCH_BYTES,
         )
     )
     tiles = values["tiles"] = batch * -(-row_bytes // TILE_BYTES)

@@ -3,31 +3,27 @@
 The kernels are written as LLVM instructions and compiled by llvmlite, the compiler numba stands on, because two
 things that decide their speed cannot be said in numba's Python: vectors that live in registers from one time step
 to the next, and stores that bypass the cache (a state is written once and not read again here, so fetching its
-cache line first would cost a third of the memory traffic). One kernel compiles in a fraction of a second, so nothing is
-cached on disk and a fresh process gives the same bits as an old one.
+cache line first would cost a third of the memory traffic).
 
 A *tile* is 128 bytes of neighbouring channels of one sequence; a kernel walks a range of tiles. Complex numbers stay
 interleaved (re, im), as PyTorch stores them.
+
+Float32 is what memory holds; in registers everything is float64. A float32 state with |decay| near 1 collects a
+rounding error at every step and forgets none of them; this way a result is rounded once, when it is stored. Memory is
+what a scan waits for, so that it costs little.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import threading
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from llvmlite import binding as llvm
 from llvmlite import ir
 
-from stablessm.scan import threads
+from stablessm.scan.llvm_emitter import I64, VECTOR_BYTES, Emitter, Kernel, compiled, kernel_entry
 
-VECTOR_BYTES = 64
 TILE_VECTORS = 2
 TILE_BYTES = VECTOR_BYTES * TILE_VECTORS
-
-I64 = ir.IntType(64)
+PREFETCH_STEPS = 16
 
 
 class Spec(NamedTuple):
@@ -41,6 +37,8 @@ class Spec(NamedTuple):
     reset: bool
     stream: bool
     """stores bypass the cache; every stored row must start on a VECTOR_BYTES boundary"""
+    prefetch: bool
+    """inputs are asked for PREFETCH_STEPS ahead"""
 
 
 FORWARD_FIELDS = (
@@ -65,88 +63,11 @@ BACKWARD_FIELDS = (
 """A kernel's arguments: counts (of all tiles, of steps, of scalars in a row), addresses, strides in bytes."""
 
 
-class _Emitter:
-    """The instruction builder, with vector arithmetic for real and interleaved complex numbers."""
-
-    def __init__(self, builder: ir.IRBuilder, spec: Spec) -> None:
-        self.builder, self.spec = builder, spec
-        self.scalar = ir.DoubleType() if spec.double else ir.FloatType()
-        self.size = 8 if spec.double else 4
-
-    def vector(self, lanes: int) -> ir.VectorType:
-        return ir.VectorType(self.scalar, lanes)
-
-    def constant(self, lanes: int, values: Sequence[float]) -> ir.Constant:
-        return ir.Constant(self.vector(lanes), [values[i % len(values)] for i in range(lanes)])
-
-    def load(self, address: ir.Value, lanes: int) -> ir.Value:
-        loaded = self.builder.load(self.builder.inttoptr(address, self.vector(lanes).as_pointer()))
-        loaded.align = self.size
-        return loaded
-
-    def store(self, value: ir.Value, address: ir.Value) -> None:
-        lanes = value.type.count
-        stored = self.builder.store(value, self.builder.inttoptr(address, self.vector(lanes).as_pointer()))
-        stored.align = self.size
-        if self.spec.stream and lanes * self.size == VECTOR_BYTES:
-            stored.align = VECTOR_BYTES
-            one = ir.Constant(ir.IntType(32), 1)
-            stored.set_metadata("nontemporal", self.builder.module.add_metadata([one]))
-
-    def multiply_add(self, u: ir.Value, v: ir.Value, w: ir.Value) -> ir.Value:
-        """u v + w, rounded once where the machine can."""
-        product = self.builder.fmul(u, v, flags=("contract",))
-        return self.builder.fadd(product, w, flags=("contract",))
-
-    def product(self, u: ir.Value, v: ir.Value, plus: ir.Value, conjugate: bool = False) -> ir.Value:
-        """u v + plus, or u conj(v) + plus."""
-        if not self.spec.complex:
-            return self.multiply_add(u, v, plus)
-        lanes = u.type.count
-        real = self._shuffle(v, [i - i % 2 for i in range(lanes)])
-        imag = self._shuffle(v, [i - i % 2 + 1 for i in range(lanes)])
-        swapped = self._shuffle(u, [i + 1 - 2 * (i % 2) for i in range(lanes)])
-        signs = self.constant(lanes, (1.0, -1.0) if conjugate else (-1.0, 1.0))
-        signed = self.builder.fmul(imag, signs)  # exact; hoisted out of the loop when v is
-        return self.multiply_add(swapped, signed, self.multiply_add(u, real, plus))
-
-    def _shuffle(self, u: ir.Value, order: list[int]) -> ir.Value:
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
-        return self.builder.shuffle_vector(u, u, mask)
-
-    def loop(
-        self,
-        count: ir.Value,
-        carried: list[ir.Value],
-        body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
-    ) -> list[ir.Value]:
-        """for i in range(count): carried = body(i, carried)."""
-        builder = self.builder
-        before = builder.block
-        head, inside, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        index = builder.phi(I64)
-        index.add_incoming(I64(0), before)
-        phis = [builder.phi(value.type) for value in carried]
-        for phi, value in zip(phis, carried, strict=True):
-            phi.add_incoming(value, before)
-        builder.cbranch(builder.icmp_signed("<", index, count), inside, after)
-        builder.position_at_end(inside)
-        results = body(index, list(phis))
-        index.add_incoming(builder.add(index, I64(1)), builder.block)
-        for phi, value in zip(phis, results, strict=True):
-            phi.add_incoming(value, builder.block)
-        builder.branch(head)
-        builder.position_at_end(after)
-        return list(phis)
-
-
 class _Tile:
     """One tile of one sequence: where its rows start, and the vectors that make a row."""
 
     def __init__(
-        self, emit: _Emitter, fields: dict[str, ir.Value], batch: ir.Value, column: ir.Value, widths: list[int]
+        self, emit: Emitter[Spec], fields: dict[str, ir.Value], batch: ir.Value, column: ir.Value, widths: list[int]
     ) -> None:
         self.emit, self.fields, self.widths = emit, fields, widths
         self._batch, self._column = batch, column
@@ -160,20 +81,43 @@ class _Tile:
         return add(at, mul(self._column, I64(self.emit.size))) if column else at
 
     def load(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
-        at, offset, row = self.address(array, step), 0, []
+        """The row in float64."""
+        builder, at, offset, row = self.emit.builder, self.address(array, step), 0, []
         for lanes in self.widths:
-            row.append(self.emit.load(self.emit.builder.add(at, I64(offset)), lanes))
+            narrow = self.emit.load(builder.add(at, I64(offset)), lanes)
+            row.append(narrow if self.emit.spec.double else builder.fpext(narrow, _wide(lanes)))
             offset += lanes * self.emit.size
         return row
 
+    def prefetch(self, array: str, step: ir.Value) -> None:
+        """Ask for the row of a later step; past the last one nothing happens."""
+        builder, byte, i32 = self.emit.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
+        signature = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", (byte,), signature)
+        at = self.address(array, builder.add(step, I64(PREFETCH_STEPS)))
+        for vector in range(len(self.widths)):
+            line = builder.inttoptr(builder.add(at, I64(vector * VECTOR_BYTES)), byte)
+            builder.call(prefetch, [line, i32(0), i32(3), i32(1)])  # to read, into every cache, data
+
     def store(self, row: list[ir.Value], array: str, step: ir.Value | None = None) -> None:
-        at, offset = self.address(array, step), 0
+        """Rounded to what the array holds."""
+        builder, at, offset = self.emit.builder, self.address(array, step), 0
         for value in row:
-            self.emit.store(value, self.emit.builder.add(at, I64(offset)))
-            offset += value.type.count * self.emit.size
+            lanes = value.type.count
+            narrow = value if self.emit.spec.double else builder.fptrunc(value, self.emit.vector(lanes))
+            self.emit.store(narrow, builder.add(at, I64(offset)))
+            offset += lanes * self.emit.size
+
+    def store_sums(self, row: list[ir.Value], array: str) -> None:
+        """As they are, in float64: they are still to be added over the batch, where they may cancel."""
+        builder, at, size = self.emit.builder, self.address(array, column=False), 8
+        at = builder.add(at, builder.mul(self._column, I64(size)))
+        for value in row:
+            self.emit.store(value, at)
+            at = builder.add(at, I64(value.type.count * size))
 
     def zeros(self) -> list[ir.Value]:
-        return [self.emit.constant(lanes, (0.0,)) for lanes in self.widths]
+        return [ir.Constant(_wide(lanes), None) for lanes in self.widths]
 
     def unless_reset(self, row: list[ir.Value], step: ir.Value) -> list[ir.Value]:
         """The row, or zeros where the scan restarts at ``step`` (a choice, not a product: 0 · NaN is NaN)."""
@@ -185,6 +129,10 @@ class _Tile:
         return [builder.select(keep, u, zero) for u, zero in zip(row, self.zeros(), strict=True)]
 
 
+def _wide(lanes: int) -> ir.VectorType:
+    return ir.VectorType(ir.DoubleType(), lanes)
+
+
 def _forward(tile: _Tile) -> None:
     """h = a h + x."""
     emit = tile.emit
@@ -192,6 +140,9 @@ def _forward(tile: _Tile) -> None:
 
     def step(t: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
         decay, drive = constant or tile.load("decay", t), tile.load("drive", t)
+        if emit.spec.prefetch:
+            for array in ("decay", "drive") if emit.spec.per_step else ("drive",):
+                tile.prefetch(array, t)
         carried = tile.unless_reset(state, t)
         state = [emit.product(h, a, plus=x) for h, a, x in zip(carried, decay, drive, strict=True)]
         tile.store(state, "states", t)
@@ -201,16 +152,12 @@ def _forward(tile: _Tile) -> None:
 
 
 def _backward(tile: _Tile) -> None:
-    """λ = g + carry; dx = λ; da += λ conj(h before); carry = conj(a) λ, from the last step to the first.
-
-    A per-channel decay sums its gradient over time with Kahan's compensation, so that float32 stays accurate
-    over any length without a second pass.
-    """
+    """λ = g + carry; dx = λ; da += λ conj(h before); carry = conj(a) λ, from the last step to the first."""
     emit, builder, rows = tile.emit, tile.emit.builder, len(tile.widths)
     constant = None if emit.spec.per_step else tile.load("decay")
 
     def step(t: ir.Value, carried: list[ir.Value], before: list[ir.Value]) -> list[ir.Value]:
-        carry, total, lost = carried[:rows], carried[rows : 2 * rows], carried[2 * rows :]
+        carry, total = carried[:rows], carried[rows:]
         decay, grad = constant or tile.load("decay", t), tile.load("grad", t)
         adjoint = [builder.fadd(g, c) for g, c in zip(grad, carry, strict=True)]
         tile.store(adjoint, "d_drive", t)
@@ -220,10 +167,9 @@ def _backward(tile: _Tile) -> None:
         if emit.spec.per_step:
             tile.store(d_decay, "d_decay", t)
         else:
-            pairs = [_kahan(builder, *args) for args in zip(total, lost, d_decay, strict=True)]
-            total, lost = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+            total = [builder.fadd(u, v) for u, v in zip(total, d_decay, strict=True)]
         carry = [emit.product(u, a, z, conjugate=True) for u, a, z in zip(adjoint, decay, zeros, strict=True)]
-        return [*tile.unless_reset(carry, t), *total, *lost]
+        return [*tile.unless_reset(carry, t), *total]
 
     last = builder.sub(tile.fields["steps"], I64(1))
 
@@ -231,29 +177,18 @@ def _backward(tile: _Tile) -> None:
         t = builder.sub(last, i)
         return step(t, carried, tile.load("states", builder.sub(t, I64(1))))
 
-    start = [*tile.zeros(), *([] if emit.spec.per_step else [*tile.zeros(), *tile.zeros()])]
+    start = [*tile.zeros(), *([] if emit.spec.per_step else tile.zeros())]
     carried = step(I64(0), emit.loop(last, start, from_the_end), tile.load("initial"))
     tile.store(carried[:rows], "d_initial")
     if not emit.spec.per_step:
-        tile.store(carried[rows : 2 * rows], "d_decay")
+        tile.store_sums(carried[rows:], "d_decay")
 
 
-def _kahan(builder: ir.IRBuilder, total: ir.Value, lost: ir.Value, term: ir.Value) -> tuple[ir.Value, ir.Value]:
-    corrected = builder.fsub(term, lost)
-    new = builder.fadd(total, corrected)
-    return new, builder.fsub(builder.fsub(new, total), corrected)
-
-
-def _build(spec: Spec) -> ir.Module:
-    """void kernel(const int64 *fields, int64 first_tile, int64 last_tile)."""
-    module = ir.Module()
-    signature = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64])
-    function = ir.Function(module, signature, _name(spec))
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    pointer, first, last = function.args
+def _build(spec: Spec) -> ir.Function:
+    """The kernel, over a range of tiles."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
-    fields = {name: builder.load(builder.gep(pointer, [I64(i)])) for i, name in enumerate(names)}
-    emit = _Emitter(builder, spec)
+    builder, fields, first, last = kernel_entry("scan_" + "".join(str(int(flag)) for flag in spec), names)
+    emit = Emitter(builder, spec)
     tile_lanes, lanes = TILE_BYTES // emit.size, VECTOR_BYTES // emit.size
     tiles = builder.sdiv(builder.add(fields["channels"], I64(tile_lanes - 1)), I64(tile_lanes))
 
@@ -280,82 +215,15 @@ def _build(spec: Spec) -> ir.Module:
     emit.loop(builder.sub(last, first), [], one_tile)
     builder.fence("seq_cst")  # stores that bypass the cache are not ordered otherwise
     builder.ret_void()
-    _add_team_member(module, function)
-    return module
-
-
-def _add_team_member(module: ir.Module, kernel: ir.Function) -> None:
-    """void member(const int64 *fields): the share of all tiles that falls to the calling OpenMP thread."""
-    team = threads.team()
-    if team is None:
-        return
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64.as_pointer()]), f"{kernel.name}_member")
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    ask = ir.FunctionType(ir.IntType(32), []).as_pointer()
-    number, count = (
-        builder.zext(builder.call(builder.inttoptr(I64(address), ask), []), I64)
-        for address in (team.thread_number, team.thread_count)
-    )
-    tiles = builder.load(builder.gep(function.args[0], [I64(0)]))
-    first, last = (builder.sdiv(builder.mul(tiles, edge), count) for edge in (number, builder.add(number, I64(1))))
-    builder.call(kernel, [function.args[0], first, last])
-    builder.ret_void()
+    return builder.function
 
 
 def _emit_tile(
-    emit: _Emitter, fields: dict[str, ir.Value], batch: ir.Value, column: ir.Value, widths: list[int]
+    emit: Emitter[Spec], fields: dict[str, ir.Value], batch: ir.Value, column: ir.Value, widths: list[int]
 ) -> None:
     (_backward if emit.spec.backward else _forward)(_Tile(emit, fields, batch, column, widths))
 
 
-def _name(spec: Spec) -> str:
-    return "scan_" + "".join(str(int(flag)) for flag in spec)
-
-
-class Kernel:
-    """A kernel compiled for this machine. Calling it does not hold the GIL."""
-
-    def __init__(self, spec: Spec) -> None:
-        engine, machine = _engine()
-        module = llvm.parse_assembly(str(_build(spec)))
-        module.verify()
-        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
-        passes.getModulePassManager().run(module, passes)
-        engine.add_module(module)
-        engine.finalize_object()
-        prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        self._range = prototype(engine.get_function_address(_name(spec)))
-        self._member = engine.get_function_address(f"{_name(spec)}_member")
-
-    def __call__(self, fields: ctypes.Array[ctypes.c_int64], tiles: int, workers: int) -> None:
-        """Run over all tiles on as many threads as there are workers."""
-        address = ctypes.addressof(fields)
-        workers = min(workers, tiles)
-        if workers > 1 and (team := threads.team_to_join()) is not None:
-            team.parallel(self._member, address, workers, 0)
-        else:
-            threads.in_ranges(lambda first, last: self._range(address, first, last), tiles, workers)
-
-
-@functools.cache
-def _engine() -> tuple[llvm.ExecutionEngine, llvm.TargetMachine]:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
-    )
-    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine), machine
-
-
-_compiled: dict[Spec, Kernel] = {}
-_compiling = threading.Lock()
-
-
 def get_kernel(spec: Spec) -> Kernel:
     """The kernel for ``spec``, compiled the first time it is asked for."""
-    kernel = _compiled.get(spec)
-    if kernel is None:
-        with _compiling:
-            kernel = _compiled.get(spec) or Kernel(spec)
-            _compiled[spec] = kernel
-    return kernel
+    return compiled(_build, spec)

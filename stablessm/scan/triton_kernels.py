@@ -1,12 +1,21 @@
-"""GPU scan kernels: one program walks one sequence and a block of its channels, tile by tile of time.
+"""GPU scan kernels: a lane owns its channels and walks time, so that the recurrence needs no exchange between lanes.
 
-Inside a tile of BLOCK_T steps the recurrence y[i] = a[i] y[i-1] + x[i] is an associative scan of the maps
-y ↦ a y + x, composed as (a₂, x₂) ∘ (a₁, x₁) = (a₂ a₁, a₂ x₁ + x₂); from tile to tile the last y is carried in
-float64 registers. Forward and backward are this same recurrence, walked from the two ends of time.
+Where batch × channels alone cannot fill the GPU, time is cut into chunks of ``length`` steps. A *column* is a chunk of
+one channel; the columns of a sequence lie chunk after chunk, and a program walks BLOCK of them. Three passes then:
+``aggregate_kernel`` finds what a chunk does to whatever enters it (h ↦ A h + X), ``carry_kernel`` composes these from
+chunk to chunk, ``forward_kernel`` or ``backward_kernel`` walks again from the right start. With one chunk the last pass
+is all.
 
-Numbers are pairs (re, im) everywhere, so that real and complex share the kernels; of a real number ``im`` is a
-zero, which the compiler drops. A reset *cuts* the recurrence: what stands left of it is dropped by a choice, not by
-a product with zero, because 0 · NaN is NaN. Offsets are 64 bits wide, for arrays of more than 2³¹ numbers.
+A program is one warp, and a row of its tile 128 bytes: so many small programs keep memory busier than fewer large ones.
+Everything is accumulated in float64 (short floats in float32), so that a memory of a million steps adds up no rounding.
+Numbers are pairs (re, im), so that real and complex share the kernels; of a real number ``im`` is never looked at.
+
+A reset *cuts* the recurrence: what stands before it is dropped by a choice, not by a product with zero, because
+0 · NaN is NaN.
+
+An array comes as a pointer to its first row in the order of the walk and three strides (batch, time, channel), counted
+in numbers; offsets are 64 bits wide. LANE neighbouring channels belong to a lane, and the caller vouches that they can
+be read at once. EVEN says that every tile is full.
 """
 
 # mypy: allow-untyped-defs
@@ -14,19 +23,18 @@ a product with zero, because 0 · NaN is NaN. Offsets are 64 bits wide, for arra
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import triton
 import triton.language as tl
 
-
-class Rows(NamedTuple):
-    """A (batch, time, channel) array: its first row in the order of the scan, and its strides in numbers."""
-
-    start: Any
-    batch: int
-    time: int
-    channel: int
+NUMBERS = (
+    *(
+        f"{array}_{stride}"
+        for array in ("decay", "drive", "grad", "states", "d_decay", "d_drive", "reset")
+        for stride in "btc"
+    ),
+    *("steps", "channels", "length", "chunks", "rows"),
+)
+"""Arguments whose values no compiled form depends on."""
 
 
 @triton.jit
@@ -70,213 +78,388 @@ def _join_complex_cut(
 
 
 @triton.jit
-def _choose(condition, re, im):
-    """The number, or 0 where the condition does not hold."""
-    return tl.where(condition, re, 0.0), tl.where(condition, im, 0.0)
+def _scan(a_re, a_im, x_re, x_im, cut, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
+    """The maps y ↦ a y + x composed row by row from the first: (a, x) of every beginning."""
+    if CUTS:
+        if IS_COMPLEX:
+            parts = (a_re, a_im, x_re, x_im, cut)
+            a_re, a_im, x_re, x_im, _ = tl.associative_scan(parts, 0, _join_complex_cut)
+        else:
+            a_re, x_re, _ = tl.associative_scan((a_re, x_re, cut), 0, _join_cut)
+    elif IS_COMPLEX:
+        a_re, a_im, x_re, x_im = tl.associative_scan((a_re, a_im, x_re, x_im), 0, _join_complex)
+    else:
+        a_re, x_re = tl.associative_scan((a_re, x_re), 0, _join)
+    return a_re, a_im, x_re, x_im
 
 
 @triton.jit
-def _sum(re, im, IS_COMPLEX: tl.constexpr):
-    """The sum of a tile's rows, as one row."""
-    re = tl.sum(re, 0, keep_dims=True)
-    im = tl.sum(im, 0, keep_dims=True) if IS_COMPLEX else tl.zeros_like(re)
-    return re, im
+def _row(value, which: tl.constexpr):
+    """One row of a tile: the sum of it and of negative zeros, which change nothing."""
+    rows: tl.constexpr = value.shape[0]
+    return tl.sum(tl.where(tl.arange(0, rows)[:, None] == which, value, -0.0), 0, keep_dims=True)
 
 
 @triton.jit
 def _last(re, im, IS_COMPLEX: tl.constexpr):
-    """The last row of a tile; adding zeros to it is exact, and a NaN in another row is not added."""
-    rows: tl.constexpr = re.shape[0]
-    re, im = _choose(tl.arange(0, rows)[:, None] == rows - 1, re, im)
-    return _sum(re, im, IS_COMPLEX)
+    """The last row of a tile of numbers."""
+    which: tl.constexpr = re.shape[0] - 1
+    re = _row(re, which)
+    return re, _row(im, which) if IS_COMPLEX else tl.zeros_like(re)
 
 
 @triton.jit
-def _multiply(u, v):
-    return u * v
-
-
-@triton.jit
-def _multiply_complex(u_re, u_im, v_re, v_im):
-    return _product(u_re, u_im, v_re, v_im, True)
-
-
-@triton.jit
-def _total(a_re, a_im, IS_COMPLEX: tl.constexpr):
-    """The product of a tile's rows in float64, as one row (a product may be reordered, which ``reduce`` does)."""
+def _walk(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
+    """y[i] = a[i] y[i-1] + x[i] over a tile from a row y[-1]; where ``cut`` is not 0, y[i] = x[i]."""
+    rows: tl.constexpr = x_re.shape[0]
+    enters = tl.arange(0, rows)[:, None] == 0
+    if CUTS:
+        enters = enters & (cut == 0)
+    re, im = _product(a_re, a_im, y_re, y_im, IS_COMPLEX)
+    x_re = tl.where(enters, re + x_re, x_re)
     if IS_COMPLEX:
-        re, im = tl.reduce((a_re.to(tl.float64), a_im.to(tl.float64)), 0, _multiply_complex, keep_dims=True)
+        x_im = tl.where(enters, im + x_im, x_im)
+    _, _, y_re, y_im = _scan(a_re, a_im, x_re, x_im, cut, CUTS, IS_COMPLEX)
+    return y_re, y_im
+
+
+@triton.jit
+def _base(batch, step, channel, per_batch, per_step, per_channel):
+    """Where a column begins, at ``step``: (1, BLOCK)."""
+    return batch * per_batch + step.to(tl.int64) * per_step + channel * per_channel
+
+
+@triton.jit
+def _rows(base, within, per_step, LANE: tl.constexpr):
+    """Where the rows ``within`` of a column are. Lanes lie along channels (2 says so), and LANE can be read at once."""
+    offset = base + within.to(tl.int64) * per_step  # made here: the compiler takes hints where a value_re is made
+    return tl.max_contiguous(tl.multiple_of(offset, (1, LANE)), (1, max(2, LANE)))
+
+
+@triton.jit
+def _pairs(offset, LANE: tl.constexpr):
+    """Where the parts of complex numbers are: (rows, 2 BLOCK)."""
+    parts = 2 * offset[:, :, None] + tl.arange(0, 2)[None, None, :]
+    parts = parts.reshape(offset.shape[0], 2 * offset.shape[1])
+    return tl.max_contiguous(tl.multiple_of(parts, (1, 2 * LANE)), (1, 2 * LANE))
+
+
+@triton.jit
+def _twice(mask, offset):
+    """The mask of numbers as that of their parts."""
+    rows: tl.constexpr = offset.shape[0]
+    columns: tl.constexpr = offset.shape[1]
+    both = tl.broadcast_to(tl.broadcast_to(mask, [rows, columns])[:, :, None], [rows, columns, 2])
+    return tl.max_constancy(both.reshape(rows, 2 * columns), (1, 2))
+
+
+@triton.jit
+def _load(
+    start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
+    LANE: tl.constexpr,
+):  # fmt: skip
+    """Numbers, OTHER where masked."""
+    if IS_COMPLEX:
+        at = start + _pairs(offset, LANE)
+        raw = tl.load(at, _twice(mask, offset), 0.0) if MASKED else tl.load(at)
+        re, im = tl.split(raw.to(WIDE).reshape(offset.shape[0], offset.shape[1], 2))
+        if MASKED and OTHER != 0.0:
+            re = tl.where(mask, re, OTHER)
     else:
-        re = tl.reduce(a_re.to(tl.float64), 0, _multiply, keep_dims=True)
+        raw = tl.load(start + offset, mask, OTHER) if MASKED else tl.load(start + offset)
+        if raw.dtype.primitive_bitwidth == 16:  # which the interpreter widens in two steps only
+            raw = raw.to(tl.float32)
+        re = raw.to(WIDE)
         im = tl.zeros_like(re)
     return re, im
 
 
 @triton.jit
-def _recurrence(a_re, a_im, x_re, x_im, cut, before_re, before_im, IS_COMPLEX: tl.constexpr):
-    """y[i] = a[i] y[i-1] + x[i] over a tile, y[-1] = before; ``cut`` (or None) marks where y[i] = x[i].
-
-    Returns y and, as a row in float64, its last value. That one is carried: an error of the tile's total decay would
-    be the same in every tile, and a memory of N steps would add it up N / BLOCK_T times.
-    """
-    DTYPE: tl.constexpr = x_re.dtype
-    total_re, total_im = _total(a_re, a_im, IS_COMPLEX)
-    after_re, after_im = _product(total_re, total_im, before_re, before_im, IS_COMPLEX)
-    before_re, before_im = before_re.to(DTYPE), before_im.to(DTYPE)
-    if cut is None:
-        if IS_COMPLEX:
-            a_re, a_im, x_re, x_im = tl.associative_scan((a_re, a_im, x_re, x_im), 0, _join_complex)
-        else:
-            a_re, x_re = tl.associative_scan((a_re, x_re), 0, _join)
-        y_re, y_im = _product(a_re, a_im, before_re, before_im, IS_COMPLEX)
-    else:
-        after_re, after_im = _choose(tl.max(cut, 0, keep_dims=True) == 0, after_re, after_im)
-        cut = tl.broadcast_to(cut, x_re.shape)
-        if IS_COMPLEX:
-            parts = (a_re, a_im, x_re, x_im, cut)
-            a_re, a_im, x_re, x_im, cut = tl.associative_scan(parts, 0, _join_complex_cut)
-        else:
-            a_re, x_re, cut = tl.associative_scan((a_re, x_re, cut), 0, _join_cut)
-        y_re, y_im = _product(a_re, a_im, before_re, before_im, IS_COMPLEX)
-        y_re, y_im = _choose(cut == 0, y_re, y_im)
-    last_re, last_im = _last(x_re, x_im, IS_COMPLEX)
-    return y_re + x_re, y_im + x_im, after_re + last_re, after_im + last_im
-
-
-@triton.jit
-def _address(rows, batch, step, channel, IS_COMPLEX: tl.constexpr):
-    """Where the numbers at step × channel lie; complex ones are interleaved pairs."""
-    offset = batch * rows.batch + step * rows.time + channel * rows.channel
-    if IS_COMPLEX:
-        offset *= 2
-    return rows.start + offset
-
-
-@triton.jit
-def _load(
-    rows, batch, step, channel, mask, OTHER: tl.constexpr, DTYPE: tl.constexpr, IS_COMPLEX: tl.constexpr
+def _store(
+    re, im, start, offset, mask, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr
 ):  # fmt: skip
-    """The numbers at step × channel, OTHER where masked; widened at once, before any arithmetic."""
-    at = _address(rows, batch, step, channel, IS_COMPLEX)
-    re = tl.load(at, mask, OTHER).to(DTYPE)
-    im = tl.zeros_like(re)
+    DTYPE: tl.constexpr = start.dtype.element_ty
     if IS_COMPLEX:
-        im = tl.load(at + 1, mask, 0.0).to(DTYPE)
-    return re, im
+        at = start + _pairs(offset, LANE)
+        pair = tl.join(re, im).to(DTYPE).reshape(at.shape)
+        if MASKED:
+            tl.store(at, pair, _twice(mask, offset))
+        else:
+            tl.store(at, pair)
+    else:
+        if DTYPE.primitive_bitwidth == 16:
+            re = re.to(tl.float32)
+        if MASKED:
+            tl.store(start + offset, re.to(DTYPE), mask)
+        else:
+            tl.store(start + offset, re.to(DTYPE))
 
 
 @triton.jit
-def _store(re, im, rows, batch, step, channel, mask, IS_COMPLEX: tl.constexpr):
-    at = _address(rows, batch, step, channel, IS_COMPLEX)
-    tl.store(at, re, mask)
-    if IS_COMPLEX:
-        tl.store(at + 1, im, mask)
-
-
-@triton.jit
-def _cuts(reset, batch, step, mask):
-    """1 where the scan restarts, else 0, one for each step."""
-    return tl.load(_address(reset, batch, step, 0, False), mask, 0).to(tl.int32)
-
-
-@triton.jit
-def _place(channels, BLOCK_C: tl.constexpr):
-    """Which sequence and which channels this program works on."""
-    blocks = tl.cdiv(channels, BLOCK_C)
+def _place(steps, channels, length, chunks, LANE: tl.constexpr, BLOCK: tl.constexpr):
+    """The columns of this program: sequence, chunk, channel, place among all columns, and how many steps they have."""
+    columns = chunks * channels
+    blocks = tl.cdiv(columns, BLOCK)
     batch = (tl.program_id(0) // blocks).to(tl.int64)
-    block = (tl.program_id(0) % blocks).to(tl.int64)
-    return batch, block * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    column = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    chunk = tl.max_constancy(column // channels, (1, LANE))
+    inside = tl.max_constancy(column < columns, (1, LANE))
+    count = tl.where(inside, tl.minimum(length, steps - chunk * length), 0)
+    return batch, chunk, (column % channels).to(tl.int64), batch * columns + column, tl.max_constancy(count, (1, LANE))
 
 
 @triton.jit
-def _kahan(total, lost, term):
-    """total + term, and what that sum lost to rounding, to be made good with the next term."""
-    corrected = term - lost
-    new = total + corrected
-    return new, (new - total) - corrected
-
-
-@triton.jit
-def forward_kernel(
-    decay, drive, initial, reset, states, steps, channels,
-    PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
-    STAGES: tl.constexpr,
+def _every(
+    decay, decay_b, decay_c, batch, channel, count,
+    SHIFT: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr, LANE: tl.constexpr,
 ):  # fmt: skip
-    """h[t] = a[t] h[t-1] + x[t]; ``initial`` (h[-1]) and ``reset`` may be None."""
-    DTYPE: tl.constexpr = decay.start.dtype.element_ty
-    batch, channel = _place(channels, BLOCK_C)
-    inside = channel < channels
-    if initial is None:
-        h_re, h_im = tl.zeros([1, BLOCK_C], tl.float64), tl.zeros([1, BLOCK_C], tl.float64)
-    else:
-        h_re, h_im = _load(initial, batch, 0, channel, inside, 0.0, tl.float64, IS_COMPLEX)
-    if not PER_STEP:
-        a_re, a_im = _load(decay, batch, 0, channel, inside, 0.0, DTYPE, IS_COMPLEX)
-        a_re, a_im = tl.broadcast_to(a_re, [BLOCK_T, BLOCK_C]), tl.broadcast_to(a_im, [BLOCK_T, BLOCK_C])
-    for begin in tl.range(0, steps, BLOCK_T, num_stages=STAGES):
-        # Steps past the end come last: what is computed there reaches no state.
-        step = begin + tl.arange(0, BLOCK_T).to(tl.int64)[:, None]
-        mask = (step < steps) & inside
-        if PER_STEP:
-            a_re, a_im = _load(decay, batch, step, channel, mask, 0.0, DTYPE, IS_COMPLEX)
-        x_re, x_im = _load(drive, batch, step, channel, mask, 0.0, DTYPE, IS_COMPLEX)
-        cut = None if reset is None else _cuts(reset, batch, step, step < steps)
-        y_re, y_im, h_re, h_im = _recurrence(a_re, a_im, x_re, x_im, cut, h_re, h_im, IS_COMPLEX)
-        _store(y_re, y_im, states, batch, step, channel, mask, IS_COMPLEX)
+    """The decay of a channel (at the first step), conjugated for the adjoint."""
+    offset = batch * decay_b + channel * decay_c
+    offset = tl.max_contiguous(tl.multiple_of(offset, (1, LANE)), (1, max(2, LANE)))
+    a_re, a_im = _load(decay, offset, count > 0, 1.0, True, IS_COMPLEX, WIDE, LANE)
+    if SHIFT:
+        a_im = -a_im
+    return a_re, a_im
 
 
 @triton.jit
+def _tile(
+    decay, decay_at, decay_t, drive, drive_at, drive_t, reset, reset_at, reset_t,
+    begin, row, chunk, count, every_re, every_im,
+    SHIFT: tl.constexpr, CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
+    LANE: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """A tile of a, x and the cuts.
+
+    SHIFT is 0, or 1 for the adjoint, in which a (conjugated) and the cuts are those of the step before in the order of
+    the walk. Where there is none, and past the end, a = 1 and x = 0 hand on what came.
+    """
+    within = begin + row
+    mask = within < count
+    there = mask
+    if SHIFT:
+        there = (row > 0) | ((begin > 0) | (chunk > 0))
+        if not EVEN:
+            there = there & mask
+    if PER_STEP:
+        offset = _rows(decay_at, within - SHIFT, decay_t, LANE)
+        a_re, a_im = _load(decay, offset, there, 1.0, (not EVEN) or SHIFT, IS_COMPLEX, WIDE, LANE)
+        if SHIFT:
+            a_im = -a_im
+    elif EVEN and not SHIFT:
+        a_re, a_im = tl.broadcast_to(every_re, mask.shape), tl.broadcast_to(every_im, mask.shape)
+    else:
+        a_re, a_im = tl.where(there, every_re, 1.0), tl.where(there, every_im, 0.0)
+    x_re, x_im = _load(drive, _rows(drive_at, within, drive_t, LANE), mask, 0.0, not EVEN, IS_COMPLEX, WIDE, LANE)
+    cut = tl.zeros(a_re.shape, tl.int32)
+    if CUTS:
+        cut += tl.load(reset + _rows(reset_at, within - SHIFT, reset_t, 1), there & mask, 0).to(tl.int32)
+    return a_re, a_im, x_re, x_im, cut
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def aggregate_kernel(
+    decay, decay_b, decay_t, decay_c, drive, drive_b, drive_t, drive_c, reset, reset_b, reset_t,
+    total_decay, total_state, total_cut, steps, channels, length, chunks,
+    SHIFT: tl.constexpr, CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, DOUBLE: tl.constexpr,
+    LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """What every chunk does: its last state is A h + X, h before it, or X alone if it holds a cut."""
+    WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
+    batch, chunk, channel, at, count = _place(steps, channels, length, chunks, LANE, BLOCK)
+    decay_at = _base(batch, chunk * length, channel, decay_b, decay_t, decay_c)
+    drive_at = _base(batch, chunk * length, channel, drive_b, drive_t, drive_c)
+    reset_at = _base(batch, chunk * length, channel, reset_b, reset_t, 0)
+    every_re, every_im = _every(decay, decay_b, decay_c, batch, channel, count, SHIFT, IS_COMPLEX, WIDE, LANE)
+    zeros = tl.zeros([1, BLOCK], WIDE)
+    A_re, A_im, X_re, X_im = zeros + 1.0, zeros, zeros, zeros
+    any_cut = tl.zeros([1, BLOCK], tl.int32)
+    row = tl.arange(0, BLOCK_T)[:, None]
+    for begin in tl.range(0, length, BLOCK_T, num_stages=STAGES):
+        a_re, a_im, x_re, x_im, cut = _tile(
+            decay, decay_at, decay_t, drive, drive_at, drive_t, reset, reset_at, reset_t,
+            begin, row, chunk, count, every_re, every_im, SHIFT, CUTS, PER_STEP, IS_COMPLEX, WIDE, LANE, EVEN,
+        )  # fmt: skip
+        a_re, a_im, x_re, x_im = _scan(a_re, a_im, x_re, x_im, cut, CUTS, IS_COMPLEX)
+        a_re, a_im = _last(a_re, a_im, IS_COMPLEX)
+        x_re, x_im = _last(x_re, x_im, IS_COMPLEX)
+        if CUTS:
+            cut = tl.max(cut, 0, keep_dims=True)
+            A_re, A_im, X_re, X_im, any_cut = _join_complex_cut(
+                A_re, A_im, X_re, X_im, any_cut, a_re, a_im, x_re, x_im, cut
+            )
+        elif IS_COMPLEX:
+            A_re, A_im, X_re, X_im = _join_complex(A_re, A_im, X_re, X_im, a_re, a_im, x_re, x_im)
+        else:
+            A_re, X_re = _join(A_re, X_re, a_re, x_re)
+    _store(A_re, A_im, total_decay, at, count > 0, True, IS_COMPLEX, LANE)
+    _store(X_re, X_im, total_state, at, count > 0, True, IS_COMPLEX, LANE)
+    if CUTS:
+        tl.store(total_cut + at, any_cut, count > 0)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def carry_kernel(
+    total_decay, total_state, total_cut, initial, carries, channels, chunks,
+    INITIAL: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The state before every chunk: ``initial`` (or zero) before the first."""
+    blocks = tl.cdiv(channels, BLOCK)
+    batch = (tl.program_id(0) // blocks).to(tl.int64)
+    channel = ((tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)[None, :]).to(tl.int64)
+    inside = channel < channels
+    chunk = tl.arange(0, CHUNKS)[:, None].to(tl.int64)
+    mask = inside & (chunk < chunks)
+    before = mask & (chunk > 0)
+    at = (batch * chunks + chunk) * channels + channel
+    a_re, a_im = _load(total_decay, at - channels, before, 1.0, True, IS_COMPLEX, tl.float64, 1)
+    x_re, x_im = _load(total_state, at - channels, before, 0.0, True, IS_COMPLEX, tl.float64, 1)
+    if INITIAL:
+        first_re, first_im = _load(initial, batch * channels + channel, inside, 0.0, True, IS_COMPLEX, tl.float64, 1)
+        x_re, x_im = tl.where(chunk == 0, first_re, x_re), tl.where(chunk == 0, first_im, x_im)
+    cut = tl.zeros([CHUNKS, BLOCK], tl.int32)
+    if CUTS:
+        cut += tl.load(total_cut + (at - channels), before, 0)
+    _, _, y_re, y_im = _scan(a_re, a_im, x_re, x_im, cut, CUTS, IS_COMPLEX)
+    _store(y_re, y_im, carries, at, mask, True, IS_COMPLEX, 1)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def forward_kernel(
+    decay, decay_b, decay_t, decay_c, drive, drive_b, drive_t, drive_c, reset, reset_b, reset_t,
+    carries, states, states_b, states_t, states_c, steps, channels, length, chunks,
+    CARRIES: tl.constexpr, CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, DOUBLE: tl.constexpr,
+    LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """h[t] = a[t] h[t-1] + x[t] in every chunk from its row of ``carries``, or from zero."""
+    WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
+    batch, chunk, channel, at, count = _place(steps, channels, length, chunks, LANE, BLOCK)
+    decay_at = _base(batch, chunk * length, channel, decay_b, decay_t, decay_c)
+    drive_at = _base(batch, chunk * length, channel, drive_b, drive_t, drive_c)
+    reset_at = _base(batch, chunk * length, channel, reset_b, reset_t, 0)
+    states_at = _base(batch, chunk * length, channel, states_b, states_t, states_c)
+    every_re, every_im = _every(decay, decay_b, decay_c, batch, channel, count, 0, IS_COMPLEX, WIDE, LANE)
+    h_re, h_im = tl.zeros([1, BLOCK], WIDE), tl.zeros([1, BLOCK], WIDE)
+    if CARRIES:
+        h_re, h_im = _load(carries, at, count > 0, 0.0, True, IS_COMPLEX, WIDE, LANE)
+    row = tl.arange(0, BLOCK_T)[:, None]
+    for begin in tl.range(0, length, BLOCK_T, num_stages=STAGES):
+        a_re, a_im, x_re, x_im, cut = _tile(
+            decay, decay_at, decay_t, drive, drive_at, drive_t, reset, reset_at, reset_t,
+            begin, row, chunk, count, every_re, every_im, 0, CUTS, PER_STEP, IS_COMPLEX, WIDE, LANE, EVEN,
+        )  # fmt: skip
+        y_re, y_im = _walk(a_re, a_im, x_re, x_im, cut, h_re, h_im, CUTS, IS_COMPLEX)
+        within = begin + row
+        _store(y_re, y_im, states, _rows(states_at, within, states_t, LANE), within < count, not EVEN, IS_COMPLEX, LANE)
+        h_re, h_im = _last(y_re, y_im, IS_COMPLEX)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
 def backward_kernel(
-    grad, decay, states, initial, reset, d_decay, d_drive, d_initial,
-    steps, channels,
-    PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
+    decay, decay_b, decay_t, decay_c, grad, grad_b, grad_t, grad_c, reset, reset_b, reset_t,
+    carries, states, states_b, states_t, states_c, initial, d_decay, d_decay_b, d_decay_t, d_decay_c,
+    d_drive, d_drive_b, d_drive_t, d_drive_c, d_initial, steps, channels, length, chunks,
+    CARRIES: tl.constexpr, INITIAL: tl.constexpr, CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr,
+    DOUBLE: tl.constexpr, LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """λ[t] = g[t] + conj(a[t+1]) λ[t+1] from the last step to the first; dx = λ; da[t] = λ[t] conj(h[t-1]).
 
-    dh[-1] = conj(a[0]) λ[0]. A per-channel decay sums its gradient over time: in a tile as a tree, and from tile to
-    tile with Kahan's compensation, so that float32 stays accurate over any length.
+    All rows are in the order of this walk: row i is step ``steps - 1 - i``. dh[-1] = conj(a[0]) λ[0]. A per-channel
+    decay sums its gradient over a column, in float64; ``reduce_kernel`` adds the columns.
     """
-    DTYPE: tl.constexpr = decay.start.dtype.element_ty
-    batch, channel = _place(channels, BLOCK_C)
-    inside = channel < channels
-    zeros = tl.zeros([1, BLOCK_C], DTYPE)
-    first_re, first_im = _load(decay, batch, 0, channel, inside, 0.0, DTYPE, IS_COMPLEX)  # a[0], or every a
-    if initial is not None:
-        start_re, start_im = _load(initial, batch, 0, channel, inside, 0.0, DTYPE, IS_COMPLEX)
-    next_re, next_im = zeros.to(tl.float64), zeros.to(tl.float64)
-    total_re, total_im, lost_re, lost_im = zeros, zeros, zeros, zeros
-    for begin in tl.range(0, steps, BLOCK_T, num_stages=STAGES):
-        step = steps - 1 - begin - tl.arange(0, BLOCK_T).to(tl.int64)[:, None]
-        valid = step >= 0
-        mask = valid & inside
-        # λ past the last step is zero; steps before the first hand λ[0] on unchanged: there a = 1 and g = 0.
-        follows = valid & (step + 1 < steps)
-        if PER_STEP:
-            a_re, a_im = _load(decay, batch, step + 1, channel, follows & inside, 1.0, DTYPE, IS_COMPLEX)
+    WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
+    batch, chunk, channel, at, count = _place(steps, channels, length, chunks, LANE, BLOCK)
+    decay_at = _base(batch, chunk * length, channel, decay_b, decay_t, decay_c)
+    grad_at = _base(batch, chunk * length, channel, grad_b, grad_t, grad_c)
+    reset_at = _base(batch, chunk * length, channel, reset_b, reset_t, 0)
+    states_at = _base(batch, chunk * length, channel, states_b, states_t, states_c)
+    d_decay_at = _base(batch, chunk * length, channel, d_decay_b, d_decay_t, d_decay_c)
+    d_drive_at = _base(batch, chunk * length, channel, d_drive_b, d_drive_t, d_drive_c)
+    every_re, every_im = _every(decay, decay_b, decay_c, batch, channel, count, 1, IS_COMPLEX, WIDE, LANE)
+    follows_re, follows_im = tl.zeros([1, BLOCK], WIDE), tl.zeros([1, BLOCK], WIDE)
+    if CARRIES:
+        follows_re, follows_im = _load(carries, at, count > 0, 0.0, True, IS_COMPLEX, WIDE, LANE)
+    first_re, first_im = tl.zeros([1, BLOCK], WIDE), tl.zeros([1, BLOCK], WIDE)
+    if INITIAL:
+        first_re, first_im = _load(initial, batch * channels + channel, count > 0, 0.0, True, IS_COMPLEX, WIDE, LANE)
+    total_re, total_im = tl.zeros([1, BLOCK], tl.float64), tl.zeros([1, BLOCK], tl.float64)
+    row = tl.arange(0, BLOCK_T)[:, None]
+    for begin in tl.range(0, length, BLOCK_T, num_stages=STAGES):
+        a_re, a_im, x_re, x_im, cut = _tile(
+            decay, decay_at, decay_t, grad, grad_at, grad_t, reset, reset_at, reset_t,
+            begin, row, chunk, count, every_re, every_im, 1, CUTS, PER_STEP, IS_COMPLEX, WIDE, LANE, EVEN,
+        )  # fmt: skip
+        y_re, y_im = _walk(a_re, a_im, x_re, x_im, cut, follows_re, follows_im, CUTS, IS_COMPLEX)
+        within = begin + row
+        mask = within < count
+        _store(y_re, y_im, d_drive, _rows(d_drive_at, within, d_drive_t, LANE), mask, not EVEN, IS_COMPLEX, LANE)
+        follows_re, follows_im = _last(y_re, y_im, IS_COMPLEX)
+        if EVEN:
+            ends = (row == BLOCK_T - 1) & ((begin + BLOCK_T == length) & (chunk == chunks - 1))
+            held = ends == 0
         else:
-            a_re, a_im = tl.where(follows, first_re, 1.0), tl.where(follows, first_im, 0.0)
-        g_re, g_im = _load(grad, batch, step, channel, mask, 0.0, DTYPE, IS_COMPLEX)
-        cut = None if reset is None else _cuts(reset, batch, step + 1, follows)
-        counts = valid if reset is None else valid & (_cuts(reset, batch, step, valid) == 0)
-        adjoint_re, adjoint_im, next_re, next_im = _recurrence(
-            a_re, -a_im, g_re, g_im, cut, next_re, next_im, IS_COMPLEX
+            ends = (within == count - 1) & (chunk == chunks - 1)
+            held = mask & (ends == 0)
+        h_re, h_im = _load(
+            states, _rows(states_at, within + 1, states_t, LANE), held, 0.0, True, IS_COMPLEX, WIDE, LANE
         )
-        _store(adjoint_re, adjoint_im, d_drive, batch, step, channel, mask, IS_COMPLEX)
-        h_re, h_im = _load(states, batch, step - 1, channel, (step > 0) & inside, 0.0, DTYPE, IS_COMPLEX)
-        if initial is not None:
-            h_re, h_im = tl.where(step == 0, start_re, h_re), tl.where(step == 0, start_im, h_im)
-        d_re, d_im = _product(adjoint_re, adjoint_im, h_re, -h_im, IS_COMPLEX)
-        d_re, d_im = _choose(counts, d_re, d_im)
+        if INITIAL:
+            h_re, h_im = tl.where(ends, first_re, h_re), tl.where(ends, first_im, h_im)
+        d_re, d_im = _product(y_re, y_im, h_re, -h_im, IS_COMPLEX)
+        counts = mask
+        if CUTS:
+            counts = tl.load(reset + _rows(reset_at, within, reset_t, 1), mask, 1) == 0
+        if CUTS or not (EVEN or PER_STEP):
+            d_re, d_im = tl.where(counts, d_re, 0.0), tl.where(counts, d_im, 0.0)
         if PER_STEP:
-            _store(d_re, d_im, d_decay, batch, step, channel, mask, IS_COMPLEX)
+            _store(
+                d_re,
+                d_im,
+                d_decay,
+                _rows(d_decay_at, within, d_decay_t, LANE),
+                mask,
+                not EVEN,
+                IS_COMPLEX,
+                LANE,
+            )
         else:
-            d_re, d_im = _sum(d_re, d_im, IS_COMPLEX)
-            total_re, lost_re = _kahan(total_re, lost_re, d_re)
-            total_im, lost_im = _kahan(total_im, lost_im, d_im)
+            total_re += tl.sum(d_re, 0, keep_dims=True).to(tl.float64)
+            if IS_COMPLEX:
+                total_im += tl.sum(d_im, 0, keep_dims=True)
     if not PER_STEP:
-        _store(total_re, total_im, d_decay, batch, 0, channel, inside, IS_COMPLEX)
-    d_re, d_im = _product(next_re.to(DTYPE), next_im.to(DTYPE), first_re, -first_im, IS_COMPLEX)
-    if reset is not None:
-        d_re, d_im = _choose(_cuts(reset, batch, 0, True) == 0, d_re, d_im)
-    _store(d_re, d_im, d_initial, batch, 0, channel, inside, IS_COMPLEX)
+        _store(total_re, total_im, d_decay, at, count > 0, True, IS_COMPLEX, LANE)
+    if INITIAL:
+        ends = (count > 0) & (chunk == chunks - 1)
+        if PER_STEP:
+            every_re, every_im = _load(
+                decay, _rows(decay_at, count - 1, decay_t, LANE), ends, 0.0, True, IS_COMPLEX, WIDE, LANE
+            )
+            every_im = -every_im
+        d_re, d_im = _product(follows_re, follows_im, every_re, every_im, IS_COMPLEX)
+        if CUTS:
+            kept = tl.load(reset + _rows(reset_at, count - 1, reset_t, 1), ends, 0) == 0
+            d_re, d_im = tl.where(kept, d_re, 0.0), tl.where(kept, d_im, 0.0)
+        _store(
+            d_re,
+            d_im,
+            d_initial,
+            batch * channels + channel,
+            ends,
+            True,
+            IS_COMPLEX,
+            LANE,
+        )
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def reduce_kernel(parts, total, rows, channels, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """The sum of a (rows, channels) array over its rows, in one order."""
+    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    inside = channel < channels
+    row = tl.arange(0, ROWS)[:, None].to(tl.int64)
+    partial = tl.zeros([ROWS, BLOCK], tl.float64)
+    for begin in range(0, rows, ROWS):
+        there = inside & (begin + row < rows)
+        partial += tl.load(parts + ((begin + row) * channels + channel), there, 0.0)
+    tl.store(total + channel, tl.sum(partial, 0, keep_dims=True).to(total.dtype.element_ty), inside)

@@ -12,7 +12,7 @@ from scan_cases import LENGTHS, TOLERANCE, check_against_reference, device_of, d
 from torch import Tensor
 
 from stablessm import linear_scan, scan
-from stablessm.scan import numba_backend
+from stablessm.scan import numba_backend, triton_backend
 
 
 @st.composite
@@ -62,6 +62,19 @@ def test_triton_matches_reference(dtype: torch.dtype, length: int, case: dict[st
 @given(case=cases(channels=(1, 3), most_batch=1))
 def test_triton_matches_reference_over_many_tiles(dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
     check_against_reference("triton", dtype, length, **case)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 16])
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@settings(max_examples=1)
+@given(case=cases(channels=(1,), most_batch=2))
+def test_triton_matches_reference_with_time_cut(dtype: torch.dtype, channels: int, case: dict[str, Any]) -> None:
+    """Chunk by chunk, with a last one that is not full."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton_backend, "SHORT", 0)
+        triton_backend._plan_of.cache_clear()
+        check_against_reference("triton", dtype, 203, **case | {"channels": channels})
+    triton_backend._plan_of.cache_clear()
 
 
 @pytest.mark.parametrize("backend", scan.NAMES)

@@ -1,0 +1,137 @@
+"""The public fused layer: checks its arguments, brings them into one form, and calls the operator."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from stablessm._errors import ArgumentError
+from stablessm.scan import backends, reference_ssm_backend
+from stablessm.scan.checks import DTYPES, check_reset, checked_lengths
+from stablessm.scan.linear import linear_scan
+from stablessm.scan.reference_ssm_backend import last_state, real_steps
+from stablessm.scan.ssm_op import ssm
+
+
+def ssm_scan(
+    x: Tensor,
+    decay: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    initial: Tensor | None = None,
+    *,
+    reset: Tensor | None = None,
+    lengths: Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """A whole diagonal state-space layer, from its input to its output, in one pass over time.
+
+    h[t] = decay · h[t-1] + B x[t],  y[t] = Re(C h[t]) + D x[t], in one of two forms:
+
+    - H channels of N states each (S4D): decay, B and C are (H, N), D is (H,), initial (B, H, N), and
+      y[t] = Re Σ_n C_n h_n[t] + D x[t] for every channel. The states are never written to memory: the backward pass
+      finds them again from one in 64.
+    - N states that share inputs and outputs (LRU): decay is (N,), B (N, d_in), C (d_out, N), D (d_out, d_in), initial
+      (B, N): products of matrices around :func:`linear_scan`.
+
+    Args:
+        x: (B, T, H) or (B, T, d_in), real.
+        decay, B, C: real or complex; brought to one dtype, float32 or complex64 at least.
+        D: real; none by default.
+        initial: the state before the first step; zeros by default.
+        reset: (T,) or (B, T), bool. True restarts the recurrence: nothing is carried *into* that step.
+        lengths: (B,) whole numbers: how many steps of each right-padded sequence are real. The output past them is
+            zero, what x holds there is not looked at, and the state returned is that after the last real step.
+        backend: ``auto`` (by device), or one of :data:`stablessm.scan.NAMES`.
+
+    Returns:
+        The output (B, T, H) or (B, T, d_out) in x's dtype, and the state after the last step.
+
+    float16 and bfloat16 are computed in float32. Gradients reach every tensor; the same input gives the same bits.
+
+    >>> a, one = torch.tensor([[0.5, 0.25]]), torch.ones(1, 2)
+    >>> y, final = ssm_scan(torch.ones(1, 3, 1), a, B=one, C=one)
+    >>> y.flatten().tolist(), final.flatten().tolist()
+    ([2.0, 2.75, 3.0625], [1.75, 1.3125])
+    """
+    dense = _check_shapes(x, decay, B, C, D, initial)
+    check_reset(reset, *x.shape[:2])
+    lengths = checked_lengths(lengths, *x.shape[:2])
+    for name, tensor in (("reset", reset), ("lengths", lengths)):
+        if tensor is not None and tensor.device != x.device:
+            raise ArgumentError(name, f"a tensor on {x.device} (as x)", tensor.device)
+    name = backends.resolve(backend, x.device)
+    dtypes = [tensor.dtype for tensor in (decay, B, C, initial) if tensor is not None]
+    wide = functools.reduce(torch.promote_types, [*dtypes, x.dtype, torch.float32])
+    decay, B, C = (tensor.to(wide) for tensor in (decay, B, C))
+    D, initial = (None if D is None else D.to(decay.real.dtype)), (None if initial is None else initial.to(wide))
+    reset = None if reset is None else reset.expand(x.shape[:2])
+    if dense:
+        return _dense(x, decay, B, C, D, initial, reset, lengths, name)
+    if name == "reference":
+        y, final, _ = reference_ssm_backend.forward(x, decay, B, C, D, initial, reset, lengths)
+        return y, final
+    return ssm(x, decay, B, C, D, initial, reset, lengths, name)
+
+
+def _dense(
+    x: Tensor, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None, initial: Tensor | None,
+    reset: Tensor | None, lengths: Tensor | None, backend: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Products of matrices around the scan; a complex one is one real product of twice the size."""
+    signal = x.to(decay.real.dtype)
+    if lengths is not None:
+        real = real_steps(lengths, x.shape[1])[..., None]
+        signal = torch.where(real, signal, torch.zeros_like(signal))
+    if decay.is_complex():
+        pairs = torch.view_as_real(B.resolve_conj()).transpose(1, 2).flatten(0, 1)
+        drive = torch.view_as_complex(linear(signal, pairs).to(signal.dtype).unflatten(-1, (len(decay), 2)))
+    else:
+        drive = linear(signal, B).to(signal.dtype)
+    states = linear_scan(decay, drive, initial, reset=reset, backend=backend)
+    if decay.is_complex():  # Re(C h) = Re C · Re h - Im C · Im h
+        pairs = torch.view_as_real(C.conj().resolve_conj()).flatten(1)
+        y = linear(torch.view_as_real(states.resolve_conj()).flatten(2), pairs)
+    else:
+        y = linear(states, C)
+    if D is not None:
+        y = y + linear(signal, D)
+    before = decay.new_zeros(len(x), len(decay)) if initial is None else initial
+    if lengths is not None:
+        y = torch.where(real, y, torch.zeros_like(y))
+    return y.to(x.dtype), last_state(states, before, lengths)
+
+
+def _check_shapes(x: Tensor, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None, initial: Tensor | None) -> bool:
+    """Whether the form is the dense one."""
+    tensors = {"x": x, "decay": decay, "B": B, "C": C, "D": D, "initial": initial}
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if tensor.dtype not in DTYPES:
+            raise ArgumentError(name, "a floating point or complex dtype", tensor.dtype)
+        if tensor.is_complex() and name in ("x", "D"):
+            raise ArgumentError(name, "a real dtype", tensor.dtype)
+        if tensor.device != x.device:
+            raise ArgumentError(name, f"a tensor on {x.device} (as x)", tensor.device)
+    if x.dim() != 3:
+        raise ArgumentError("x", "3 dimensions (batch, time, channel)", f"shape {tuple(x.shape)}")
+    batch, _, channels = x.shape
+    if decay.dim() not in (1, 2) or (decay.dim() == 2 and decay.shape[0] != channels):
+        raise ArgumentError("decay", f"shape ({channels}, N) or (N,) to go with x", f"shape {tuple(decay.shape)}")
+    dense, states = decay.dim() == 1, decay.shape[-1]
+    shapes: dict[str, tuple[int, ...]]
+    if dense:
+        outputs = C.shape[0] if C.dim() else 0
+        shapes = {"B": (states, channels), "C": (outputs, states), "D": (outputs, channels), "initial": (batch, states)}
+    else:
+        shapes = {"B": decay.shape, "C": decay.shape, "D": (channels,), "initial": (batch, *decay.shape)}
+    for name, shape in shapes.items():
+        tensor = tensors[name]
+        if tensor is not None and tensor.shape != shape:
+            raise ArgumentError(name, f"shape {tuple(shape)}", f"shape {tuple(tensor.shape)}")
+    return dense

@@ -1,0 +1,136 @@
+"""The fused layer on any backend of ``linear_scan``: time in blocks, the states of one block at a time.
+
+The states before each block are kept; the backward pass makes the others again, block by block from the last. A block
+is so long that its states take about as much memory as x: the layer then needs a small multiple of its input, however
+many states a channel has. Slower than kernels that keep states in registers, but it does all they do.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stablessm.scan.linear import linear_scan
+from stablessm.scan.reference_ssm_backend import real_steps
+
+LEAST_STEPS = 64
+"""A block has at least so many steps: shorter ones cost more in calls than they save in memory."""
+
+
+def checkpoint_shape(x: Tensor, decay: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
+    """Shape and dtype of the checkpoints: the state before every block of steps."""
+    return (len(x), len(_blocks(x, decay)), *decay.shape), decay.dtype
+
+
+def forward(
+    x: Tensor,
+    decay: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    initial: Tensor | None,
+    reset: Tensor | None,
+    lengths: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, final state and checkpoints; shapes as in :func:`stablessm.scan.ssm_op.ssm_op`."""
+    signal = _padded(x.to(_real(decay).dtype), lengths)
+    y = torch.zeros_like(signal) if D is None else D * signal
+    state = decay.new_zeros(len(x), *decay.shape) if initial is None else initial.clone()
+    final = state.clone()
+    shape, dtype = checkpoint_shape(x, decay)
+    checkpoints = torch.empty(shape, dtype=dtype, device=x.device)
+    for i, block in enumerate(_blocks(x, decay)):
+        checkpoints[:, i] = state
+        states = _states(signal, decay, B, state, reset, block, backend)
+        y[:, block] += _real(torch.einsum("bthn,hn->bth", states, C))
+        state = states[:, -1]
+        if lengths is None:
+            final = state
+        else:
+            last = lengths - 1 - block.start  # the last real step, seen from this block
+            here = (last >= 0) & (last < states.shape[1])
+            index = last.clamp(0, states.shape[1] - 1)
+            found = states[torch.arange(len(x), device=x.device), index]
+            final = torch.where(here[:, None, None], found, final)
+    return _padded(y, lengths).to(x.dtype), final.clone(), checkpoints
+
+
+def backward(
+    d_y: Tensor,
+    d_final: Tensor,
+    x: Tensor,
+    decay: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    initial: Tensor | None,
+    reset: Tensor | None,
+    lengths: Tensor | None,
+    checkpoints: Tensor,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of x, decay, B, C, D and initial.
+
+    λ[t] = conj(C) g[t] + conj(a) λ[t+1];  dx = Re Σ conj(B) λ;  da = Σ λ[t] conj(h[t-1]);  dB = Σ λ x;
+    dC = Σ g conj(h).
+    """
+    dtype, wide = _real(decay).dtype, torch.promote_types(decay.dtype, torch.float64)
+    signal, grad = _padded(x.to(dtype), lengths), _padded(d_y.to(dtype), lengths)
+    batch, steps, _ = x.shape
+    d_x = torch.zeros_like(grad) if D is None else D * grad
+    d_decay, d_B, d_C = (torch.zeros(decay.shape, dtype=wide, device=x.device) for _ in range(3))
+    last = torch.full((batch,), steps, device=x.device) if lengths is None else lengths
+    d_initial = torch.where((last == 0)[:, None, None], d_final, torch.zeros_like(d_final))
+    adjoint = torch.zeros_like(d_final)  # that of the step after the block
+    cut = None if reset is None else torch.cat([reset[:, 1:], reset[:, :1]], 1)  # nothing comes back past a reset
+    for i, block in reversed(list(enumerate(_blocks(x, decay)))):
+        states = _states(signal, decay, B, checkpoints[:, i], reset, block, backend)
+        drive = grad[:, block, :, None] * C.conj()
+        ends = torch.arange(block.start, block.stop, device=x.device) == (last - 1)[:, None]
+        drive = drive + torch.where(ends[..., None, None], d_final[:, None], torch.zeros_like(d_final[:, None]))
+        adjoints = linear_scan(
+            decay.conj().flatten(), drive.flatten(2), adjoint.flatten(1),
+            reset=None if cut is None else cut[:, block], reverse=True, backend=backend,
+        ).unflatten(2, decay.shape)  # fmt: skip
+        before = torch.cat([checkpoints[:, i, None], states[:, :-1]], 1)
+        if reset is not None:
+            before = torch.where(reset[:, block, None, None], torch.zeros_like(before), before)
+        d_x[:, block] += _real(torch.einsum("bthn,hn->bth", adjoints, B.conj()))
+        d_decay += torch.einsum("bthn,bthn->hn", adjoints, before.conj())
+        d_B += torch.einsum("bthn,bth->hn", adjoints, signal[:, block].to(decay.dtype))
+        d_C += torch.einsum("bthn,bth->hn", states.conj(), grad[:, block].to(decay.dtype))
+        adjoint = adjoints[:, 0]
+    carried = decay.conj() * adjoint
+    if reset is not None and steps:
+        carried = torch.where(reset[:, 0, None, None], torch.zeros_like(carried), carried)
+    d_D = (signal * grad).sum((0, 1))
+    d_decay, d_B, d_C = (gradient.to(decay.dtype) for gradient in (d_decay, d_B, d_C))
+    return _padded(d_x, lengths).to(x.dtype), d_decay, d_B, d_C, d_D, d_initial + carried
+
+
+def _blocks(x: Tensor, decay: Tensor) -> list[slice]:
+    """The blocks of time."""
+    steps, numbers = x.shape[1], decay.shape[1] * (2 if decay.is_complex() else 1)
+    size = max(LEAST_STEPS, -(-steps // max(1, numbers)))
+    return [slice(start, min(start + size, steps)) for start in range(0, steps, size)]
+
+
+def _states(
+    signal: Tensor, decay: Tensor, B: Tensor, before: Tensor, reset: Tensor | None, block: slice, backend: str
+) -> Tensor:
+    drive = (signal[:, block, :, None] * B).flatten(2)
+    cut = None if reset is None else reset[:, block]
+    states = linear_scan(decay.flatten(), drive, before.flatten(1), reset=cut, backend=backend)
+    return states.unflatten(2, decay.shape)
+
+
+def _padded(values: Tensor, lengths: Tensor | None) -> Tensor:
+    """Zeros past the end: what stands there is not looked at."""
+    if lengths is None:
+        return values
+    return torch.where(real_steps(lengths, values.shape[1])[..., None], values, torch.zeros_like(values))
+
+
+def _real(values: Tensor) -> Tensor:
+    return values.real if values.is_complex() else values

@@ -1,0 +1,49 @@
+"""Offsets beyond 2³¹: rows so far apart that 32 bits would wrap around, though no stride needs more.
+
+The arrays are sparse files, of which a few pages are touched. Triton's interpreter computes in the widths that the
+kernels say, and wraps around where they do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from scan_cases import draw_decay
+from torch import Tensor
+
+from stablessm.scan import triton_backend
+
+NUMBERS = 2**32
+
+
+def far_apart(tensor: Tensor, dimension: int, path: Path) -> Tensor:
+    """The same numbers, spread in one dimension over NUMBERS places."""
+    strides, step = [0, 0, 0], 1
+    for other in sorted({0, 1, 2} - {dimension}):
+        strides[other], step = step, step * tensor.shape[other]
+    strides[dimension] = NUMBERS // tensor.shape[dimension]
+    memory = torch.from_file(str(path), shared=True, size=NUMBERS, dtype=tensor.dtype)
+    return memory.as_strided(tensor.shape, strides).copy_(tensor)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="looks at the arithmetic in Triton's interpreter")
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "dimension"),
+    [((4, 3, 2), 0), ((2, 4, 3), 1), ((1, 128, 2), 1), ((2, 3, 4), 2)],  # 128 steps are walked in two chunks
+    ids=str,
+)
+def test_scan(shape: tuple[int, int, int], dimension: int, reverse: bool, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    near = [draw_decay(shape, torch.bfloat16, generator) for _ in range(3)]
+    initial = draw_decay((shape[0], shape[2]), torch.bfloat16, generator)
+    decay, drive, grad = (far_apart(array, dimension, tmp_path / str(i)) for i, array in enumerate(near))
+    expected = triton_backend.forward(*near[:2], initial, None, reverse)
+    states = far_apart(torch.zeros_like(expected), dimension, tmp_path / "states")
+    triton_backend.forward_into(states, decay, drive, initial, None, reverse)
+    assert torch.equal(states, expected)
+    ours = triton_backend.backward(grad, decay, states, initial, None, reverse)
+    theirs = triton_backend.backward(near[2], near[0], expected, initial, None, reverse)
+    assert all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))

@@ -1,0 +1,100 @@
+"""What the GPU backends launch, compiled for a GPU that is not there: ``python triton_without_gpu.py 90`` for sm_90.
+
+A process of its own, because Triton's driver is replaced and its interpreter must be off. Inputs have shapes and no
+memory. Prints a JSON list with a line for each compiled kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is defined
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
+from triton.runtime import driver
+
+from stablessm.scan import triton_launch
+
+BIG, LONG, RAGGED = (8, 2048, 2048), (1, 131072, 64), (3, 77, 35)
+SCANS = [  # shape, dtype, decay per step, initial and reset
+    (BIG, torch.float32, True, False),
+    (BIG, torch.complex64, False, False),
+    (BIG, torch.bfloat16, True, True),
+    (LONG, torch.float32, False, False),
+    (LONG, torch.complex64, True, False),
+    (LONG, torch.bfloat16, False, True),
+    (RAGGED, torch.float32, False, True),
+]
+LAYERS = [(torch.complex64, 16), (torch.float32, 64)]  # dtype, states
+
+compiled: dict[str, dict[str, Any]] = {}
+case = ""
+
+
+def compile_only(kernel: Any, grid: Any, arguments: Any, constants: dict[str, Any], warps: int) -> None:
+    """In the place of ``triton_launch.launch``."""
+    made = kernel.warmup(*arguments, grid=grid, **constants, num_warps=warps)
+    if made.hash not in compiled:
+        ptx = made.asm["ptx"]
+        target = re.search(r"\.target (sm_\w+)", ptx).group(1)
+        compiled[made.hash] = {
+            "case": case,
+            "kernel": kernel.__name__,
+            "target": target,
+            "shared_bytes": made.metadata.shared,
+            "spilled_bytes": spilled(ptx, target),
+        }
+
+
+def spilled(ptx: str, target: str) -> int:
+    """Bytes of registers that the assembler moved to memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx)
+        assembler = get_ptxas(int(sys.argv[1])).path
+        command = [assembler, "-v", f"-arch={target}", source, "-o", source.with_suffix(".cubin")]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return sum(map(int, re.findall(r"(\d+) bytes spill", said)))
+
+
+def scan(shape: tuple[int, int, int], dtype: torch.dtype, per_step: bool, cut: bool) -> None:
+    from stablessm.scan import triton_backend
+
+    drive = torch.empty(shape, dtype=dtype)
+    decay = torch.empty(shape if per_step else (1, 1, shape[2]), dtype=dtype)
+    initial = torch.empty(shape[0], shape[2], dtype=dtype) if cut else None
+    reset = torch.empty(shape[:2], dtype=torch.bool) if cut else None
+    triton_backend.forward(decay, drive, initial, reset, False)
+    triton_backend.backward(drive, decay, drive, initial, reset, False)
+
+
+def layer(dtype: torch.dtype, states: int) -> None:
+    from stablessm.scan import triton_ssm_backend
+
+    x, decay, skip = torch.empty(8, 4096, 512), torch.empty(512, states, dtype=dtype), torch.empty(512)
+    arguments = (x, decay, decay, decay, skip, None, None, None)
+    y, final, checkpoints = triton_ssm_backend.forward(*arguments)
+    triton_ssm_backend.backward(y, final, *arguments, checkpoints)
+
+
+if __name__ == "__main__":
+    target = GPUTarget("cuda", int(sys.argv[1]), 32)
+    absent = {"get_current_target": lambda: target, "get_current_device": lambda: 0, "get_current_stream": lambda _: 0}
+    driver.set_active(SimpleNamespace(**absent))
+    triton_launch.launch = compile_only
+    with torch.device("meta"):
+        for function, cases in ((scan, SCANS), (layer, LAYERS)):
+            for arguments in cases:
+                case = f"{function.__name__}{arguments}"
+                function(*arguments)
+    print(json.dumps(list(compiled.values()), indent=1))
