@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from stablessm._lazy import public
 
 if TYPE_CHECKING:
-    from stablessm import constructions, instruments, layers, models, reconstruction, reparam, scan, targets
+    from stablessm import constructions, instruments, layers, models, reconstruction, reparam, scan, streaming, targets
     from stablessm._errors import ArgumentError, BackendUnavailableError, NumericalError
     from stablessm.instruments import (
         DecayFit,
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
         save,
     )
     from stablessm.layers.param_groups import param_groups
-    from stablessm.scan import linear_scan
+    from stablessm.scan import linear_scan, ssm_scan
+    from stablessm.streaming import Streamer, export_step
 
 __version__ = "0.1.0.dev0"
 
@@ -61,10 +62,12 @@ __all__ = [
     "Readback",
     "RealSSM",
     "SequenceLayer",
+    "Streamer",
     "bernstein_bound",
     "bernstein_check",
     "check_streaming",
     "constructions",
+    "export_step",
     "fading_function",
     "fit_decay",
     "gradient_over_weight",
@@ -84,14 +87,16 @@ __all__ = [
     "report_modes",
     "save",
     "scan",
+    "ssm_scan",
     "stability_radius",
+    "streaming",
     "targets",
     "trace_divergence",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    return public(__name__, name, __all__, ("_errors", "scan", "layers", "instruments"))
+    return public(__name__, name, __all__, ("_errors", "scan", "layers", "instruments", "streaming"))
 
 
 def __dir__() -> list[str]:

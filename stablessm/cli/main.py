@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stablessm.cli import demo, env, fit, measure, report, run
+from stablessm.cli import bench, demo, env, export, fit, measure, report, run
 
 HELP = """
 Sequence models with long memory: measure it, build it stable, reproduce it.
@@ -25,7 +25,11 @@ Examples:
 
   stablessm fit "1/(1+t)**1.1" --horizon 1000 --tol 1e-6
 
+  stablessm export runs/my-layer step.onnx
+
   stablessm run ia-fig1 && stablessm report
+
+  stablessm bench scan        speed beside the peers that are installed
 """
 
 app = typer.Typer(name="stablessm", help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -33,9 +37,11 @@ app.command("env")(env.env)
 app.command("demo")(demo.demo)
 app.command("measure")(measure.measure)
 app.command("fit")(fit.fit)
+app.command("export")(export.export)
 app.command("list")(run.list_experiments)
 app.command("run")(run.run)
 app.command("report")(report.report)
+app.command("bench")(bench.bench)
 
 
 def _version(value: bool) -> None:

@@ -1,0 +1,116 @@
+"""How far the scan is from float64 over long times, and whether two runs give the same bits.
+
+|a| is 1 - 1e-6, so that nothing is forgotten on the way and every rounding error stays. An error is the largest
+difference over the largest true value.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from stablessm.bench import table
+from stablessm.bench.options import Options
+from stablessm.bench.records import write_record
+from stablessm.scan import linear_scan
+
+Row: TypeAlias = dict[str, Any]
+
+STEPS = [(10_000,), (100_000,), (1_000_000,)]
+SMOKE = [(100,)]
+DTYPES = ["float32", "complex64"]
+DECAYS = ("step", "channel")
+CHANNELS = 8
+MODULUS = 1 - 1e-6
+GRADIENTS_UP_TO = 100_000
+BLOCK = 10_000
+"""Steps that the reference takes at a time: it keeps a tensor a step."""
+
+
+def run(options: Options) -> None:
+    """Compare, print a table, and keep the record up to date."""
+    lengths = [size[0] for size in options.pick_sizes(SMOKE if options.smoke else STEPS, "STEPS")]
+    dtypes = options.pick_dtypes(DTYPES, DTYPES)
+    cases, rows = list(itertools.product(lengths, dtypes, DECAYS)), []
+    for number, (steps, dtype, decay) in enumerate(table.progress(cases), 1):
+        rows += one_case(steps, dtype, decay, options.device)
+        summary = summarise(rows)
+        complete = number == len(cases)
+        write_record(options.path("accuracy"), options.device, rows, summary, complete=complete)
+    table.say(show(rows))
+    table.say("\n" + "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in summary.items()))
+
+
+def one_case(steps: int, dtype: str, decay: str, device: str) -> list[Row]:
+    """Errors of the states, and of the gradients where the reference can be asked for them."""
+    torch.manual_seed(0)
+    kind = getattr(torch, dtype)
+    a = torch.full((1, steps, CHANNELS) if decay == "step" else (CHANNELS,), MODULUS, dtype=torch.float64)
+    if kind.is_complex:
+        a = a * torch.exp(2j * math.pi * torch.rand(a.shape, dtype=torch.float64))
+    a, x, g = a.to(kind), *(torch.randn(1, steps, CHANNELS, dtype=kind) for _ in range(2))
+    with_gradients = steps <= GRADIENTS_UP_TO
+    ours, again = (_ours(a, x, g, device, with_gradients) for _ in range(2))
+    exact = _reference(a, x, g, with_gradients)
+    return [
+        {
+            "steps": steps, "dtype": dtype, "decay": decay, "what": what,
+            "relative_error": relative_error(ours[what], exact[what]),
+            "same_bits": torch.equal(ours[what], again[what]),
+        }
+        for what in exact
+    ]  # fmt: skip
+
+
+def relative_error(ours: Tensor, exact: Tensor) -> float:
+    """Largest difference over the largest true value.
+
+    >>> relative_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0], dtype=torch.float64))
+    0.5
+    """
+    return ((ours.cpu().to(exact.dtype) - exact).abs().max() / exact.abs().max()).item()
+
+
+def show(rows: list[Row]) -> str:
+    """Every error, one line a length and dtype."""
+    lines = [
+        [f"{row['steps']:,} steps, {row['dtype']}, decay per {row['decay']}: {row['what']}",
+         f"{row['relative_error']:.1e}", "the same" if row["same_bits"] else "different"]
+        for row in rows
+    ]  # fmt: skip
+    return table.columns(["relative error against float64", "error", "bits of two runs"], lines)
+
+
+def summarise(rows: list[Row]) -> dict[str, Any]:
+    """The worst of all."""
+    values = [row["relative_error"] for row in rows if row["what"] == "states"]
+    gradients = [row["relative_error"] for row in rows if row["what"] != "states"]
+    found = {"worst_error_of_states": max(values), "same_bits": all(row["same_bits"] for row in rows)}
+    return found | ({"worst_error_of_gradients": max(gradients)} if gradients else {})
+
+
+def _ours(a: Tensor, x: Tensor, g: Tensor, device: str, gradients: bool) -> dict[str, Tensor]:
+    a, x = (tensor.to(device).requires_grad_(gradients) for tensor in (a, x))
+    return _parts(linear_scan(a, x), a, x, g.to(device))
+
+
+def _reference(a: Tensor, x: Tensor, g: Tensor, gradients: bool) -> dict[str, Tensor]:
+    wide = torch.complex128 if x.is_complex() else torch.float64
+    a, x = (tensor.to(wide).requires_grad_(gradients) for tensor in (a, x))
+    states, last = [], None
+    for start in range(0, x.shape[1], BLOCK):
+        decay = a if a.dim() == 1 else a[:, start : start + BLOCK]
+        states.append(linear_scan(decay, x[:, start : start + BLOCK], last, backend="reference"))
+        last = states[-1][:, -1]
+    return _parts(torch.cat(states, 1), a, x, g.to(wide))
+
+
+def _parts(states: Tensor, a: Tensor, x: Tensor, g: Tensor) -> dict[str, Tensor]:
+    if not states.requires_grad:
+        return {"states": states}
+    names = ("gradient of the decay", "gradient of the drive")
+    return {"states": states.detach()} | dict(zip(names, torch.autograd.grad(states, (a, x), g), strict=True))

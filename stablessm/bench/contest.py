@@ -1,0 +1,186 @@
+"""One case of a benchmark: every contender checked, those that are right timed in turns, a row for each.
+
+A contender's failure or error is a result, so nothing that it does stops the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm.bench import table
+from stablessm.bench.measure import Call, Clock, Timing, captured, event_clock, host_clock, rotating, timings
+from stablessm.bench.options import Options
+
+Row: TypeAlias = dict[str, Any]
+Select: TypeAlias = Callable[[Sequence[Any]], Sequence[np.ndarray]]
+"""The numbers of a result that are compared."""
+
+OURS = "stablessm"
+PHASES = ("forward", "forward+backward")
+
+
+@final
+@dataclass(frozen=True)
+class Contender:
+    """The calls of each phase, one a set of inputs: the result; the result and the gradients of the inputs."""
+
+    calls: Mapping[str, Sequence[Call]]
+    clock: Clock
+    answer: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda parts: parts
+    """From what a call returns to what is expected, where the peer returns something else; not timed."""
+
+
+Makers: TypeAlias = Mapping[str, Callable[[], Contender]]
+
+
+def torch_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]], **more: Any) -> Contender:
+    """``run(*inputs)`` under ``no_grad``, and with autograd; a set is the inputs and the gradient of the result."""
+
+    @torch.no_grad()
+    def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
+        return (run(*inputs[:-1]),)
+
+    def both(*inputs: Tensor) -> tuple[Tensor, ...]:
+        result = run(*inputs[:-1])
+        return result.detach(), *torch.autograd.grad(result, inputs[:-1], inputs[-1])
+
+    leaves = [(*(tensor.detach().requires_grad_() for tensor in inputs), g) for *inputs, g in sets]
+    calls = {
+        phase: [partial(call, *inputs) for inputs in leaves]
+        for phase, call in zip(PHASES, (forward, both), strict=True)
+    }
+    return Contender(calls, event_clock if sets[0][-1].is_cuda else host_clock, **more)
+
+
+@final
+@dataclass(frozen=True)
+class Gate:
+    """What a result is compared with before it gets a time."""
+
+    expected: Sequence[np.ndarray]
+    select: Select
+    tolerance: float
+
+    def check(self, contender: Contender, phase: str) -> tuple[float | None, str | None]:
+        """Relative error of one call, the largest over result and gradients, and what is wrong, if anything is."""
+        try:
+            parts = self.select(contender.answer(contender.calls[phase][0]()))
+        except Exception as error:
+            return None, _failure(error)
+        pairs = list(zip(parts, self.expected, strict=False))  # a forward call has no gradients
+        if any(u.shape != v.shape for u, v in pairs):
+            return None, "wrong"
+        worst = float(np.max([np.abs(u - v).max() / np.abs(v).max() for u, v in pairs]))  # NaN if any is
+        return worst, None if worst <= self.tolerance else "wrong"
+
+
+def contest(facts: Row, makers: Makers, gate: Gate, floors: Mapping[str, float], options: Options) -> list[Row]:
+    """A row for each phase and contender: ``facts`` of the case, times, × floor (milliseconds by phase), error."""
+    made, failed = make(makers)
+    rows = []
+    for phase, floor in floors.items():
+        running = {name: contender for name, contender in made.items() if phase in contender.calls}
+        checked = {name: gate.check(contender, phase) for name, contender in running.items()}
+        right = {name: contender for name, contender in running.items() if checked[name][1] is None}
+        taken, graph = measure(right, phase, options)
+        best = min((timing.median for name, timing in taken.items() if name != OURS), default=None)
+        for name in makers:
+            if name not in running and name not in failed:
+                continue
+            error, note = checked.get(name, (None, failed.get(name)))
+            row = facts | {"phase": phase, "contender": name} | timed(taken.get(name), floor, best)
+            row |= {"floor_ms": floor, "relative_error": error, "note": note}
+            if name in running:
+                row["clock"] = running[name].clock.__name__.removesuffix("_clock")
+            if name in right and right[name].clock is event_clock:
+                row["peak_bytes"] = peak_memory(right[name].calls[phase][0])
+            if name == OURS:
+                row["best_peer_over_ours"] = row["best_peer_over_this"]
+                row |= {f"graph_{key}": value for key, value in timed(graph, floor, best).items()}
+            rows.append(row)
+    return rows
+
+
+def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
+    """The contenders that could be made, and why the others could not."""
+    made, failed = {}, {}
+    for name, maker in makers.items():
+        try:
+            made[name] = maker()
+        except Exception as error:
+            failed[name] = _failure(error)
+    return made, failed
+
+
+def measure(
+    contenders: Mapping[str, Contender], phase: str, options: Options
+) -> tuple[dict[str, Timing], Timing | None]:
+    """Times of ``contenders``, and on a GPU that of ours as a CUDA graph, all in turns."""
+    calls = {name: rotating(contender.calls[phase]) for name, contender in contenders.items()}
+    clocks = {name: contender.clock for name, contender in contenders.items()}
+    if options.device == "cuda" and OURS in contenders:
+        try:
+            calls["graph"], clocks["graph"] = captured(contenders[OURS].calls[phase]), event_clock
+        except RuntimeError as error:
+            table.say(f"no CUDA graph of {phase}: {_failure(error)}")
+    taken = timings(calls, seconds=0.05 if options.smoke else options.seconds, clocks=clocks)
+    graph = taken.pop("graph", None)
+    return taken, graph and graph.shared(len(contenders[OURS].calls[phase]))
+
+
+def timed(timing: Timing | None, floor: float, best: float | None) -> Row:
+    """What a row says of a time; ``best`` is the best peer's."""
+    if timing is None:
+        return dict.fromkeys(("ms", "quartiles_ms", "turns", "times_floor", "best_peer_over_this"))
+    return {
+        "ms": timing.median, "quartiles_ms": list(timing.quartiles), "turns": timing.turns,
+        "times_floor": timing.median / floor, "best_peer_over_this": best and best / timing.median,
+    }  # fmt: skip
+
+
+def peak_memory(call: Call) -> int:
+    """Bytes that a call has at most on the GPU, results included, beyond what is there before it."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def show(title: str, rows: Sequence[Row]) -> str:
+    """One case as a table."""
+    lines = []
+    for name in dict.fromkeys(row["contender"] for row in rows):
+        phases = {row["phase"]: row for row in rows if row["contender"] == name}
+        error = max((row["relative_error"] or 0.0 for row in phases.values()), default=0.0)
+        lines.append([name, *_cells(phases, ""), f"{error:.1e}" if error else ""])
+        if any(row.get("graph_ms") for row in phases.values()):
+            lines.append(["  as a CUDA graph", *_cells(phases, "graph_"), ""])
+        notes = dict.fromkeys(row["note"] for row in phases.values() if row["note"] not in (None, "wrong"))
+        lines += [[f"  {note}", *[""] * 7] for note in notes]
+    head = ["", "forward ms", "× floor", "vs peer", "both ms", "× floor", "vs peer", "error"]
+    return f"{title}\n{table.columns(head, lines)}"
+
+
+def _cells(phases: Mapping[str, Row], prefix: str) -> list[str]:
+    cells: list[str] = []
+    for phase in PHASES:
+        row = phases.get(phase)
+        if row is None or row[f"{prefix}ms"] is None:
+            cells += ["" if row is None else (row["note"] or "").partition(":")[0], "", ""]
+        else:
+            cells.append(table.milliseconds(row[f"{prefix}ms"], row[f"{prefix}quartiles_ms"]))
+            cells += [table.times(row[f"{prefix}{key}"]) for key in ("times_floor", "best_peer_over_this")]
+    return cells
+
+
+def _failure(error: Exception) -> str:
+    return f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"

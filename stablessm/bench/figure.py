@@ -1,0 +1,173 @@
+"""The committed records as charts and tables for docs/speed.md.
+
+python -m stablessm.bench.figure        # brings docs/speed.md and docs/assets up to date with benchmarks/results
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from stablessm.bench.chart import Panel, bars
+from stablessm.bench.contest import OURS, PHASES
+from stablessm.bench.table import milliseconds, times
+
+Record: TypeAlias = Mapping[str, Any]
+Row: TypeAlias = Mapping[str, Any]
+
+BEGIN, END = "<!-- records: python -m stablessm.bench.figure -->", "<!-- end of records -->"
+DEVICES = ("cuda", "cpu")
+_FACTS = {"size": "size", "dtype": "dtype", "decay": "decay per"}
+
+
+def load(root: Path, suite: str) -> dict[str, Record]:
+    """The committed records of a suite, by device."""
+    paths = {device: root / "benchmarks" / "results" / f"{suite}-{device}.json" for device in DEVICES}
+    return {device: json.loads(path.read_text(encoding="utf-8")) for device, path in paths.items() if path.exists()}
+
+
+def contest_chart(record: Record) -> str:
+    """× floor of forward+backward, a panel for each dtype and kind of decay."""
+    panels: dict[str, dict[str, dict[str, float | None]]] = {}
+    for row in record["rows"]:
+        if row["phase"] == "forward+backward":
+            title = f"{row['dtype']}, decay per {row['decay']}" if "decay" in row else row["dtype"]
+            panels.setdefault(title, {}).setdefault(row["size"], {})[row["contender"]] = row["times_floor"]
+    title = f"Forward and backward, × floor (1 is the speed of a copy), {record['machine']['device']}"
+    return bars(title, [Panel(name, groups) for name, groups in panels.items()])
+
+
+def contest_table(record: Record) -> str:
+    """Every case, ours beside the best peer, forward and forward+backward."""
+    facts = {key: name for key, name in _FACTS.items() if key in record["rows"][0]}
+    cases: dict[tuple[str, ...], dict[str, list[Row]]] = {}
+    for row in record["rows"]:
+        case = cases.setdefault(tuple(str(row[key]) for key in facts), {})
+        case.setdefault(row["phase"], []).append(row)
+    graphs = any(row.get("graph_ms") for row in record["rows"])
+    more = [*(["as a graph"] if graphs else []), "× floor", "best peer", "vs peer"]
+    head = [*facts.values(), "forward ms", *more, "both ms", *more]
+    lines = [
+        [*key, *(cell for phase in PHASES for cell in _case_cells(phases[phase], graphs))]
+        for key, phases in cases.items()
+    ]
+    ahead = [row["best_peer_over_ours"] for row in record["rows"] if row.get("best_peer_over_ours")]
+    behind = sum(ratio < 1 for ratio in ahead)
+    return f"{_markdown(head, lines)}\n\nBehind the best peer in {behind} of {len(ahead)} comparisons."
+
+
+def accuracy_table(record: Record) -> str:
+    """Every error, a line a length, dtype and kind of decay."""
+    cases: dict[tuple[str, ...], list[Row]] = {}
+    for row in record["rows"]:
+        cases.setdefault((f"{row['steps']:,}", row["dtype"], row["decay"]), []).append(row)
+    what = list(dict.fromkeys(row["what"] for row in record["rows"]))
+    lines = []
+    for key, rows in cases.items():
+        errors = {row["what"]: f"{row['relative_error']:.1e}" for row in rows}
+        bits = "the same" if all(row["same_bits"] for row in rows) else "different"
+        lines.append([*key, *(errors.get(name, "") for name in what), bits])
+    return _markdown(["steps", "dtype", "decay per", *what, "bits of two runs"], lines)
+
+
+def stream_table(record: Record) -> str:
+    """Every layer and width, the streamer beside the best peer."""
+    cases: dict[tuple[str, str], list[Row]] = {}
+    for row in record["rows"]:
+        cases.setdefault((row["layer"], str(row["width"])), []).append(row)
+    lines = []
+    for key, rows in cases.items():
+        timed = [row for row in rows if row["median_us"] is not None]
+        best = min((row for row in timed if not row["contender"].startswith("Streamer")), key=_median, default=None)
+        for row in timed:
+            if row["contender"] == "Streamer" or row is best:
+                tail = (f"{row[name]:.1f}" for name in ("median_us", "p99_us", "p99_9_us", "max_us"))
+                lines.append([*key, row["contender"], *tail, times(row["best_peer_over_this"])])
+    return _markdown(["layer", "width", "", "median µs", "p99", "p99.9", "longest", "vs peer"], lines)
+
+
+def section(root: Path) -> str:
+    """All that lies between the two marks of the page."""
+    parts = []
+    for suite, (title, table) in _SECTIONS.items():
+        for device, record in load(root, suite).items():
+            where = f"{title} on a {'GPU' if device == 'cuda' else 'CPU'}"
+            parts += [f"### {where}\n", _about(record)]
+            parts += [f"![{where}: × floor](assets/{suite}-{device}.svg)\n"] if table is contest_table else []
+            parts.append(table(record) + "\n")
+    return "\n".join(parts)
+
+
+def charts(root: Path) -> dict[Path, str]:
+    """Every chart by its file."""
+    return {
+        root / "docs" / "assets" / f"{suite}-{device}.svg": contest_chart(record)
+        for suite, (_, table) in _SECTIONS.items()
+        if table is contest_table
+        for device, record in load(root, suite).items()
+    }
+
+
+def updated(page: str, root: Path) -> str:
+    """The page with what lies between its two marks made anew."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{section(root)}\n{END}{after}"
+
+
+def main(root: Path = Path()) -> None:
+    """Write both."""
+    page = root / "docs" / "speed.md"
+    page.write_text(updated(page.read_text(encoding="utf-8"), root), encoding="utf-8")
+    for path, chart in charts(root).items():
+        path.write_text(chart, encoding="utf-8")
+
+
+def _about(record: Record) -> str:
+    machine, summary = record["machine"], record["summary"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    facts = [f"{machine['device']}, {machine['threads']} threads; {versions}; {record['date']}"]
+    if "copy_gigabytes_per_second" in summary:
+        facts.append(f"a copy moved {summary['copy_gigabytes_per_second']:.0f} GB/s")
+    for name, rate in summary.items():
+        if name.startswith("matmul_"):
+            facts.append(f"a {name.split('_')[1]} matrix product {rate:.3g} TFLOP/s")
+    missing = [f"{name} {why}" for name, why in record.get("peers", {}).items() if not why[0].isdigit()]
+    facts += [f"left out: {', '.join(missing)}"] if missing else []
+    facts += [] if record["complete"] else ["the run was stopped before its end"]
+    return f"`{record['command']}` on {'; '.join(facts)}.\n"
+
+
+def _case_cells(rows: Sequence[Row], graphs: bool) -> list[str]:
+    ours = next(row for row in rows if row["contender"] == OURS)
+    peers = [row for row in rows if row["contender"] != OURS and row["ms"] is not None]
+    best = min(peers, key=lambda row: row["ms"])["contender"] if peers else "none"
+    if ours["ms"] is None:
+        return ["no time", *([""] if graphs else []), "", best, ""]
+    graph = [] if not graphs else [milliseconds(ours["graph_ms"], None) if ours.get("graph_ms") else ""]
+    return [
+        milliseconds(ours["ms"], ours.get("quartiles_ms")), *graph, times(ours["times_floor"]), best,
+        times(ours["best_peer_over_ours"]),
+    ]  # fmt: skip
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines))
+
+
+def _median(row: Row) -> float:
+    return float(row["median_us"])
+
+
+_SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
+    "scan": ("The scan", contest_table),
+    "ssm": ("The fused layer", contest_table),
+    "stream": ("One sample at a time", stream_table),
+    "accuracy": ("Accuracy", accuracy_table),
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The machine: what it is, how fast it copies and multiplies, and an allocator that treats everyone alike."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from stablessm.bench.measure import Call, event_clock, host_clock, timings
+
+PACKAGES = (
+    "stablessm", "torch", "llvmlite", "triton", "jax", "mambapy", "accelerated-scan", "flash-linear-attention",
+    "onnxruntime", "numpy",
+)  # fmt: skip
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # malloc.h
+
+
+def keep_memory() -> None:
+    """Tell glibc to keep what is freed.
+
+    It returns every block over 32 MB to the system, and each new one costs page faults that would be charged to
+    whoever allocates. After this nobody pays them. Other allocators are left alone.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if platform.system() == "Linux" else None
+    if mallopt is not None:
+        for parameter, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, 10**9)):
+            mallopt(parameter, value)
+
+
+def copy_bandwidth(device: str, megabytes: int, seconds: float = 1.0) -> float:
+    """Bytes read plus bytes written a second by a plain copy that does not fit a cache."""
+    source = torch.randn(megabytes * 2**18, device=device)
+    target = torch.empty_like(source)
+    took = _milliseconds("copy", lambda: target.copy_(source), device, seconds)
+    return 2 * source.numel() * 4 / took * 1e3
+
+
+def matmul_rates(device: str, size: int, seconds: float = 1.0) -> dict[str, float]:
+    """Floating-point operations a second of a square matrix product, by arithmetic."""
+    kinds = {"float32": ("highest", torch.float32)}
+    if device == "cuda":
+        kinds |= {"tf32": ("high", torch.float32), "bfloat16": ("highest", torch.bfloat16)}
+    before, rates = torch.get_float32_matmul_precision(), {}
+    try:
+        for name, (precision, dtype) in kinds.items():
+            torch.set_float32_matmul_precision(precision)
+            left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+            took = _milliseconds(name, partial(torch.matmul, left, right), device, seconds)
+            rates[name] = 2 * size**3 / took * 1e3
+    finally:
+        torch.set_float32_matmul_precision(before)
+    return rates
+
+
+def limits(device: str, *, smoke: bool) -> dict[str, float]:
+    """What the hardware does, under the names of a record's summary."""
+    megabytes, size, seconds = (16, 256, 0.05) if smoke else (1024, 8192, 1.0) if device == "cuda" else (256, 2048, 1.0)
+    rates = matmul_rates(device, size, seconds)
+    return {"copy_gigabytes_per_second": copy_bandwidth(device, megabytes, seconds) / 1e9} | {
+        f"matmul_{name}_teraflops": rate / 1e12 for name, rate in rates.items()
+    }
+
+
+def describe(device: str) -> dict[str, object]:
+    """Device, threads and versions: what a reader of the numbers needs to know."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    versions.setdefault("torch", str(torch.__version__))
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else _cpu_name(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "versions": versions,
+    }
+
+
+def _milliseconds(name: str, call: Call, device: str, seconds: float) -> float:
+    clock = event_clock if device == "cuda" else host_clock
+    return timings({name: call}, seconds=seconds, clocks={name: clock})[name].median
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

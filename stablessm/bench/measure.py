@@ -1,0 +1,136 @@
+"""How everything is timed: contenders in turns, medians with quartiles, on the clock that fits the device."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias, final
+
+import torch
+
+Call: TypeAlias = Callable[[], Any]
+Clock: TypeAlias = Callable[[Call, int], float]
+"""Milliseconds that so many calls in a row take together."""
+_LONG = 200
+"""Milliseconds from which caches and threads that spin do not matter."""
+
+
+@final
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds a call, over the turns."""
+
+    median: float
+    quartiles: tuple[float, float]
+    """A quarter of the turns took less than the first, a quarter more than the second."""
+    turns: int
+
+    def shared(self, calls: int) -> Self:
+        """Of one among ``calls`` that were timed together."""
+        low, high = self.quartiles
+        return type(self)(self.median / calls, (low / calls, high / calls), self.turns)
+
+
+def finish(result: Any) -> None:
+    """Return when ``result`` is computed; PyTorch's CPU operations always are."""
+    for part in result if isinstance(result, tuple) else (result,):
+        if hasattr(part, "block_until_ready"):
+            part.block_until_ready()
+        elif isinstance(part, torch.Tensor) and part.is_cuda:
+            torch.cuda.synchronize(part.device)
+
+
+def host_clock(call: Call, repeat: int) -> float:
+    """By the processor's clock, until the last result is there."""
+    start = time.perf_counter()
+    for _ in range(repeat):
+        result = call()
+    finish(result)
+    return (time.perf_counter() - start) * 1e3
+
+
+def event_clock(call: Call, repeat: int) -> float:
+    """By CUDA events around the calls: the GPU's own clock, with the gaps that slow launches leave."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(repeat):
+        call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
+def timings(
+    calls: Mapping[str, Call], *, seconds: float, clocks: Mapping[str, Clock] | None = None
+) -> dict[str, Timing]:
+    """Time ``calls`` in rounds in which each has its turn, so that a slow moment of the machine meets them all.
+
+    ``seconds`` bounds what one of them may take. Where a GPU is used, a call so short that the clock or the first
+    launch would show is repeated within its turn.
+    """
+    clocks = clocks or {}
+    once, repeat, turns = {}, {}, {}
+    for name, call in calls.items():
+        finish(call())  # compiles
+        once[name] = max(clocks.get(name, host_clock)(call, 1), 1e-4)
+        repeat[name] = max(1, min(100, int(2 / once[name]))) if torch.cuda.is_available() else 1
+        turns[name] = max(3, min(40, int(seconds * 1e3 / (once[name] * (repeat[name] + 1)))))
+    measured: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(max(turns.values(), default=0)):
+        for name, call in calls.items():
+            if turn < turns[name]:
+                if once[name] < _LONG:
+                    finish(call())  # not timed: the one before left its data in the caches and its threads spinning
+                measured[name].append(clocks.get(name, host_clock)(call, repeat[name]) / repeat[name])
+    return {name: _timing(values) for name, values in measured.items()}
+
+
+def _timing(values: Sequence[float]) -> Timing:
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Timing(middle, (low, high), len(values))
+
+
+def copies(device: str, size_bytes: int) -> int:
+    """How many sets of inputs to take turns with, so that a GPU's cache does not hold what the next call reads."""
+    if device == "cpu":
+        return 1
+    cache = torch.cuda.get_device_properties(device).L2_cache_size
+    return max(1, min(64, math.ceil(4 * cache / size_bytes)))
+
+
+def rotating(calls: Sequence[Call]) -> Call:
+    """One call that is each of ``calls`` in turn. Results live for a round, so that outputs move in memory too."""
+    if len(calls) == 1:
+        return calls[0]
+    following = itertools.cycle(calls)
+    kept = deque((call() for call in calls), maxlen=len(calls))  # full from the start: no turn pays for new memory
+
+    def call() -> Any:
+        kept.append(next(following)())
+        return kept[-1]
+
+    return call
+
+
+def captured(calls: Sequence[Call]) -> Call:
+    """All of ``calls``, one after the other, as one CUDA graph: what they cost without Python and launches."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # as PyTorch wants it: what a first call sets up must not be captured
+        for _ in range(2):
+            calls[0]()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # JAX's threads may ask the driver meanwhile
+        results = [call() for call in calls]  # each keeps its memory while the graph lives
+
+    def replay() -> Any:
+        graph.replay()
+        return results[-1]
+
+    return replay

@@ -1,0 +1,91 @@
+"""What every suite can be asked: device, sizes, dtypes, time, and where the record goes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeAlias, final
+
+import torch
+
+from stablessm._arguments import real_number, whole_number
+from stablessm._errors import ArgumentError
+
+Sizes: TypeAlias = tuple[tuple[int, ...], ...]
+
+
+@final
+@dataclass(frozen=True)
+class Options:
+    """Checked when made. ``sizes`` and ``dtypes`` left out are the suite's own.
+
+    >>> Options.of(sizes="8x1024x256,1x64x3").sizes
+    ((8, 1024, 256), (1, 64, 3))
+    >>> Options(out=Path("here")).path("scan").as_posix()
+    'here/scan-cpu.json'
+    """
+
+    device: str = "cpu"
+    sizes: Sizes | None = None
+    dtypes: tuple[str, ...] | None = None
+    smoke: bool = False
+    """Tiny and quick, to see that it runs."""
+    seconds: float = 1.0
+    """Most time for one contender in one case."""
+    out: Path = Path("runs/bench")
+    """A file that ends in .json, or a folder for ``SUITE-DEVICE.json``."""
+
+    def __post_init__(self) -> None:
+        if self.device not in ("cpu", "cuda"):
+            raise ArgumentError("device", "cpu or cuda", repr(self.device))
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ArgumentError("device", "cpu, as PyTorch finds no CUDA device here", "'cuda'")
+        real_number("seconds", self.seconds, 0)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        device: str = "cpu",
+        sizes: str | None = None,
+        dtype: str | None = None,
+        smoke: bool = False,
+        seconds: float = 1.0,
+        out: Path | None = None,
+    ) -> Self:
+        """From what was typed: sizes such as ``8x1024x256`` and dtypes, several separated by commas."""
+        return cls(
+            device,
+            None if sizes is None else tuple(_size(text) for text in sizes.split(",")),
+            None if dtype is None else tuple(name.strip() for name in dtype.split(",")),
+            smoke,
+            seconds,
+            cls.out if out is None else out,
+        )
+
+    def path(self, suite: str) -> Path:
+        """The record's file."""
+        return self.out if self.out.suffix == ".json" else self.out / f"{suite}-{self.device}.json"
+
+    def pick_sizes(self, default: Collection[tuple[int, ...]], form: str) -> list[tuple[int, ...]]:
+        """The sizes asked for, in the ``form`` the suite has (such as ``BATCHxTIMExCHANNELS``), or its own."""
+        rank = form.count("x") + 1
+        for size in self.sizes or ():
+            if len(size) != rank:
+                raise ArgumentError("sizes", form, "x".join(map(str, size)))
+        return list(self.sizes or default)
+
+    def pick_dtypes(self, default: Collection[str], known: Collection[str]) -> list[str]:
+        """The dtypes asked for, all of them ``known`` to the suite, or its own."""
+        for name in self.dtypes or ():
+            if name not in known:
+                raise ArgumentError("dtype", f"one of {', '.join(known)}", repr(name))
+        return list(self.dtypes or default)
+
+
+def _size(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(whole_number("sizes", int(part)) for part in text.strip().split("x"))
+    except ValueError as error:
+        raise ArgumentError("sizes", "whole numbers joined by x, such as 8x1024x256", repr(text.strip())) from error

@@ -1,0 +1,48 @@
+"""The record of a benchmark: one JSON file, written again after every case, whole or not at all."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from stablessm.bench import machine
+from stablessm.record import atomic, environment, plain
+
+
+def command() -> str:
+    """What was typed, but for the name of the output."""
+    program, arguments = Path(sys.argv[0]), [word for word in sys.argv[1:] if not word.startswith("--out=")]
+    if "--out" in arguments:
+        at = arguments.index("--out")
+        arguments = arguments[:at] + arguments[at + 2 :]
+    if program.name == "__main__.py":
+        return " ".join(["python -m stablessm.bench", *arguments])
+    name = ["python", f"benchmarks/{program.name}"] if program.suffix == ".py" else [program.stem]
+    return " ".join([*name, *arguments])
+
+
+def write_record(
+    path: Path, device: str, rows: list[dict], summary: dict, *, complete: bool = True, **more: Any
+) -> None:
+    """``complete=False`` while there is more to come: a run that is killed keeps what it has, and says so."""
+    content = {
+        "command": command(),
+        "complete": complete,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": _commit(),
+        "machine": machine.describe(device),
+        **more,
+        "summary": summary,
+        "rows": rows,
+    }
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(plain(content), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@functools.cache
+def _commit() -> str | None:
+    return environment()["commit"]

@@ -1,0 +1,128 @@
+"""The scan beside its peers and the machine's copy bandwidth.
+
+Every contender is first compared with the float64 reference; no time is reported for a wrong result. The floor is the
+bytes that must be moved (each input read once, each output written once) over the rate of a plain copy in the same
+run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm.bench import machine, scan_peers, table
+from stablessm.bench.contest import OURS, PHASES, Gate, Row, contest, show
+from stablessm.bench.measure import copies
+from stablessm.bench.options import Options
+from stablessm.bench.records import write_record
+from stablessm.scan import linear_scan
+
+SIZES = {
+    "cpu": [(8, 1024, 256), (1, 16384, 256), (1, 131072, 64)],
+    "cuda": [(8, 1024, 256), (1, 16384, 256), (1, 131072, 64), (8, 2048, 2048)],
+}
+SMOKE = [(2, 64, 16)]
+DTYPES = ["float32", "complex64", "bfloat16"]
+DECAYS = ("step", "channel")
+SCALARS = {"forward": {"step": 3, "channel": 2}, "forward+backward": {"step": 8, "channel": 5}}
+"""Numbers that must be moved for each element: see docs/speed.md."""
+CHECKED = 16
+"""Channels compared with the reference, from the first to the last."""
+TOLERANCE = {"float32": 1e-3, "complex64": 1e-3, "bfloat16": 3e-2}
+"""Largest relative error of a result that is still called right."""
+
+
+def run(options: Options) -> None:
+    """Measure, print a table a case, and keep the record up to date."""
+    sizes = options.pick_sizes(SMOKE if options.smoke else SIZES[options.device], "BATCHxTIMExCHANNELS")
+    dtypes = options.pick_dtypes(DTYPES if options.device == "cuda" else DTYPES[:2], DTYPES)
+    peers = scan_peers.available(options.device)
+    limits = machine.limits(options.device, smoke=options.smoke)
+    table.say(f"{machine.describe(options.device)['device']}, {torch.get_num_threads()} threads")
+    table.say("\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in limits.items()))
+    table.say("peers: " + ", ".join(f"{name} {version}" for name, version in peers.items()))
+    cases, rows = list(itertools.product(sizes, dtypes, DECAYS)), []
+    for number, (size, dtype, decay) in enumerate(table.progress(cases), 1):
+        found = one_case(size, dtype, decay, peers, limits["copy_gigabytes_per_second"] * 1e9, options)
+        table.say("\n" + show(f"{'x'.join(map(str, size))}  {dtype}  decay per {decay}", found))
+        rows += found
+        summary = limits | summarise(rows)
+        complete = number == len(cases)
+        write_record(options.path("scan"), options.device, rows, summary, complete=complete, peers=peers)
+    table.say("\n" + "\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in summary.items()))
+
+
+def one_case(
+    size: tuple[int, ...], dtype: str, decay: str, peers: Mapping[str, str], bandwidth: float, options: Options
+) -> list[Row]:
+    """Rows of every contender, forward and forward+backward."""
+    inputs = draw(size, dtype, decay)
+    gate = Gate(truth(*inputs), some_channels, TOLERANCE[dtype])
+    a, x, g = (tensor.to(options.device) for tensor in inputs)
+    clones = ((a.clone(), x.clone(), g.clone()) for _ in range(copies(options.device, a.nbytes + x.nbytes) - 1))
+    facts = {"size": "x".join(map(str, size)), "dtype": dtype, "decay": decay}
+    floors = {phase: SCALARS[phase][decay] * x.nbytes / bandwidth * 1e3 for phase in PHASES}
+    return contest(facts, scan_peers.contenders([(a, x, g), *clones], peers), gate, floors, options)
+
+
+def draw(size: tuple[int, ...], dtype: str, decay: str) -> scan_peers.Inputs:
+    """Decays with a modulus from 0.5 to 0.999, any phase where complex; normal drive and gradient."""
+    torch.manual_seed(0)
+    kind = getattr(torch, dtype)
+    span = 0.49 if dtype == "bfloat16" else 0.499  # 0.999 would be 1 in bfloat16
+    a = (0.5 + span * torch.rand(size if decay == "step" else size[-1:])).to(kind)
+    if kind.is_complex:
+        a = a * torch.exp(2j * math.pi * torch.rand(a.shape))
+    return a, torch.randn(size, dtype=kind), torch.randn(size, dtype=kind)
+
+
+def some_channels(parts: Sequence[Any]) -> list[np.ndarray]:
+    """The channels that are compared, of states and gradients, in double precision."""
+    return [_channels(part) for part in parts]
+
+
+def _channels(part: Any) -> np.ndarray:
+    index = np.linspace(0, part.shape[-1] - 1, min(CHECKED, part.shape[-1])).astype(np.int64)
+    if isinstance(part, Tensor):
+        wide = torch.complex128 if part.is_complex() else torch.float64
+        return part.detach()[..., torch.from_numpy(index).to(part.device)].to(wide).cpu().numpy()
+    chosen = np.asarray(part[..., index])
+    return chosen.astype(np.complex128 if np.iscomplexobj(chosen) else np.float64)
+
+
+def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
+    """States and gradients of a and x by the float64 reference, of the channels that are compared."""
+    exact = [torch.from_numpy(array) for array in some_channels((a, x, g))]
+    leaves = [tensor.requires_grad_() for tensor in exact[:2]]
+    states = linear_scan(*leaves, backend="reference")
+    return [tensor.detach().numpy() for tensor in (states, *torch.autograd.grad(states, leaves, exact[2]))]
+
+
+def summarise(rows: Sequence[Row]) -> dict[str, float]:
+    """The extremes over all cases; only what there is."""
+    ours = [row for row in rows if row["contender"] == OURS and row["ms"] is not None]
+    ahead = [row["best_peer_over_ours"] for row in ours if row["best_peer_over_ours"] is not None]
+    found = {}
+    if ahead:
+        found["least_ahead_of_best_peer"] = min(ahead)
+        found["geometric_mean_ahead_of_best_peer"] = math.exp(sum(map(math.log, ahead)) / len(ahead))
+    for phase in PHASES:
+        larger = [row["times_floor"] for row in ours if row["phase"] == phase and not row["size"].startswith("8x1024x")]
+        if larger:
+            found[f"worst_{phase.replace('+', '_')}_times_floor_at_larger_sizes"] = max(larger)
+    largest = max((row["size"] for row in ours), key=lambda size: math.prod(map(int, size.split("x"))), default=None)
+    ms = {(row["dtype"], row["decay"], row["phase"]): row["ms"] for row in ours if row["size"] == largest}
+    gains = [
+        ms["float32", *key] / taken
+        for (dtype, *key), taken in ms.items()
+        if dtype == "bfloat16" and ("float32", *key) in ms
+    ]
+    if gains:
+        found["least_gain_of_bfloat16_at_largest_size"] = min(gains)
+    return found

@@ -1,0 +1,160 @@
+"""What a user would write for h[t] = a[t] h[t-1] + x[t] if we did not exist: each peer's best public form."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import metadata
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from stablessm.bench.contest import PHASES, Contender, torch_contender
+from stablessm.bench.measure import host_clock
+from stablessm.scan import linear_scan
+
+Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""a, x and the gradient g of the states; x and g are (batch, time, channel), a is shaped as x or (channel,)."""
+Scan: TypeAlias = Callable[[Any, Any], Any]
+
+PEERS = ("jax", "mambapy", "accelerated-scan", "flash-linear-attention")
+_NEEDS_CUDA = ("accelerated-scan", "flash-linear-attention")
+
+
+def available(device: str) -> dict[str, str]:
+    """Version of each peer that can run on ``device``, or why it cannot."""
+    found = {}
+    for name in PEERS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+            continue
+        if name in _NEEDS_CUDA and device == "cpu":
+            found[name] = "needs a GPU"
+        elif name == "jax" and _jax_device(device) is None:
+            found[name] = f"sees no {device} device"
+    return found
+
+
+def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Callable[[], Contender]]:
+    """Ours first, then every peer that can run this, each ready to be made; ``peers`` is from :func:`available`."""
+    a, x, _ = sets[0]
+    here = {name for name, version in peers.items() if version[0].isdigit()}
+    makers: dict[str, Callable[[], Contender]] = {"stablessm": partial(torch_contender, linear_scan, sets)}
+    if not x.is_cuda:
+        makers["torch loop"] = partial(torch_contender, partial(linear_scan, backend="reference"), sets)
+    if "jax" in here:
+        if not x.is_cuda:  # on a GPU lax.scan launches a kernel a step and takes hundreds of milliseconds
+            makers["jax lax.scan"] = partial(jax_contender, _lax_scan, sets)
+        makers["jax associative_scan"] = partial(jax_contender, _associative_scan, sets)
+    if "mambapy" in here:
+        makers["mambapy pscan"] = partial(torch_contender, _mambapy, sets)
+    if "accelerated-scan" in here:
+        makers["accelerated-scan"] = partial(torch_contender, _accelerated, sets)
+    if "flash-linear-attention" in here and not x.is_complex():
+        makers["flash-linear-attention"] = partial(_hgrn_contender, sets)
+    if a.dim() == 1 and x.dtype != torch.bfloat16:  # cuFFT has no bfloat16
+        makers["torch FFT convolution"] = partial(torch_contender, _fft, sets)
+    return makers
+
+
+def _fft(a: Tensor, x: Tensor) -> Tensor:
+    """Convolution with a**t, as S4D trains; a per channel only."""
+    steps = x.shape[1]
+    kernel = a ** torch.arange(steps, device=x.device, dtype=x.real.dtype)[:, None]
+    transform, inverse = (torch.fft.fft, torch.fft.ifft) if x.is_complex() else (torch.fft.rfft, torch.fft.irfft)
+    return inverse(transform(x, 2 * steps, dim=1) * transform(kernel, 2 * steps, dim=0), 2 * steps, dim=1)[:, :steps]
+
+
+def _mambapy(a: Tensor, x: Tensor) -> Tensor:
+    from mambapy.pscan import pscan
+
+    return pscan(a.expand(x.shape).unsqueeze(-1), x.unsqueeze(-1)).squeeze(-1)
+
+
+def _accelerated(a: Tensor, x: Tensor) -> Tensor:
+    """Its layout is (batch, channel, time), contiguous; ours and most people's has to be transposed there and back."""
+    from accelerated_scan import complex, scalar
+
+    scan = (complex if x.is_complex() else scalar).scan
+    return scan(a.expand(x.shape).mT.contiguous(), x.mT.contiguous()).mT.contiguous()
+
+
+def _hgrn_contender(sets: Sequence[Inputs]) -> Contender:
+    """It takes log a, and returns the gradient of that: its users have the logarithm at hand, so none is timed."""
+    from fla.ops.hgrn import chunk_hgrn
+
+    def run(log_a: Tensor, x: Tensor) -> Tensor:
+        return chunk_hgrn(x, log_a.expand(x.shape).contiguous())[0]
+
+    def answer(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return parts if len(parts) == 1 else (parts[0], parts[1] / sets[0][0], parts[2])
+
+    return torch_contender(run, [(a.log(), x, g) for a, x, g in sets], answer=answer)
+
+
+def jax_contender(run: Scan, sets: Sequence[Inputs]) -> Contender:
+    """``run(a, x)`` and its pull-back, compiled. Timed by the host: launches and the wait at the end included."""
+    import jax
+    import jax.numpy as jnp
+
+    device = _jax_device(sets[0][1].device.type)
+
+    def array(tensor: Tensor) -> Any:
+        short = tensor.dtype == torch.bfloat16
+        moved = jax.device_put((tensor.float() if short else tensor).cpu().numpy(), device)
+        return moved.astype(jnp.bfloat16) if short else moved
+
+    @jax.jit
+    def forward(a: Any, x: Any, g: Any) -> tuple[Any, ...]:
+        return (run(a, x),)
+
+    @jax.jit
+    def both(a: Any, x: Any, g: Any) -> tuple[Any, ...]:
+        states, pull_back = jax.vjp(run, a, x)
+        # JAX's gradient is conjugate to PyTorch's
+        return states, *(jnp.conj(gradient) for gradient in pull_back(jnp.conj(g)))
+
+    arrays = [tuple(map(array, inputs)) for inputs in sets]
+    calls = {
+        phase: [partial(call, *inputs) for inputs in arrays]
+        for phase, call in zip(PHASES, (forward, both), strict=True)
+    }
+    return Contender(calls, host_clock)
+
+
+def _lax_scan(a: Any, x: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    over_time = jnp.swapaxes(x, 0, 1)
+    initial = jnp.zeros_like(over_time[0])
+    if a.ndim > 1:
+        sequence = (jnp.swapaxes(a, 0, 1), over_time)
+        states = jax.lax.scan(lambda h, ax: (ax[0] * h + ax[1],) * 2, initial, sequence)[1]
+    else:
+        states = jax.lax.scan(lambda h, u: (a * h + u,) * 2, initial, over_time)[1]
+    return jnp.swapaxes(states, 0, 1)
+
+
+def _associative_scan(a: Any, x: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    def join(left: Any, right: Any) -> Any:
+        return right[0] * left[0], right[0] * left[1] + right[1]
+
+    return jax.lax.associative_scan(join, (jnp.broadcast_to(a, x.shape), x), axis=1)[1]
+
+
+def _jax_device(device: str) -> Any:
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # it would take most of the GPU's memory at once
+    import jax
+
+    try:
+        return jax.devices("gpu" if device == "cuda" else "cpu")[0]
+    except RuntimeError:
+        return None

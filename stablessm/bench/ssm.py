@@ -1,0 +1,160 @@
+"""The fused layer y = Re(C h) + D x beside the convolution by FFT and the scan that writes its states.
+
+A convolution needs a kernel. Training makes it anew at every step, from all modes at all times (as S4D does) or in our
+two levels; ``cached`` is what is left if somebody else made it, and has no gradients of the layer's own parameters.
+Every contender is first compared with float64; no time is reported for a wrong result. The floor is the bytes of x read
+and of y written (backward: two read, one written) over the rate of a plain copy in the same run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm.bench import machine, table
+from stablessm.bench.contest import OURS, PHASES, Gate, Makers, Row, contest, show, torch_contender
+from stablessm.bench.measure import copies
+from stablessm.bench.options import Options
+from stablessm.bench.records import write_record
+from stablessm.scan import causal_convolution, evaluate, resolve, ssm_scan
+from stablessm.scan.reference_ssm_backend import by_states
+
+_CPU_SIZES = [(8, 1024, 256), (1, 16384, 256), (1, 131072, 64)]
+SIZES = {
+    "cpu": [(*size, states) for size in _CPU_SIZES for states in (4, 16, 32, 64)],
+    "cuda": [(8, 4096, 512, 16), (8, 4096, 512, 64), (1, 1048576, 64, 16)],
+}
+SMOKE = [(2, 70, 16, 4)]
+SCALARS = {"forward": 2, "forward+backward": 5}
+"""Numbers that must be moved for each of x."""
+CHECKED = 2
+"""Channels compared with float64."""
+LOOP_STEPS = 20_000
+"""Most steps for which the reference, a loop, gives the truth; past them our CPU kernels do, in float64."""
+TOLERANCE = 1e-3
+"""Largest relative error of a result that is still called right."""
+MOST_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
+"""A contender that makes an array larger than this is left out."""
+
+
+def run(options: Options) -> None:
+    """Measure, print a table a case, and keep the record up to date."""
+    sizes = options.pick_sizes(SMOKE if options.smoke else SIZES[options.device], "BATCHxTIMExCHANNELSxSTATES")
+    options.pick_dtypes(["complex64"], ["complex64"])
+    limits = machine.limits(options.device, smoke=options.smoke)
+    table.say(f"{machine.describe(options.device)['device']}, {torch.get_num_threads()} threads")
+    table.say("\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in limits.items()))
+    rows: list[Row] = []
+    for number, size in enumerate(table.progress(sizes), 1):
+        found = one_case(size, limits["copy_gigabytes_per_second"] * 1e9, options)
+        table.say("\n" + show(f"{'x'.join(map(str, size))}  (batch x time x channels x complex states)", found))
+        rows += found
+        summary = limits | summarise(rows)
+        write_record(options.path("ssm"), options.device, rows, summary, complete=number == len(sizes))
+    table.say("\n" + "\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in summary.items()))
+
+
+def one_case(size: tuple[int, ...], bandwidth: float, options: Options) -> list[Row]:
+    """Rows of every contender, forward and forward+backward."""
+    inputs = draw(size)
+    gate = Gate(truth(*inputs), some_channels, TOLERANCE)
+    first = [tensor.to(options.device) for tensor in inputs]
+    x = first[0]
+    sets = [first, *([t.clone() for t in first] for _ in range(copies(options.device, 2 * x.nbytes) - 1))]
+    floors = {phase: SCALARS[phase] * x.nbytes / bandwidth * 1e3 for phase in PHASES}
+    facts = {"size": "x".join(map(str, size)), "dtype": "complex64"}
+    return contest(facts, contenders(sets, MOST_BYTES[options.device]), gate, floors, options)
+
+
+def draw(size: tuple[int, ...]) -> list[Tensor]:
+    """x, decay, B, C, D and the gradient of y; decays with a modulus from 0.5 to 0.999 and phases up to 0.3."""
+    torch.manual_seed(0)
+    batch, steps, channels, states = size
+    shape = (channels, states)
+    decay = torch.polar(0.5 + 0.499 * torch.rand(shape), 0.3 * torch.rand(shape))
+    B, C = (torch.randn(shape, dtype=torch.complex64) for _ in range(2))
+    x, g = (torch.randn(batch, steps, channels) for _ in range(2))
+    return [x, decay, B, C, torch.randn(channels), g]
+
+
+def truth(*inputs: Tensor) -> list[np.ndarray]:
+    """Output and gradients in float64, of the channels that are compared."""
+    *leaves, g = (torch.from_numpy(part) for part in some_channels(inputs))
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    y, _ = ssm_scan(*leaves, backend="reference" if len(g[0]) <= LOOP_STEPS else "numba")
+    return [tensor.detach().numpy() for tensor in (y, *torch.autograd.grad(y, leaves, g))]
+
+
+def some_channels(parts: Sequence[Tensor]) -> list[np.ndarray]:
+    """The first and the last channels, in double precision: of (B, T, H) by the last dimension, else by the first."""
+    found = []
+    for part in parts:
+        index = torch.linspace(0, part.shape[-1 if part.dim() == 3 else 0] - 1, CHECKED).long().to(part.device)
+        chosen = part.detach()[..., index] if part.dim() == 3 else part.detach()[index]
+        found.append(chosen.to(torch.promote_types(part.dtype, torch.float64)).cpu().numpy())
+    return found
+
+
+def contenders(sets: Sequence[Sequence[Tensor]], most_bytes: int) -> Makers:
+    """Ours and the others, those that fit into memory."""
+    x, decay = sets[0][:2]
+    steps, states = x.shape[1], decay.numel()
+    found = {
+        OURS: lambda: torch_contender(_fused, sets),
+        "FFT, kernel in two levels": lambda: torch_contender(_fft_two_levels, sets),
+    }
+    if 8 * states * steps <= most_bytes:
+        found["FFT, kernel from all modes"] = lambda: torch_contender(_fft_all_modes, sets)
+    if 8 * states * steps * len(x) <= most_bytes:
+        found["states written"] = lambda: torch_contender(_states, sets)
+    kernels = [(x, _kernel(decay, B, C, steps), D, g) for x, decay, B, C, D, g in sets]
+    found["FFT, kernel cached"] = lambda: torch_contender(_fft, kernels, answer=lambda parts: parts[:2])
+    return found
+
+
+def _fused(x: Tensor, decay: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
+    return ssm_scan(x, decay, B, C, D)[0]
+
+
+def _fft_two_levels(x: Tensor, decay: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
+    return _fft(x, _kernel(decay, B, C, x.shape[1]), D)
+
+
+def _fft_all_modes(x: Tensor, decay: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
+    times = torch.arange(x.shape[1], device=x.device)
+    modes = torch.exp(decay.log()[..., None] * times)
+    return _fft(x, torch.einsum("hn,hnt->th", C * B, modes).real, D)
+
+
+def _states(x: Tensor, decay: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
+    return by_states(x, decay, B, C, D, None, None, None, resolve("auto", x.device))[0]
+
+
+def _fft(x: Tensor, kernel: Tensor, D: Tensor) -> Tensor:
+    return causal_convolution(x, kernel) + D * x
+
+
+def _kernel(decay: Tensor, B: Tensor, C: Tensor, steps: int) -> Tensor:
+    return evaluate(C * B, decay, steps).real.mT
+
+
+def summarise(rows: Sequence[Row]) -> dict[str, float]:
+    """The extremes over all cases; only what there is."""
+    found = {}
+    for phase in PHASES:
+        ours = {row["size"]: row["ms"] for row in rows if row["contender"] == OURS and row["phase"] == phase}
+        for name in dict.fromkeys(row["contender"] for row in rows if row["contender"] != OURS):
+            ratios = [
+                row["ms"] / ours[row["size"]]
+                for row in rows
+                if row["contender"] == name and row["phase"] == phase and row["ms"] and ours[row["size"]]
+            ]
+            if ratios:
+                key = f"{phase.replace('+', '_')}_ahead_of_{name.replace(',', '').replace(' ', '_')}"
+                found[f"least_{key}"] = min(ratios)
+                found[f"mean_{key}"] = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    return found

@@ -1,0 +1,236 @@
+"""How long one step takes, and how long at worst: a sample in, a sample out, on one thread.
+
+Every contender is first compared with the float64 forward pass; no time is reported for a wrong result. Each step is
+timed by itself, and there are as many whatever ``seconds`` says, for a tail needs many. Contenders take turns of some
+hundred steps; Python's garbage collector stays on, as in a program that runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.bench import machine, table
+from stablessm.bench.options import Options
+from stablessm.bench.records import write_record
+from stablessm.layers import LRU, S4D, RealSSM
+from stablessm.layers.base import SequenceLayer
+from stablessm.streaming import Streamer, export_step
+
+Row: TypeAlias = dict[str, Any]
+Step: TypeAlias = Callable[[Any], Any]
+"""A sample to an output, from the state that the contender keeps."""
+
+WIDTHS = [(64,), (128,), (256,), (512,), (1024,)]
+SMOKE = [(8,)]
+LAYERS: dict[str, Callable[[int], SequenceLayer]] = {
+    "S4D, 16 states a channel": lambda width: S4D(width, 16),
+    "LRU": lambda width: LRU(width, width, width),
+    "RealSSM": lambda width: RealSSM(width, width, width),
+}
+STEPS, TURNS = 20_000, 40
+SAMPLES = 200
+"""Different inputs, and steps that are compared with the reference."""
+TOLERANCE = 1e-4
+OURS = "Streamer"
+TAIL = {"median_us": 50.0, "p99_us": 99.0, "p99_9_us": 99.9, "max_us": 100.0}
+
+
+def run(options: Options) -> None:
+    """Measure, print a table a case, and keep the record up to date."""
+    if options.device != "cpu":
+        raise ArgumentError("device", "cpu: a streamer runs there", repr(options.device))
+    widths = [size[0] for size in options.pick_sizes(SMOKE if options.smoke else WIDTHS, "WIDTH")]
+    options.pick_dtypes(["float32"], ["float32"])
+    cases, rows = list(itertools.product(LAYERS, widths)), []
+    steps = 400 if options.smoke else STEPS
+    with one_thread():
+        clock = statistics([_clock_alone(steps)])["median_us"]
+        print(f"{machine.describe('cpu')['device']}, 1 thread; the clock itself takes {clock:.2f} µs of every step")
+        for number, (layer, width) in enumerate(table.progress(cases), 1):
+            rows += (found := one_case(layer, width, steps, compiled=not options.smoke))
+            table.say("\n" + show(found))
+            summary = {"clock_us": clock} | summarise(rows)
+            write_record(options.path("stream"), "cpu", rows, summary, complete=number == len(cases))
+    print("\n" + "\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in summary.items()))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch on one thread meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def one_case(name: str, width: int, steps: int, *, compiled: bool) -> list[Row]:
+    """A row for every contender."""
+    torch.manual_seed(0)
+    torch.compiler.reset()  # it gives up on a function that it compiled for many layers
+    layer = LAYERS[name](width).requires_grad_(False)
+    x = torch.randn(SAMPLES, 1, width)
+    expected = copy.deepcopy(layer).double()(x.double().transpose(0, 1))[0][0].numpy()
+    rows: dict[str, Row] = {}
+    right: dict[str, tuple[Step, list[Any]]] = {}
+    for contender, make in contenders(layer, compiled=compiled).items():
+        row = rows[contender] = {"layer": name, "width": width, "contender": contender, **dict.fromkeys(TAIL)}
+        row |= {"steps": 0, "relative_error": None, "note": None}
+        try:
+            step, inputs = make(x)
+            outputs = torch.stack([torch.as_tensor(step(x_t)).flatten().clone() for x_t in inputs]).numpy()
+        except Exception as error:  # a peer's failure is a result
+            row["note"] = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            continue
+        row["relative_error"] = float(np.abs(outputs - expected).max() / np.abs(expected).max())
+        if row["relative_error"] <= TOLERANCE:
+            right[contender] = (step, inputs)
+        else:
+            row["note"] = "wrong"
+    for contender, taken in latencies(right, steps).items():
+        rows[contender] |= {"steps": steps} | statistics(taken)
+    best = min((row["median_us"] for row in rows.values() if row["median_us"] and is_peer(row)), default=None)
+    for row in rows.values():
+        row["best_peer_over_this"] = best and row["median_us"] and best / row["median_us"]
+    return list(rows.values())
+
+
+def is_peer(row: Row) -> bool:
+    """Whether a contender is what a user would take if there were no streamer."""
+    return not row["contender"].startswith(OURS)
+
+
+def contenders(layer: SequenceLayer, *, compiled: bool) -> dict[str, Callable[[Tensor], tuple[Step, list[Any]]]]:
+    """Each makes a step from the zero state, and the inputs in the form it likes best."""
+    found: dict[str, Callable[[Tensor], tuple[Step, list[Any]]]] = {
+        OURS: lambda x: (Streamer(layer), list(x.numpy())),
+        f"{OURS}, tensors": lambda x: (Streamer(layer), list(x)),
+        f"{OURS}, without llvmlite": lambda x: (Streamer(layer, backend="numpy"), list(x.numpy())),
+        "layer.step": partial(_eager, layer, layer.step),
+    }
+    if compiled:
+        found["torch.compile(layer.step)"] = lambda x: _eager(layer, torch.compile(layer.step, dynamic=False), x)
+    found["onnxruntime"] = partial(_onnx, layer)
+    return found
+
+
+def _eager(layer: SequenceLayer, step: Callable[..., tuple[Tensor, Tensor]], x: Tensor) -> tuple[Step, list[Tensor]]:
+    state = layer.initial_state(1)
+
+    @torch.inference_mode()
+    def one(x_t: Tensor) -> Tensor:
+        nonlocal state
+        y_t, state = step(x_t, state)
+        return y_t
+
+    return one, list(x)
+
+
+def _onnx(layer: SequenceLayer, x: Tensor) -> tuple[Step, list[np.ndarray]]:
+    """Inputs and outputs bound beforehand, the state going from one pair of buffers to the other and back."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "step.onnx"
+        export_step(layer, path, format="onnx")
+        session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    shapes = {port.name: port.shape for port in (*session.get_inputs(), *session.get_outputs())}
+
+    def buffer(name: str) -> Any:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shapes[name], np.float32))
+
+    x_in, y_out, states = buffer("x"), buffer("y"), [buffer("state_0"), buffer("state_0")]
+    bindings = []
+    for before, after in ((0, 1), (1, 0)):
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", x_in)
+        binding.bind_ortvalue_input("state_0", states[before])
+        binding.bind_ortvalue_output("y", y_out)
+        binding.bind_ortvalue_output("next_state_0", states[after])
+        bindings.append(binding)
+    turn = itertools.cycle(bindings)
+
+    def one(x_t: np.ndarray) -> np.ndarray:
+        x_in.update_inplace(x_t)
+        session.run_with_iobinding(next(turn))
+        return y_out.numpy()
+
+    return one, list(x.numpy())
+
+
+def latencies(steps: Mapping[str, tuple[Step, list[Any]]], count: int) -> dict[str, list[np.ndarray]]:
+    """Nanoseconds of ``count`` steps of each, in turns."""
+    taken: dict[str, list[np.ndarray]] = {name: [] for name in steps}
+    for _ in range(TURNS):
+        for name, (step, inputs) in steps.items():
+            for x_t in inputs[:20]:  # not timed: the one before left its data in the caches
+                step(x_t)
+            taken[name].append(_timed(step, inputs, count // TURNS))
+    return taken
+
+
+def _timed(step: Step, inputs: list[Any], count: int) -> np.ndarray:
+    taken, clock, following = np.empty(count, np.int64), time.perf_counter_ns, itertools.cycle(inputs)
+    for k in range(count):
+        x_t = next(following)
+        start = clock()
+        step(x_t)
+        taken[k] = clock() - start
+    return taken
+
+
+def _clock_alone(count: int) -> np.ndarray:
+    return _timed(lambda _: None, [None], count)
+
+
+def statistics(taken: list[np.ndarray]) -> dict[str, float]:
+    """Median and tail in microseconds.
+
+    >>> statistics([np.array([1000, 2000, 3000])])["median_us"]
+    2.0
+    """
+    values = np.percentile(np.concatenate(taken), list(TAIL.values())) / 1e3
+    return dict(zip(TAIL, values.tolist(), strict=True))
+
+
+def show(rows: list[Row]) -> str:
+    """One case as a table."""
+    lines = []
+    for row in rows:
+        cells = [f"{row[key]:.2f}" if row[key] is not None else "" for key in TAIL]
+        error = "" if row["relative_error"] is None else f"{row['relative_error']:.1e}"
+        lines.append([row["contender"], *cells, table.times(row["best_peer_over_this"]), error])
+        lines += [[f"  {row['note']}", *[""] * 6]] if row["note"] else []
+    head = ["µs a step", "median", "p99", "p99.9", "max", "vs peer", "error"]
+    return f"{rows[0]['layer']}, width {rows[0]['width']}\n" + table.columns(head, lines)
+
+
+def summarise(rows: list[Row]) -> dict[str, float]:
+    """How far ours is ahead of the best peer, and its slowest step in a thousand."""
+    ours = [row for row in rows if row["contender"] == OURS and row["median_us"] is not None]
+    ahead = [row["best_peer_over_this"] for row in ours if row["best_peer_over_this"] is not None]
+    found = {"worst_median_us": max(row["median_us"] for row in ours)} if ours else {}
+    if ours:
+        found["worst_p99_9_us"] = max(row["p99_9_us"] for row in ours)
+    if ahead:
+        found["least_ahead_of_best_peer"] = min(ahead)
+        found["geometric_mean_ahead_of_best_peer"] = math.exp(sum(map(math.log, ahead)) / len(ahead))
+    return found

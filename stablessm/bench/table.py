@@ -1,0 +1,62 @@
+"""Rows as text for a terminal, and a bar that says how far the run is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+_CLEAR = "\r\x1b[K"
+
+
+def progress(cases: Sequence[T], unit: str = "case") -> Iterator[T]:
+    """``cases``, with a bar on a terminal's standard error; what is printed meanwhile goes through :func:`say`."""
+    for number, case in enumerate(cases):
+        if sys.stderr.isatty():
+            done = 30 * number // len(cases)
+            bar = f"[{'█' * done}{'·' * (30 - done)}] {unit} {number + 1} of {len(cases)}"
+            print(f"{_CLEAR}{bar}", end="", file=sys.stderr, flush=True)
+        yield case
+    if sys.stderr.isatty():
+        print(_CLEAR, end="", file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    """Print above the bar, and at once: a run that is killed has said what it knew."""
+    if sys.stderr.isatty():
+        print(_CLEAR, end="", file=sys.stderr, flush=True)
+    print(text, flush=True)
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table: the first column to the left, the others to the right.
+
+    >>> print(columns(["", "ms"], [["ours", "1.2"], ["a peer", "30"]]))
+            ms
+    ours   1.2
+    a peer  30
+    """
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    first, *others = widths
+    lines = [
+        " ".join([cells[0].ljust(first), *(c.rjust(w) for c, w in zip(cells[1:], others, strict=True))]).rstrip()
+        for cells in (head, *rows)
+    ]
+    return "\n".join(lines)
+
+
+def milliseconds(ms: float, quartiles: Sequence[float] | None) -> str:
+    """The median with its quartiles, in digits that tell them apart.
+
+    >>> milliseconds(0.11012, (0.1091, 0.1123)), milliseconds(920.4, (918.0, 930.2))
+    ('0.110 (0.109–0.112)', '920 (918–930)')
+    """
+    digits = 3 if ms < 1 else 2 if ms < 10 else 1 if ms < 100 else 0
+    spread = "" if quartiles is None else f" ({quartiles[0]:.{digits}f}–{quartiles[1]:.{digits}f})"
+    return f"{ms:.{digits}f}{spread}"
+
+
+def times(ratio: float | None) -> str:
+    """A ratio, or nothing."""
+    return "" if ratio is None else f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"

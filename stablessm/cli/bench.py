@@ -1,0 +1,57 @@
+"""``stablessm bench``: speed and accuracy on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def bench(
+    suite: Annotated[str, typer.Argument(help="scan, ssm, accuracy, stream, or all.")] = "all",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Such as 8x1024x256 (batch, time, channels; ssm: and states; accuracy: steps; stream: width), several"
+            " separated by commas."
+        ),
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Such as float32,complex64.")] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Tiny and quick, to see that it runs.")] = False,
+    seconds: Annotated[float, typer.Option(help="Most time for one contender in one case.")] = 1.0,
+    out: Annotated[Path, typer.Option(help="A .json file, or a folder for SUITE-DEVICE.json.")] = Path("runs/bench"),
+) -> None:
+    """Measure ours, the peers that are installed and what the hardware can do, in one run, and write a record.
+
+    Every result is first compared with the float64 reference, and a wrong one gets no time. Times are medians of
+    turns, with quartiles in brackets. "× floor": over the time in which a plain copy moves as many bytes as must be
+    moved. "vs peer": the best peer's time over this one's, above 1 is faster.
+
+    Examples:
+
+      stablessm bench scan
+
+      stablessm bench scan --device cuda --sizes 8x2048x2048 --dtype float32,bfloat16
+
+      stablessm bench ssm --sizes 8x1024x256x16
+
+      stablessm bench accuracy --out accuracy.json
+
+      stablessm bench stream --sizes 64,256
+
+      stablessm bench all --smoke
+    """
+    from stablessm._errors import ArgumentError
+    from stablessm.bench.command import INTERRUPTED, run
+    from stablessm.bench.options import Options
+
+    try:
+        run(suite, Options.of(device=device, sizes=sizes, dtype=dtype, smoke=smoke, seconds=seconds, out=out))
+    except ArgumentError as error:
+        typer.secho(str(error), fg="red", err=True)
+        raise typer.Exit(2) from error
+    except KeyboardInterrupt:
+        typer.echo(INTERRUPTED)
+        raise typer.Exit(130) from None

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from stablessm.bench import command, contest, scan, scan_peers
+from stablessm.bench.contest import OURS, PHASES, Gate
+from stablessm.bench.options import Options
+from stablessm.scan import linear_scan
+
+TINY = Options(sizes=((2, 20, 3),), smoke=True)
+NO_PEERS = dict.fromkeys(scan_peers.PEERS, "not installed")
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, run, dtype: str = "float32", decay: str = "step") -> dict[str, dict]:
+    """Rows of one tiny case in which ``run`` plays our part, by phase."""
+    monkeypatch.setattr(scan_peers, "linear_scan", run)
+    rows = scan.one_case((2, 20, 3), dtype, decay, NO_PEERS, 1e9, TINY)
+    return {row["phase"]: row for row in rows if row["contender"] == OURS}
+
+
+def test_a_tiny_run_writes_a_whole_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = command.run("scan", Options(sizes=((2, 20, 3),), smoke=True, out=tmp_path))
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert path == tmp_path / "scan-cpu.json"
+    assert record["complete"]
+    assert record["summary"]["copy_gigabytes_per_second"] > 0
+    assert record["summary"]["matmul_float32_teraflops"] > 0
+    assert set(record["peers"]) == set(scan_peers.PEERS)
+    assert {(row["dtype"], row["decay"]) for row in record["rows"]} == {
+        (dtype, decay) for dtype in ("float32", "complex64") for decay in scan.DECAYS
+    }
+    for row in record["rows"]:
+        if row["note"] is None:
+            assert row["quartiles_ms"][0] <= row["ms"] <= row["quartiles_ms"][1]
+            assert row["times_floor"] == pytest.approx(row["ms"] / row["floor_ms"])
+            assert row["relative_error"] < scan.TOLERANCE[row["dtype"]]
+    printed = capsys.readouterr().out
+    assert "× floor" in printed
+    assert f"written: {path}" in printed
+
+
+@pytest.mark.parametrize("decay", scan.DECAYS)
+@pytest.mark.parametrize("dtype", scan.DTYPES)
+def test_ours_is_right_in_every_dtype(monkeypatch: pytest.MonkeyPatch, dtype: str, decay: str) -> None:
+    for row in measured(monkeypatch, linear_scan, dtype, decay).values():
+        assert row["note"] is None
+        assert row["ms"] > 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda a, x: linear_scan(a, x) * 1.01,
+        lambda a, x: linear_scan(a, x) * torch.nan,
+        lambda a, x: linear_scan(a, x)[:, :1],
+    ],
+    ids=["scaled", "nan", "shape"],
+)
+def test_a_wrong_result_gets_no_time(monkeypatch: pytest.MonkeyPatch, wrong) -> None:
+    monkeypatch.setattr(scan_peers, "linear_scan", wrong)
+    rows = scan.one_case((2, 20, 3), "float32", "channel", NO_PEERS, 1e9, TINY)
+    ours = [row for row in rows if row["contender"] == OURS]
+    forward = ours[0]
+    assert forward["ms"] is forward["times_floor"] is forward["best_peer_over_ours"] is None
+    assert forward["note"] == "wrong"
+    assert "wrong" in contest.show("a case", rows)
+
+
+def test_wrong_gradients_alone_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = measured(monkeypatch, lambda a, x: linear_scan(a.detach() + 0 * a, x))
+    assert rows["forward"]["ms"] > 0
+    assert rows["forward+backward"]["note"] == "wrong"
+
+
+def test_a_contender_that_raises_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(a, x):
+        raise RuntimeError("no such instruction")
+
+    rows = measured(monkeypatch, broken)
+    assert rows["forward"]["note"] == "failed: RuntimeError: no such instruction"
+    assert rows["forward"]["ms"] is None
+
+
+def test_a_contender_that_cannot_be_made_is_named() -> None:
+    def broken():
+        raise ImportError("a library is missing")
+
+    assert contest.make({"peer": broken}) == ({}, {"peer": "failed: ImportError: a library is missing"})
+
+
+def test_a_killed_run_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_case, seen = scan.one_case, []
+
+    def killed_at_the_second(*arguments):
+        seen.append(arguments)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return one_case(*arguments)
+
+    monkeypatch.setattr(scan, "one_case", killed_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        command.run("scan", Options(sizes=((2, 20, 3),), smoke=True, out=tmp_path))
+    record = json.loads((tmp_path / "scan-cpu.json").read_text(encoding="utf-8"))
+    assert not record["complete"]
+    assert record["rows"]
+
+
+def test_missing_peers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "mambapy":
+            raise scan_peers.metadata.PackageNotFoundError(name)
+        return "9.9"
+
+    monkeypatch.setattr(scan_peers.metadata, "version", version)
+    monkeypatch.setattr(scan_peers, "_jax_device", lambda device: None)
+    assert scan_peers.available("cpu") == {
+        "jax": "sees no cpu device",
+        "mambapy": "not installed",
+        "accelerated-scan": "needs a GPU",
+        "flash-linear-attention": "needs a GPU",
+    }
+
+
+@pytest.mark.parametrize("decay", scan.DECAYS)
+def test_peers_that_are_here_are_right(decay: str) -> None:
+    pytest.importorskip("jax")
+    peers = scan_peers.available("cpu")
+    inputs = scan.draw((2, 33, 5), "float32", decay)
+    gate = Gate(scan.truth(*inputs), scan.some_channels, 1e-4)
+    made, failed = contest.make(scan_peers.contenders([inputs], peers))
+    assert not failed
+    assert "jax lax.scan" in made
+    for name, contender in made.items():
+        for phase in PHASES:
+            error, note = gate.check(contender, phase)
+            assert note is None, (name, phase, error)
+
+
+def test_a_gradient_of_the_logarithm_is_brought_to_that_of_the_decay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """flash-linear-attention runs on a GPU only: its place is taken by our scan with its interface."""
+    import sys
+    import types
+
+    module = types.ModuleType("fla.ops.hgrn")
+    module.chunk_hgrn = lambda x, g: (linear_scan(g.exp(), x), None)
+    for name in ("fla", "fla.ops"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, "fla.ops.hgrn", module)
+    for decay in scan.DECAYS:
+        inputs = scan.draw((2, 33, 5), "float32", decay)
+        makers = scan_peers.contenders([inputs], NO_PEERS | {"flash-linear-attention": "1.0"})
+        contender = makers["flash-linear-attention"]()
+        gate = Gate(scan.truth(*inputs), scan.some_channels, 1e-4)
+        assert [gate.check(contender, phase)[1] for phase in PHASES] == [None, None]
+
+
+def test_on_a_gpu_ours_is_also_timed_as_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts that need a GPU are replaced: what is left is who is timed, by which clock, and shared by how many."""
+    captured = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(contest, "event_clock", lambda call, repeat: call() or 3.0 * repeat)
+    monkeypatch.setattr(contest, "captured", lambda calls: captured.append(len(calls)) or (lambda: None))
+    inputs = scan.draw((1, 8, 2), "float32", "step")
+    made, _ = contest.make(scan_peers.contenders([inputs, inputs, inputs], NO_PEERS))
+    taken, graph = contest.measure(made, "forward", Options(device="cuda", smoke=True))
+    assert set(taken) == {OURS, "torch loop"}
+    assert captured == [3]
+    assert graph is not None
+    assert graph.median == pytest.approx(1.0)
+    row = scan.one_case((1, 8, 2), "float32", "step", NO_PEERS, 1e9, Options(smoke=True))[0]
+    row |= {f"graph_{key}": value for key, value in contest.timed(graph, 0.5, 2.0).items()}
+    shown = contest.show("a case", [row])
+    assert "as a CUDA graph 1.00 (1.00–1.00) 2.00 2.00" in " ".join(shown.split())
+
+
+def test_a_graph_that_cannot_be_captured_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(calls):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(contest, "captured", broken)
+    made, _ = contest.make(scan_peers.contenders([scan.draw((1, 8, 2), "float32", "step")], NO_PEERS))
+    taken, graph = contest.measure(made, "forward", Options("cuda", smoke=True))
+    assert graph is None
+    assert OURS in taken
+    assert "no CUDA graph of forward: failed: RuntimeError" in capsys.readouterr().out
+
+
+def test_channels_are_compared_from_the_first_to_the_last() -> None:
+    states, decay = scan.some_channels([torch.arange(100.0).expand(2, 3, 100), torch.arange(4.0)])
+    channels = states[0, 0]
+    assert len(channels) == scan.CHECKED
+    assert channels[0] == 0
+    assert channels[-1] == 99
+    assert np.array_equal(decay, [0, 1, 2, 3])
+
+
+def test_the_gain_of_bfloat16_is_that_of_the_largest_size() -> None:
+    def row(size: str, dtype: str, ms: float) -> dict:
+        return {
+            "size": size, "dtype": dtype, "decay": "step", "phase": "forward", "contender": OURS, "ms": ms,
+            "times_floor": 1.0, "best_peer_over_ours": None,
+        }  # fmt: skip
+
+    rows = [row("1x2x3", "float32", 1.0), row("1x2x3", "bfloat16", 1.0)]
+    rows += [row("8x20x20", "float32", 2.0), row("8x20x20", "bfloat16", 1.0)]
+    assert scan.summarise(rows)["least_gain_of_bfloat16_at_largest_size"] == 2.0
+    assert "least_ahead_of_best_peer" not in scan.summarise(rows)

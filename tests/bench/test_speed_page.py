@@ -1,0 +1,69 @@
+"""docs/speed.md and its charts are what the committed records say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stablessm.bench import figure
+from stablessm.bench.contest import PHASES
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_not_stale() -> None:
+    page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    assert figure.BEGIN in page
+    assert figure.updated(page, ROOT) == page, "run: python -m stablessm.bench.figure"
+
+
+def test_the_charts_are_not_stale() -> None:
+    charts = figure.charts(ROOT)
+    assert {"scan-cpu.svg", "scan-cuda.svg"} <= {path.name for path in charts}
+    for path, chart in charts.items():
+        assert path.read_text(encoding="utf-8") == chart, "run: python -m stablessm.bench.figure"
+
+
+def row(contender: str, ms: float | None, phase: str, **more: object) -> dict:
+    return {
+        "size": "1x2x3", "dtype": "float32", "decay": "step", "phase": phase, "contender": contender, "ms": ms,
+        "quartiles_ms": ms and [0.9 * ms, 1.1 * ms], "times_floor": ms and ms / 2, **more,
+    }  # fmt: skip
+
+
+def test_a_lost_comparison_is_in_the_table() -> None:
+    rows = []
+    for phase in PHASES:
+        rows.append(row("stablessm", 4.0, phase, best_peer_over_ours=0.5, graph_ms=3.0))
+        rows += [row("quick", 2.0, phase), row("slow", 9.0, phase), row("wrong", None, phase)]
+    text = figure.contest_table({"rows": rows})
+    assert "| 4.00 (3.60–4.40) | 3.00 | 2.00 | quick | 0.50 |" in text
+    assert "Behind the best peer in 2 of 2 comparisons." in text
+
+
+def test_ours_without_a_time_is_in_the_table() -> None:
+    rows = [row(name, None, phase) for phase in PHASES for name in ("stablessm", "peer")]
+    assert "| no time |  | none |  |" in figure.contest_table({"rows": rows})
+
+
+def test_errors_are_a_line_a_case() -> None:
+    rows = [
+        {"steps": 1000, "dtype": "float32", "decay": "step", "what": what, "relative_error": 1e-6, "same_bits": True}
+        for what in ("states", "gradient of the drive")
+    ]
+    text = figure.accuracy_table({"rows": rows})
+    assert "| 1,000 | float32 | step | 1.0e-06 | 1.0e-06 | the same |" in text
+
+
+def test_a_step_is_beside_the_best_peer() -> None:
+    def step(contender: str, median: float | None) -> dict:
+        tail = dict.fromkeys(("p99_us", "p99_9_us", "max_us"), median)
+        return {"layer": "LRU", "width": 64, "contender": contender, "median_us": median, **tail} | {
+            "best_peer_over_this": median and 8 / median
+        }
+
+    rows = [step("Streamer", 2.0), step("Streamer, tensors", 3.0), step("slow", 9.0), step("quick", 8.0)]
+    text = figure.stream_table({"rows": [*rows, step("wrong", None)]})
+    assert text.splitlines()[2:] == [
+        "| LRU | 64 | Streamer | 2.0 | 2.0 | 2.0 | 2.0 | 4.00 |",
+        "| LRU | 64 | quick | 8.0 | 8.0 | 8.0 | 8.0 | 1.00 |",
+    ]
