@@ -8,6 +8,7 @@ and of y written (backward: two read, one written) over the rate of a plain copy
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -29,6 +30,8 @@ SIZES = {
     "cuda": [(8, 4096, 512, 16), (8, 4096, 512, 64), (1, 1048576, 64, 16)],
 }
 SMOKE = [(2, 70, 16, 4)]
+DTYPES = ["complex64", "tf32"]
+"""States are complex64; ``tf32`` lets matrix products round their factors to 10 bits: the error says what it costs."""
 SCALARS = {"forward": 2, "forward+backward": 5}
 """Numbers that must be moved for each of x."""
 CHECKED = 2
@@ -44,21 +47,28 @@ MOST_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 def run(options: Options) -> None:
     """Measure, print a table a case, and keep the record up to date."""
     sizes = options.pick_sizes(SMOKE if options.smoke else SIZES[options.device], "BATCHxTIMExCHANNELSxSTATES")
-    options.pick_dtypes(["complex64"], ["complex64"])
+    dtypes = options.pick_dtypes(DTYPES if options.device == "cuda" else DTYPES[:1], DTYPES)
     limits = machine.limits(options.device, smoke=options.smoke)
     table.say(f"{machine.describe(options.device)['device']}, {torch.get_num_threads()} threads")
     table.say("\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in limits.items()))
     rows: list[Row] = []
-    for number, size in enumerate(table.progress(sizes), 1):
-        found = one_case(size, limits["copy_gigabytes_per_second"] * 1e9, options)
-        table.say("\n" + show(f"{'x'.join(map(str, size))}  (batch x time x channels x complex states)", found))
+    cases = list(itertools.product(sizes, dtypes))
+    for number, (size, dtype) in enumerate(table.progress(cases), 1):
+        precision = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+        try:
+            found = one_case(size, dtype, limits["copy_gigabytes_per_second"] * 1e9, options)
+        finally:
+            torch.set_float32_matmul_precision(precision)
+        title = f"{'x'.join(map(str, size))}  {dtype}  (batch x time x channels x complex states)"
+        table.say("\n" + show(title, found))
         rows += found
-        summary = limits | summarise(rows)
-        write_record(options.path("ssm"), options.device, rows, summary, complete=number == len(sizes))
+        summary = limits | summarise([row for row in rows if row["dtype"] == dtypes[0]])
+        write_record(options.path("ssm"), options.device, rows, summary, complete=number == len(cases))
     table.say("\n" + "\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in summary.items()))
 
 
-def one_case(size: tuple[int, ...], bandwidth: float, options: Options) -> list[Row]:
+def one_case(size: tuple[int, ...], dtype: str, bandwidth: float, options: Options) -> list[Row]:
     """Rows of every contender, forward and forward+backward."""
     inputs = draw(size)
     gate = Gate(truth(*inputs), some_channels, TOLERANCE)
@@ -66,7 +76,7 @@ def one_case(size: tuple[int, ...], bandwidth: float, options: Options) -> list[
     x = first[0]
     sets = [first, *([t.clone() for t in first] for _ in range(copies(options.device, 2 * x.nbytes) - 1))]
     floors = {phase: SCALARS[phase] * x.nbytes / bandwidth * 1e3 for phase in PHASES}
-    facts = {"size": "x".join(map(str, size)), "dtype": "complex64"}
+    facts = {"size": "x".join(map(str, size)), "dtype": dtype}
     return contest(facts, contenders(sets, MOST_BYTES[options.device]), gate, floors, options)
 
 

@@ -18,8 +18,6 @@ vector of channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from llvmlite import ir
 
 from stablessm.scan.chunk_emitter import CHUNKS, PARTS, ChunkEmitter, Row, Spec
@@ -270,24 +268,21 @@ def _backward(block: _Block, x: ir.Value, d_y: ir.Value, d_x: ir.Value, kept: ir
 
 def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
     """Zeros in all sums of a unit: its thread will want them in its cache."""
-    states, length = code.fields["states"], code.spec.length
-    table, powers = (code.times(states, rows * PARTS) for rows in (2 * length, length + 1))
-    narrow, wide = (
-        (code.zeros(1), code.store, VECTOR_BYTES),
-        (code.widen(code.zeros(1)), code.store_wide, code.wide_bytes),
-    )
+    length, wide = code.spec.length, code.wide_bytes // VECTOR_BYTES
+    table, powers = (code.times(code.fields["states"], rows * PARTS) for rows in (2 * length, length + 1))
 
-    def fill(array: str, count: ir.Value, zero: Row, store: Callable[[Row, ir.Value], None], size: int) -> None:
+    def fill(array: str, vectors: ir.Value) -> None:
         def one(i: ir.Value, _: Row) -> Row:
-            store(zero, code.sum(code.fields[array], code.times(code.sum(code.times(unit, count), i), size)))
+            index = code.sum(code.times(unit, vectors), i)
+            code.store(code.zeros(1), code.sum(code.fields[array], code.times(index, VECTOR_BYTES)))
             return []
 
-        code.emit.loop(count, [], one)
+        code.emit.loop(vectors, [], one)
 
-    fill("d_tables", table, *narrow)
-    fill("d_tables_wide", table, *wide)
-    fill("d_kernel", I64(length), *wide)
-    fill("d_powers", powers, *wide)
+    fill("d_tables", table)
+    fill("d_tables_wide", code.times(table, wide))
+    fill("d_kernel", I64(length * wide))
+    fill("d_powers", code.times(powers, wide))
 
 
 def _flush(code: ChunkEmitter, unit: ir.Value) -> None:

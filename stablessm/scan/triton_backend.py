@@ -155,6 +155,8 @@ def _plan_of(
         tile = CHUNK[size]
         wanted = max(1, min(FULL * tile.row_bytes // (batch * channels * size), steps // SHORTEST))
     rows, lane, block = tile.rows, tile.lane_bytes // size, tile.row_bytes // size
+    if wanted == 1:  # no lanes for channels that are not there
+        block = min(block, max(8, 1 << (channels - 1).bit_length()))
     arrays = zip((decay_shape, shape, shape), strides, starts, (decay_size, size, size), strict=True)
     if not all(_reads_at_once(lane, *array) for array in arrays):
         lane = 1

@@ -169,7 +169,7 @@ def _parts(x: Tensor, decay: Tensor) -> list[slice]:
 
 
 class _Layer:
-    """Some channels of a layer and the sizes of one call: their matrices (channel, step, step or state), and their rows.
+    """Some channels of a layer and the sizes of one call: matrices (channel, step, step or state), and rows for them.
 
     Rows are (sequence, chunk): an input is (channel, row, step), the states at the borders (channel, row, R) in real
     numbers, or (channel, sequence, chunk, N).
@@ -199,7 +199,7 @@ class _Layer:
             (self.channels,),
             (
                 *self.parameters,
-                self.T if D is None else D[part],
+                self.T if D is None else D[part].contiguous(),
                 response,
                 self.T,
                 self.V,

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scan_cases import draw
 from torch import Tensor
 
 from stablessm import linear_scan
@@ -13,11 +14,6 @@ from stablessm.scan import numba_backend
 
 ROUNDED = 2e-7
 """Two roundings to float32: what a stored state and what is made of it can lose."""
-
-
-def draw(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    wide = torch.complex128 if dtype.is_complex else torch.float64
-    return torch.randn(shape, dtype=wide, generator=generator).to(dtype)
 
 
 def slow_decay(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:

@@ -6,6 +6,7 @@ kernels say, and wraps around where they do.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,16 @@ def far_apart(tensor: Tensor, dimension: int, path: Path) -> Tensor:
     return memory.as_strided(tensor.shape, strides).copy_(tensor)
 
 
+@pytest.fixture
+def _cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Time is cut however short it is."""
+    monkeypatch.setattr(triton_backend, "SHORT", 0)
+    triton_backend._plan_of.cache_clear()
+    yield
+    triton_backend._plan_of.cache_clear()
+
+
+@pytest.mark.usefixtures("_cut")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="looks at the arithmetic in Triton's interpreter")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
