@@ -35,7 +35,8 @@ def scan_backward_op(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of decay, drive and initial, fused into one pass over time."""
-    return backends.load(backend).backward(grad, decay, states, initial, reset, reverse)
+    d_decay, d_drive, d_initial = backends.load(backend).backward(grad, decay, states, initial, reset, reverse)
+    return d_decay, d_drive, torch.zeros_like(d_initial) if initial is None else d_initial
 
 
 @scan_op.register_fake

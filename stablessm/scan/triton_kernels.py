@@ -1,4 +1,4 @@
-"""GPU scan kernels: a lane owns its channels and walks time, so that the recurrence needs no exchange between lanes.
+"""GPU scan kernels: a program, one warp, walks time tile by tile and carries the state from each to the next.
 
 Where batch × channels alone cannot fill the GPU, time is cut into chunks of ``length`` steps. A *column* is a chunk of
 one channel; the columns of a sequence lie chunk after chunk, and a program walks BLOCK of them. Three passes then:
@@ -6,9 +6,9 @@ one channel; the columns of a sequence lie chunk after chunk, and a program walk
 chunk to chunk, ``forward_kernel`` or ``backward_kernel`` walks again from the right start. With one chunk the last pass
 is all.
 
-A program is one warp, and a row of its tile 128 bytes: so many small programs keep memory busier than fewer large ones.
-Everything is accumulated in float64 (short floats in float32), so that a memory of a million steps adds up no rounding.
-Numbers are pairs (re, im), so that real and complex share the kernels; of a real number ``im`` is never looked at.
+Rows of a tile lie in the registers of one lane or of a few, which exchange what they found; the caller chooses, by the
+bytes a lane reads at once and the width of a row. Everything is accumulated in float64 (short floats in float32), so
+that a memory of a million steps adds up no rounding. Numbers are pairs (re, im), so that real and complex share the kernels; of a real number ``im`` is never looked at.
 
 A reset *cuts* the recurrence: what stands before it is dropped by a choice, not by a product with zero, because
 0 · NaN is NaN.

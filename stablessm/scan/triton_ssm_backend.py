@@ -224,7 +224,7 @@ class _Layer:
         self._turn(y, flat, back=True)
 
     def _turn(self, x: Tensor, flat: Tensor, *, back: bool) -> None:
-        grid = (-(-self.steps // BLOCK) * -(-self.channels // BLOCK), self.batch)
+        grid = (-(-self.steps // BLOCK) * -(-self.channels // BLOCK) * self.batch,)
         arguments = (x, *x.stride(), flat, self.batch, self.steps, self.channels)
         launch(kernels.transpose_kernel, grid, arguments, {"BACK": back, "UNIT": x.stride(2) == 1, "BLOCK": BLOCK}, 4)
 

@@ -28,9 +28,10 @@ def transpose_kernel(
 ):  # fmt: skip
     """(batch, time, channel) to (channel, batch, time), or BACK. UNIT: neighbouring channels lie side by side."""
     blocks = tl.cdiv(channels, BLOCK)
-    time = tl.program_id(0) // blocks * BLOCK + tl.arange(0, BLOCK)
-    channel = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    sequence = tl.program_id(1).to(tl.int64)
+    tile = tl.program_id(0) // batch
+    time = tile // blocks * BLOCK + tl.arange(0, BLOCK)
+    channel = tile % blocks * BLOCK + tl.arange(0, BLOCK)
+    sequence = (tl.program_id(0) % batch).to(tl.int64)
     mask = (time < steps)[:, None] & (channel < channels)[None, :]
     along = channel[None, :] if UNIT else channel.to(tl.int64)[None, :] * x_c
     at = x + (sequence * x_b + time.to(tl.int64)[:, None] * x_t + along)
