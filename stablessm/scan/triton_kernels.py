@@ -8,7 +8,8 @@ is all.
 
 Rows of a tile lie in the registers of one lane or of a few, which exchange what they found; the caller chooses, by the
 bytes a lane reads at once and the width of a row. Everything is accumulated in float64 (short floats in float32), so
-that a memory of a million steps adds up no rounding. Numbers are pairs (re, im), so that real and complex share the kernels; of a real number ``im`` is never looked at.
+that a memory of a million steps adds up no rounding. Numbers are pairs (re, im), so that real and complex share the
+kernels; of a real number ``im`` is never looked at.
 
 A reset *cuts* the recurrence: what stands before it is dropped by a choice, not by a product with zero, because
 0 · NaN is NaN.
