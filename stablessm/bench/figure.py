@@ -47,7 +47,7 @@ def contest_table(record: Record) -> str:
         case = cases.setdefault(tuple(str(row[key]) for key in facts), {})
         case.setdefault(row["phase"], []).append(row)
     graphs = any(row.get("graph_ms") for row in record["rows"])
-    more = [*(["as a graph"] if graphs else []), "× floor", "best peer", "vs peer"]
+    more = [*(["as a graph (× floor)"] if graphs else []), "× floor", "best peer", "vs peer"]
     head = [*facts.values(), "forward ms", *more, "both ms", *more]
     lines = [
         [*key, *(cell for phase in PHASES for cell in _case_cells(phases[phase], graphs))]
@@ -146,11 +146,16 @@ def _case_cells(rows: Sequence[Row], graphs: bool) -> list[str]:
     best = min(peers, key=lambda row: row["ms"])["contender"] if peers else "none"
     if ours["ms"] is None:
         return ["no time", *([""] if graphs else []), "", best, ""]
-    graph = [] if not graphs else [milliseconds(ours["graph_ms"], None) if ours.get("graph_ms") else ""]
+    graph = [] if not graphs else [_graph_cell(ours)]
     return [
         milliseconds(ours["ms"], ours.get("quartiles_ms")), *graph, times(ours["times_floor"]), best,
         times(ours["best_peer_over_ours"]),
     ]  # fmt: skip
+
+
+def _graph_cell(row: Row) -> str:
+    """Milliseconds as a CUDA graph, and × floor."""
+    return f"{milliseconds(row['graph_ms'], None)} ({times(row['graph_times_floor'])})" if row.get("graph_ms") else ""
 
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -1,0 +1,77 @@
+"""The GPU scan touches nothing outside its arrays: each lies against a page that must not be touched.
+
+An access there kills the process, so this runs in one of its own, in Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import ctypes, math, sys
+import numpy as np, torch
+import triton_interpreter
+from stablessm.scan import triton_backend
+
+triton_interpreter.speed_up()
+PAGE, libc = 4096, ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+at_the_end = sys.argv[1] == "end"
+
+
+def empty(*shape, dtype, device=None):
+    shape = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    size = math.prod(shape) * dtype.itemsize
+    inside = -(-size // PAGE) * PAGE
+    region = libc.mmap(None, inside + 2 * PAGE, 0, 0x22, -1, 0)
+    libc.mprotect(region + PAGE, inside, 3)
+    start = region + PAGE + (inside - size if at_the_end else 0)
+    memory = (ctypes.c_char * size).from_address(start)
+    return torch.frombuffer(memory, dtype=dtype).view(*shape)
+
+
+def guarded(tensor):
+    return empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
+
+
+class Torch:
+    empty = staticmethod(empty)
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+triton_backend.torch = Torch()
+for shape, dtype, per_step, initial, reverse, cut in [
+    ((2, 96, 64), torch.float32, False, False, False, False),
+    ((2, 96, 64), torch.float32, True, True, True, False),
+    ((1, 300, 33), torch.float32, True, True, False, True),
+    ((2, 300, 16), torch.complex64, False, True, False, True),
+    ((2, 75, 16), torch.complex64, True, False, True, False),
+]:
+    triton_backend.SHORT = 0 if cut else 2048
+    triton_backend._plan_of.cache_clear()
+    x = guarded(torch.randn(shape, dtype=dtype))
+    a = guarded(torch.rand(shape if per_step else (1, 1, shape[2])).to(dtype))
+    start = guarded(torch.randn(shape[0], shape[2], dtype=dtype)) if initial else None
+    states = triton_backend.forward(a, x, start, None, reverse)
+    triton_backend.backward(x, a, states, start, None, reverse)
+    assert (triton_backend._plan(a, x, states).chunks > 1) == cut
+print("inside")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are protected by Linux calls")
+@pytest.mark.parametrize("side", ["end", "beginning"])
+def test_nothing_outside_is_touched(side: str) -> None:
+    tests = Path(__file__).parents[1]
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent)])}
+    ran = subprocess.run([sys.executable, "-c", PROGRAM, side], capture_output=True, text=True, env=environment)
+    assert ran.stdout.strip() == "inside", ran.stderr[-2000:]
