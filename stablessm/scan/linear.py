@@ -49,8 +49,7 @@ def linear_scan(
         drive = drive.float()
     decay = decay.reshape((1,) * (3 - decay.dim()) + decay.shape)
     wide = torch.promote_types(drive.dtype, torch.float32)
-    if name != "triton" or decay.dtype not in LOW_PRECISION:  # the GPU kernels widen what they read themselves
-        decay = decay.to(wide)  # a decay next to 1 would not survive rounding to a short dtype
+    decay = decay.to(wide)  # a decay next to 1 would not survive rounding to a short dtype
     if initial is not None:
         initial = initial.to(wide)
     if reset is not None:
