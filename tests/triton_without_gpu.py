@@ -16,7 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is defined
+if __name__ == "__main__":
+    os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is defined
 
 import torch
 from triton.backends.compiler import GPUTarget
