@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stablessm import linear_scan
+from stablessm.scan import triton_backend
 
 LENGTHS = [0, 1, 2, 63, 1000, 4097]
 TOLERANCE = {
@@ -98,3 +99,9 @@ def check_against_reference(
     worst = max(worst, relative_error(*pairs[1], max(added, 1e-30)))
     assert worst <= TOLERANCE[dtype], f"{backend}, {dtype}: relative error {worst:.1e}"
     return worst
+
+
+def forget_plans() -> None:
+    """What the GPU backend has decided by thresholds that a test changes."""
+    triton_backend._forward.cache_clear()
+    triton_backend._backward.cache_clear()

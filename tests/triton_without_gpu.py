@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime import driver
 
-from stablessm.scan import triton_launch
+from stablessm.scan.triton_launch import Launch
 
 BIG, LONG, RAGGED = (8, 2048, 2048), (1, 131072, 64), (3, 77, 35)
 SCANS = [  # shape, dtype, decay per step, initial and reset
@@ -42,15 +42,15 @@ compiled: dict[str, dict[str, Any]] = {}
 case = ""
 
 
-def compile_only(kernel: Any, grid: Any, arguments: Any, constants: dict[str, Any], warps: int) -> None:
-    """In the place of ``triton_launch.launch``."""
-    made = kernel.warmup(*arguments, grid=grid, **constants, num_warps=warps)
+def compile_only(launch: Launch, *tensors: torch.Tensor) -> None:
+    """In the place of the launch."""
+    made = launch.compile(tensors)
     if made.hash not in compiled:
         ptx = made.asm["ptx"]
         target = re.search(r"\.target (sm_\w+)", ptx).group(1)
         compiled[made.hash] = {
             "case": case,
-            "kernel": kernel.__name__,
+            "kernel": made.name,
             "target": target,
             "shared_bytes": made.metadata.shared,
             "spilled_bytes": spilled(ptx, target),
@@ -92,7 +92,7 @@ if __name__ == "__main__":
     target = GPUTarget("cuda", int(sys.argv[1]), 32)
     absent = {"get_current_target": lambda: target, "get_current_device": lambda: 0, "get_current_stream": lambda _: 0}
     driver.set_active(SimpleNamespace(**absent))
-    triton_launch.launch = compile_only
+    Launch.__call__ = compile_only
     with torch.device("meta"):
         for function, cases in ((scan, SCANS), (layer, LAYERS)):
             for arguments in cases:

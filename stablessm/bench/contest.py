@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stablessm.bench import table
-from stablessm.bench.measure import Call, Clock, Timing, captured, event_clock, host_clock, rotating, timings
+from stablessm.bench.measure import Call, Clock, Timing, event_clock, host_clock, queued_clock, rotating, timings
 from stablessm.bench.options import Options
 
 Row: TypeAlias = dict[str, Any]
@@ -89,8 +89,11 @@ def contest(facts: Row, makers: Makers, gate: Gate, floors: Mapping[str, float],
         running = {name: contender for name, contender in made.items() if phase in contender.calls}
         checked = {name: gate.check(contender, phase) for name, contender in running.items()}
         right = {name: contender for name, contender in running.items() if checked[name][1] is None}
-        taken, graph = measure(right, phase, options)
-        best = min((timing.median for name, timing in taken.items() if name != OURS), default=None)
+        taken, queued = measure(right, phase, options)
+        best, best_queued = (
+            min((timing.median for name, timing in found.items() if name != OURS), default=None)
+            for found in (taken, taken | queued)  # who has no queue is compared by its calls
+        )
         for name in makers:
             if name not in running and name not in failed:
                 continue
@@ -103,7 +106,8 @@ def contest(facts: Row, makers: Makers, gate: Gate, floors: Mapping[str, float],
                 row["peak_bytes"] = peak_memory(right[name].calls[phase][0])
             if name == OURS:
                 row["best_peer_over_ours"] = row["best_peer_over_this"]
-                row |= {f"graph_{key}": value for key, value in timed(graph, floor, best).items()}
+            if name in queued:
+                row |= {f"queued_{key}": value for key, value in timed(queued[name], floor, best_queued).items()}
             rows.append(row)
     return rows
 
@@ -121,18 +125,17 @@ def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
 
 def measure(
     contenders: Mapping[str, Contender], phase: str, options: Options
-) -> tuple[dict[str, Timing], Timing | None]:
-    """Times of ``contenders``, and on a GPU that of ours as a CUDA graph, all in turns."""
+) -> tuple[dict[str, Timing], dict[str, Timing]]:
+    """Times of ``contenders``, and of those that PyTorch runs on a GPU also what the GPU needs, all in turns."""
     calls = {name: rotating(contender.calls[phase]) for name, contender in contenders.items()}
     clocks = {name: contender.clock for name, contender in contenders.items()}
-    if options.device == "cuda" and OURS in contenders:
-        try:
-            calls["graph"], clocks["graph"] = captured(contenders[OURS].calls[phase]), event_clock
-        except RuntimeError as error:
-            table.say(f"no CUDA graph of {phase}: {_failure(error)}")
-    taken = timings(calls, seconds=0.05 if options.smoke else options.seconds, clocks=clocks)
-    graph = taken.pop("graph", None)
-    return taken, graph and graph.shared(len(contenders[OURS].calls[phase]))
+    on_gpu = [name for name, clock in clocks.items() if clock is event_clock]
+    taken = timings(
+        calls | {f"{name}, queued": calls[name] for name in on_gpu},
+        seconds=0.05 if options.smoke else options.seconds,
+        clocks=clocks | {f"{name}, queued": queued_clock for name in on_gpu},
+    )
+    return {name: taken[name] for name in calls}, {name: taken[f"{name}, queued"] for name in on_gpu}
 
 
 def timed(timing: Timing | None, floor: float, best: float | None) -> Row:
@@ -162,8 +165,8 @@ def show(title: str, rows: Sequence[Row]) -> str:
         phases = {row["phase"]: row for row in rows if row["contender"] == name}
         error = max((row["relative_error"] or 0.0 for row in phases.values()), default=0.0)
         lines.append([name, *_cells(phases, ""), f"{error:.1e}" if error else ""])
-        if any(row.get("graph_ms") for row in phases.values()):
-            lines.append(["  as a CUDA graph", *_cells(phases, "graph_"), ""])
+        if any(row.get("queued_ms") for row in phases.values()):
+            lines.append(["  queued", *_cells(phases, "queued_"), ""])
         notes = dict.fromkeys(row["note"] for row in phases.values() if row["note"] not in (None, "wrong"))
         lines += [[f"  {note}", *[""] * 7] for note in notes]
     head = ["", "forward ms", "× floor", "vs peer", "both ms", "× floor", "vs peer", "error"]

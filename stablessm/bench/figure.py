@@ -34,8 +34,11 @@ def contest_chart(record: Record) -> str:
     for row in record["rows"]:
         if row["phase"] == "forward+backward":
             title = f"{row['dtype']}, decay per {row['decay']}" if "decay" in row else row["dtype"]
-            panels.setdefault(title, {}).setdefault(row["size"], {})[row["contender"]] = row["times_floor"]
-    title = f"Forward and backward, × floor (1 is the speed of a copy), {record['machine']['device']}"
+            panels.setdefault(title, {}).setdefault(row["size"], {})[row["contender"]] = row.get(
+                "queued_times_floor", row["times_floor"]
+            )
+    queued = " queued," if _queued(record) else ""
+    title = f"Forward and backward,{queued} × floor (1 is the speed of a copy), {record['machine']['device']}"
     return bars(title, [Panel(name, groups) for name, groups in panels.items()])
 
 
@@ -46,16 +49,22 @@ def contest_table(record: Record) -> str:
     for row in record["rows"]:
         case = cases.setdefault(tuple(str(row[key]) for key in facts), {})
         case.setdefault(row["phase"], []).append(row)
-    graphs = any(row.get("graph_ms") for row in record["rows"])
-    more = [*(["as a graph (× floor)"] if graphs else []), "× floor", "best peer", "vs peer"]
-    head = [*facts.values(), "forward ms", *more, "both ms", *more]
+    prefixes = {"queued_": "queued ", "": "called "} if _queued(record) else {"": ""}
+    columns = ("ms", "× floor", "best peer", "vs peer")
+    head = [
+        *facts.values(),
+        *(f"{phase} {way}{name}" for phase in ("forward", "both") for way in prefixes.values() for name in columns),
+    ]
     lines = [
-        [*key, *(cell for phase in PHASES for cell in _case_cells(phases[phase], graphs))]
+        [*key, *(cell for phase in PHASES for prefix in prefixes for cell in _case_cells(phases[phase], prefix))]
         for key, phases in cases.items()
     ]
-    ahead = [row["best_peer_over_ours"] for row in record["rows"] if row.get("best_peer_over_ours")]
-    behind = sum(ratio < 1 for ratio in ahead)
-    return f"{_markdown(head, lines)}\n\nBehind the best peer in {behind} of {len(ahead)} comparisons."
+    said = []
+    for prefix, way in prefixes.items():
+        ahead = [row.get(f"{prefix}best_peer_over_this") for row in record["rows"] if row["contender"] == OURS]
+        behind = sum(ratio < 1 for ratio in ahead if ratio)
+        said.append(f"{way}behind the best peer in {behind} of {len([ratio for ratio in ahead if ratio])} comparisons")
+    return f"{_markdown(head, lines)}\n\n{'; '.join(said).capitalize()}."
 
 
 def accuracy_table(record: Record) -> str:
@@ -140,22 +149,21 @@ def _about(record: Record) -> str:
     return f"`{record['command']}` on {'; '.join(facts)}.\n"
 
 
-def _case_cells(rows: Sequence[Row], graphs: bool) -> list[str]:
+def _queued(record: Record) -> bool:
+    return any(row.get("queued_ms") for row in record["rows"])
+
+
+def _case_cells(rows: Sequence[Row], prefix: str) -> list[str]:
     ours = next(row for row in rows if row["contender"] == OURS)
-    peers = [row for row in rows if row["contender"] != OURS and row["ms"] is not None]
-    best = min(peers, key=lambda row: row["ms"])["contender"] if peers else "none"
-    if ours["ms"] is None:
-        return ["no time", *([""] if graphs else []), "", best, ""]
-    graph = [] if not graphs else [_graph_cell(ours)]
+    taken = {row["contender"]: row.get(f"{prefix}ms") or row["ms"] for row in rows if row["contender"] != OURS}
+    peers = {name: ms for name, ms in taken.items() if ms is not None}
+    best = min(peers, key=peers.__getitem__, default="none")
+    if ours.get(f"{prefix}ms") is None:
+        return ["no time", "", best, ""]
     return [
-        milliseconds(ours["ms"], ours.get("quartiles_ms")), *graph, times(ours["times_floor"]), best,
-        times(ours["best_peer_over_ours"]),
+        milliseconds(ours[f"{prefix}ms"], ours[f"{prefix}quartiles_ms"]), times(ours[f"{prefix}times_floor"]), best,
+        times(ours[f"{prefix}best_peer_over_this"]),
     ]  # fmt: skip
-
-
-def _graph_cell(row: Row) -> str:
-    """Milliseconds as a CUDA graph, and × floor."""
-    return f"{milliseconds(row['graph_ms'], None)} ({times(row['graph_times_floor'])})" if row.get("graph_ms") else ""
 
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import torch
 
@@ -18,6 +18,14 @@ Clock: TypeAlias = Callable[[Call, int], float]
 """Milliseconds that so many calls in a row take together."""
 _LONG = 200
 """Milliseconds from which caches and threads that spin do not matter."""
+_TURN = 5
+"""Milliseconds of a turn on a GPU, about: so many calls that the first launch does not show."""
+_QUEUED = 10
+"""Calls that are queued at once: the driver holds about a thousand launches."""
+_PAUSE = 4.0
+"""Milliseconds in which they are queued, at first."""
+_CYCLES = 2e6
+"""Of a GPU's clock in a millisecond, at most."""
 
 
 @final
@@ -29,11 +37,6 @@ class Timing:
     quartiles: tuple[float, float]
     """A quarter of the turns took less than the first, a quarter more than the second."""
     turns: int
-
-    def shared(self, calls: int) -> Self:
-        """Of one among ``calls`` that were timed together."""
-        low, high = self.quartiles
-        return type(self)(self.median / calls, (low / calls, high / calls), self.turns)
 
 
 def finish(result: Any) -> None:
@@ -65,6 +68,24 @@ def event_clock(call: Call, repeat: int) -> float:
     return start.elapsed_time(end)
 
 
+def queued_clock(call: Call, repeat: int) -> float:
+    """By CUDA events around calls that were all queued behind a pause: what the GPU needs, whatever the host takes."""
+    pause = _PAUSE
+    while True:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(int(pause * _CYCLES))
+        begun = time.perf_counter()
+        start.record()
+        for _ in range(repeat):
+            call()
+        end.record()
+        queueing = (time.perf_counter() - begun) * 1e3
+        end.synchronize()
+        if queueing < pause:
+            return start.elapsed_time(end)
+        pause = 2 * queueing
+
+
 def timings(
     calls: Mapping[str, Call], *, seconds: float, clocks: Mapping[str, Clock] | None = None
 ) -> dict[str, Timing]:
@@ -78,7 +99,10 @@ def timings(
     for name, call in calls.items():
         finish(call())  # compiles
         once[name] = max(clocks.get(name, host_clock)(call, 1), 1e-4)
-        repeat[name] = max(1, min(100, int(2 / once[name]))) if torch.cuda.is_available() else 1
+        clock = clocks.get(name, host_clock)
+        repeat[name] = max(1, min(_QUEUED if clock is queued_clock else 100, math.ceil(_TURN / once[name])))
+        if not torch.cuda.is_available():
+            repeat[name] = 1
         turns[name] = max(3, min(40, int(seconds * 1e3 / (once[name] * (repeat[name] + 1)))))
     measured: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(max(turns.values(), default=0)):
@@ -115,22 +139,3 @@ def rotating(calls: Sequence[Call]) -> Call:
         return kept[-1]
 
     return call
-
-
-def captured(calls: Sequence[Call]) -> Call:
-    """All of ``calls``, one after the other, as one CUDA graph: what they cost without Python and launches."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # as PyTorch wants it: what a first call sets up must not be captured
-        for _ in range(2):
-            calls[0]()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # JAX's threads may ask the driver meanwhile
-        results = [call() for call in calls]  # each keeps its memory while the graph lives
-
-    def replay() -> Any:
-        graph.replay()
-        return results[-1]
-
-    return replay

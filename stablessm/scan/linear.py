@@ -7,7 +7,7 @@ from torch import Tensor
 
 from stablessm.scan import backends, reference_backend
 from stablessm.scan.checks import LOW_PRECISION, check_all_finite, check_arguments
-from stablessm.scan.op import scan
+from stablessm.scan.op import in_three, scan
 
 
 def linear_scan(
@@ -47,13 +47,11 @@ def linear_scan(
     name = backends.resolve(backend, drive.device)
     if torch.is_autocast_enabled(drive.device.type) and drive.dtype in LOW_PRECISION:
         drive = drive.float()
-    decay = decay.reshape((1,) * (3 - decay.dim()) + decay.shape)
-    wide = torch.promote_types(drive.dtype, torch.float32)
-    decay = decay.to(wide)  # a decay next to 1 would not survive rounding to a short dtype
-    if initial is not None:
-        initial = initial.to(wide)
+    if name != "triton":  # whose kernels widen what they read
+        wide = torch.promote_types(drive.dtype, torch.float32)
+        decay, initial = decay.to(wide), None if initial is None else initial.to(wide)
     if reset is not None:
         reset = reset.expand(drive.shape[:2])
     if name == "reference":
-        return reference_backend.forward(decay, drive, initial, reset, reverse)
+        return reference_backend.forward(in_three(decay), drive, initial, reset, reverse)
     return scan(decay, drive, initial, reset, reverse, name)

@@ -36,7 +36,7 @@ def scan_backward_op(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of decay, drive and initial, fused into one pass over time."""
     d_decay, d_drive, d_initial = backends.load(backend).backward(grad, decay, states, initial, reset, reverse)
-    return d_decay, d_drive, torch.zeros_like(d_initial) if initial is None else d_initial
+    return d_decay, d_drive, d_initial if initial is not None else states.new_zeros(len(states), states.shape[2])
 
 
 @scan_op.register_fake
@@ -73,16 +73,26 @@ def plain(tensor: Tensor) -> bool:
     )
 
 
+def quick(signal: Tensor) -> bool:
+    """Whether nobody looks: neither ``torch.compile`` nor ``torch.func`` nor a mode."""
+    return not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active() and plain(signal)
+
+
+def in_three(decay: Tensor) -> Tensor:
+    """(C,), (T, C) or (B, T, C) in three dimensions."""
+    return decay if decay.dim() == 3 else decay[None, None] if decay.dim() == 1 else decay[None]
+
+
 def eager(function: Any) -> Any:
     """The same autograd function in the older form, which PyTorch calls without binding arguments by name.
 
-    ``torch.func`` needs the newer form; the older one saves a third of the time of a small call.
+    ``torch.func`` needs the newer form; the older one saves a third of the time of a small call. For ``plain`` tensors.
     """
 
     class Eager(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            output = function.forward(*args)
+            output = function.at_once(*args)
             function.setup_context(ctx, args, output)
             return output
 
@@ -98,7 +108,12 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def forward(*args: Any) -> Tensor:
         """All states."""
-        return backends.load(args[-1]).forward(*args[:-1]) if plain(args[1]) else scan_op(*args)
+        return Scan.at_once(*args) if plain(args[1]) else scan_op(*args)
+
+    @staticmethod
+    def at_once(decay: Tensor, *args: Any) -> Tensor:
+        """The same without the operator."""
+        return backends.load(args[-1]).forward(in_three(decay), *args[:-1])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -110,18 +125,22 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of decay, drive and initial."""
-        decay, initial, reset, states = ctx.saved_tensors
+        given, initial, reset, states = ctx.saved_tensors
+        decay = in_three(given)
         # With create_graph (double backward, torch.func) the gradient itself must be differentiable.
         again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         at_once: Any = _gradients_at_once if plain(grad) else scan_backward_op
         gradients = _gradients_by_scan if again else at_once
         d_decay, d_drive, d_initial = gradients(grad, decay, states, initial, reset, ctx.reverse, ctx.backend)
-        return d_decay, d_drive, None if initial is None else d_initial.to(initial.dtype), None, None, None
+        if initial is not None:
+            d_initial = d_initial.to(initial.dtype)
+        return d_decay.view(given.shape), d_drive, None if initial is None else d_initial, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, d_decay: Tensor | None, d_drive: Tensor | None, d_initial: Tensor | None, *_: None) -> Tensor:
         """dh[t] = a[t] dh[t-1] + (da[t] h[t-1] + dx[t])."""
-        decay, initial, reset, states = ctx.saved_tensors
+        given, initial, reset, states = ctx.saved_tensors
+        decay, d_decay = in_three(given), None if d_decay is None else in_three(d_decay)
         drive = torch.zeros_like(states) if d_drive is None else d_drive
         if d_decay is not None:
             before = _without_reset(_before(states, initial, ctx.reverse), reset)
@@ -171,30 +190,36 @@ scan_op.register_autograd(Scan.backward, setup_context=Scan.setup_context)
 EagerScan = eager(Scan)
 
 
-def choose(operator: Any, function: Any, eager_function: Any) -> Any:
-    """What to call: the operator in ``torch.compile``, the function in ``torch.func``, otherwise its quick form."""
+def choose(operator: Any, function: Any, eager_function: Any, signal: Tensor, *others: Tensor | None) -> Any:
+    """What to call: the operator in ``torch.compile``, the function in ``torch.func``, otherwise its quick forms.
+
+    ``torch.compile`` cannot trace a function with a forward derivative, and ``torch.func`` does not see the
+    derivative registered with an operator: each gets the form it knows.
+    """
     if torch.compiler.is_compiling():
         return operator
-    return (function if torch._C._are_functorch_transforms_active() else eager_function).apply
+    if not quick(signal):
+        return function.apply
+    return eager_function.apply if _differentiated(signal, *others) else function.at_once
 
 
 def scan(
     decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool, backend: str
 ) -> Tensor:
-    """The operator, differentiable everywhere.
+    """The operator, differentiable everywhere; here the decay may have fewer dimensions.
 
-    ``torch.compile`` cannot trace a function with a forward derivative, and ``torch.func`` does not see the
-    derivative registered with an operator: each gets the form it knows.
+    That saves a small call a view and its derivative.
     """
-    if not torch.compiler.is_compiling() and plain(drive) and not _differentiated(decay, drive, initial):
-        return backends.load(backend).forward(decay, drive, initial, reset, reverse)
-    return choose(scan_op, Scan, EagerScan)(decay, drive, initial, reset, reverse, backend)
+    if not quick(drive):
+        decay = in_three(decay)
+    run = choose(scan_op, Scan, EagerScan, drive, decay, initial)
+    return run(decay, drive, initial, reset, reverse, backend)
 
 
 def _differentiated(*tensors: Tensor | None) -> bool:
     """Whether a derivative of either kind is to come."""
     recorded = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-    return recorded or _forward_mode._current_level >= 0 or torch._C._are_functorch_transforms_active()
+    return recorded or _forward_mode._current_level >= 0
 
 
 def _gradients_at_once(grad: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -61,7 +61,8 @@ def ssm_backward_op(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x, decay, B, C, D and initial; states are made again from the checkpoints."""
-    return load(backend).backward(d_y, d_final, x, decay, B, C, D, initial, reset, lengths, checkpoints)
+    *rest, d_initial = load(backend).backward(d_y, d_final, x, decay, B, C, D, initial, reset, lengths, checkpoints)
+    return *rest, torch.zeros_like(d_final) if d_initial is None else d_initial
 
 
 @ssm_op.register_fake
@@ -107,7 +108,12 @@ class SSM(torch.autograd.Function):
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Output, final state, checkpoints."""
-        return load(args[-1]).forward(*args[:-1]) if plain(args[0]) else ssm_op(*args)
+        return SSM.at_once(*args) if plain(args[0]) else ssm_op(*args)
+
+    @staticmethod
+    def at_once(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The same without the operator."""
+        return load(args[-1]).forward(*args[:-1])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -125,11 +131,12 @@ class SSM(torch.autograd.Function):
         *tensors, checkpoints = ctx.saved_tensors
         x, decay = tensors[:2]
         d_y = torch.zeros_like(x) if d_y is None else d_y
-        d_final = decay.new_zeros(len(x), *decay.shape) if d_final is None else d_final
         # With create_graph (double backward, torch.func) the gradient itself must be differentiable.
         again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        at_once = _gradients_at_once if plain(d_y) else ssm_backward_op
-        gradients: Any = _gradients_by_states if again else at_once
+        at_once = plain(d_y) and not again
+        if d_final is None and not (at_once and ctx.backend == "triton"):  # which alone does without
+            d_final = decay.new_zeros(len(x), *decay.shape)
+        gradients: Any = _gradients_at_once if at_once else _gradients_by_states if again else ssm_backward_op
         *rest, d_D, d_initial = gradients(d_y, d_final, *tensors, checkpoints, ctx.backend)
         D, initial = tensors[4:6]
         return (*rest, None if D is None else d_D, None if initial is None else d_initial, None, None, None)
@@ -193,7 +200,8 @@ def ssm(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     """Output and final state, differentiable everywhere (as :func:`stablessm.scan.op.scan`)."""
-    y, final, _ = choose(ssm_op, SSM, EagerSSM)(x, decay, B, C, D, initial, reset, lengths, backend)
+    run = choose(ssm_op, SSM, EagerSSM, x, decay, B, C, D, initial)
+    y, final, _ = run(x, decay, B, C, D, initial, reset, lengths, backend)
     return y, final
 
 

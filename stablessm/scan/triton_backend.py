@@ -1,16 +1,20 @@
-"""The GPU backend: hands PyTorch tensors to the kernels of :mod:`.triton_kernels`."""
+"""The GPU backend: hands PyTorch tensors to the kernels of :mod:`.triton_kernels`.
+
+A call first describes its arrays; everything that follows from that (how time is cut, which kernels are launched with
+which numbers) is made once and kept.
+"""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from stablessm.scan import triton_kernels as kernels
-from stablessm.scan.triton_launch import launch
+from stablessm.scan.triton_launch import Launch
 
 
 class Tile(NamedTuple):
@@ -26,6 +30,8 @@ class Tile(NamedTuple):
 
 WHOLE = {2: Tile(16, 64, 32, 4), 4: Tile(16, 128, 32, 3), 8: Tile(16, 256, 16, 4), 16: Tile(16, 256, 8, 4)}
 """For a walk over all of time, by the bytes of a number."""
+LIGHT = WHOLE | {2: Tile(16, 128, 32, 6), 4: Tile(16, 128, 16, 6)}
+"""The same where one array alone is read: more of it has to be in flight."""
 CHUNK = {2: Tile(4, 128, 16, 4), 4: Tile(8, 256, 8, 4), 8: Tile(8, 256, 8, 4), 16: Tile(16, 512, 4, 4)}
 """For a walk over a chunk: a row as wide as its 32 lanes, so that a lane has its channels to itself."""
 FULL = 1024
@@ -39,6 +45,9 @@ SHORT = 2048
 LARGEST_LANE = 64
 """No lane reads more bytes of any array at once."""
 
+Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]
+"""Shape, strides and dtype of an array, and how many bytes past a multiple of LARGEST_LANE it starts."""
+
 
 def forward(decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool) -> Tensor:
     """All states; shapes as in :func:`stablessm.scan.op.scan_op`."""
@@ -51,119 +60,212 @@ def forward_into(
     states: Tensor, decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool
 ) -> None:
     """All states into an array that is there, which may be ``drive`` itself."""
-    if states.numel():
-        decay, initial = _as_drive(decay, drive), None if initial is None else _as_drive(initial, drive).contiguous()
-        plan = _plan(decay, drive, states)
-        inputs = (*_rows(decay, reverse), *_rows(drive, reverse), *_cuts(reset, states, reverse))
-        carries = _carries(plan, inputs, initial, reset, shift=0) if plan.chunks > 1 else initial
-        launch(
-            kernels.forward_kernel,
-            (plan.programs,),
-            (*inputs, _flat(states if carries is None else carries), *_rows(states, reverse), *plan.sizes),
-            {"CARRIES": carries is not None, "CUTS": reset is not None, **plan.constants},
-            1,
-        )
+    if not states.numel():
+        return
+    decay, drive = _readable(decay, drive), _readable(drive, drive)
+    carries = None if initial is None else _readable(initial, drive).contiguous()
+    cuts = None if reset is None else reset.stride()
+    walk = _forward(_layout(decay), _layout(drive), _layout(states), cuts, initial is not None, reverse)
+    reset = states if reset is None else reset.view(torch.uint8)
+    if walk.carry is not None:
+        carries = walk.carry(decay, drive, reset, carries)
+    walk.launch(decay, drive, reset, states if carries is None else carries, states)
 
 
 def backward(
     grad: Tensor, decay: Tensor, states: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of decay (in its own shape), drive and initial."""
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of decay (in its own shape), drive and, if it was given, initial."""
     batch, _, channels = states.shape
     d_drive = torch.empty(states.shape, dtype=states.dtype, device=states.device)
-    d_initial = torch.empty(batch, channels, dtype=states.dtype, device=states.device)
+    d_initial = None
+    if initial is not None:
+        d_initial = torch.empty((batch, channels), dtype=states.dtype, device=states.device)
+        initial = _readable(initial, states).contiguous()
     if not states.numel():
-        return torch.zeros_like(decay), d_drive, d_initial.zero_()
-    given, decay = decay, _as_drive(decay, states)
-    initial = None if initial is None else _as_drive(initial, states).contiguous()
-    plan = _plan(decay, grad, states)
-    per_step = plan.constants["PER_STEP"]
-    if per_step:
-        d_decay = torch.empty(batch, *decay.shape[1:], dtype=_wide(decay, batch), device=states.device)
-    else:
-        d_decay = plan.scratch()
-    back = not reverse
-    inputs = (*_rows(decay, back), *_rows(grad, back), *_cuts(reset, states, back))
-    carries = _carries(plan, inputs, None, reset, shift=1) if plan.chunks > 1 else None
-    launch(
-        kernels.backward_kernel,
-        (plan.programs,),
-        (
-            *inputs,
-            _flat(states if carries is None else carries),
-            *_rows(states, back),
-            _flat(states if initial is None else initial),
-            *_rows(d_decay, back and per_step),
-            *_rows(d_drive, back),
-            _flat(d_initial),
-            *plan.sizes,
-        ),
-        {
-            "CARRIES": carries is not None,
-            "INITIAL": initial is not None,
-            "CUTS": reset is not None,
-            **plan.constants,
-        },
-        1,
+        return torch.zeros_like(decay), d_drive, None if d_initial is None else d_initial.zero_()
+    given, decay, grad = decay, _readable(decay, states), _readable(grad, states)
+    cuts = None if reset is None else reset.stride()
+    walk = _backward(_layout(decay), _layout(grad), _layout(states), cuts, initial is not None, reverse)
+    reset = states if reset is None else reset.view(torch.uint8)
+    carries = states if walk.carry is None else walk.carry(decay, grad, reset, None)
+    d_decay = torch.empty(walk.d_decay_shape, dtype=walk.d_decay_dtype, device=states.device)
+    walk.launch(
+        decay,
+        grad,
+        reset,
+        carries,
+        states,
+        states if initial is None else initial,
+        d_decay,
+        d_drive,
+        states if d_initial is None else d_initial,
     )
-    if not per_step:
-        d_decay = _summed(d_decay, decay)
-    elif decay.shape[0] != batch:
-        d_decay = d_decay.sum(0, keepdim=True)
+    if walk.reduce is not None:
+        parts, d_decay = d_decay, torch.empty(decay.shape, dtype=decay.dtype, device=states.device)
+        walk.reduce(parts, d_decay)
+    elif d_decay.shape != decay.shape:
+        d_decay = d_decay.sum(0 if decay.shape[1] > 1 else 1, keepdim=True)
     if given.dtype != d_decay.dtype:
         d_decay = (d_decay if given.is_complex() else d_decay.real).to(given.dtype)
     return d_decay, d_drive, d_initial
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Cut(NamedTuple):
     """How a scan is cut into chunks and columns."""
 
-    batch: int
+    shape: tuple[int, int, int]
+    length: int
     chunks: int
-    sizes: tuple[int, int, int, int]
     programs: int
+    scratch: torch.dtype
+    """Of a number for each column."""
     constants: dict[str, Any]
-    scratch_dtype: torch.dtype
-    device: torch.device
 
-    def scratch(self) -> Tensor:
-        """A number for each column, in double precision."""
-        return torch.empty(self.batch, self.chunks, self.sizes[1], dtype=self.scratch_dtype, device=self.device)
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What all kernels are told last."""
+        _, steps, channels = self.shape
+        return steps, channels, self.length, self.chunks
+
+    @property
+    def columns(self) -> tuple[int, int, int]:
+        """The shape of an array with a number for each column."""
+        batch, _, channels = self.shape
+        return batch, self.chunks, channels
 
 
-def _plan(decay: Tensor, drive: Tensor, states: Tensor) -> _Plan:
-    starts = tuple(array.data_ptr() % LARGEST_LANE for array in (decay, drive, states))
-    strides = (decay.stride(), drive.stride(), states.stride())
-    return _plan_of(states.shape, decay.shape, states.dtype, decay.element_size(), states.device, strides, starts)
+class _Carry:
+    """Finds the state before every chunk, in two launches."""
+
+    def __init__(
+        self, cut: _Cut, offsets: tuple[int, ...], strides: tuple[int, ...], cuts: bool, initial: bool, shift: int
+    ) -> None:
+        self._shape, self._dtype, self._cuts = (3, *cut.columns), cut.scratch, cuts
+        self._aggregate = Launch(
+            kernels.aggregate_kernel,
+            cut.programs,
+            (*strides, *cut.numbers),
+            {"SHIFT": shift, "CUTS": cuts, **cut.constants},
+            offsets=(*offsets, 0, 0, 0),
+            warps=1,
+        )
+        batch, _, channels = cut.shape
+        chunks = 1 << (cut.chunks - 1).bit_length()
+        block = max(1, min(2048 // chunks, 1 << (channels - 1).bit_length()))
+        self._carry = Launch(
+            kernels.carry_kernel,
+            batch * -(-channels // block),
+            (channels, cut.chunks),
+            {
+                "INITIAL": initial,
+                "CUTS": cuts,
+                "IS_COMPLEX": cut.constants["IS_COMPLEX"],
+                "CHUNKS": chunks,
+                "BLOCK": block,
+            },
+            warps=4,
+        )
+
+    def __call__(self, decay: Tensor, drive: Tensor, reset: Tensor, initial: Tensor | None) -> Tensor:
+        """(batch, chunk, channel)."""
+        decays, states, carries = torch.empty(self._shape, dtype=self._dtype, device=drive.device).unbind()
+        cuts = torch.empty(decays.shape, dtype=torch.int32, device=drive.device) if self._cuts else decays
+        self._aggregate(decay, drive, reset, decays, states, cuts)
+        self._carry(decays, states, cuts, states if initial is None else initial, carries)
+        return carries
+
+
+class _Walk(NamedTuple):
+    """The launches of one scan."""
+
+    carry: _Carry | None
+    launch: Launch
+    reduce: Launch | None = None
+    d_decay_shape: tuple[int, ...] = ()
+    d_decay_dtype: torch.dtype = torch.float64
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan_of(
-    shape: torch.Size,
-    decay_shape: torch.Size,
-    dtype: torch.dtype,
-    decay_size: int,
-    device: torch.device,
-    strides: tuple[tuple[int, ...], ...],
-    starts: tuple[int, ...],
-) -> _Plan:
+def _forward(
+    decay: Layout,
+    drive: Layout,
+    states: Layout,
+    cuts: tuple[int, ...] | None,
+    initial: bool,
+    reverse: bool,
+) -> _Walk:
+    cut = _cut(decay, drive, states, WHOLE if decay[0][1] > 1 else LIGHT)
+    offsets, strides = _rows(reverse, decay, drive, _reset(cuts, states))
+    carry = _Carry(cut, offsets, strides[:-1], cuts is not None, initial, shift=0) if cut.chunks > 1 else None
+    (to,), state_strides = _rows(reverse, states)
+    launch = Launch(
+        kernels.forward_kernel,
+        cut.programs,
+        (*strides[:-1], *state_strides, *cut.numbers),
+        {"CARRIES": initial or carry is not None, "CUTS": cuts is not None, **cut.constants},
+        offsets=(*offsets, 0, to),
+        warps=1,
+    )
+    return _Walk(carry, launch)
+
+
+@functools.lru_cache(maxsize=1024)
+def _backward(
+    decay: Layout,
+    grad: Layout,
+    states: Layout,
+    cuts: tuple[int, ...] | None,
+    initial: bool,
+    reverse: bool,
+) -> _Walk:
+    cut, back, per_step = _cut(decay, grad, states, WHOLE), not reverse, decay[0][1] > 1
+    batch, steps, channels = states[0]
+    offsets, strides = _rows(back, decay, grad, _reset(cuts, states))
+    carry = _Carry(cut, offsets, strides[:-1], cuts is not None, False, shift=1) if cut.chunks > 1 else None
+    shape, dtype = cut.columns, cut.scratch
+    if per_step:
+        shape, dtype = (batch, steps, channels), decay[2]
+        if decay[0][0] != batch:
+            dtype = torch.promote_types(dtype, torch.float32)
+    d_decay = (shape, _contiguous(shape), dtype, 0)
+    d_drive = (states[0], _contiguous(states[0]), states[2], 0)
+    (of_states, of_decay, of_drive), output_strides = _rows(
+        back, states, d_decay if per_step else (shape, (0, 0, 0), dtype, 0), d_drive
+    )
+    launch = Launch(
+        kernels.backward_kernel,
+        cut.programs,
+        (*strides[:-1], *output_strides, *cut.numbers),
+        {"CARRIES": carry is not None, "INITIAL": initial, "CUTS": cuts is not None, **cut.constants},
+        offsets=(*offsets, 0, of_states, 0, of_decay, of_drive, 0),
+        warps=1,
+    )
+    reduce = None
+    if not per_step and decay[0][0] == 1:
+        rows, numbers = batch * cut.chunks, channels * (2 if dtype.is_complex else 1)
+        sizes = {"ROWS": 128, "BLOCK": 32}
+        reduce = Launch(kernels.reduce_kernel, -(-numbers // 32), (rows, numbers), sizes, warps=4)
+    return _Walk(carry, launch, reduce, shape, dtype)
+
+
+def _cut(decay: Layout, drive: Layout, states: Layout, tiles: Mapping[int, Tile]) -> _Cut:
     """Time is cut where few channels would walk it for long: a cut reads twice and launches three kernels."""
+    shape, _, dtype, _ = states
     (batch, steps, channels), size = shape, dtype.itemsize
-    tile, wanted = WHOLE[size], 1
-    if steps > SHORT and batch * channels * size < ENOUGH * tile.row_bytes:
+    tile, wanted = tiles[size], 1
+    if steps > SHORT and batch * channels * size < ENOUGH * WHOLE[size].row_bytes:
         tile = CHUNK[size]
         wanted = max(1, min(FULL * tile.row_bytes // (batch * channels * size), steps // SHORTEST))
     rows, lane, block = tile.rows, tile.lane_bytes // size, tile.row_bytes // size
     if wanted == 1:  # no lanes for channels that are not there
         block = min(block, max(8, 1 << (channels - 1).bit_length()))
-    arrays = zip((decay_shape, shape, shape), strides, starts, (decay_size, size, size), strict=True)
-    if not all(_reads_at_once(lane, *array) for array in arrays):
+    if not all(_reads_at_once(lane, array) for array in (decay, drive, states)):
         lane = 1
     length = rows * -(-steps // (wanted * rows))
     chunks = -(-steps // length)
     constants = {
-        "PER_STEP": decay_shape[1] > 1,
+        "PER_STEP": decay[0][1] > 1,
         "IS_COMPLEX": dtype.is_complex,
         "DOUBLE": size > 2,
         "LANE": lane,
@@ -174,89 +276,47 @@ def _plan_of(
     }
     programs = batch * -(-chunks * channels // block)
     wide = torch.complex128 if dtype.is_complex else torch.float64
-    return _Plan(batch, chunks, (steps, channels, length, chunks), programs, constants, wide, device)
+    return _Cut((batch, steps, channels), length, chunks, programs, wide, constants)
 
 
-def _reads_at_once(lane: int, shape: torch.Size, stride: tuple[int, ...], start: int, size: int) -> bool:
+def _reads_at_once(lane: int, array: Layout) -> bool:
     """Whether a lane can read so many neighbouring channels of an array at once."""
+    shape, stride, dtype, start = array
     rows = zip(shape[:2], stride, strict=False)
     contiguous = shape[2] % lane == 0 and (stride[2] == 1 or shape[2] == 1)
-    aligned = all(count == 1 or step % lane == 0 for count, step in rows) and start % (lane * size) == 0
+    aligned = all(count == 1 or step % lane == 0 for count, step in rows) and start % (lane * dtype.itemsize) == 0
     return lane == 1 or (contiguous and aligned)
 
 
-def _carries(
-    plan: _Plan, inputs: tuple[Any, ...], initial: Tensor | None, reset: Tensor | None, *, shift: int
-) -> Tensor:
-    """The state before every chunk."""
-    decays, states, carries = plan.scratch(), plan.scratch(), plan.scratch()
-    cuts = _flat(decays)
-    if reset is not None:
-        cuts = torch.empty(decays.shape, dtype=torch.int32, device=plan.device)
-    totals = (_flat(decays), _flat(states), cuts)
-    launch(
-        kernels.aggregate_kernel,
-        (plan.programs,),
-        (*inputs, *totals, *plan.sizes),
-        {"SHIFT": shift, "CUTS": reset is not None, **plan.constants},
-        1,
-    )
-    channels = plan.sizes[1]
-    chunks = 1 << (plan.chunks - 1).bit_length()
-    block = max(1, min(2048 // chunks, 1 << (channels - 1).bit_length()))
-    launch(
-        kernels.carry_kernel,
-        (plan.batch * -(-channels // block),),
-        (*totals, _flat(states if initial is None else initial), _flat(carries), channels, plan.chunks),
-        {
-            "INITIAL": initial is not None,
-            "CUTS": reset is not None,
-            "IS_COMPLEX": plan.constants["IS_COMPLEX"],
-            "CHUNKS": chunks,
-            "BLOCK": block,
-        },
-        4,
-    )
-    return carries
+def _rows(reverse: bool, *arrays: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(batch, time, channel) arrays as the kernels walk them: bytes to the first row, and the strides of all.
+
+    In reverse the first row is the last, and the stride of time is negative. A stride where there is one place is 0.
+    """
+    offsets, strides = [], []
+    for shape, stride, dtype, _ in arrays:
+        batch, time, channel = (step if size > 1 else 0 for size, step in zip(shape, stride, strict=True))
+        offsets.append((shape[1] - 1) * time * dtype.itemsize if reverse else 0)
+        strides += [batch, -time if reverse else time, channel]
+    return tuple(offsets), tuple(strides)
 
 
-def _summed(parts: Tensor, decay: Tensor) -> Tensor:
-    """The gradient of a per-channel decay from its columns (batch, chunk, channel), in a fixed order."""
-    batch = decay.shape[0]
-    total = torch.empty(decay.shape, dtype=decay.dtype, device=decay.device)
-    if batch > 1:
-        return parts.sum(1, keepdim=True).to(decay.dtype)
-    flat = _flat(parts).flatten(0, 1).flatten(1)
-    rows, channels = flat.shape
-    sizes = {"ROWS": 128, "BLOCK": 32}
-    launch(kernels.reduce_kernel, (-(-channels // 32),), (flat, _flat(total), rows, channels), sizes, 4)
-    return total
+def _reset(cuts: tuple[int, ...] | None, states: Layout) -> Layout:
+    """The layout of the resets, with a channel; without resets, of something that is not read."""
+    batch, steps, _ = states[0]
+    return (batch, steps, 1), (0, 0, 0) if cuts is None else (*cuts, 0), torch.uint8, 0
 
 
-def _wide(decay: Tensor, batch: int) -> torch.dtype:
-    return decay.dtype if decay.shape[0] == batch else torch.promote_types(decay.dtype, torch.float32)
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    return shape[1] * shape[2], shape[2], 1
 
 
-def _as_drive(tensor: Tensor, drive: Tensor) -> Tensor:
-    """A real tensor beside a complex drive becomes complex; precision is the kernels' affair."""
-    return tensor if tensor.is_complex() == drive.is_complex() else tensor.to(drive.dtype)
+def _layout(array: Tensor) -> Layout:
+    return array.shape, array.stride(), array.dtype, array.data_ptr() % LARGEST_LANE
 
 
-def _flat(array: Tensor) -> Tensor:
-    return torch.view_as_real(array.resolve_conj()) if array.is_complex() else array
-
-
-def _cuts(reset: Tensor | None, states: Tensor, reverse: bool) -> tuple[Any, ...]:
-    if reset is None:
-        return _flat(states), 0, 0
-    return _rows(reset.view(torch.uint8)[..., None], reverse)[:3]
-
-
-def _rows(array: Tensor, reverse: bool) -> tuple[Tensor, int, int, int]:
-    """The (batch, time, channel) array as the kernels walk it: in reverse, from the last row by a negative stride."""
-    array = array.resolve_conj().resolve_neg()
-    (batch, time, channel), size = array.stride(), array.shape
-    batch, time, channel = batch if size[0] > 1 else 0, time if size[1] > 1 else 0, channel if size[2] > 1 else 0
-    if reverse and time:
-        array, time = array[:, -1:], -time
-    return _flat(array), batch, time, channel
+def _readable(tensor: Tensor, drive: Tensor) -> Tensor:
+    """As the kernels read it: complex beside a complex drive, and nothing left to be conjugated or negated."""
+    if tensor.dtype != drive.dtype and tensor.is_complex() != drive.is_complex():
+        tensor = tensor.to(drive.dtype)
+    return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor

@@ -1,40 +1,84 @@
 """Launching a Triton kernel with little work on the host.
 
 Triton looks at every argument of every call to choose among compiled forms, which takes longer than a small scan. The
-kernels here do not depend on the values of their numbers, so a compiled form is found by what it does depend on:
-the kernel, its constants, the types of its pointers and their alignment.
+kernels here take their pointers first, then numbers on whose values no compiled form depends. So all but the pointers
+is decided once, and a call finds its compiled form by their alignment.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, final
 
 import torch
+from torch import Tensor
 
-_compiled: dict[Any, Any] = {}
 
+@final
+class Launch:
+    """A kernel with all but its pointers: ``launch(*tensors)`` on their device.
 
-def launch(
-    kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any], warps: int
-) -> None:
-    """``kernel[grid](*arguments, **constants)`` on the device of the first argument."""
-    grid, device = (*grid, 1, 1)[:3], arguments[0].device
-    if device.type != "cuda":  # the interpreter
-        kernel[grid](*arguments, **constants, num_warps=warps)
-        return
-    if device.index != torch.cuda.current_device():  # where Triton launches
-        with torch.cuda.device(device):
-            launch(kernel, grid, arguments, constants, warps)
-        return
-    key: list[Any] = [kernel, device.index, warps, *constants.values()]
-    for argument in arguments:
-        if type(argument) is int:
-            key.append(-(2**31) <= argument < 2**31)
-        else:
-            key.append(argument.dtype)
-            key.append(argument.data_ptr() % 16 == 0)
-    compiled = _compiled.get(tuple(key))
-    if compiled is None:
-        compiled = kernel.warmup(*arguments, grid=grid, **constants, num_warps=warps)
-        _compiled[tuple(key)] = compiled
-    compiled[grid](*arguments, *constants.values())
+    Args:
+        programs: how many.
+        numbers: the arguments between the pointers and the constants.
+        constants: the ``tl.constexpr`` arguments, in the kernel's order.
+        offsets: bytes from the start of each tensor to where its pointer points; none by default.
+    """
+
+    __slots__ = ("_compiled", "_constants", "_kernel", "_numbers", "_offsets", "_programs", "_rest", "_warps")
+
+    def __init__(
+        self,
+        kernel: Any,
+        programs: int,
+        numbers: tuple[int, ...],
+        constants: dict[str, Any],
+        *,
+        offsets: tuple[int, ...] = (),
+        warps: int,
+    ) -> None:
+        self._kernel, self._programs, self._warps = kernel, programs, warps
+        self._numbers, self._constants, self._offsets = numbers, constants, offsets
+        self._rest = (*numbers, *constants.values())
+        self._compiled: dict[tuple[Any, ...], tuple[Any, Any, Any]] = {}
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Launch."""
+        device = tensors[0].device
+        if device.type != "cuda":  # the interpreter
+            self._kernel[(self._programs,)](*self._places(tensors), *self._numbers, **self._options())
+            return
+        index = device.index
+        if index != torch.cuda.current_device():  # where Triton launches
+            with torch.cuda.device(device):
+                self(*tensors)
+            return
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        if self._offsets:
+            pointers = [pointer + offset for pointer, offset in zip(pointers, self._offsets, strict=True)]
+        key = (index, *[not pointer % 16 for pointer in pointers])
+        run, function, metadata = self._compiled.get(key) or self._compile(key, tensors)
+        stream = torch._C._cuda_getCurrentRawStream(index)
+        run(self._programs, 1, 1, stream, function, metadata, None, None, None, *pointers, *self._rest)
+
+    def compile(self, tensors: tuple[Tensor, ...]) -> Any:
+        """What Triton makes of the kernel for pointers like these."""
+        return self._kernel.warmup(*self._places(tensors), *self._numbers, grid=(self._programs,), **self._options())
+
+    def _compile(self, key: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> tuple[Any, Any, Any]:
+        made = self.compile(tensors)
+        self._compiled[key] = made.run, made.function, made.packed_metadata  # .run loads it, so it comes first
+        return self._compiled[key]
+
+    def _options(self) -> dict[str, Any]:
+        return {**self._constants, "num_warps": self._warps}
+
+    def _places(self, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+        """Real tensors that begin where the pointers point."""
+        real = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
+        offsets = self._offsets or (0,) * len(real)
+        return [
+            tensor.as_strided((1,), (1,), tensor.storage_offset() + offset // tensor.element_size())
+            if offset
+            else tensor
+            for tensor, offset in zip(real, offsets, strict=True)
+        ]

@@ -1,28 +1,38 @@
-"""The fused layer on a GPU: time in chunks, matrix products inside them, a scan from chunk to chunk.
+"""The fused layer on a GPU: time in chunks, matrix products inside them, a walk from chunk to chunk.
 
 :mod:`.triton_ssm_kernels` has the equations and the kernels around the products. These are cuBLAS's, in float32, or
-TF32 after ``torch.set_float32_matmul_precision("high")``, as for PyTorch's own matrix products. The scan is
-:mod:`.triton_backend`'s, in float64. States exist at the borders of chunks only.
+TF32 after ``torch.set_float32_matmul_precision("high")``, as for PyTorch's own matrix products. States exist at the
+borders of chunks only, and go from one to the next in float64.
 
-This takes float32 and complex64 and whole chunks. A rest of less than a chunk, resets, lengths and float64 go through
-:mod:`.ssm_blocked`.
+This takes float32 and complex64. Resets, lengths and float64 go through :mod:`.ssm_blocked`.
 """
 
 from __future__ import annotations
 
+import functools
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
-from stablessm.scan import ssm_blocked, triton_backend
+from stablessm.scan import ssm_blocked
 from stablessm.scan import triton_ssm_kernels as kernels
-from stablessm.scan.triton_launch import launch
+from stablessm.scan.triton_launch import Launch
 
 BLOCK = 64
 """Rows and columns of a tile that is transposed at once."""
+ROWS = 16
+"""Rows of a tile of powers."""
+WALK_ROWS = 8
+"""Chunks that are walked at once."""
+STAGES = 3
+"""Tiles of states in flight: the next ones are fetched while this one is walked."""
+LAGS = 32
+"""Diagonals that are summed at once."""
 LARGE = 2**23
 """Numbers of an input from which on memory matters more than the number of launches."""
-POWERS = 16
-"""Powers of the decays that are made at once."""
+PARTS = 2
+"""In so many parts the channels of a large layer with many states are done."""
 
 
 def checkpoint_shape(
@@ -31,7 +41,7 @@ def checkpoint_shape(
     """Shape and dtype of the checkpoints: the states that enter each chunk, (H, B, chunks, N)."""
     if not _chunked(x, decay, reset, lengths):
         return ssm_blocked.checkpoint_shape(x, decay)
-    return (len(decay), len(x), x.shape[1] // _length(decay), decay.shape[1]), decay.dtype
+    return (len(decay), len(x), -(-x.shape[1] // _length(decay.shape[1])), decay.shape[1]), decay.dtype
 
 
 def forward(
@@ -48,35 +58,44 @@ def forward(
     if not _chunked(x, decay, reset, lengths):
         return ssm_blocked.forward(x, decay, B, C, D, initial, reset, lengths, "triton")
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    final = torch.empty(len(x), *decay.shape, dtype=decay.dtype, device=x.device)
+    final = torch.empty((len(x), *decay.shape), dtype=decay.dtype, device=x.device)
     shape, dtype = checkpoint_shape(x, decay, reset, lengths)
     entering = torch.empty(shape, dtype=dtype, device=x.device)
-    for part in _parts(x, decay):
-        layer = _Layer(x, part, decay, B, C, D)
-        final[:, part] = _forward(
-            layer, x[..., part], None if initial is None else initial[:, part], y[..., part], entering[part]
+    if initial is not None:
+        initial = initial.contiguous()
+    for layer, at in _parts(x, decay):
+        _forward(
+            layer,
+            _of(at, decay, B, C, D),
+            x[..., at],
+            None if initial is None else initial[:, at],
+            y[..., at],
+            entering[at],
+            final[:, at],
         )
-    if (steps := _whole(x, decay)) < x.shape[1]:
-        rest, final, _ = ssm_blocked.forward(x[:, steps:], decay, B, C, D, final, None, None, "triton")
-        y[:, steps:] = rest
     return y, final, entering
 
 
-def _forward(layer: _Layer, x: Tensor, initial: Tensor | None, y: Tensor, entering: Tensor) -> Tensor:
-    """The whole chunks of some channels: fills y and the states that enter the chunks; returns those after the last."""
-    inputs = layer.turned(x)
-    added = layer.states_of(torch.bmm(inputs, layer.V))
-    entering[:, :, 0] = 0 if initial is None else initial.transpose(0, 1)
-    entering[:, :, 1:] = added[:, :, :-1]
-    flat = entering.flatten(0, 1)
-    triton_backend.forward_into(flat, layer.jump, flat, None, None, False)
-    layer.turn_back(torch.bmm(inputs, layer.T).baddbmm_(layer.rows_of(entering), layer.W.mT), y)
-    return layer.after(entering, added[:, :, -1])
+def _forward(
+    layer: _Layer,
+    parameters: tuple[Any, ...],
+    x: Tensor,
+    initial: Tensor | None,
+    y: Tensor,
+    entering: Tensor,
+    final: Tensor,
+) -> None:
+    """Some channels: fills y, the states that enter the chunks and the final ones."""
+    made, inputs = layer.generate(*parameters), layer.turned(x)
+    both = torch.bmm(inputs, made.M)
+    layer.enter(both, layer.tail_added(inputs, made.M), initial, made.jumps, entering, final)
+    both[..., : layer.length].baddbmm_(layer.rows_of(entering), made.W.mT)
+    layer.turn_back(both, y)
 
 
 def backward(
     d_y: Tensor,
-    d_final: Tensor,
+    d_final: Tensor | None,
     x: Tensor,
     decay: Tensor,
     B: Tensor,
@@ -86,181 +105,249 @@ def backward(
     reset: Tensor | None,
     lengths: Tensor | None,
     checkpoints: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x, decay, B, C, D and initial."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of x, decay, B, C, D and, if it was given, initial. ``d_final`` is None where nobody looks at it."""
     if not _chunked(x, decay, reset, lengths):
+        d_final = (
+            torch.zeros((len(x), *decay.shape), dtype=decay.dtype, device=x.device) if d_final is None else d_final
+        )
         return ssm_blocked.backward(d_y, d_final, x, decay, B, C, D, initial, reset, lengths, checkpoints, "triton")
     d_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    d_initial = torch.empty_like(d_final)
-    steps, rest = _whole(x, decay), None
-    if steps < x.shape[1]:
-        before = torch.empty_like(d_final)
-        for part in _parts(x, decay):
-            layer = _Layer(x, part, decay, B, C, D)
-            added = torch.bmm(layer.last_of(layer.turned(x[..., part])), layer.V)
-            before[:, part] = layer.after(checkpoints[part], layer.complex_of(added))
-        kept = ssm_blocked.forward(x[:, steps:], decay, B, C, D, before, None, None, "triton")[2]
-        d_x[:, steps:], *rest, d_final = ssm_blocked.backward(
-            d_y[:, steps:], d_final, x[:, steps:], decay, B, C, D, before, None, None, kept, "triton"
+    d_initial = None if initial is None else torch.empty(initial.shape, dtype=decay.dtype, device=x.device)
+    d_decay, d_B, d_C = (torch.empty(decay.shape, dtype=decay.dtype, device=x.device) for _ in range(3))
+    d_D = torch.empty(len(decay), dtype=_real_dtype(decay), device=x.device)
+    if d_final is not None:
+        d_final = d_final.resolve_conj().contiguous()
+    for layer, at in _parts(x, decay):
+        _backward(
+            layer,
+            _of(at, decay, B, C, D),
+            d_y[..., at],
+            None if d_final is None else d_final[:, at],
+            x[..., at],
+            checkpoints[at],
+            d_x[..., at],
+            (d_decay[at], d_B[at], d_C[at], d_D[at]),
+            None if d_initial is None else d_initial[:, at],
         )
-    found = []
-    for part in _parts(x, decay):
-        layer = _Layer(x, part, decay, B, C, D)
-        arrays = (d_y[..., part], x[..., part], d_final[:, part], checkpoints[part], d_x[..., part], d_initial[:, part])
-        found.append(_backward(layer, *arrays))
-    gradients = found[0] if len(found) == 1 else tuple(torch.cat(parts) for parts in zip(*found, strict=True))
-    if rest is not None:
-        gradients = tuple(total + part for total, part in zip(gradients, rest, strict=True))
-    d_decay, d_B, d_C, d_D = gradients
     return d_x, d_decay, d_B, d_C, d_D, d_initial
 
 
 def _backward(
-    layer: _Layer, d_y: Tensor, x: Tensor, d_final: Tensor, entering: Tensor, d_x: Tensor, d_initial: Tensor
-) -> tuple[Tensor, ...]:
-    """The whole chunks of some channels: fills d_x and d_initial, returns gradients of decay, B, C and D.
-
-    The states that enter chunks are a scan of what came before each: the initial state, and what a chunk added.
-    """
-    grads, last, jump = layer.turned(d_y), d_final.transpose(0, 1), layer.jump.view(entering[:, :, 0].shape)
-    d_entering = layer.states_of(torch.bmm(grads, layer.W))
-    d_entering[:, :, -1] += (jump.conj() * last).to(entering.dtype)
-    d_jump, adjoint, _ = triton_backend.backward(
-        d_entering.flatten(0, 1), layer.jump, entering.flatten(0, 1), None, None, False
-    )
-    d_jump = d_jump.view_as(jump).sum(1) + (last * entering[:, :, -1].conj()).sum(1)
-    adjoint = adjoint.view_as(entering)
-    d_initial.copy_(adjoint[:, :, 0].transpose(0, 1))
-    d_added = d_entering  # whose memory is free now
-    d_added[:, :, :-1] = adjoint[:, :, 1:]
-    d_added[:, :, -1] = last
-    del adjoint
-    d_rows = layer.rows_of(d_added)
-    layer.turn_back(torch.bmm(grads, layer.T.mT).baddbmm_(d_rows, layer.V.mT), d_x)
-    d_W = torch.bmm(grads.mT, layer.rows_of(entering))
+    layer: _Layer,
+    parameters: tuple[Any, ...],
+    d_y: Tensor,
+    d_final: Tensor | None,
+    x: Tensor,
+    entering: Tensor,
+    d_x: Tensor,
+    d_parameters: tuple[Tensor, ...],
+    d_initial: Tensor | None,
+) -> None:
+    """Some channels: fills the gradients. What is as large as x is let go as soon as it can be."""
+    made, both = layer.generate(*parameters), layer.turned(d_y, beside=layer.numbers)
+    grads, states = both[..., : layer.length], layer.rows_of(entering)
+    d_jumps = layer.leave(torch.bmm(grads, made.W), entering, made.jumps, d_final, both, d_initial)
+    d_W = torch.bmm(grads.mT, states)
+    tail = None if d_final is None else layer.rows_of(d_final.transpose(0, 1)[:, :, None])
+    d_inputs = torch.bmm(both, made.M.mT)
+    if tail is not None:
+        layer.tail_of(d_inputs).baddbmm_(tail, layer.into_final(made.M).mT)
+    layer.turn_back(d_inputs, d_x)
+    del d_inputs, made
     inputs = layer.turned(x)
-    d_T = torch.bmm(inputs.mT, grads)
-    del grads
-    return layer.collect(d_T, torch.bmm(inputs.mT, d_rows), d_W, d_jump)
+    d_M = torch.bmm(inputs.mT, both)
+    if tail is not None:
+        layer.into_final(d_M).baddbmm_(layer.tail_of(inputs).mT, tail)
+    layer.collect(parameters[:3], d_M, d_W, d_jumps, d_parameters)
+
+
+class Made(NamedTuple):
+    """What a chunk needs of the parameters, channel by channel."""
+
+    M: Tensor
+    """T and V, (channel, LENGTH, LENGTH + R)."""
+    W: Tensor
+    """(channel, LENGTH, R)."""
+    jumps: Tensor
+    """decay^LENGTH and decay^rest, (2, channel, N) in double precision."""
+
+
+class _Layer:
+    """The sizes of one call and its launches. Rows are (sequence, chunk), R real numbers stand for N states."""
+
+    def __init__(self, batch: int, steps: int, channels: int, states: int, is_complex: bool) -> None:
+        self.batch, self.steps, self.channels, self.length = batch, steps, channels, _length(states)
+        self.chunks = -(-steps // self.length)
+        self.rest = steps - (self.chunks - 1) * self.length
+        self.is_complex, self.pairs = is_complex, 2 if is_complex else 1
+        self.numbers = states * self.pairs
+        self.width = self.length + self.numbers
+        bits, per_row = self.length.bit_length() - 1, self.width // self.pairs
+        flag, after_T = {"IS_COMPLEX": is_complex}, 4 * self.length
+        block = min(32, 1 << (states - 1).bit_length())
+        columns = batch * channels * -(-states // block)
+        rows = {"ROWS": WALK_ROWS, "BLOCK": block, "STAGES": STAGES}
+        blocks = channels * (self.length // ROWS)
+        self._generates = {
+            skip: Launch(
+                kernels.generate_kernel,
+                blocks,
+                (channels, states, per_row, self.rest),
+                {"SKIP": skip, **flag, "BITS": bits, "ROWS": ROWS, "STATES": 1 << (states - 1).bit_length()},
+                offsets=(0, 0, 0, 0, 0, after_T, 0, 0),
+                warps=2 if states <= 32 else 4,
+            )
+            for skip in (False, True)
+        }
+        sizes = {"LENGTH": self.length, "ROWS": ROWS}
+        self._toeplitz = Launch(kernels.toeplitz_kernel, blocks, (self.width,), sizes, warps=4)
+        diagonals = {**sizes, "LAGS": LAGS}
+        programs = channels * (self.length // LAGS)
+        self._diagonals = Launch(kernels.diagonals_kernel, programs, (self.width,), diagonals, warps=1)
+        self._collect = Launch(
+            kernels.collect_kernel,
+            channels * -(-states // min(16, block)),
+            (batch, channels, states, per_row, self.rest),
+            {**flag, "BITS": bits, "ROWS": ROWS, "BLOCK": min(16, block)},
+            offsets=(0, 0, 0, 0, after_T, 0, 0, 0, 0, 0),
+            warps=1,
+        )
+        self._columns, self._walks, self._per_row = columns, {**flag, **rows}, per_row
+        self._after_T, self._states = after_T, states
+
+    def generate(self, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None) -> Made:
+        """The matrices of these parameters."""
+        device, real = decay.device, _real_dtype(decay)
+        M = torch.empty((self.channels, self.length, self.width), dtype=real, device=device)
+        W = torch.empty((self.channels, self.length, self.numbers), dtype=real, device=device)
+        response = torch.empty((self.channels, self.length), dtype=real, device=device)
+        wide = torch.complex128 if self.is_complex else torch.float64
+        jumps = torch.empty((2, self.channels, self._states), dtype=wide, device=device)
+        self._generates[D is not None](decay, B, C, M if D is None else D, response, M, W, jumps)
+        self._toeplitz(response, M)
+        return Made(M, W, jumps)
+
+    def turned(self, x: Tensor, beside: int = 0) -> Tensor:
+        """(batch, time, channel) as rows in float32, with room for so many numbers beside each."""
+        width = self.length + beside
+        flat = torch.empty((self.channels, self.batch * self.chunks, width), dtype=torch.float32, device=x.device)
+        self._turn(x.stride(), width, False)(x, flat)
+        return flat
+
+    def turn_back(self, flat: Tensor, y: Tensor) -> None:
+        """The inverse of ``turned``."""
+        self._turn(y.stride(), flat.shape[2], True)(y, flat)
+
+    @functools.lru_cache(maxsize=16)  # noqa: B019 (layers are kept anyway)
+    def _turn(self, strides: tuple[int, ...], width: int, back: bool) -> Launch:
+        programs = self.chunks * (self.length // BLOCK) * -(-self.channels // BLOCK) * self.batch
+        return Launch(
+            kernels.transpose_kernel,
+            programs,
+            (*strides, self.batch, self.steps, self.channels, self.chunks, width),
+            {"BACK": back, "UNIT": strides[2] == 1, "LENGTH": self.length, "BLOCK": BLOCK},
+            warps=4,
+        )
+
+    def enter(
+        self, both: Tensor, tail: Tensor, initial: Tensor | None, jumps: Tensor, entering: Tensor, final: Tensor
+    ) -> None:
+        """Fills ``entering`` and ``final``; what the chunks add stands in ``both``, beside the outputs."""
+        launch = self._walk(
+            kernels.enter_kernel, final.stride(0), (self._after_T, *[0] * 5), INITIAL=initial is not None
+        )
+        launch(both, tail, tail if initial is None else initial, jumps, entering, final)
+
+    def leave(
+        self,
+        d_entering: Tensor,
+        entering: Tensor,
+        jumps: Tensor,
+        d_final: Tensor | None,
+        both: Tensor,
+        d_initial: Tensor | None,
+    ) -> Tensor:
+        """Fills ``d_initial`` and, in ``both``, the gradients of what the chunks added; returns those of the jumps."""
+        d_jumps = torch.empty((2, self.channels, self.batch, self._states), dtype=jumps.dtype, device=jumps.device)
+        given = d_initial if d_final is None else d_final
+        launch = self._walk(
+            kernels.leave_kernel,
+            0 if given is None else given.stride(0),
+            (0, 0, 0, 0, self._after_T, 0, 0),
+            FINAL=d_final is not None,
+            INITIAL=d_initial is not None,
+        )
+        final, initial = (d_jumps if tensor is None else tensor for tensor in (d_final, d_initial))
+        launch(d_entering, entering, jumps, final, both, d_jumps, initial)
+        return d_jumps
+
+    @functools.lru_cache(maxsize=16)  # noqa: B019
+    def _walk(self, kernel: Any, per_batch: int, offsets: tuple[int, ...], **flags: bool) -> Launch:
+        numbers = (self.batch, self.channels, self.chunks, self._states, self._per_row, per_batch)
+        return Launch(kernel, self._columns, numbers, {**flags, **self._walks}, offsets=offsets, warps=1)
+
+    def tail_of(self, rows: Tensor) -> Tensor:
+        """The steps of the last chunk of every sequence, (channel, sequence, rest)."""
+        return rows.unflatten(1, (self.batch, self.chunks))[:, :, -1, : self.rest]
+
+    def tail_added(self, inputs: Tensor, M: Tensor) -> Tensor:
+        """What the last chunk adds to the final state, (channel, sequence, R)."""
+        return torch.bmm(self.tail_of(inputs), self.into_final(M))
+
+    def into_final(self, M: Tensor) -> Tensor:
+        """What these steps do to the final state, (channel, rest, R)."""
+        return M[:, self.length - self.rest :, self.length :]
+
+    @staticmethod
+    def rows_of(states: Tensor) -> Tensor:
+        """(channel, sequence, chunk, N) as (channel, row, R)."""
+        return (torch.view_as_real(states) if states.is_complex() else states).flatten(3).flatten(1, 2)
+
+    def collect(
+        self,
+        parameters: tuple[Tensor, ...],
+        d_M: Tensor,
+        d_W: Tensor,
+        d_jumps: Tensor,
+        found: tuple[Tensor, ...],
+    ) -> None:
+        """Fills ``found``, the gradients of decay, B, C and D."""
+        d_response = torch.empty((self.channels, self.length), dtype=torch.float64, device=d_M.device)
+        *d_parameters, d_D = found
+        self._diagonals(d_M, d_response, d_D)
+        self._collect(*parameters, d_response, d_M, d_W, d_jumps, *d_parameters)
+
+
+_layer = functools.lru_cache(maxsize=256)(_Layer)
 
 
 def _chunked(x: Tensor, decay: Tensor, reset: Tensor | None, lengths: Tensor | None) -> bool:
     """Whether the chunks here can be made."""
-    whole = reset is None and lengths is None and x.shape[1] >= _length(decay) and len(x) > 0 and decay.numel() > 0
+    whole = reset is None and lengths is None and x.numel() > 0 and decay.numel() > 0
     return whole and decay.dtype in (torch.float32, torch.complex64)
 
 
-def _length(decay: Tensor) -> int:
+def _length(states: int) -> int:
     """Steps in a chunk: with many states a chunk is longer, so that the states at its borders stay few."""
-    return 64 if decay.shape[1] <= 32 else 128
+    return 64 if states <= 32 else 128
 
 
-def _whole(x: Tensor, decay: Tensor) -> int:
-    """The steps in whole chunks."""
-    return x.shape[1] // _length(decay) * _length(decay)
+def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice]]:
+    """Channels to do at once: all, or some where many states would take more memory than inputs and outputs."""
+    batch, steps, channels = x.shape
+    states = decay.shape[1]
+    size = channels if states <= 32 or x.numel() < LARGE else -(-channels // PARTS)
+    starts = range(0, channels, size)
+    sizes = [min(size, channels - start) for start in starts]
+    kind = (states, decay.is_complex())
+    return [(_layer(batch, steps, n, *kind), slice(i, i + n)) for i, n in zip(starts, sizes, strict=True)]
 
 
-def _parts(x: Tensor, decay: Tensor) -> list[slice]:
-    """Channels to do at once: all, or a half where many states would take more memory than inputs and outputs."""
-    channels = x.shape[2]
-    if decay.shape[1] <= 32 or x.numel() < LARGE:
-        return [slice(0, channels)]
-    return [slice(0, channels // 2), slice(channels // 2, channels)]
+def _of(at: slice, *parameters: Tensor | None) -> tuple[Any, ...]:
+    """These channels of parameters."""
+    return tuple(None if tensor is None else tensor[at].resolve_conj().contiguous() for tensor in parameters)
 
 
-class _Layer:
-    """Some channels of a layer and the sizes of one call: matrices (channel, step, step or state), and rows for them.
-
-    Rows are (sequence, chunk): an input is (channel, row, step), the states at the borders (channel, row, R) in real
-    numbers, or (channel, sequence, chunk, N).
-    """
-
-    def __init__(self, x: Tensor, part: slice, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None) -> None:
-        self.batch, self.channels, self.length = len(x), part.stop - part.start, _length(decay)
-        self.chunks = x.shape[1] // self.length
-        self.steps, self.rows, self.states = self.chunks * self.length, self.batch * self.chunks, decay.shape[1]
-        self.is_complex = decay.is_complex()
-        self.parameters = [_real(tensor.contiguous()) for tensor in (decay[part], B[part], C[part])]
-        new = self.parameters[0].new_empty
-        width = self.states * (2 if self.is_complex else 1)
-        response, self.T = new(self.channels, self.length), new(self.channels, self.length, self.length)
-        self.V, self.W = new(self.channels, self.length, width), new(self.channels, self.length, width)
-        wide = torch.promote_types(decay.dtype, torch.float64)
-        jump = torch.empty(self.channels, 1, self.states, dtype=wide, device=x.device)
-        self._constants = {
-            "IS_COMPLEX": self.is_complex,
-            "LENGTH": self.length,
-            "ROWS": POWERS,
-            "STATES": 1 << (self.states - 1).bit_length(),
-        }
-        self._warps = 4 if self.states <= 32 else 8
-        launch(
-            kernels.generate_kernel,
-            (self.channels,),
-            (
-                *self.parameters,
-                self.T if D is None else D[part].contiguous(),
-                response,
-                self.T,
-                self.V,
-                self.W,
-                _real(jump),
-                self.states,
-            ),
-            {"SKIP": D is not None, **self._constants},
-            self._warps,
-        )
-        self.jump = jump.expand(-1, self.batch, -1).reshape(-1, 1, self.states)
-        """decay^LENGTH for every channel and sequence, as the scan takes it."""
-
-    def turned(self, x: Tensor) -> Tensor:
-        """(batch, time, channel) as rows, in float32."""
-        flat = self.T.new_empty(self.channels, self.rows, self.length)
-        self._turn(x, flat, back=False)
-        return flat
-
-    def turn_back(self, flat: Tensor, y: Tensor) -> None:
-        """The inverse of ``turned``, into the first steps of y."""
-        self._turn(y, flat, back=True)
-
-    def _turn(self, x: Tensor, flat: Tensor, *, back: bool) -> None:
-        grid = (-(-self.steps // BLOCK) * -(-self.channels // BLOCK) * self.batch,)
-        arguments = (x, *x.stride(), flat, self.batch, self.steps, self.channels)
-        launch(kernels.transpose_kernel, grid, arguments, {"BACK": back, "UNIT": x.stride(2) == 1, "BLOCK": BLOCK}, 4)
-
-    def last_of(self, rows: Tensor) -> Tensor:
-        """The last row of every sequence."""
-        return rows.unflatten(1, (self.batch, self.chunks))[:, :, -1]
-
-    def complex_of(self, numbers: Tensor) -> Tensor:
-        """(…, R) real numbers as (…, N) states."""
-        return torch.view_as_complex(numbers.unflatten(-1, (-1, 2))) if self.is_complex else numbers
-
-    def states_of(self, rows: Tensor) -> Tensor:
-        """(channel, row, R) as (channel, sequence, chunk, N)."""
-        return self.complex_of(rows).unflatten(1, (self.batch, self.chunks))
-
-    @staticmethod
-    def rows_of(states: Tensor) -> Tensor:
-        """The inverse of ``states_of``."""
-        return _real(states).flatten(3).flatten(1, 2)
-
-    def after(self, entering: Tensor, added: Tensor) -> Tensor:
-        """The state after the last chunk, (batch, channel, N), from the last that entered one and what was added."""
-        jump = self.jump.view(self.channels, self.batch, self.states)
-        return (jump * entering[:, :, -1] + added).to(entering.dtype).transpose(0, 1).contiguous()
-
-    def collect(self, d_T: Tensor, d_V: Tensor, d_W: Tensor, d_jump: Tensor) -> tuple[Tensor, ...]:
-        """Gradients of decay, B, C and D."""
-        found = [torch.empty_like(tensor) for tensor in self.parameters]
-        d_D = self.T.new_empty(self.channels)
-        d_response = torch.empty(self.channels, self.length, dtype=torch.float64, device=d_T.device)
-        arguments = (*self.parameters, d_T, d_response, d_V, d_W, _real(d_jump), *found, d_D, self.states)
-        launch(kernels.collect_kernel, (self.channels,), arguments, self._constants, self._warps)
-        if self.is_complex:
-            found = [torch.view_as_complex(tensor) for tensor in found]
-        return *found, d_D
-
-
-def _real(array: Tensor) -> Tensor:
-    return torch.view_as_real(array.resolve_conj()) if array.is_complex() else array
+def _real_dtype(tensor: Tensor) -> torch.dtype:
+    return tensor.dtype.to_real()

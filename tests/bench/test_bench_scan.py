@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 import json
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from stablessm.bench import command, contest, scan, scan_peers
+from stablessm.bench import command, contest, measure, scan, scan_peers
 from stablessm.bench.contest import OURS, PHASES, Gate
 from stablessm.bench.options import Options
 from stablessm.scan import linear_scan
@@ -159,38 +161,47 @@ def test_a_gradient_of_the_logarithm_is_brought_to_that_of_the_decay(monkeypatch
         assert [gate.check(contender, phase)[1] for phase in PHASES] == [None, None]
 
 
-def test_on_a_gpu_ours_is_also_timed_as_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parts that need a GPU are replaced: what is left is who is timed, by which clock, and shared by how many."""
-    captured = []
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(contest, "event_clock", lambda call, repeat: call() or 3.0 * repeat)
-    monkeypatch.setattr(contest, "captured", lambda calls: captured.append(len(calls)) or (lambda: None))
-    inputs = scan.draw((1, 8, 2), "float32", "step")
-    made, _ = contest.make(scan_peers.contenders([inputs, inputs, inputs], NO_PEERS))
-    taken, graph = contest.measure(made, "forward", Options(device="cuda", smoke=True))
-    assert set(taken) == {OURS, "torch loop"}
-    assert captured == [3]
-    assert graph is not None
-    assert graph.median == pytest.approx(1.0)
-    row = scan.one_case((1, 8, 2), "float32", "step", NO_PEERS, 1e9, Options(smoke=True))[0]
-    row |= {f"graph_{key}": value for key, value in contest.timed(graph, 0.5, 2.0).items()}
-    shown = contest.show("a case", [row])
-    assert "as a CUDA graph 1.00 (1.00–1.00) 2.00 2.00" in " ".join(shown.split())
+def test_on_a_gpu_calls_are_also_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clocks, which need a GPU, are replaced: what is left is who is timed by which, and compared with whom."""
+    for name, milliseconds in (("event_clock", 4.0), ("queued_clock", 2.0)):
 
+        def clock(call, repeat, milliseconds=milliseconds):
+            call()
+            return milliseconds * repeat
 
-def test_a_graph_that_cannot_be_captured_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def broken(calls):
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(contest, "captured", broken)
+        monkeypatch.setattr(contest, name, clock)
     made, _ = contest.make(scan_peers.contenders([scan.draw((1, 8, 2), "float32", "step")], NO_PEERS))
-    taken, graph = contest.measure(made, "forward", Options("cuda", smoke=True))
-    assert graph is None
-    assert OURS in taken
-    assert "no CUDA graph of forward: failed: RuntimeError" in capsys.readouterr().out
+    ours = dataclasses.replace(made[OURS], clock=contest.event_clock)
+    peer = dataclasses.replace(made["torch loop"], clock=lambda call, repeat: 3.0 * repeat)
+    taken, queued = contest.measure({OURS: ours, "peer": peer}, "forward", Options(smoke=True))
+    assert {name: timing.median for name, timing in taken.items()} == {OURS: 4.0, "peer": 3.0}
+    assert {name: timing.median for name, timing in queued.items()} == {OURS: 2.0}
+    monkeypatch.setattr(contest, "peak_memory", lambda call: 0)
+    gate = Gate(scan.truth(*scan.draw((1, 8, 2), "float32", "step")), scan.some_channels, 1e-3)
+    makers = {OURS: lambda: ours, "peer": lambda: peer}
+    rows = contest.contest({}, makers, gate, {"forward": 0.5}, Options(smoke=True))
+    assert rows[0]["best_peer_over_ours"] == 0.75
+    assert rows[0]["queued_best_peer_over_this"] == 1.5
+    assert "queued 2.00 (2.00–2.00) 4.00 1.50" in " ".join(contest.show("a case", rows).split())
+
+
+def test_a_queue_that_is_too_short_is_made_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU here: the events and the pause are counted."""
+    pauses = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None: ...
+        def record(self) -> None: ...
+        def synchronize(self) -> None: ...
+        def elapsed_time(self, end: object) -> float:
+            return 7.0
+
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    monkeypatch.setattr("torch.cuda._sleep", lambda cycles: pauses.append(cycles / measure._CYCLES))
+    assert measure.queued_clock(lambda: time.sleep(0.003), 2) == 7.0
+    assert pauses[0] == measure._PAUSE
+    assert len(pauses) == 2
+    assert pauses[1] >= 12.0
 
 
 def test_channels_are_compared_from_the_first_to_the_last() -> None:

@@ -33,11 +33,15 @@ def row(contender: str, ms: float | None, phase: str, **more: object) -> dict:
 def test_a_lost_comparison_is_in_the_table() -> None:
     rows = []
     for phase in PHASES:
-        rows.append(row("stablessm", 4.0, phase, best_peer_over_ours=0.5, graph_ms=3.0, graph_times_floor=1.5))
-        rows += [row("quick", 2.0, phase), row("slow", 9.0, phase), row("wrong", None, phase)]
+        queued = {"queued_ms": 3.0, "queued_quartiles_ms": None, "queued_times_floor": 1.5}
+        ahead = {"best_peer_over_this": 0.5, "queued_best_peer_over_this": 2.0}
+        rows.append(row("stablessm", 4.0, phase, **queued, **ahead))
+        rows += [row("quick", 2.0, phase, queued_ms=8.0), row("slow", 6.0, phase), row("wrong", None, phase)]
     text = figure.contest_table({"rows": rows})
-    assert "| 4.00 (3.60–4.40) | 3.00 (1.50) | 2.00 | quick | 0.50 |" in text
-    assert "Behind the best peer in 2 of 2 comparisons." in text
+    assert "| 3.00 | 1.50 | slow | 2.00 | 4.00 (3.60–4.40) | 2.00 | quick | 0.50 |" in text
+    assert text.endswith(
+        "Queued behind the best peer in 0 of 2 comparisons; called behind the best peer in 2 of 2 comparisons."
+    )
 
 
 def test_ours_without_a_time_is_in_the_table() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scan_cases import LENGTHS, TOLERANCE, check_against_reference, device_of, draw, draw_decay
+from scan_cases import LENGTHS, TOLERANCE, check_against_reference, device_of, draw, draw_decay, forget_plans
 from torch import Tensor
 
 from stablessm import linear_scan, scan
@@ -72,9 +72,9 @@ def test_triton_matches_reference_with_time_cut(dtype: torch.dtype, channels: in
     """Chunk by chunk, with a last one that is not full."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton_backend, "SHORT", 0)
-        triton_backend._plan_of.cache_clear()
+        forget_plans()
         check_against_reference("triton", dtype, 203, **case | {"channels": channels})
-    triton_backend._plan_of.cache_clear()
+    forget_plans()
 
 
 @pytest.mark.parametrize("backend", scan.NAMES)

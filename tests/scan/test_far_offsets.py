@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from scan_cases import draw_decay
+from scan_cases import draw_decay, forget_plans
 from torch import Tensor
 
 from stablessm.scan import triton_backend
@@ -33,9 +33,9 @@ def far_apart(tensor: Tensor, dimension: int, path: Path) -> Tensor:
 def _cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Time is cut however short it is."""
     monkeypatch.setattr(triton_backend, "SHORT", 0)
-    triton_backend._plan_of.cache_clear()
+    forget_plans()
     yield
-    triton_backend._plan_of.cache_clear()
+    forget_plans()
 
 
 @pytest.mark.usefixtures("_cut")

@@ -16,6 +16,7 @@ PROGRAM = """
 import ctypes, math, sys
 import numpy as np, torch
 import triton_interpreter
+from scan_cases import forget_plans
 from stablessm.scan import triton_backend
 
 triton_interpreter.speed_up()
@@ -57,13 +58,13 @@ for shape, dtype, per_step, initial, reverse, cut in [
     ((2, 75, 16), torch.complex64, True, False, True, False),
 ]:
     triton_backend.SHORT = 0 if cut else 2048
-    triton_backend._plan_of.cache_clear()
+    forget_plans()
     x = guarded(torch.randn(shape, dtype=dtype))
     a = guarded(torch.rand(shape if per_step else (1, 1, shape[2])).to(dtype))
     start = guarded(torch.randn(shape[0], shape[2], dtype=dtype)) if initial else None
     states = triton_backend.forward(a, x, start, None, reverse)
     triton_backend.backward(x, a, states, start, None, reverse)
-    assert (triton_backend._plan(a, x, states).chunks > 1) == cut
+    assert (triton_backend._cut(*map(triton_backend._layout, (a, x, states)), triton_backend.WHOLE).chunks > 1) == cut
 print("inside")
 """
 

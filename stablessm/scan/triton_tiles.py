@@ -1,0 +1,175 @@
+"""What the GPU kernels do with a tile of numbers: read, write, walk, and compose its rows.
+
+Numbers are pairs (re, im), so that real and complex share the code; of a real number ``im`` is never looked at. LANE
+neighbouring channels belong to a lane, and the caller vouches that they can be read at once.
+
+A reset *cuts* the recurrence: what stands before it is dropped by a choice, not by a product with zero, because
+0 · NaN is NaN.
+"""
+
+# mypy: allow-untyped-defs
+# (Triton reads a kernel's annotations as its own; tl.constexpr is the one it knows.)
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(u_re, u_im, v_re, v_im, IS_COMPLEX: tl.constexpr):
+    """u v."""
+    re, im = u_re * v_re, u_im
+    if IS_COMPLEX:
+        re, im = re - u_im * v_im, u_re * v_im + u_im * v_re
+    return re, im
+
+
+@triton.jit
+def join(a1, x1, a2, x2):
+    """(a₂ a₁, a₂ x₁ + x₂)."""
+    return a2 * a1, a2 * x1 + x2
+
+
+@triton.jit
+def join_complex(a1_re, a1_im, x1_re, x1_im, a2_re, a2_im, x2_re, x2_im):
+    """(a₂ a₁, a₂ x₁ + x₂)."""
+    a_re, a_im = product(a2_re, a2_im, a1_re, a1_im, True)
+    x_re, x_im = product(a2_re, a2_im, x1_re, x1_im, True)
+    return a_re, a_im, x_re + x2_re, x_im + x2_im
+
+
+@triton.jit
+def join_cut(a1, x1, cut1, a2, x2, cut2):
+    """The same, but nothing passes a part that holds a cut; its ``a`` is then never looked at."""
+    a, x = join(a1, x1, a2, x2)
+    return a, tl.where(cut2 != 0, x2, x), cut1 | cut2
+
+
+@triton.jit
+def join_complex_cut(
+    a1_re, a1_im, x1_re, x1_im, cut1, a2_re, a2_im, x2_re, x2_im, cut2
+):  # fmt: skip
+    """The same, but nothing passes a part that holds a cut; its ``a`` is then never looked at."""
+    a_re, a_im, x_re, x_im = join_complex(a1_re, a1_im, x1_re, x1_im, a2_re, a2_im, x2_re, x2_im)
+    keep = cut2 == 0
+    return a_re, a_im, tl.where(keep, x_re, x2_re), tl.where(keep, x_im, x2_im), cut1 | cut2
+
+
+@triton.jit
+def scan(a_re, a_im, x_re, x_im, cut, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
+    """The maps y ↦ a y + x composed row by row from the first: (a, x) of every beginning."""
+    if CUTS:
+        if IS_COMPLEX:
+            parts = (a_re, a_im, x_re, x_im, cut)
+            a_re, a_im, x_re, x_im, _ = tl.associative_scan(parts, 0, join_complex_cut)
+        else:
+            a_re, x_re, _ = tl.associative_scan((a_re, x_re, cut), 0, join_cut)
+    elif IS_COMPLEX:
+        a_re, a_im, x_re, x_im = tl.associative_scan((a_re, a_im, x_re, x_im), 0, join_complex)
+    else:
+        a_re, x_re = tl.associative_scan((a_re, x_re), 0, join)
+    return a_re, a_im, x_re, x_im
+
+
+@triton.jit
+def _row(value, which: tl.constexpr):
+    """One row of a tile: the sum of it and of negative zeros, which change nothing."""
+    rows: tl.constexpr = value.shape[0]
+    return tl.sum(tl.where(tl.arange(0, rows)[:, None] == which, value, -0.0), 0, keep_dims=True)
+
+
+@triton.jit
+def last(re, im, IS_COMPLEX: tl.constexpr):
+    """The last row of a tile of numbers."""
+    which: tl.constexpr = re.shape[0] - 1
+    re = _row(re, which)
+    return re, _row(im, which) if IS_COMPLEX else tl.zeros_like(re)
+
+
+@triton.jit
+def walk(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
+    """y[i] = a[i] y[i-1] + x[i] over a tile from a row y[-1]; where ``cut`` is not 0, y[i] = x[i]."""
+    rows: tl.constexpr = x_re.shape[0]
+    enters = tl.arange(0, rows)[:, None] == 0
+    if CUTS:
+        enters = enters & (cut == 0)
+    re, im = product(a_re, a_im, y_re, y_im, IS_COMPLEX)
+    x_re = tl.where(enters, re + x_re, x_re)
+    if IS_COMPLEX:
+        x_im = tl.where(enters, im + x_im, x_im)
+    _, _, y_re, y_im = scan(a_re, a_im, x_re, x_im, cut, CUTS, IS_COMPLEX)
+    return y_re, y_im
+
+
+@triton.jit
+def base(batch, step, channel, per_batch, per_step, per_channel):
+    """Where a column begins, at ``step``: (1, BLOCK)."""
+    return batch * per_batch + step.to(tl.int64) * per_step + channel * per_channel
+
+
+@triton.jit
+def rows_at(base, within, per_step, LANE: tl.constexpr):
+    """Where the rows ``within`` of a column are. Lanes lie along channels (2 says so), and LANE can be read at once."""
+    offset = base + within.to(tl.int64) * per_step  # made here: the compiler takes hints where a value is made
+    return tl.max_contiguous(tl.multiple_of(offset, (1, LANE)), (1, max(2, LANE)))
+
+
+@triton.jit
+def _pairs(offset, LANE: tl.constexpr):
+    """Where the parts of complex numbers are: (rows, 2 BLOCK)."""
+    parts = 2 * offset[:, :, None] + tl.arange(0, 2)[None, None, :]
+    parts = parts.reshape(offset.shape[0], 2 * offset.shape[1])
+    return tl.max_contiguous(tl.multiple_of(parts, (1, 2 * LANE)), (1, 2 * LANE))
+
+
+@triton.jit
+def _twice(mask, offset):
+    """The mask of numbers as that of their parts."""
+    rows: tl.constexpr = offset.shape[0]
+    columns: tl.constexpr = offset.shape[1]
+    both = tl.broadcast_to(tl.broadcast_to(mask, [rows, columns])[:, :, None], [rows, columns, 2])
+    return tl.max_constancy(both.reshape(rows, 2 * columns), (1, 2))
+
+
+@triton.jit
+def load(
+    start, offset, mask, OTHER: tl.constexpr, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr,
+    LANE: tl.constexpr,
+):  # fmt: skip
+    """Numbers, OTHER where masked."""
+    if IS_COMPLEX:
+        at = start + _pairs(offset, LANE)
+        raw = tl.load(at, _twice(mask, offset), 0.0) if MASKED else tl.load(at)
+        re, im = tl.split(raw.to(WIDE).reshape(offset.shape[0], offset.shape[1], 2))
+        if MASKED and OTHER != 0.0:
+            re = tl.where(mask, re, OTHER)
+    else:
+        raw = tl.load(start + offset, mask, OTHER) if MASKED else tl.load(start + offset)
+        if raw.dtype.primitive_bitwidth == 16:  # which the interpreter widens in two steps only
+            raw = raw.to(tl.float32)
+        re = raw.to(WIDE)
+        im = tl.zeros_like(re)
+    return re, im
+
+
+@triton.jit
+def store(
+    re, im, start, offset, mask, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr
+):  # fmt: skip
+    """Numbers to where the mask says, rounded to what the array holds."""
+    DTYPE: tl.constexpr = start.dtype.element_ty
+    if IS_COMPLEX:
+        at = start + _pairs(offset, LANE)
+        pair = tl.join(re, im).to(DTYPE).reshape(at.shape)
+        if MASKED:
+            tl.store(at, pair, _twice(mask, offset))
+        else:
+            tl.store(at, pair)
+    else:
+        if DTYPE.primitive_bitwidth == 16:
+            re = re.to(tl.float32)
+        if MASKED:
+            tl.store(start + offset, re.to(DTYPE), mask)
+        else:
+            tl.store(start + offset, re.to(DTYPE))
