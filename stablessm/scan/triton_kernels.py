@@ -90,7 +90,7 @@ def _tile(
     mask = within < count
     there = mask
     if SHIFT:
-        there = (row > 0) | ((begin > 0) | (chunk > 0))
+        there = (row > 0) | (((chunk > 0) | (begin > 0)) != 0)
         if not EVEN:
             there = there & mask
     if PER_STEP:
