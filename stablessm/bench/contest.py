@@ -104,8 +104,6 @@ def contest(facts: Row, makers: Makers, gate: Gate, floors: Mapping[str, float],
                 row["clock"] = running[name].clock.__name__.removesuffix("_clock")
             if name in right and right[name].clock is event_clock:
                 row["peak_bytes"] = peak_memory(right[name].calls[phase][0])
-            if name == OURS:
-                row["best_peer_over_ours"] = row["best_peer_over_this"]
             if name in queued:
                 row |= {f"queued_{key}": value for key, value in timed(queued[name], floor, best_queued).items()}
             rows.append(row)
@@ -177,7 +175,7 @@ def _cells(phases: Mapping[str, Row], prefix: str) -> list[str]:
     cells: list[str] = []
     for phase in PHASES:
         row = phases.get(phase)
-        if row is None or row[f"{prefix}ms"] is None:
+        if row is None or row.get(f"{prefix}ms") is None:
             cells += ["" if row is None else (row["note"] or "").partition(":")[0], "", ""]
         else:
             cells.append(table.milliseconds(row[f"{prefix}ms"], row[f"{prefix}quartiles_ms"]))

@@ -43,6 +43,15 @@ def write_record(
         temporary.write_text(json.dumps(plain(content), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def rows_so_far(path: Path) -> list[dict]:
+    """Of a run of the same command and commit that was stopped: these cases need not be measured again."""
+    if not path.is_file():
+        return []
+    found = json.loads(path.read_text(encoding="utf-8"))
+    same = found["command"] == command() and found["commit"] == _commit() and not found["complete"]
+    return found["rows"] if same else []
+
+
 @functools.cache
 def _commit() -> str | None:
     return environment()["commit"]

@@ -20,7 +20,7 @@ from stablessm.bench import machine, scan_peers, table
 from stablessm.bench.contest import OURS, PHASES, Gate, Row, contest, show
 from stablessm.bench.measure import copies
 from stablessm.bench.options import Options
-from stablessm.bench.records import write_record
+from stablessm.bench.records import rows_so_far, write_record
 from stablessm.scan import linear_scan
 
 SIZES = {
@@ -47,8 +47,11 @@ def run(options: Options) -> None:
     table.say(f"{machine.describe(options.device)['device']}, {torch.get_num_threads()} threads")
     table.say("\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in limits.items()))
     table.say("peers: " + ", ".join(f"{name} {version}" for name, version in peers.items()))
-    cases, rows = list(itertools.product(sizes, dtypes, DECAYS)), []
+    cases, rows = list(itertools.product(sizes, dtypes, DECAYS)), rows_so_far(options.path("scan"))
+    measured = {(row["size"], row["dtype"], row["decay"]) for row in rows}
     for number, (size, dtype, decay) in enumerate(table.progress(cases), 1):
+        if ("x".join(map(str, size)), dtype, decay) in measured:
+            continue
         found = one_case(size, dtype, decay, peers, limits["copy_gigabytes_per_second"] * 1e9, options)
         table.say("\n" + show(f"{'x'.join(map(str, size))}  {dtype}  decay per {decay}", found))
         rows += found
@@ -105,19 +108,25 @@ def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, float]:
-    """The extremes over all cases; only what there is."""
-    ours = [row for row in rows if row["contender"] == OURS and row["ms"] is not None]
-    ahead = [row["best_peer_over_ours"] for row in ours if row["best_peer_over_ours"] is not None]
+    """The extremes over all cases; only what there is. On a GPU also of the queued times."""
+    prefixes = ["queued_", ""] if any("queued_ms" in row for row in rows) else [""]
+    return {f"{prefix}{name}": value for prefix in prefixes for name, value in _extremes(rows, prefix).items()}
+
+
+def _extremes(rows: Sequence[Row], prefix: str) -> dict[str, float]:
+    ours = [row for row in rows if row["contender"] == OURS and row.get(f"{prefix}ms") is not None]
+    ahead = [ratio for row in ours if (ratio := row[f"{prefix}best_peer_over_this"]) is not None]
     found = {}
     if ahead:
         found["least_ahead_of_best_peer"] = min(ahead)
         found["geometric_mean_ahead_of_best_peer"] = math.exp(sum(map(math.log, ahead)) / len(ahead))
     for phase in PHASES:
-        larger = [row["times_floor"] for row in ours if row["phase"] == phase and not row["size"].startswith("8x1024x")]
+        larger = [row for row in ours if row["phase"] == phase and not row["size"].startswith("8x1024x")]
         if larger:
-            found[f"worst_{phase.replace('+', '_')}_times_floor_at_larger_sizes"] = max(larger)
+            name = f"worst_{phase.replace('+', '_')}_times_floor_at_larger_sizes"
+            found[name] = max(row[f"{prefix}times_floor"] for row in larger)
     largest = max((row["size"] for row in ours), key=lambda size: math.prod(map(int, size.split("x"))), default=None)
-    ms = {(row["dtype"], row["decay"], row["phase"]): row["ms"] for row in ours if row["size"] == largest}
+    ms = {(row["dtype"], row["decay"], row["phase"]): row[f"{prefix}ms"] for row in ours if row["size"] == largest}
     gains = [
         ms["float32", *key] / taken
         for (dtype, *key), taken in ms.items()

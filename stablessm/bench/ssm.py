@@ -20,7 +20,7 @@ from stablessm.bench import machine, table
 from stablessm.bench.contest import OURS, PHASES, Gate, Makers, Row, contest, show, torch_contender
 from stablessm.bench.measure import copies
 from stablessm.bench.options import Options
-from stablessm.bench.records import write_record
+from stablessm.bench.records import rows_so_far, write_record
 from stablessm.scan import causal_convolution, evaluate, resolve, ssm_scan
 from stablessm.scan.reference_ssm_backend import by_states
 
@@ -51,9 +51,12 @@ def run(options: Options) -> None:
     limits = machine.limits(options.device, smoke=options.smoke)
     table.say(f"{machine.describe(options.device)['device']}, {torch.get_num_threads()} threads")
     table.say("\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in limits.items()))
-    rows: list[Row] = []
+    rows = rows_so_far(options.path("ssm"))
+    measured = {(row["size"], row["dtype"]) for row in rows}
     cases = list(itertools.product(sizes, dtypes))
     for number, (size, dtype) in enumerate(table.progress(cases), 1):
+        if ("x".join(map(str, size)), dtype) in measured:
+            continue
         precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
         try:
@@ -153,18 +156,19 @@ def _kernel(decay: Tensor, B: Tensor, C: Tensor, steps: int) -> Tensor:
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, float]:
-    """The extremes over all cases; only what there is."""
+    """The extremes over all cases; only what there is. On a GPU of the queued times."""
     found = {}
+    key = "queued_ms" if any("queued_ms" in row for row in rows) else "ms"
     for phase in PHASES:
-        ours = {row["size"]: row["ms"] for row in rows if row["contender"] == OURS and row["phase"] == phase}
+        ours = {row["size"]: row.get(key) for row in rows if row["contender"] == OURS and row["phase"] == phase}
         for name in dict.fromkeys(row["contender"] for row in rows if row["contender"] != OURS):
             ratios = [
-                row["ms"] / ours[row["size"]]
+                row[key] / ours[row["size"]]
                 for row in rows
-                if row["contender"] == name and row["phase"] == phase and row["ms"] and ours[row["size"]]
+                if row["contender"] == name and row["phase"] == phase and row.get(key) and ours[row["size"]]
             ]
             if ratios:
-                key = f"{phase.replace('+', '_')}_ahead_of_{name.replace(',', '').replace(' ', '_')}"
-                found[f"least_{key}"] = min(ratios)
-                found[f"mean_{key}"] = math.exp(sum(map(math.log, ratios)) / len(ratios))
+                what = f"{phase.replace('+', '_')}_ahead_of_{name.replace(',', '').replace(' ', '_')}"
+                found[f"least_{what}"] = min(ratios)
+                found[f"mean_{what}"] = math.exp(sum(map(math.log, ratios)) / len(ratios))
     return found

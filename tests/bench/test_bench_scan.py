@@ -68,7 +68,7 @@ def test_a_wrong_result_gets_no_time(monkeypatch: pytest.MonkeyPatch, wrong) -> 
     rows = scan.one_case((2, 20, 3), "float32", "channel", NO_PEERS, 1e9, TINY)
     ours = [row for row in rows if row["contender"] == OURS]
     forward = ours[0]
-    assert forward["ms"] is forward["times_floor"] is forward["best_peer_over_ours"] is None
+    assert forward["ms"] is forward["times_floor"] is forward["best_peer_over_this"] is None
     assert forward["note"] == "wrong"
     assert "wrong" in contest.show("a case", rows)
 
@@ -180,7 +180,7 @@ def test_on_a_gpu_calls_are_also_queued(monkeypatch: pytest.MonkeyPatch) -> None
     gate = Gate(scan.truth(*scan.draw((1, 8, 2), "float32", "step")), scan.some_channels, 1e-3)
     makers = {OURS: lambda: ours, "peer": lambda: peer}
     rows = contest.contest({}, makers, gate, {"forward": 0.5}, Options(smoke=True))
-    assert rows[0]["best_peer_over_ours"] == 0.75
+    assert rows[0]["best_peer_over_this"] == 0.75
     assert rows[0]["queued_best_peer_over_this"] == 1.5
     assert "queued 2.00 (2.00–2.00) 4.00 1.50" in " ".join(contest.show("a case", rows).split())
 
@@ -217,10 +217,33 @@ def test_the_gain_of_bfloat16_is_that_of_the_largest_size() -> None:
     def row(size: str, dtype: str, ms: float) -> dict:
         return {
             "size": size, "dtype": dtype, "decay": "step", "phase": "forward", "contender": OURS, "ms": ms,
-            "times_floor": 1.0, "best_peer_over_ours": None,
+            "times_floor": 1.0, "best_peer_over_this": None,
         }  # fmt: skip
 
     rows = [row("1x2x3", "float32", 1.0), row("1x2x3", "bfloat16", 1.0)]
     rows += [row("8x20x20", "float32", 2.0), row("8x20x20", "bfloat16", 1.0)]
     assert scan.summarise(rows)["least_gain_of_bfloat16_at_largest_size"] == 2.0
     assert "least_ahead_of_best_peer" not in scan.summarise(rows)
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def one_case(size, dtype, decay, *_):
+        measured.append((size, decay))
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        return real(size, dtype, decay, *_)
+
+    real = scan.one_case
+    monkeypatch.setattr(scan, "one_case", one_case)
+    monkeypatch.setattr(scan_peers, "available", lambda device: NO_PEERS)
+    options = Options(smoke=True, dtypes=("float32",), out=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        scan.run(options)
+    scan.run(options)
+    size = scan.SMOKE[0]
+    assert measured == [(size, "step"), (size, "channel"), (size, "channel")]
+    record = json.loads((tmp_path / "scan-cpu.json").read_text())
+    assert record["complete"]
+    assert {row["decay"] for row in record["rows"]} == {"step", "channel"}
