@@ -37,6 +37,8 @@ def load_tokenizer(source: str, *, trust_remote_code: bool = False) -> Any:
 def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
     from stablessm.layers import storage
 
+    if not storage.is_saved_layer(folder) and storage.is_saved_layer(folder / "model"):
+        folder = folder / "model"  # what a training leaves in its folder
     if storage.is_saved_layer(folder):
         try:
             return storage.load(folder), "stablessm folder"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
-from stablessm.instruments.systems import Call, System, completed
+from stablessm.instruments.systems import Call, System, by_step, completed
 
 Inputs: TypeAlias = Callable[[Tensor], dict[str, Tensor]]
 
@@ -93,8 +93,10 @@ def _token_callable(model: Any, output: Output | None) -> System:
     weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     device = torch.device("cpu") if weight is None else weight.device
 
+    run = by_step(model)
+
     def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        y = model(x[..., 0])
+        y = run(x[..., 0])
         return (y[0] if isinstance(y, tuple) else y), None
 
     return completed(System(model, call, 1, 0, torch.long, device, False, False, input="token"))

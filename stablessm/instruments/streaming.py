@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
 from stablessm.instruments._nested import tensors_in
-from stablessm.instruments.systems import evaluating, input_size
+from stablessm.instruments.systems import by_step, evaluating, input_size
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Relative to the largest output; 5e-2 in shorter dtypes."""
@@ -81,8 +81,9 @@ def check_streaming(
     """Run a model over white noise in one pass, in chunks with the state carried, and step by step; compare.
 
     Takes our layers, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` (``batch_first`` or not) and anything called as
-    ``model(x, state) -> (y, state)``, where None is the state at the start. A ``step(x_t, state)`` is tried if there
-    is one. Modules run as in ``eval()`` meanwhile, since dropout agrees with nothing.
+    ``model(x, state) -> (y, state)``, where None is the state at the start, or ``model.sequence(x, state)`` if it has
+    that, as our models. A ``step(x_t, state)`` is tried if there is one. Modules run as in ``eval()`` meanwhile, since
+    dropout agrees with nothing.
 
     Args:
         model: module or callable.
@@ -109,10 +110,12 @@ def check_streaming(
     time = 0 if getattr(model, "batch_first", True) is False else 1
     x = x.transpose(0, 1) if time == 0 else x
 
+    run = by_step(model)
+
     def chunked(way: Sequence[int]) -> tuple[Tensor, Any]:
         outputs, state = [], None
         for piece in x.split(list(way), time):
-            y, state = model(piece, state)
+            y, state = run(piece, state)
             outputs.append(y)
         return torch.cat(outputs, time), state
 
@@ -124,9 +127,9 @@ def check_streaming(
         return torch.stack(outputs, time), state
 
     with evaluating(model):
-        y, final = _full_pass(model, x, time)
+        y, final = _full_pass(model, run, x, time)
         tol = TOLERANCE.get(y.dtype, 5e-2) if tol is None else tol
-        _require_causal(model, x, y, time, tol)
+        _require_causal(model, run, x, y, time, tol)
         runs = {_label(way): chunked(way) for way in ways}
         if hasattr(model, "step"):
             runs["step"] = stepped()
@@ -155,10 +158,10 @@ def _noise(model: Any, d_input: int | None, length: int, batch: int, seed: int) 
     return x.to(like)
 
 
-def _full_pass(model: Any, x: Tensor, time: int) -> tuple[Tensor, Any]:
+def _full_pass(model: Any, run: Any, x: Tensor, time: int) -> tuple[Tensor, Any]:
     expected = "one that streams: model(x, state) -> (y, state)"
     try:
-        result = model(x, None)
+        result = run(x, None)
     except TypeError as error:
         raise ArgumentError("model", expected, f"{_name(model)}, which does not take a state ({error})") from error
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tensor)):
@@ -172,7 +175,7 @@ def _full_pass(model: Any, x: Tensor, time: int) -> tuple[Tensor, Any]:
     return y, state
 
 
-def _require_causal(model: Any, x: Tensor, y: Tensor, time: int, tol: float) -> None:
+def _require_causal(model: Any, run: Any, x: Tensor, y: Tensor, time: int, tol: float) -> None:
     """A model that reads the future (bidirectional, unmasked attention) cannot stream, whatever state it returns."""
     half = x.shape[time] // 2
     before, after = x.split([half, x.shape[time] - half], time)
@@ -180,7 +183,7 @@ def _require_causal(model: Any, x: Tensor, y: Tensor, time: int, tol: float) -> 
         (after, "the same output for the same input", "which gives another one the second time"),
         (-after, "a causal model", f"whose outputs before step {half} change with the input after it"),
     ):
-        change = model(torch.cat([before, future], time), None)[0] - y
+        change = run(torch.cat([before, future], time), None)[0] - y
         if change.narrow(time, 0, half).abs().max() > tol * y.abs().max():
             raise ArgumentError("model", expected, f"{_name(model)}, {got}")
 

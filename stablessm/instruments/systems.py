@@ -110,7 +110,8 @@ class System:
 def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> System:
     """Find out how to run a model; an ArgumentError says why it cannot be.
 
-    Understood are our layers (or anything called as ``model(x, state) -> (y, state)`` with an ``initial_state``),
+    Understood are our layers (or anything called as ``model(x, state) -> (y, state)`` with an ``initial_state``), our
+    models (or anything with ``model.sequence(x, state) -> (y, state)`` beside that),
     ``torch.nn`` recurrences, Hugging Face models (in embedding space), and any callable from (B, T, d_input) to
     (B, T, d_output), or to (B, d_output) for a model that gives one output a sequence.
 
@@ -254,13 +255,20 @@ def _caller(model: Any) -> tuple[Call, bool]:
     if isinstance(model, nn.RNNBase):
         return _torch_recurrence(model), not model.bidirectional
     if hasattr(model, "initial_state"):
-        return lambda x, state: model(x, state), True
+        run = by_step(model)
+        return lambda x, state: run(x, state), True
 
     def stateless(x: Tensor, state: Any) -> tuple[Tensor, Any]:
         y = model(x)
         return (y[0] if isinstance(y, tuple) else y), None
 
     return stateless, False
+
+
+def by_step(model: Any) -> Any:
+    """What gives an output at every step, and the state: the model, or its ``sequence`` where the call itself pools."""
+    run = getattr(model, "sequence", None)
+    return run if callable(run) and hasattr(model, "initial_state") else model
 
 
 def _torch_recurrence(model: nn.RNNBase) -> Call:

@@ -1,12 +1,14 @@
-"""A layer as a folder: ``config.json`` and ``model.safetensors``. Nothing is pickled."""
+"""A layer or a model as a folder: ``config.json`` and ``model.safetensors``. Nothing is pickled."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import os
+from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -27,8 +29,24 @@ CLASSES: dict[str, type[nn.Module]] = {cls.__name__: cls for cls in (RealSSM, LR
 FORMAT = "stablessm layer"
 
 
-def save(layer: SequenceLayer | Bidirectional, folder: str | os.PathLike[str]) -> None:
-    """Write a layer into ``folder``; :func:`load` makes it again.
+class SavedModel(nn.Module):
+    """A model whose frozen ``config`` holds every argument of its constructor, in what JSON can write."""
+
+    config: Any
+
+
+_Model = TypeVar("_Model", bound=type[SavedModel])
+_models: dict[str, type[SavedModel]] = {}
+
+
+def saved(cls: _Model) -> _Model:
+    """Let :func:`save` and :func:`load` know this class of models, by its name."""
+    _models[cls.__name__] = cls
+    return cls
+
+
+def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.PathLike[str]) -> None:
+    """Write a layer, or a model such as a ``SequenceClassifier``, into ``folder``; :func:`load` makes it again.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -38,27 +56,30 @@ def save(layer: SequenceLayer | Bidirectional, folder: str | os.PathLike[str]) -
     """
     from safetensors.torch import save_file
 
-    if type(layer).__name__ not in CLASSES:
-        raise ArgumentError("layer", f"one of {', '.join(CLASSES)}", type(layer).__name__)
+    if type(layer) not in (*CLASSES.values(), *_known_models().values()):
+        raise ArgumentError("layer", f"one of {', '.join((*CLASSES, *_models))}", type(layer).__name__)
     folder = Path(folder)
     content = {"format": FORMAT, "dtype": str(next(layer.parameters()).dtype).removeprefix("torch."), **_config(layer)}
     try:
         _build(json.loads(json.dumps(record.plain(content))))
     except ArgumentError as error:
-        raise ArgumentError("layer", "a map that reparam.get knows (reparam.register)", str(error)) from error
+        known = "a map that reparam.get knows (reparam.register) and a mixer that models know (register_mixer)"
+        raise ArgumentError("layer", known, str(error)) from error
     with record.atomic(folder / "model.safetensors") as temporary:
         save_file({name: tensor.contiguous() for name, tensor in layer.state_dict().items()}, temporary)
     record.write_json(folder / "config.json", content)
 
 
-def load(folder: str | os.PathLike[str]) -> SequenceLayer | Bidirectional:
-    """The layer that :func:`save` wrote, with its weights and dtype."""
+def load(folder: str | os.PathLike[str]) -> Any:
+    """The layer or model that :func:`save` wrote, with its weights and dtype; the global random state is left alone."""
     from safetensors.torch import load_file
 
     folder = Path(folder)
     if not is_saved_layer(folder):
         raise ArgumentError("folder", "a folder written by stablessm.save", str(folder))
     content = json.loads((folder / "config.json").read_text())
+    if content["class"] not in CLASSES and content["class"] not in _known_models():
+        raise ArgumentError("folder", f"one of {', '.join((*CLASSES, *_models))} in config.json", content["class"])
     layer = _build(content).to(getattr(torch, content["dtype"]))
     layer.load_state_dict(load_file(folder / "model.safetensors"))
     return layer
@@ -73,8 +94,15 @@ def is_saved_layer(folder: str | os.PathLike[str]) -> bool:
         return False
 
 
+def _known_models() -> dict[str, type[SavedModel]]:
+    import_module("stablessm.models")  # by name: layers know no model, models put themselves into the table
+    return _models
+
+
 def _config(layer: nn.Module) -> dict[str, Any]:
     """The class and the arguments that make it: everything but the weights."""
+    if isinstance(layer, SavedModel):
+        return {"class": type(layer).__name__, "options": asdict(layer.config)}
     if isinstance(layer, Bidirectional):
         options: dict[str, Any] = {"ahead": _config(layer.ahead), "back": _config(layer.back), "merge": layer.merge}
         return {"class": "Bidirectional", "options": options}
@@ -98,9 +126,17 @@ def _option(layer: Any, name: str) -> Any:
 
 
 def _build(content: dict[str, Any]) -> Any:
-    cls, options = CLASSES[content["class"]], dict(content["options"])
+    with torch.random.fork_rng(devices=[]):  # what it draws is overwritten, and a training's numbers stay as they were
+        return _built(content)
+
+
+def _built(content: dict[str, Any]) -> Any:
+    options = dict(content["options"])
+    if content["class"] in _models:
+        return _models[content["class"]](**options)
+    cls = CLASSES[content["class"]]
     if cls is Bidirectional:
-        return Bidirectional(_build(options["ahead"]), _build(options["back"]), merge=options["merge"])
+        return Bidirectional(_built(options["ahead"]), _built(options["back"]), merge=options["merge"])
     start = options.pop("eigenvalues")
     if start is not None:
         pairs = torch.tensor(start, dtype=torch.float64)

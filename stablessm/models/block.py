@@ -1,0 +1,151 @@
+"""One block: normalise, mix in time, activate, gate, add; then perhaps an MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError
+from stablessm.models.norms import Norm, norm_of
+from stablessm.scan.reference_ssm_backend import real_steps
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu, "silu": F.silu, "relu": F.relu, "none": _identity
+}  # fmt: skip
+"""After the mixer."""
+
+
+@final
+class TiedDropout(nn.Module):
+    """Dropout of whole channels: one mask a sequence, as S4 does, so that a recurrence sees no noise in time.
+
+    The mask is (B, 1, C), so that it costs neither memory nor many random numbers.
+
+    >>> dropped = TiedDropout(0.5)(torch.ones(2, 100, 8))
+    >>> bool((dropped == dropped[:, :1]).all())
+    True
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not isinstance(p, int | float) or not 0 <= p < 1:
+            raise ArgumentError("dropout", "a number from 0, below 1", p)
+        self.p = p
+
+    def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        """(B, T, C) with some channels of each sequence zero and the others larger, in training; added to ``onto``."""
+        if not self.training or not self.p:
+            return x if onto is None else onto + x
+        mask = F.dropout(x.new_ones(len(x), 1, x.shape[-1]), self.p)
+        return x * mask if onto is None else torch.addcmul(onto, x, mask)
+
+    def extra_repr(self) -> str:
+        """The rate, for ``print(model)``."""
+        return f"{self.p:g}"
+
+
+@final
+class Block(nn.Module):
+    """x + dropout(gate(dropout(σ(mixer(norm(x)))))), and then, with an MLP, the same around that.
+
+    With ``prenorm=False`` the norm comes after the sum instead. The gate is (Va + b) ⊙ sigmoid(Wa + c), a 1×1 map with
+    a gated linear unit.
+
+    Args:
+        d_model: channels in and out.
+        mixer: a layer from d_model to d_model channels: ours, :class:`~stablessm.models.Hyena`, or any module with
+            ``y, state = m(x, state, lengths=, reset=, dt=)``, ``m.step(x_t, state, dt=)``, ``m.initial_state(batch)``.
+        norm: ``layer``, ``batch`` or ``none``.
+        prenorm: whether it comes before the mixer, or after the sum.
+        activation: σ: ``gelu``, ``silu``, ``relu`` or ``none``.
+        gate: whether there is one.
+        mlp: hidden channels of the MLP (with GELU), as a multiple of d_model; 0 for none.
+        dropout: the share of channels that training leaves out, of each sequence.
+
+    >>> from stablessm.layers import S4D
+    >>> block = Block(16, S4D(16, 8, map="best"), dropout=0.1)
+    >>> y, state = block(torch.randn(4, 100, 16))
+    >>> y_t, state = block.step(torch.randn(4, 16), state)
+    >>> y.shape, y_t.shape
+    (torch.Size([4, 100, 16]), torch.Size([4, 16]))
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        mixer: nn.Module,
+        *,
+        norm: Norm = "layer",
+        prenorm: bool = True,
+        activation: str = "gelu",
+        gate: bool = True,
+        mlp: int = 0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        d_model, mlp = whole_number("d_model", d_model), whole_number("mlp", mlp, 0)
+        if norm not in get_args(Norm):
+            raise ArgumentError("norm", f"one of {', '.join(get_args(Norm))}", repr(norm))
+        if activation not in ACTIVATIONS:
+            raise ArgumentError("activation", f"one of {', '.join(ACTIVATIONS)}", repr(activation))
+        self.prenorm, self.activation = prenorm, activation
+        self.norm, self.mixer = norm_of(norm, d_model), mixer
+        self.gate = nn.Linear(d_model, 2 * d_model) if gate else None
+        self.dropout = TiedDropout(dropout)
+        self.mlp_norm = norm_of(norm, d_model) if mlp else None
+        self.wide = nn.Linear(d_model, mlp * d_model) if mlp else None
+        self.narrow = nn.Linear(mlp * d_model, d_model) if mlp else None
+
+    def initial_state(self, batch: int) -> Any:
+        """The mixer's."""
+        return self.mixer.initial_state(batch)  # type: ignore[operator]
+
+    def forward(
+        self,
+        x: Tensor,
+        state: Any = None,
+        *,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+        dt: float | Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
+        """(B, T, d_model) to the same, and the mixer's state; arguments as in a layer.
+
+        What comes out at padded steps means nothing, but is finite if what came in was.
+        """
+        real = None if lengths is None else real_steps(lengths, x.shape[1])
+        y, state = self.mixer(self._before(self.norm, x, real), state, lengths=lengths, reset=reset, dt=dt)
+        return self._after(x, y, real), state
+
+    def step(self, x_t: Tensor, state: Any = None, *, dt: float | Tensor | None = None) -> tuple[Tensor, Any]:
+        """One step of ``forward``: (B, d_model) to the same."""
+        x = x_t[:, None]
+        y, state = self.mixer.step(self._before(self.norm, x, None)[:, 0], state, dt=dt)  # type: ignore[operator]
+        return self._after(x, y[:, None], None)[:, 0], state
+
+    def _before(self, norm: nn.Module, x: Tensor, real: Tensor | None) -> Tensor:
+        return norm(x, real) if self.prenorm else x
+
+    def _sum(self, norm: nn.Module, x: Tensor, y: Tensor, real: Tensor | None) -> Tensor:
+        x = self.dropout(y, onto=x)
+        return x if self.prenorm else norm(x, real)
+
+    def _after(self, x: Tensor, y: Tensor, real: Tensor | None) -> Tensor:
+        y = ACTIVATIONS[self.activation](y)
+        if self.gate is not None:
+            y = F.glu(self.gate(self.dropout(y)), -1)
+        x = self._sum(self.norm, x, y, real)
+        if self.mlp_norm is None or self.wide is None or self.narrow is None:
+            return x
+        y = self.narrow(self.dropout(F.gelu(self.wide(self._before(self.mlp_norm, x, real)))))
+        return self._sum(self.mlp_norm, x, y, real)

@@ -1,0 +1,101 @@
+"""The settings of a model, as a frozen dataclass that JSON can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Self, TypeAlias, get_args
+
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError
+from stablessm.models import mixers
+from stablessm.models.norms import Norm
+from stablessm.reparam import Reparameterization
+
+Pool: TypeAlias = Literal["mean", "last"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackConfig:
+    """Encoder and blocks.
+
+    Args:
+        d_input: channels of an input (B, T, d_input) of numbers; or
+        vocab_size: how many tokens there are, for an input (B, T) of whole numbers.
+        d_model, n_layers: channels between the blocks, and how many blocks.
+        mixer: ``s4d``, ``lru``, ``real`` or one registered, or one of these with ``hyena-`` before it.
+        d_state: states, of each channel for ``s4d``, of all for the others.
+        map, map_options: reparameterization of the eigenvalues, a name and its options, or an instance for ``map``.
+        mixer_options: whatever else the layer takes (``dt_min``, ``r_max``, ``mode``, …).
+        norm, prenorm, activation, gate, mlp, dropout: as in :class:`~stablessm.models.Block`.
+
+    >>> from stablessm import reparam
+    >>> config = StackConfig(d_input=1, map=reparam.get("best", b=1.0))
+    >>> config.map, config.map_options
+    ('best', {'a': 1.0, 'b': 1.0})
+    """
+
+    d_input: int | None = None
+    vocab_size: int | None = None
+    d_model: int = 64
+    n_layers: int = 2
+    mixer: str = "s4d"
+    d_state: int = 32
+    map: str | Reparameterization = "best"
+    map_options: Mapping[str, float] = field(default_factory=dict)
+    mixer_options: Mapping[str, Any] = field(default_factory=dict)
+    norm: Norm = "layer"
+    prenorm: bool = True
+    activation: str = "gelu"
+    gate: bool = True
+    mlp: int = 0
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.d_input is None) == (self.vocab_size is None):
+            got = f"{self.d_input}, {self.vocab_size}"
+            raise ArgumentError("d_input, vocab_size", "one of them: channels of numbers, or tokens", got)
+        for name in ("d_input", "vocab_size", "d_model", "n_layers", "d_state"):
+            if getattr(self, name) is not None:
+                self._set(name, whole_number(name, getattr(self, name)))
+        for name in ("map_options", "mixer_options"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ArgumentError(name, "options by name", repr(getattr(self, name)))
+            self._set(name, dict(getattr(self, name)))
+        for name in ("prenorm", "gate"):
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(name, "true or false", repr(getattr(self, name)))
+        if isinstance(self.map, Reparameterization):
+            time = mixers.map_time(self.mixer, self.mixer_options)
+            if time not in (None, self.map.time):
+                raise ArgumentError("map", f"a {time}-time map, for the mixer {self.mixer!r}", repr(self.map))
+            if self.map_options:
+                raise ArgumentError("map_options", "none beside a map already built", self.map_options)
+            self._set("map_options", dict(vars(self.map)))
+            self._set("map", self.map.name)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The config with these settings, after naming any that there is not."""
+        known = {entry.name for entry in fields(cls)}
+        for name in options.keys() - known:
+            raise ArgumentError(name, f"one of the settings {', '.join(sorted(known))}", repr(options[name]))
+        return cls(**options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(StackConfig):
+    """A stack with a readout of ``size`` numbers: at every step (``per_step``), or of the whole sequence (``pool``)."""
+
+    size: int
+    pool: Pool
+    per_step: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("size", whole_number("size", self.size))
+        if self.pool not in get_args(Pool):
+            raise ArgumentError("pool", f"one of {', '.join(get_args(Pool))}", repr(self.pool))

@@ -1,0 +1,99 @@
+"""One vector of a whole sequence: the mean of its steps, or the last; all at once, step by step, or so far."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from stablessm.scan import linear_scan
+from stablessm.scan.reference_ssm_backend import last_state, real_steps
+
+
+class Pooling(ABC):
+    """From (B, T, C) to (B, C), over the real steps of the last episode; nothing gives zeros."""
+
+    @abstractmethod
+    def initial_state(self, like: Tensor, batch: int) -> Any:
+        """What has been seen before the start, for channels, device and dtype of ``like`` (C,)."""
+
+    @abstractmethod
+    def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
+        """(B, C), of the steps before (the state, if there is one) and these."""
+
+    @abstractmethod
+    def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
+        """(B, T, C), at each step what ``whole`` gives of the steps up to it, and the state after the last."""
+
+    @abstractmethod
+    def step(self, h_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One step of ``running``: (B, C) to the same."""
+
+
+@final
+class Last(Pooling):
+    """The last step; it needs no state."""
+
+    def initial_state(self, like: Tensor, batch: int) -> tuple[()]:
+        """Nothing."""
+        return ()
+
+    def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
+        """The last real step."""
+        return last_state(h, torch.zeros_like(h[:, :1]).sum(1), lengths)
+
+    def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
+        """Every step."""
+        return h, ()
+
+    def step(self, h_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The step."""
+        return h_t, ()
+
+
+@final
+class Mean(Pooling):
+    """The mean, in float32 or better; the state is the sum so far (B, C) and how many steps it has (B, 1)."""
+
+    def initial_state(self, like: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+        """Zeros."""
+        zeros = torch.zeros(batch, len(like), dtype=_wide(like), device=like.device)
+        return zeros, zeros[:, :1]
+
+    def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
+        """Σ h / n as a product with a vector of zeros and ones, which copies nothing."""
+        steps, dtype = h.shape[1], _wide(h)
+        if lengths is None and reset is None and state is None and steps:
+            return h.mean(1, dtype=dtype)
+        total, count = self.initial_state(h.new_empty(h.shape[-1]), len(h)) if state is None else state
+        counted = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device)
+        if lengths is not None:
+            counted = real_steps(lengths, steps)
+        if reset is not None:
+            starts = reset & counted
+            episode = starts.cumsum(1)
+            counted = counted & (episode == episode[:, -1:])
+            total, count = (torch.where(starts.any(1, keepdim=True), 0.0, part) for part in (total, count))
+        with torch.autocast(h.device.type, enabled=False):
+            total = total + (counted[:, None].to(dtype) @ h.to(dtype))[:, 0]
+        return total / (count + counted.sum(1, keepdim=True)).clamp(min=1)
+
+    def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
+        """The mean of each beginning."""
+        h = h.to(_wide(h))
+        total, count = self.initial_state(h.new_empty(h.shape[-1]), len(h)) if state is None else state
+        sums = linear_scan(h.new_ones(h.shape[-1]), h, total, reset=reset)
+        counts = linear_scan(h.new_ones(1), torch.ones_like(h[..., :1]), count, reset=reset)
+        return sums / counts, (last_state(sums, total, lengths), last_state(counts, count, lengths))
+
+    def step(self, h_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The mean so far."""
+        total, count = self.initial_state(h_t[0], len(h_t)) if state is None else state
+        total, count = total + h_t, count + 1
+        return total / count, (total, count)
+
+
+def _wide(h: Tensor) -> torch.dtype:
+    return torch.promote_types(h.dtype, torch.float32)

@@ -1,0 +1,99 @@
+"""Settings to start from, by name, and the model that fits a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from stablessm._errors import ArgumentError
+from stablessm.models.classifier import SequenceClassifier
+from stablessm.models.regressor import SequenceRegressor
+from stablessm.models.sequence_model import SequenceModel
+
+
+@final
+@dataclass(frozen=True)
+class Preset:
+    """Settings of a model, without its inputs and outputs."""
+
+    about: str
+    """What for, and where the numbers come from."""
+    settings: Mapping[str, Any]
+    """What is not a default of :class:`~stablessm.models.StackConfig`."""
+    parameters: int
+    """How many a classifier of one input channel into ten classes has."""
+
+
+PRESETS: Mapping[str, Preset] = {
+    "tiny": Preset(
+        "to try things out, in seconds on a CPU",
+        {"d_model": 16, "n_layers": 1, "d_state": 8},
+        1_354,
+    ),
+    "small": Preset(
+        "a first model for a new problem; the shape of paper 004's recall models, with S4D",
+        {"d_model": 64, "n_layers": 2, "d_state": 32, "dropout": 0.1},
+        34_442,
+    ),
+    "base": Preset(
+        "when small is not enough: wider, deeper, with an MLP in each block",
+        {"d_model": 128, "n_layers": 4, "d_state": 32, "mlp": 2, "dropout": 0.1},
+        466_186,
+    ),
+    "images": Preset(
+        "sequential CIFAR-10 and the like, about a thousand steps: depth, post-norm and dropout of S4D's published "
+        "settings (6 layers), narrower (128 channels, not 512)",
+        {"d_model": 128, "n_layers": 6, "d_state": 32, "prenorm": False, "dropout": 0.1},
+        301_066,
+    ),
+    "paper-images": Preset(
+        "paper 004, tables 5 and 6: one S4D block of 32 conjugate pairs, Im λ = πn, Re λ = -1/2, dt log-uniform in "
+        "[0.001, 0.1], D ~ N(0, 1), GELU, gated 1×1 map, post-norm, mean pool, width 64. The map is the authors', "
+        "-1/(w² + 0.1). The paper names no dropout; accuracies lower in training than in the test say there is some",
+        {
+            "d_model": 64, "n_layers": 1, "d_state": 32, "map_options": {"a": 1.0, "b": 0.1}, "prenorm": False,
+            "dropout": 0.1, "mixer_options": {"init": "lin", "dt_min": 1e-3, "dt_max": 0.1}, "pool": "mean",
+        },
+        17_546,
+    ),
+    "paper-recall": Preset(
+        "paper 004, table 4: width 64, 2 Hyena blocks, 32 states, here of each channel (S4D)",
+        {
+            "d_model": 64, "n_layers": 2, "mixer": "hyena-s4d", "d_state": 32, "activation": "none", "gate": False,
+            "mlp": 4, "mixer_options": {"init": "lin", "dt_min": 1e-3, "dt_max": 0.1}, "pool": "last",
+        },
+        118_666,
+    ),
+}  # fmt: skip
+"""Names and their settings."""
+
+
+def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -> SequenceModel:
+    """A model of the right kind and size for a task: classifier or regressor, of numbers or tokens.
+
+    Args:
+        inputs: a task's ``inputs``: its ``kind`` is ``values`` or ``tokens``, its ``size`` how many channels or tokens.
+        outputs: a task's ``outputs``: ``kind`` (``classes`` or ``values``), ``size``, ``per_step``.
+        preset: one of ``PRESETS``.
+        **changes: settings other than the preset's. With another ``map`` its options start empty.
+
+    >>> from types import SimpleNamespace as Like
+    >>> digits = Like(kind="values", size=1), Like(kind="classes", size=10, per_step=False)
+    >>> model = for_task(*digits, preset="paper-images", map="exp")
+    >>> type(model).__name__, model.config.map, model.config.map_options
+    ('SequenceClassifier', 'exp', {})
+    """
+    if preset not in PRESETS:
+        raise ArgumentError("preset", f"one of {', '.join(PRESETS)}", repr(preset))
+    width = {"values": "d_input", "tokens": "vocab_size"}
+    if inputs.kind not in width:
+        raise ArgumentError("inputs", f"the kind {' or '.join(width)}", repr(inputs.kind))
+    model = {"classes": SequenceClassifier, "values": SequenceRegressor}
+    if outputs.kind not in model:
+        raise ArgumentError("outputs", f"the kind {' or '.join(model)}", repr(outputs.kind))
+    settings = {**PRESETS[preset].settings, width[inputs.kind]: inputs.size, "per_step": outputs.per_step}
+    for option, its_options in (("map", "map_options"), ("mixer", "mixer_options")):
+        if option in changes:
+            settings.pop(its_options, None)
+    return model[outputs.kind](outputs.size, **{**settings, **changes})

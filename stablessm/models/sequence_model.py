@@ -1,0 +1,99 @@
+"""A stack with a readout: what classifier and regressor share."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm.layers.storage import SavedModel
+from stablessm.models.config import ModelConfig
+from stablessm.models.pooling import Last, Mean, Pooling
+from stablessm.models.stack import SequenceStack
+from stablessm.scan.reference_ssm_backend import real_steps
+
+
+class SequenceModel(SavedModel, ABC):
+    """A :class:`~stablessm.models.SequenceStack`, pooling and a linear readout.
+
+    ``forward`` gives what is trained: one output a sequence, or one a step. ``sequence`` and ``step`` stream: at every
+    step what ``forward`` gives of the sequence up to it, and the state.
+    """
+
+    config: ModelConfig
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.body = SequenceStack(config)
+        self.readout = nn.Linear(config.d_model, config.size)
+        self.d_input, self.d_output = self.body.d_input, config.size
+        self._pooling: Pooling = Mean() if config.pool == "mean" and not config.per_step else Last()
+
+    def initial_state(self, batch: int) -> tuple[Any, Any]:
+        """The state at the start: that of the blocks, and that of the pooling."""
+        return self.body.initial_state(batch), self._pooling.initial_state(self.readout.weight[0], batch)
+
+    def forward(
+        self,
+        x: Tensor,
+        state: tuple[Any, Any] | None = None,
+        *,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+        dt: float | Tensor | None = None,
+    ) -> Tensor:
+        """The outputs: (B, size) of each sequence, or with ``per_step`` (B, T, size).
+
+        Args:
+            x: (B, T, d_input), or tokens (B, T).
+            state: what ``sequence`` returned, to go on from there.
+            lengths: (B,) how many steps of each right-padded sequence are real; the others change nothing.
+            reset: (T,) or (B, T) bool: True at the first step of a new episode. Of a sequence the last one is pooled.
+            dt: the time since the previous sample, as in a layer.
+        """
+        if self.config.per_step:
+            return self.sequence(x, state, lengths=lengths, reset=reset, dt=dt)[0]
+        blocks, pooled = self._parts(state)
+        h, _ = self.body(x, blocks, lengths=lengths, reset=reset, dt=dt)
+        return self._read(self._pooling.whole(h, pooled, lengths, reset))
+
+    def sequence(
+        self,
+        x: Tensor,
+        state: tuple[Any, Any] | None = None,
+        *,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+        dt: float | Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Any, Any]]:
+        """Outputs (B, T, size), each of the sequence up to its step, zero at padded ones; and the state."""
+        blocks, pooled = self._parts(state)
+        h, blocks = self.body(x, blocks, lengths=lengths, reset=reset, dt=dt)
+        h, pooled = self._pooling.running(h, pooled, lengths, reset)
+        y = self._read(h)
+        if lengths is not None:
+            y = torch.where(real_steps(lengths, x.shape[1])[..., None], y, torch.zeros_like(y))
+        return y, (blocks, pooled)
+
+    def step(
+        self, x_t: Tensor, state: tuple[Any, Any] | None = None, *, dt: float | Tensor | None = None
+    ) -> tuple[Tensor, tuple[Any, Any]]:
+        """One step of ``sequence``: (B, d_input), or tokens (B,), to (B, size)."""
+        blocks, pooled = self._parts(state)
+        h_t, blocks = self.body.step(x_t, blocks, dt=dt)
+        h_t, pooled = self._pooling.step(h_t, pooled)
+        return self._read(h_t), (blocks, pooled)
+
+    def _read(self, h: Tensor) -> Tensor:
+        return self.readout(h.to(self.readout.weight.dtype))  # pooling is in float32 at least, whatever the weights are
+
+    def _parts(self, state: tuple[Any, Any] | None) -> tuple[Any, Any]:
+        if state is None:
+            return None, None
+        if not isinstance(state, tuple | list) or len(state) != 2:
+            raise ArgumentError("state", "the pair that sequence() or step() returned", type(state).__name__)
+        return state[0], state[1]

@@ -1,0 +1,123 @@
+"""The body that models share: an encoder of numbers or tokens, blocks, and a last norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm.models.block import Block
+from stablessm.models.config import StackConfig
+from stablessm.models.mixers import mixer_of
+from stablessm.models.norms import norm_of
+from stablessm.scan.checks import check_reset, checked_lengths
+from stablessm.scan.reference_ssm_backend import real_steps
+
+
+@final
+class SequenceStack(nn.Module):
+    """Inputs to (B, T, d_model), with the contract of a layer; the state is a tuple, one entry a block.
+
+    Blocks that normalise before they mix leave their sum as it is, and a last norm follows; others need none.
+    In place of tokens (B, T) their embeddings (B, T, d_model) are taken too: instruments measure in that space.
+
+    >>> body = SequenceStack(StackConfig(vocab_size=30, d_model=16, d_state=4))
+    >>> h, state = body(torch.randint(0, 30, (4, 100)))
+    >>> h.shape, len(state)
+    (torch.Size([4, 100, 16]), 2)
+    """
+
+    def __init__(self, config: StackConfig) -> None:
+        super().__init__()
+        self.config = config
+        d_model = config.d_model
+        self.encoder: nn.Linear | nn.Embedding
+        if config.vocab_size is not None:
+            self.encoder, self.d_input = nn.Embedding(config.vocab_size, d_model), d_model
+        else:
+            self.d_input = config.d_input or 0
+            self.encoder = nn.Linear(self.d_input, d_model)
+        self.blocks = nn.ModuleList(self._block() for _ in range(config.n_layers))
+        self.norm = norm_of(config.norm if config.prenorm else "none", d_model)
+
+    def _block(self) -> Block:
+        c = self.config
+        mixer = mixer_of(c.mixer, c.d_model, c.d_state, str(c.map), c.map_options, **c.mixer_options)
+        return Block(
+            c.d_model, mixer, norm=c.norm, prenorm=c.prenorm, activation=c.activation, gate=c.gate, mlp=c.mlp,
+            dropout=c.dropout,
+        )  # fmt: skip
+
+    def initial_state(self, batch: int) -> tuple[Any, ...]:
+        """The initial state of every block."""
+        return tuple(block.initial_state(batch) for block in self.blocks)  # type: ignore[operator]
+
+    def forward(
+        self,
+        x: Tensor,
+        state: Sequence[Any] | None = None,
+        *,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+        dt: float | Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Any, ...]]:
+        """(B, T, d_input), or tokens (B, T), to (B, T, d_model), and the state; arguments as in a layer.
+
+        What comes out at padded steps means nothing, but is finite whatever the padding was.
+        """
+        before = self._checked(x, state, 1)
+        batch, steps = x.shape[:2]
+        check_reset(reset, batch, steps)
+        lengths = checked_lengths(lengths, batch, steps)
+        real = None if lengths is None else real_steps(lengths, steps)
+        if real is not None:
+            x = torch.where(real if x.dim() == 2 else real[..., None], x, torch.zeros_like(x))
+        h, after = self._encoded(x), []
+        for block, own in zip(self.blocks, before, strict=True):
+            h, own = block(h, own, lengths=lengths, reset=reset, dt=dt)
+            after.append(own)
+        return self.norm(h, real), tuple(after)
+
+    def step(
+        self, x_t: Tensor, state: Sequence[Any] | None = None, *, dt: float | Tensor | None = None
+    ) -> tuple[Tensor, tuple[Any, ...]]:
+        """One step of ``forward``: (B, d_input), or tokens (B,), to (B, d_model)."""
+        before, after = self._checked(x_t, state, 0), []
+        h = self._encoded(x_t)
+        for block, own in zip(self.blocks, before, strict=True):
+            h, own = block.step(h, own, dt=dt)  # type: ignore[operator]
+            after.append(own)
+        return self.norm(h), tuple(after)
+
+    def _checked(self, x: Tensor, state: Sequence[Any] | None, time: int) -> Sequence[Any]:
+        """The state of each block, once input and state have their shapes."""
+        letters = "batch, time" if time else "batch"
+        values = f"numbers ({letters}, {self.d_input})"
+        if x.is_floating_point():
+            if x.dim() != 2 + time or x.shape[-1] != self.d_input:
+                raise ArgumentError("x", values, f"shape {tuple(x.shape)}")
+        elif self.config.vocab_size is None:
+            raise ArgumentError("x", values, f"dtype {x.dtype}")
+        elif x.is_complex() or x.dtype == torch.bool or x.dim() != 1 + time:
+            raise ArgumentError("x", f"tokens ({letters}), whole numbers", f"shape {tuple(x.shape)}, {x.dtype}")
+        if state is None:
+            return (None,) * len(self.blocks)
+        if not isinstance(state, Sequence) or len(state) != len(self.blocks):
+            got = f"{len(state)}" if isinstance(state, Sequence) else type(state).__name__
+            raise ArgumentError("state", f"{len(self.blocks)} entries, one a block", got)
+        return state
+
+    def _encoded(self, x: Tensor) -> Tensor:
+        if self.config.vocab_size is None:
+            return self.encoder(x)
+        if x.is_floating_point():
+            return x
+        if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling():
+            low, high = int(x.min()), int(x.max())  # a GPU says it less kindly, but need not wait here
+            if low < 0 or high >= self.config.vocab_size:
+                expected = f"tokens from 0 to {self.config.vocab_size - 1} (vocab_size - 1)"
+                raise ArgumentError("x", expected, low if low < 0 else high)
+        return self.encoder(x)

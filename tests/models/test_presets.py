@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from types import SimpleNamespace as Like
+
+import pytest
+import torch
+
+import stablessm as ssm
+from stablessm import ArgumentError, models
+
+DIGITS = Like(kind="values", size=1), Like(kind="classes", size=10, per_step=False)
+
+
+def count(settings) -> int:
+    """Parameters of a classifier of one channel into ten classes, by hand."""
+    d, n = settings["d_model"], settings["d_state"]
+    linear = lambda m, k: (m + 1) * k  # noqa: E731
+    norm = 2 * d
+    mixer = d * n + d * n + d + 2 * d * n + d  # w, frequency, steps, C, D
+    if settings.get("mixer") == "hyena-s4d":
+        mixer += linear(d, 3 * d) + 3 * 3 * d + linear(d, d)
+    block = norm + mixer
+    if settings.get("gate", True):
+        block += linear(d, 2 * d)
+    if settings.get("mlp"):
+        block += norm + linear(d, settings["mlp"] * d) + linear(settings["mlp"] * d, d)
+    last = norm if settings.get("prenorm", True) else 0
+    return linear(1, d) + settings["n_layers"] * block + last + linear(d, 10)
+
+
+@pytest.mark.parametrize("name", models.PRESETS)
+def test_parameters_are_as_stated(name):
+    preset = models.PRESETS[name]
+    model = models.for_task(*DIGITS, preset=name)
+    assert sum(p.numel() for p in model.parameters()) == preset.parameters == count(preset.settings)
+    assert model(torch.randn(2, 20, 1)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("kind", ["values", "tokens"])
+@pytest.mark.parametrize("per_step", [False, True])
+def test_a_model_fits_its_task(kind, per_step):
+    inputs = Like(kind=kind, size=5)
+    x = torch.randint(0, 5, (2, 9)) if kind == "tokens" else torch.randn(2, 9, 5)
+    for what, cls in (("classes", models.SequenceClassifier), ("values", models.SequenceRegressor)):
+        model = models.for_task(inputs, Like(kind=what, size=3, per_step=per_step), preset="tiny", dropout=0.2)
+        assert type(model) is cls
+        assert model(x).shape == ((2, 9, 3) if per_step else (2, 3))
+        assert model.config.dropout == 0.2
+
+
+def test_another_map_or_mixer_leaves_options_of_the_first_behind():
+    model = models.for_task(*DIGITS, preset="paper-images", map="softplus", mixer="lru")
+    assert (model.config.map_options, model.config.mixer_options) == ({}, {})
+    assert models.for_task(*DIGITS, preset="paper-images").config.map_options == {"a": 1.0, "b": 0.1}
+    given = models.for_task(*DIGITS, preset="paper-images", map=ssm.reparam.get("best", b=1.0))
+    assert given.config.map_options == {"a": 1.0, "b": 1.0}
+    only = models.for_task(*DIGITS, preset="paper-images", map_options={"b": 0.5})
+    assert only.config.map_options == {"b": 0.5}
+
+
+def test_bad_choices_are_named():
+    with pytest.raises(ArgumentError, match="preset: expected one of tiny, small"):
+        models.for_task(*DIGITS, preset="huge")
+    with pytest.raises(ArgumentError, match="colour: expected one of the settings"):
+        models.for_task(*DIGITS, colour="red")
+    with pytest.raises(ArgumentError, match="inputs: expected the kind"):
+        models.for_task(Like(kind="sound", size=1), DIGITS[1])
+    with pytest.raises(ArgumentError, match="outputs: expected the kind"):
+        models.for_task(DIGITS[0], Like(kind="sound", size=1, per_step=True))
+
+
+def test_summary_counts_and_marks():
+    model = models.for_task(*DIGITS, preset="paper-images")
+    text = models.summary(model)
+    assert "17,546 parameters, 4,160 of them recurrent (*)" in text
+    row = next(line for line in text.splitlines() if "blocks.0.mixer" in line)
+    assert all(part in row for part in ("w* 64×32", "frequency* 64×32", "log_dt* 64", "C 64×32×2", "best(a=1.0, b=0.1"))
+    low, high = (float(part) for part in row.split()[-3::2])
+    assert 20 <= low <= 40 <= high <= 2000  # 1/(|Re λ| dt) with dt from 0.1 to 0.001
+    modules = [line.split()[0] for line in text.splitlines()[1:-1]]
+    assert modules == [name for name, m in model.named_modules() if list(m.parameters(recurse=False))]
+
+
+def test_summary_of_any_module():
+    assert "12 parameters, 0 of them recurrent" in models.summary(torch.nn.Linear(3, 3))
+    mixed = torch.nn.Sequential(ssm.LRU(1, 2, 1), torch.nn.Linear(1, 1))
+    assert "w* 2, phase* 2" in models.summary(mixed)
+    assert "map=" not in models.summary(ssm.ContinuousRNN(1, 2, 1))
