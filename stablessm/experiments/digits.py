@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from stablessm._errors import ArgumentError
-from stablessm.experiments import data_folder
+from stablessm.tasks.images import official_test_images
 
 Source: TypeAlias = Literal["mnist", "synthetic"]
-HUB = "ylecun/mnist"
-_FILE = "mnist.npz"
 
 
 def digits(source: Source, count: int, side: int = 28) -> np.ndarray:
@@ -33,23 +29,12 @@ def digits(source: Source, count: int, side: int = 28) -> np.ndarray:
         raise ArgumentError("images, side", "at least 1 and 2", f"{count}, {side}")
     if source == "synthetic":
         return _strokes(count, side)
-    images = _mnist()
+    images = official_test_images("mnist")
     if images.ndim != 3 or images.shape[1:] != (side, side) or len(images) < count:
         raise ArgumentError("mnist", f"{count} images of {side} x {side} pixels or more images", images.shape)
     if not np.issubdtype(images.dtype, np.integer):
         raise ArgumentError("mnist", "whole numbers from 0 to 255", images.dtype)
     return images[:count] / 255.0
-
-
-def _mnist() -> np.ndarray:
-    path = data_folder.find(_FILE)
-    if path is None:
-        return np.stack([np.asarray(image) for image in data_folder.from_hub(HUB, "test", _FILE)["image"]])
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return np.asarray(stored["x_test"])
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ArgumentError(_FILE, "an array x_test of images", f"{type(error).__name__}: {error}") from error
 
 
 def _strokes(count: int, side: int) -> np.ndarray:

@@ -12,12 +12,12 @@ import torch
 
 from stablessm._errors import ArgumentError
 from stablessm.experiments.run import Run
-from stablessm.experiments.sentiment_data import Corpus, word_corpus
 from stablessm.experiments.sentiment_models import Architecture, Classifier, WordLSTM
 from stablessm.experiments.sentiment_text import Source, reviews
 from stablessm.experiments.sentiment_training import Fitting, accuracy, fit, load
 from stablessm.instruments import MemoryCurve
 from stablessm.report.figure import Panel, Series, Style
+from stablessm.tasks.corpus import Corpus, word_corpus
 
 TRAINING = Fitting(epochs=5, batch=128, lr=2e-3)
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
-from stablessm.experiments.sentiment_data import Corpus
 from stablessm.instruments import MemoryCurve, memory_function
+from stablessm.tasks.corpus import Corpus
 
 Architecture: TypeAlias = Literal["LSTM", "BiLSTM", "stacked BiLSTM"]
 

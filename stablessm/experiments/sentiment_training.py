@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
 from stablessm.experiments.run import Run
-from stablessm.experiments.sentiment_data import Corpus, Reviews
 from stablessm.experiments.sentiment_models import Classifier
 from stablessm.experiments.training import device_called
+from stablessm.tasks.corpus import Corpus, Reviews
 
 C = TypeVar("C", bound=Classifier)
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stablessm import ArgumentError
-from stablessm.experiments import sentiment_text
-from stablessm.experiments.sentiment_data import END, SPECIAL, START, UNKNOWN, Corpus, Reviews, word_corpus
 from stablessm.experiments.sentiment_text import NEGATIVE, POSITIVE, reviews
+from stablessm.tasks import imdb
+from stablessm.tasks.corpus import END, SPECIAL, START, UNKNOWN, Corpus, Reviews, word_corpus
 
 WORD = st.text("abc", min_size=1, max_size=3)
 TEXTS = st.lists(st.lists(WORD, max_size=8).map(" ".join), min_size=10, max_size=30)
@@ -142,7 +142,7 @@ def test_the_hub_or_a_reason(monkeypatch):
         reviews("imdb", 4)
 
     def load_dataset(name, split):
-        assert name == sentiment_text.HUB
+        assert name == imdb.HUB
         return {"text": [f"{split} {i}" for i in range(20)], "label": [0] * 10 + [1] * 10}
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))

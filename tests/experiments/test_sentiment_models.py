@@ -14,12 +14,12 @@ from stablessm.experiments import run as run_module
 from stablessm.experiments import sentiment_memory, sentiment_training
 from stablessm.experiments.ia_fig6.experiment import EXPERIMENT, subjects
 from stablessm.experiments.run import Run
-from stablessm.experiments.sentiment_data import Corpus, word_corpus
 from stablessm.experiments.sentiment_memory import accuracies, asked, fluctuation, late, remembered, study, trained
 from stablessm.experiments.sentiment_models import TINY, WordLSTM, bert, bert_source
 from stablessm.experiments.sentiment_text import reviews
 from stablessm.experiments.sentiment_training import Fitting, accuracy, batches, fit, load
 from stablessm.instruments import MemoryCurve
+from stablessm.tasks.corpus import Corpus, word_corpus
 
 ARCHITECTURES = ("LSTM", "BiLSTM", "stacked BiLSTM")
 OPTIONS = Fitting(epochs=2, batch=16, lr=0.01, weight_decay=0.01, clip=0.1, device="cpu")

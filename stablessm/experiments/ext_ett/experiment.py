@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from stablessm.experiments.base import Claim, Experiment
-from stablessm.experiments.ext_ett.series import CHANNELS, DAY, Source, hourly
+from stablessm.experiments.ext_ett.series import DAY, Source, hourly
 from stablessm.experiments.memories import seeded
 from stablessm.experiments.run import Run
 from stablessm.experiments.training import Batch, Training, train
 from stablessm.models.linear_rnn_mlp import LinearRNNMLP, PointwiseMLP
 from stablessm.report.figure import Figure, Panel, Series
+from stablessm.tasks.forecasting import CHANNELS
 
 TRAINING = Training(samples=8448, batch=128, epochs=1, lr=1e-3)
 NAIVE = {"last": "the last value", "yesterday": "the same hour of the day before"}

@@ -12,7 +12,6 @@ from stablessm._errors import ArgumentError
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.memories import judged, listed, span, tally
 from stablessm.experiments.run import Run
-from stablessm.experiments.sentiment_data import Corpus, piece_corpus, word_corpus
 from stablessm.experiments.sentiment_memory import (
     RecurrentConfig,
     Subject,
@@ -30,6 +29,7 @@ from stablessm.experiments.sentiment_text import reviews
 from stablessm.experiments.sentiment_training import Fitting
 from stablessm.instruments import MemoryCurve
 from stablessm.report.figure import Figure
+from stablessm.tasks.corpus import Corpus, piece_corpus, word_corpus
 
 FINE_TUNING = Fitting(epochs=2, batch=32, lr=5e-5, warm_up=0.1, weight_decay=0.01)
 

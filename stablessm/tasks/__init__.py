@@ -1,0 +1,22 @@
+"""Things to learn: data in batches, a loss, a metric, and what chance gets."""
+
+from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task
+from stablessm.tasks.options import Options, option
+from stablessm.tasks.registry import NAMES, TASKS, get, listing, read_options, register
+
+__all__ = [
+    "NAMES",
+    "SPLITS",
+    "TASKS",
+    "Batch",
+    "Inputs",
+    "Options",
+    "Outputs",
+    "Split",
+    "Task",
+    "get",
+    "listing",
+    "option",
+    "read_options",
+    "register",
+]

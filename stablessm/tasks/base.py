@@ -1,0 +1,188 @@
+"""What every task does alike: batches that depend on their place alone, a loss, a metric and what chance gets."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, Self, TypeAlias, final, get_args
+
+import torch
+from torch import Tensor
+
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError
+from stablessm.tasks import scoring
+from stablessm.tasks.options import Options
+
+Split: TypeAlias = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+_SEEDS = 2**31
+"""Seeds and epochs are below; together they fill the 63 bits that seed a generator."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some examples of a task.
+
+    >>> batch = Batch(torch.zeros(2, 5, 1), torch.tensor([0, 1]))
+    >>> len(batch), batch.to("cpu").inputs.shape
+    (2, torch.Size([2, 5, 1]))
+    """
+
+    inputs: Tensor
+    """(B, T, d_input) values, or (B, T) int64 tokens."""
+    targets: Tensor
+    """(B,) classes or (B, size) values; a step each: (B, T) classes or (B, T, size) values."""
+    lengths: Tensor | None = None
+    """(B,) int64, how much of each input is real, for right-padded batches."""
+    weights: Tensor | None = None
+    """(B, T) float, which steps count, for targets a step each."""
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same examples on that device."""
+        inputs, targets = (tensor.to(device, non_blocking=True) for tensor in (self.inputs, self.targets))
+        lengths, weights = (t if t is None else t.to(device, non_blocking=True) for t in (self.lengths, self.weights))
+        return Batch(inputs, targets, lengths, weights)
+
+
+@final
+@dataclass(frozen=True)
+class Inputs:
+    """What a model of the task reads."""
+
+    kind: Literal["values", "tokens"]
+    size: int
+    """``d_input`` of values, the vocabulary of tokens."""
+    length: int
+    """Steps of the longest sequence."""
+
+
+@final
+@dataclass(frozen=True)
+class Outputs:
+    """What a model of the task says."""
+
+    kind: Literal["classes", "values"]
+    size: int
+    """How many classes, or values."""
+    per_step: bool
+    """Whether there is a target at each step, or one for the sequence."""
+    names: tuple[str, ...] = ()
+    """Of the classes or values, where they have names."""
+
+
+class Task(ABC):
+    """Data, loss and metric of something to learn.
+
+    A subclass sets the attributes below and writes ``_examples`` and ``chance``; it joins ``TASKS`` in ``registry.py``
+    and so the contract test. Tensors in ``_tensors`` go along when the task moves to a device.
+    """
+
+    name: str
+    inputs: Inputs
+    outputs: Outputs
+    metric: scoring.Metric = "accuracy"
+    sizes: Mapping[Split, int]
+    """Examples of each split; 0 where there is none."""
+    options: Options
+    content: str | None = None
+    """SHA-256 of data that was read."""
+
+    device = torch.device("cpu")
+    """Where batches are made."""
+    _tensors: Mapping[str, Tensor] = {}
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a model wants the metric large."""
+        return self.metric == "accuracy"
+
+    @property
+    @abstractmethod
+    def chance(self) -> float:
+        """The metric, on the test split, of the best guess that does not look at the input."""
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that identifies the data, as plain values: for checkpoints and records."""
+        content = {} if self.content is None else {"content": self.content}
+        return {"task": self.name, "options": self.options.plain(), "sizes": dict(self.sizes), **content}
+
+    @abstractmethod
+    def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
+        """The examples of these numbers, on ``self.device``; seed and epoch for examples made anew every epoch.
+
+        Args:
+            indices: (B,) on the CPU, so that the length of a padded batch is known without waiting for a device.
+        """
+
+    def steps(self, split: Split, batch_size: int) -> int:
+        """Batches in an epoch. Training drops a short last batch; valid and test keep it."""
+        size, batch_size = self._size(split), whole_number("batch_size", batch_size)
+        if split != "train":
+            return -(-size // batch_size)
+        if batch_size > size:
+            raise ArgumentError("batch_size", f"at most the {size} training examples of {self.name}", batch_size)
+        return size // batch_size
+
+    def batch(self, split: Split, batch_size: int, *, seed: int = 0, epoch: int = 0, index: int = 0) -> Batch:
+        """Batch ``index`` of an epoch: it depends on these arguments alone, so training goes on from any of them.
+
+        Training examples come in an order that seed and epoch decide, each at most once an epoch; valid and test in
+        their own order, whatever the seed.
+        """
+        steps = self.steps(split, batch_size)
+        if not 0 <= index < steps:
+            raise ArgumentError("index", f"from 0 to {steps - 1}, batches of {split} in an epoch", index)
+        for name, value in (("seed", seed), ("epoch", epoch)):
+            if not 0 <= value < _SEEDS:
+                raise ArgumentError(name, f"a whole number from 0 to {_SEEDS - 1}", value)
+        size = self._size(split)
+        first, last = index * batch_size, min((index + 1) * batch_size, size)
+        indices = _order(size, seed, epoch)[first:last] if split == "train" else torch.arange(first, last)
+        return self._examples(split, indices, seed, epoch)
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor:
+        """The mean over what counts: cross-entropy of classes, squared error of values."""
+        total, count = scoring.total_loss(self.outputs.kind, *self._paired(output, batch))
+        return total / count
+
+    def score(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The sum of the metric and how many it is a sum over, in float64: adds up over batches of any size."""
+        return scoring.score(self.metric, *self._paired(output.detach(), batch))
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same task with its data on that device: batches are then made there."""
+        moved = copy.copy(self)
+        moved.device = torch.device(device)
+        moved._tensors = {name: tensor.to(device) for name, tensor in self._tensors.items()}
+        return moved
+
+    def _paired(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Outputs, targets and weights whose shapes fit."""
+        step = batch.inputs.shape[1:2] if self.outputs.per_step else ()
+        expected = (len(batch), *step, self.outputs.size)
+        if tuple(output.shape) != expected:
+            raise ArgumentError("output", f"shape {expected} of task {self.name}", f"shape {tuple(output.shape)}")
+        weights = batch.weights
+        if self.outputs.per_step and weights is None and batch.lengths is not None:
+            steps = torch.arange(batch.inputs.shape[1], device=output.device)
+            weights = (steps < batch.lengths[:, None]).to(output.dtype)
+        return output, batch.targets, weights
+
+    def _size(self, split: Split) -> int:
+        if split not in SPLITS:
+            raise ArgumentError("split", f"one of {', '.join(SPLITS)}", repr(split))
+        return self.sizes.get(split, 0)
+
+
+@lru_cache(maxsize=4)
+def _order(size: int, seed: int, epoch: int) -> Tensor:
+    """The training order of an epoch."""
+    return torch.randperm(size, generator=torch.Generator().manual_seed(seed * _SEEDS + epoch))

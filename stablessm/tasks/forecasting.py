@@ -1,0 +1,71 @@
+"""ETTh1: the load and oil temperature of an electricity transformer, hour by hour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, final
+
+import numpy as np
+
+from stablessm._errors import ArgumentError
+from stablessm.tasks import csv_file, sources
+from stablessm.tasks.base import Split
+from stablessm.tasks.options import Options, option
+from stablessm.tasks.windows import WindowTask
+
+FILE = "ETTh1.csv.gz"
+CHANNELS = 7
+_HUB = ("pkr7098/etth1", "ETTh1.csv")
+_CONTENT = "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066"
+_EXPECTED = f"a CSV file of a date and {CHANNELS} numbers a row"
+ROWS: Final[dict[Split, int]] = {"train": 8640, "valid": 2880, "test": 2880}
+"""Hours of the usual split: 12, 4 and 4 months of 30 days."""
+
+
+@final
+@dataclass(frozen=True)
+class ForecastingOptions(Options):
+    """The usual setting of the long-horizon literature."""
+
+    window: int = option(336, "hours the model sees")
+    horizon: int = option(96, "hours it forecasts; 96, 192, 336 and 720 are usual")
+    columns: Literal["all", "OT"] = option("all", "all seven channels, or the oil temperature from its own past")
+    metric: Literal["mse", "mae"] = option("mse", "which error is the score")
+
+
+@final
+class ETTh1(WindowTask):
+    """Forecast ETTh1 (Zhou et al. 2021): first 8640 hours to train on, then 2880 and 2880 to choose and test.
+
+    ``ETTh1.csv.gz`` comes from the folder that STABLESSM_DATA names, or else from the hub; its content is then checked.
+
+    >>> import os
+    >>> from stablessm import tasks
+    >>> if "STABLESSM_DATA" in os.environ:
+    ...     task = tasks.get("etth1", horizon=96)
+    ...     assert task.sizes["test"] == 2880 - 96 + 1 and task.outputs.size == 7 * 96
+    """
+
+    def __init__(self, options: ForecastingOptions, name: str = "etth1") -> None:
+        self.name, self.options, self.metric = name, options, options.metric
+        columns, series = read()
+        hours = sum(ROWS.values())
+        if len(series) < hours:
+            raise ArgumentError(FILE, f"{hours} rows or more", len(series))
+        if options.columns != "all":
+            series, columns = series[:, [columns.index(options.columns)]], (options.columns,)
+        self._slide(series[:hours], columns, columns, ROWS, options.window, options.horizon)
+
+
+def read() -> tuple[tuple[str, ...], np.ndarray]:
+    """The names of the seven channels and their values (hours, 7)."""
+    path = sources.find(FILE)
+    if path is None:
+        path = sources.file_from_hub(*_HUB, FILE)
+        if (came := sources.content_digest(path.read_bytes())) != _CONTENT:
+            raise ArgumentError("/".join(_HUB), f"SHA-256 {_CONTENT}", came)
+    table = csv_file.read(path, _EXPECTED)
+    if len(table.header) != 1 + CHANNELS:
+        raise ArgumentError(str(path), _EXPECTED, f"{len(table.header)} columns")
+    columns = table.header[1:]  # the date is no number
+    return columns, table.numbers(columns, FILE)

@@ -1,0 +1,89 @@
+"""Learning a target functional: white noise in, what the target makes of it out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor
+
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError
+from stablessm.targets import TARGETS, Target
+from stablessm.tasks import counter
+from stablessm.tasks.base import Batch, Inputs, Outputs, Split
+from stablessm.tasks.chance import best_constant
+from stablessm.tasks.options import option
+from stablessm.tasks.synthetic import SyntheticOptions, SyntheticTask
+
+_CHUNK = 2**20
+"""Numbers of test targets made at a time."""
+
+
+@final
+@dataclass(frozen=True)
+class FunctionalOptions(SyntheticOptions):
+    """The sizes are those of the authors' runs for papers 000 and 004."""
+
+    target: str | Target = option("polynomial", "a name of stablessm.targets.TARGETS, or a target")  # noqa: RUF009
+    settings: Mapping[str, float] | None = option(None, "of a target by name, such as exponent=1.5")
+    dt: float = option(1.0, "time between samples, of a target by name")
+    length: int = option(100, "steps of a sequence")
+    precision: Literal["float32", "float64"] = option("float32", "of inputs and targets")
+    train_examples: int = option(128_000, "examples to train on")
+    valid_examples: int = option(12_800, "examples to choose settings by")
+    test_examples: int = option(12_800, "examples to test on")
+
+
+@final
+class Functional(SyntheticTask):
+    """y = H(x) at each step, where x is white noise, N(0, 1) (paper 000 section 5, paper 004 section 4.1).
+
+    The metric is the mean squared error over steps and channels; chance is the variance of the test targets.
+
+    >>> from stablessm import targets, tasks
+    >>> task = tasks.get("functional", target="polynomial", settings={"exponent": 1.5}, test_examples=4000)
+    >>> batch = task.batch("test", 100)
+    >>> torch.testing.assert_close(batch.targets, targets.LinearFunctional("polynomial", exponent=1.5)(batch.inputs))
+    >>> batch.inputs.shape, round(task.chance, 1)
+    (torch.Size([100, 100, 1]), 1.2)
+    """
+
+    options: FunctionalOptions
+    metric = "mse"
+
+    def __init__(self, options: FunctionalOptions, name: str = "functional") -> None:
+        super().__init__(name, options)
+        target = options.target
+        if isinstance(target, str):
+            if target not in TARGETS:
+                raise ArgumentError("target", f"one of {', '.join(TARGETS)}, or a target", repr(target))
+            target = TARGETS[target](dt=options.dt, **(options.settings or {}))
+        elif options.settings:
+            raise ArgumentError("settings", "none beside a target already built", options.settings)
+        self.target = target
+        self.dtype = getattr(torch, options.precision)
+        self.inputs = Inputs("values", target.d_input, whole_number("length", options.length))
+        self.outputs = Outputs("values", target.d_output, per_step=True)
+
+    @cached_property
+    def chance(self) -> float:
+        """The variance of the test targets."""
+        size = max(_CHUNK // self.inputs.length, 1)
+        batches = [self.batch("test", size, index=i).targets for i in range(self.steps("test", size))]
+        return best_constant("mse", torch.cat(batches).flatten(0, 1))
+
+    def describe(self) -> dict[str, Any]:
+        """The options, with the target in full."""
+        found = super().describe()
+        target = re.sub(" at 0x[0-9a-f]+", "", repr(self.target))  # where a function of yours lies changes every time
+        return {**found, "options": {**found["options"], "target": target, "dt": self.target.dt}}
+
+    def _made(self, split: Split, keys: Tensor) -> Batch:
+        noise = counter.normals(keys, 0, self.inputs.length * self.inputs.size)
+        inputs = noise.view(len(keys), self.inputs.length, self.inputs.size).to(self.dtype)
+        return Batch(inputs, self.target(inputs))

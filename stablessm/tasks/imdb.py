@@ -1,0 +1,131 @@
+"""IMDB: is a movie review positive? Words or bytes, with their lengths."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError
+from stablessm.tasks import sources
+from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task
+from stablessm.tasks.chance import best_constant
+from stablessm.tasks.corpus import Corpus, Labelled, Reviews, byte_corpus, word_corpus
+from stablessm.tasks.options import Options, option
+
+HUB = "stanfordnlp/imdb"
+_EXPECTED = 'lines of {"text": …, "label": 0 or 1}, compressed by gzip'
+
+
+@final
+@dataclass(frozen=True)
+class IMDBOptions(Options):
+    """How a review becomes tokens."""
+
+    tokens: Literal["words", "bytes"] = option("words", "what a token is")
+    vocabulary: int = option(20_000, "words at most, the most frequent ones; bytes have 260 tokens")
+    length: int = option(512, "tokens of a review at most, from its start; 4096 is usual for bytes")
+    reviews: int = option(25_000, "of train and of test at most")
+
+
+@final
+class IMDB(Task):
+    """A class from the tokens of a review (Maas et al. 2011), right-padded, with lengths; the official test set.
+
+    Valid is the last tenth of the training reviews. A word in lower case that is not frequent enough is unknown. The
+    files ``imdb_train.jsonl.gz`` and ``imdb_test.jsonl.gz`` come from the folder that STABLESSM_DATA names, or else
+    from the hub.
+
+    >>> import os
+    >>> from stablessm import tasks
+    >>> if "STABLESSM_DATA" in os.environ:
+    ...     batch = tasks.get("imdb", reviews=200, length=64).batch("train", 8)
+    ...     assert batch.inputs.shape[0] == 8 and batch.lengths.max() <= 64
+    """
+
+    def __init__(self, options: IMDBOptions, name: str = "imdb") -> None:
+        self.name, self.options = name, options
+        train, test = (reviews(split, whole_number("reviews", options.reviews)) for split in ("train", "test"))
+        if options.tokens == "words":
+            self.corpus = word_corpus(train, test, options.vocabulary, options.length)
+        else:
+            self.corpus = byte_corpus(train, test, options.length)
+        parts = {split: getattr(self.corpus, split) for split in SPLITS}
+        self.sizes = {split: len(part) for split, part in parts.items()}
+        self._tensors = {
+            f"{split}.{kind}": torch.from_numpy(array)
+            for split, part in parts.items()
+            for kind, array in _as_integers(part).items()
+        }
+        self.content = _content(self.corpus)
+        longest = max(int(part.lengths.max()) for part in parts.values())
+        self.inputs = Inputs("tokens", len(self.corpus.vocabulary), longest)
+        self.outputs = Outputs("classes", 2, per_step=False, names=("negative", "positive"))
+
+    @cached_property
+    def chance(self) -> float:
+        """The share of the larger class in test."""
+        return best_constant("accuracy", self._tensors["test.labels"])
+
+    def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
+        tokens, starts, labels = (self._tensors[f"{split}.{part}"] for part in ("tokens", "starts", "labels"))
+        rows = indices.to(self.device, non_blocking=True)
+        lengths = starts[rows + 1] - starts[rows]
+        longest = int(getattr(self.corpus, split).lengths[indices.numpy()].max())  # without waiting for the device
+        steps = torch.arange(longest, device=self.device)
+        places = (starts[rows, None] + steps).clamp(max=len(tokens) - 1)
+        padding = steps >= lengths[:, None]
+        return Batch(tokens[places].to(torch.int64).masked_fill(padding, 0), labels[rows], lengths)
+
+
+def reviews(split: Literal["train", "test"], most: int) -> Labelled:
+    """At most so many reviews of a split, 1 for a positive one and 0 for a negative one; a file's in its own order."""
+    name = f"imdb_{split}.jsonl.gz"
+    path = sources.find(name)
+    return _hub(split, name, most) if path is None else _file(path, most)
+
+
+def _file(path: Path, most: int) -> Labelled:
+    found: Labelled = []
+    lines = sources.text(path, _EXPECTED).split("\n")
+    for number, line in enumerate(lines[:most], 1):
+        if not line:
+            continue
+        try:
+            review = json.loads(line)
+            if review["label"] not in (0, 1):
+                raise ValueError(f"label {review['label']!r}")
+            found.append((str(review["text"]), int(review["label"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArgumentError(str(path), _EXPECTED, f"line {number}: {type(error).__name__}: {error}") from error
+    if not found:
+        raise ArgumentError(str(path), _EXPECTED, "no review")
+    return found
+
+
+def _hub(split: str, name: str, most: int) -> Labelled:
+    rows = sources.from_hub(HUB, split, name)
+    sides = [[text for text, label in zip(rows["text"], rows["label"], strict=True) if label == y] for y in (1, 0)]
+    # the hub has all negative ones first; a fixed shuffle within each class, then in turn
+    order = np.random.default_rng(0)
+    shuffled = [[side[i] for i in order.permutation(len(side))] for side in sides]
+    return [(text, label) for pair in zip(*shuffled, strict=False) for text, label in zip(pair, (1, 0), strict=True)][
+        :most
+    ]
+
+
+def _as_integers(part: Reviews) -> dict[str, np.ndarray]:
+    """In types that torch can index and compare."""
+    return {"tokens": part.tokens.astype(np.int32), "starts": part.starts, "labels": part.labels.astype(np.int64)}
+
+
+def _content(corpus: Corpus) -> str:
+    parts = [part for split in SPLITS for part in (getattr(corpus, split).tokens, getattr(corpus, split).labels)]
+    return sources.content_digest(*parts)

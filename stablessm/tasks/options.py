@@ -1,0 +1,133 @@
+"""The options of a task: a frozen dataclass each, checked, that the command line can list and read."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from stablessm._errors import ArgumentError
+
+_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def option(default: Any = MISSING, help: str = "", *, place: bool = False) -> Any:
+    """A field of an options dataclass, with a line of help; without a default it must be given.
+
+    ``place``: it says where the data lies, not what it is.
+    """
+    return field(default=default, metadata={"help": help, "place": place})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every options dataclass inherits: values of the wrong type are refused.
+
+    >>> @dataclass(frozen=True)
+    ... class Mine(Options):
+    ...     length: int = option(20, "of a sequence")
+    >>> Mine(length="long")
+    Traceback (most recent call last):
+    ...
+    stablessm._errors.ArgumentError: length: expected a whole number, got 'long'
+    """
+
+    def __post_init__(self) -> None:
+        for name, kind in _hints(type(self)).items():
+            if not _fits(getattr(self, name), kind):
+                raise ArgumentError(name, _named(kind), repr(getattr(self, name)))
+
+    def plain(self) -> dict[str, Any]:
+        """All of them, but where the data lies."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if not f.metadata.get("place")}
+
+
+@dataclass(frozen=True)
+class Described:
+    """One option, for a listing."""
+
+    name: str
+    kind: str
+    default: Any
+    """What it is if it is not given; ``dataclasses.MISSING`` if it must be given."""
+    help: str
+    place: bool
+    """Whether it says where the data lies."""
+
+
+def listed(cls: type[Options], defaults: Mapping[str, Any]) -> tuple[Described, ...]:
+    """The options of a dataclass, where ``defaults`` go before its own."""
+    hints = _hints(cls)
+    return tuple(
+        Described(
+            f.name,
+            _named(hints[f.name]),
+            defaults.get(f.name, f.default),
+            f.metadata.get("help", ""),
+            f.metadata.get("place", False),
+        )
+        for f in fields(cls)
+    )
+
+
+def read(cls: type[Options], texts: Mapping[str, str]) -> dict[str, Any]:
+    """Options given as text, in their types; the names must be right."""
+    hints = _hints(cls)
+    return {name: _read(name, text, hints[name]) for name, text in texts.items()}
+
+
+def _hints(cls: type[Options]) -> dict[str, Any]:
+    return {name: kind for name, kind in get_type_hints(cls).items() if name in {f.name for f in fields(cls)}}
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type."""
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    for one in _choices(kind):
+        origin = get_origin(one)
+        if origin is Literal:
+            if value in get_args(one):
+                return True
+        elif one is float:
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return True
+        elif isinstance(value, origin or one) and (one is bool or not isinstance(value, bool)):
+            return True
+    return False
+
+
+def _named(kind: Any) -> str:
+    names = []
+    for one in _choices(kind):
+        if get_origin(one) is Literal:
+            names.append(f"one of {', '.join(map(str, get_args(one)))}")
+        elif one is type(None):
+            names.append("none")
+        elif get_origin(one) is not None:
+            names.append("name=number, …")
+        else:
+            names.append(_WORDS.get(one, one.__name__))
+    return " or ".join(names)
+
+
+def _read(name: str, text: str, kind: Any) -> Any:
+    for one in _choices(kind):
+        try:
+            if get_origin(one) is Literal:
+                return next(choice for choice in get_args(one) if str(choice) == text)
+            if one is type(None) and text.lower() == "none":
+                return None
+            if one is bool:
+                return _BOOLS[text.lower()]
+            if one in (int, float, str):
+                return one(text)
+            if get_origin(one) is not None:
+                return {key.strip(): float(value) for key, value in (pair.split("=") for pair in text.split(","))}
+        except (ValueError, KeyError, StopIteration):
+            continue
+    raise ArgumentError(name, _named(kind), repr(text))

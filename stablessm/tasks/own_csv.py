@@ -1,0 +1,152 @@
+"""Your own CSV files: one series to forecast, or many labelled sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+import numpy as np
+
+from stablessm._errors import ArgumentError
+from stablessm.tasks import csv_file, sources
+from stablessm.tasks.array_task import ArrayTask
+from stablessm.tasks.csv_file import Table
+from stablessm.tasks.options import Options, option
+from stablessm.tasks.stored import shuffled_split, split_sizes
+from stablessm.tasks.windows import WindowTask
+
+
+@final
+@dataclass(frozen=True)
+class SeriesOptions(Options):
+    """What to forecast, from what."""
+
+    file: str = option(help="a CSV file with a line of column names, packed by gzip or not", place=True)
+    target: str = option("", "columns to forecast, with commas between; empty for all that come in")
+    columns: str = option("", "columns that come in, with commas between; empty for all with numbers")
+    window: int = option(96, "rows the model sees")
+    horizon: int = option(1, "rows it forecasts")
+    valid: float = option(0.1, "share of the rows to choose settings by, after the training rows")
+    test: float = option(0.2, "share of the rows to test on, the last ones")
+    metric: Literal["mse", "mae"] = option("mse", "which error is the score")
+
+
+@final
+class Series(WindowTask):
+    """A CSV file as one series, a row a step: some columns of the next rows, from the rows before.
+
+    >>> from stablessm import tasks
+    >>> rows = ["hour,load,wind", *(f"{i}:00,{i % 24},{i % 7}" for i in range(200))]
+    >>> _ = Path("load.csv").write_text("\\n".join(rows))
+    >>> task = tasks.get("series", file="load.csv", target="load", window=24)
+    >>> task.columns, task.outputs.names, task.sizes
+    (('load', 'wind'), ('load+1',), {'train': 116, 'valid': 20, 'test': 40})
+    >>> Path("load.csv").unlink()
+    """
+
+    def __init__(self, options: SeriesOptions, name: str = "series") -> None:
+        self.name, self.options, self.metric = name, options, options.metric
+        table = csv_file.read(Path(options.file))
+        columns = _names(options.columns) or _numeric(table)
+        targets = _names(options.target) or columns
+        for target in targets:
+            table.column(target, "target")
+        columns = (*columns, *(target for target in targets if target not in columns))
+        series = table.numbers(columns, "columns")
+        parts = split_sizes(len(series), options.valid, options.test)
+        self._slide(series, columns, targets, parts, options.window, options.horizon)
+
+
+@final
+@dataclass(frozen=True)
+class SequencesOptions(Options):
+    """Which columns say what."""
+
+    file: str = option(help="a CSV file with a line of column names, packed by gzip or not", place=True)
+    label: str = option("label", "the column with the label, the same in all rows of a sequence")
+    sequence: str = option("sequence", "the column that names the sequence a row belongs to")
+    columns: str = option("", "columns that come in, with commas between; empty for all others with numbers")
+    kind: Literal["classes", "values"] = option("classes", "whether labels are classes or numbers")
+    valid: float = option(0.1, "share of the sequences to choose settings by")
+    test: float = option(0.2, "share of the sequences to test on")
+    split_seed: int = option(0, "which sequences go into which split")
+
+
+@final
+class Sequences(ArrayTask):
+    """A CSV file as many sequences, a row a step: the label of a sequence from its rows, in the order of the file.
+
+    >>> from stablessm import tasks
+    >>> rows = ["who,x,label", *(f"{i // 5},{i % 5 * (i // 5)},{'odd' if i // 5 % 2 else 'even'}" for i in range(100))]
+    >>> _ = Path("walks.csv").write_text("\\n".join(rows))
+    >>> task = tasks.get("sequences", file="walks.csv", sequence="who")
+    >>> task.outputs.names, task.inputs.length, task.sizes
+    (('even', 'odd'), 5, {'train': 14, 'valid': 2, 'test': 4})
+    >>> Path("walks.csv").unlink()
+    """
+
+    def __init__(self, options: SequencesOptions, name: str = "sequences") -> None:
+        self.name, self.options = name, options
+        table = csv_file.read(Path(options.file))
+        places = {role: table.column(getattr(options, role), role) for role in ("sequence", "label")}
+        columns = _names(options.columns) or _numeric(table, besides=(options.sequence, options.label))
+        values = table.numbers(columns, "columns")
+        rows, labels = _grouped(table, places["sequence"], places["label"])
+        lengths = np.array([len(one) for one in rows])
+        inputs = np.zeros((len(rows), lengths.max(), len(columns)))
+        for sequence, one in zip(inputs, rows, strict=True):
+            sequence[: len(one)] = values[one]
+        names, targets = _targets(table, labels, rows, options)
+        self.content = sources.content_digest(inputs, lengths, targets)
+        splits = shuffled_split(len(rows), options.valid, options.test, options.split_seed)
+        self._set(inputs, targets, lengths, splits, standardise=True, names=names)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _numeric(table: Table, besides: tuple[str, ...] = ()) -> tuple[str, ...]:
+    found = tuple(name for name in table.numeric() if name not in besides)
+    if not found:
+        others = f" beside {' and '.join(besides)}" if besides else ""
+        raise ArgumentError(table.file, f"a column of numbers{others}", ", ".join(table.header))
+    return found
+
+
+def _grouped(table: Table, sequence: int, label: int) -> tuple[list[list[int]], list[str]]:
+    """The rows of each sequence, and its label."""
+    rows: dict[str, list[int]] = {}
+    for i, row in enumerate(table.rows):
+        mine = rows.setdefault(row[sequence], [])
+        if mine and table.rows[mine[0]][label] != row[label]:
+            where = f"{table.file}, line {table.lines[i]}, column {table.header[label]}"
+            first = f"{table.rows[mine[0]][label]!r}, as in line {table.lines[mine[0]]} of sequence {row[sequence]!r}"
+            raise ArgumentError(where, first, repr(row[label]))
+        mine.append(i)
+    return list(rows.values()), [table.rows[mine[0]][label] for mine in rows.values()]
+
+
+def _targets(
+    table: Table, labels: list[str], rows: list[list[int]], options: SequencesOptions
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """The names of the classes and the class of each sequence, or the values."""
+    if options.kind == "values":
+        return (options.label,), table.numbers([options.label], "label")[[mine[0] for mine in rows]]
+    for label, mine in zip(labels, rows, strict=True):
+        if not label:
+            where = f"{table.file}, line {table.lines[mine[0]]}, column {options.label}"
+            raise ArgumentError(where, "a label", "an empty cell")
+    names = tuple(sorted(set(labels), key=_natural))
+    if len(names) < 2:
+        raise ArgumentError("label", f"a column of {table.file} with two labels or more", names[0])
+    return names, np.array([names.index(label) for label in labels])
+
+
+def _natural(label: str) -> tuple[int, float, str]:
+    """Numbers in their order, before words in theirs."""
+    try:
+        return (0, float(label), label)
+    except ValueError:
+        return (1, 0.0, label)

@@ -1,0 +1,88 @@
+"""Associative recall, the paper's form: pairs of keys and values, then one of the keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError
+from stablessm.tasks import counter
+from stablessm.tasks.base import Batch, Inputs, Outputs, Split
+from stablessm.tasks.options import option
+from stablessm.tasks.synthetic import SyntheticOptions, SyntheticTask
+
+_VALUES, _KEYS, _QUERY = range(3)
+"""Streams of random numbers."""
+
+
+@final
+@dataclass(frozen=True)
+class RecallOptions(SyntheticOptions):
+    """The length 20 and vocabulary 10 of paper 004, table 4; its other size is 131072 and 30."""
+
+    length: int = option(20, "tokens of keys and values, an even number; two more follow")
+    vocabulary: int = option(10, "tokens in all, two of them special")
+    train_on: Literal["all", "answer"] = option("all", "count every next token in training, or the answer alone")
+
+
+@final
+class Recall(SyntheticTask):
+    """k₁ v₁ k₂ v₂ … ⇒ k: which value did k have? (paper 004 appendix D.3, table 4.)
+
+    The paper gives lengths and vocabularies; the rest is as in the synthetic task of H3 and Hyena, which its authors
+    used. Two of the tokens are special, ``⇒`` and one that is never seen; the first half of the others are keys, the
+    second half values. Each example draws a value for every key, two keys may share one, and ``length / 2`` keys with
+    replacement, each followed by its value; then ``⇒`` and a key, drawn evenly from those that occurred. So a
+    vocabulary of 30 means 14 keys and 14 values.
+
+    The model says the next token at each step. In training every step counts (``train_on="all"``): keys cannot be
+    known, values can from their second time on. In valid and test only the last step counts, the answer. This is why
+    the paper's train accuracies stay near one half where test accuracies are 100: with 14 keys a model that knows
+    everything gets (1 + 1/14) / 2 = 53.57 %, which is what table 4 prints.
+
+    >>> from stablessm import tasks
+    >>> task = tasks.get("recall", length=8, vocabulary=8)
+    >>> batch = task.batch("test", 1)
+    >>> batch.inputs.shape, batch.weights.sum().item(), batch.inputs[0, -2].item()
+    (torch.Size([1, 10]), 1.0, 6)
+    >>> answer, query = batch.targets[0, -1], batch.inputs[0, -1]
+    >>> bool((batch.inputs[0, 1:8:2][batch.inputs[0, 0:8:2] == query] == answer).all())
+    True
+    """
+
+    options: RecallOptions
+
+    def __init__(self, options: RecallOptions, name: str = "recall") -> None:
+        super().__init__(name, options)
+        length = whole_number("length", options.length, 2)
+        if length % 2:
+            raise ArgumentError("length", "an even number: a key and a value each", length)
+        tokens = whole_number("vocabulary", options.vocabulary, 4) - 2
+        self.keys = tokens // 2
+        self.values = tokens - self.keys
+        self.inputs = Inputs("tokens", options.vocabulary, length + 2)
+        self.outputs = Outputs("classes", options.vocabulary, per_step=True)
+
+    @property
+    def chance(self) -> float:
+        """One over the number of values, which are all as likely."""
+        return 1 / self.values
+
+    def _made(self, split: Split, keys: Tensor) -> Batch:
+        length = self.options.length
+        values = counter.integers(keys, _VALUES, self.keys, self.values) + self.keys
+        shown = counter.integers(keys, _KEYS, length // 2, self.keys)
+        present = torch.zeros_like(values).scatter_(1, shown, 1)
+        rank = counter.integers(keys, _QUERY, 1, present.sum(1, keepdim=True))
+        query = (present.cumsum(1) > rank).to(torch.int64).argmax(1, keepdim=True)  # the rank-th of those present
+        pairs = torch.stack([shown, values.gather(1, shown)], -1).flatten(1)
+        prefix = torch.full_like(query, self.options.vocabulary - 2)
+        tokens = torch.cat([pairs, prefix, query, values.gather(1, query)], 1)
+        weights = torch.ones(len(keys), length + 2, device=keys.device)
+        if split != "train" or self.options.train_on == "answer":
+            weights[:, :-1] = 0
+        return Batch(tokens[:, :-1], tokens[:, 1:], weights=weights)

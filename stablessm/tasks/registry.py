@@ -1,0 +1,120 @@
+"""The table of tasks: names and options in, tasks out, and how to add one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field
+from functools import partial
+from typing import Any, final
+
+from stablessm._errors import ArgumentError
+from stablessm.tasks import options as options_
+from stablessm.tasks.base import Task
+from stablessm.tasks.copying import CopyingOptions, SelectiveCopying
+from stablessm.tasks.forecasting import ETTh1, ForecastingOptions
+from stablessm.tasks.functional import Functional, FunctionalOptions
+from stablessm.tasks.images import ImageOptions, SequentialImages
+from stablessm.tasks.imdb import IMDB, IMDBOptions
+from stablessm.tasks.multi_query_recall import MultiQueryRecall, MultiQueryRecallOptions
+from stablessm.tasks.options import Described, Options
+from stablessm.tasks.own import Arrays, ArraysOptions
+from stablessm.tasks.own_csv import Sequences, SequencesOptions, Series, SeriesOptions
+from stablessm.tasks.recall import Recall, RecallOptions
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """One task of the table."""
+
+    build: Callable[..., Task]
+    """Called with the options, and the name as ``name=``."""
+    options: type[Options]
+    summary: str
+    """A line on what it is."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What goes before the options' own defaults."""
+
+
+TASKS: dict[str, Entry] = {
+    "functional": Entry(Functional, FunctionalOptions, "white noise in, a target functional out"),
+    "recall": Entry(Recall, RecallOptions, "associative recall, the form of paper 004"),
+    "multi-query-recall": Entry(MultiQueryRecall, MultiQueryRecallOptions, "several keys asked for among fillers"),
+    "selective-copying": Entry(SelectiveCopying, CopyingOptions, "say again what stood among fillers"),
+    "mnist": Entry(SequentialImages, ImageOptions, "digits, a pixel a step"),
+    "permuted-mnist": Entry(
+        SequentialImages, ImageOptions, "digits, their pixels in a fixed random order", {"permutation_seed": 0}
+    ),
+    "cifar10-gray": Entry(partial(SequentialImages, data="cifar10-gray"), ImageOptions, "gray photographs"),
+    "cifar10": Entry(partial(SequentialImages, data="cifar10"), ImageOptions, "colour photographs"),
+    "imdb": Entry(IMDB, IMDBOptions, "movie reviews, positive or negative"),
+    "etth1": Entry(ETTh1, ForecastingOptions, "forecast a transformer's load and temperature"),
+    "arrays": Entry(Arrays, ArraysOptions, "your arrays, in memory or in .npy and .npz files"),
+    "series": Entry(Series, SeriesOptions, "your CSV file, one series to forecast"),
+    "sequences": Entry(Sequences, SequencesOptions, "your CSV file, many labelled sequences"),
+}
+"""Every task by name: what the contract test runs over."""
+
+NAMES: tuple[str, ...] = tuple(TASKS)
+"""The names that come with the library; ``register`` adds to ``TASKS``."""
+
+
+def get(name: str, **options: Any) -> Task:
+    """The task of that name with these options; the others have their defaults.
+
+    >>> get("recall", length=40, vocabulary=20).inputs
+    Inputs(kind='tokens', size=20, length=42)
+    >>> get("recall", lenght=40)
+    Traceback (most recent call last):
+    ...
+    stablessm._errors.ArgumentError: lenght: expected one of the options train_examples, valid_examples, \
+test_examples, fresh, data_seed, length, vocabulary, train_on for task 'recall', got 40
+    """
+    entry = _entry(name)
+    given = {**entry.defaults, **options}
+    _check_names(name, options)
+    for option in listing(name):
+        if option.default is MISSING and option.name not in given:
+            raise ArgumentError(option.name, f"{option.kind} for task {name!r}: {option.help}", "none")
+    return entry.build(entry.options(**given), name=name)
+
+
+def register(name: str, build: Callable[..., Task], options: type[Options], summary: str = "") -> None:
+    """Let ``get(name, **options)`` return ``build(options, name=name)``, usually a class of yours."""
+    if name in TASKS:
+        raise ArgumentError("name", "a new name", repr(name))
+    TASKS[name] = Entry(build, options, summary)
+
+
+def listing(name: str) -> tuple[Described, ...]:
+    """The options of a task with their kinds, defaults and a line of help.
+
+    >>> [(option.name, option.default) for option in listing("permuted-mnist")]
+    [('valid', 0.1), ('permutation_seed', 0)]
+    """
+    entry = _entry(name)
+    return options_.listed(entry.options, entry.defaults)
+
+
+def read_options(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Options given as text, as on a command line, in their types: for ``get``.
+
+    >>> read_options("recall", {"length": "131072", "fresh": "true"})
+    {'length': 131072, 'fresh': True}
+    """
+    entry = _entry(name)
+    _check_names(name, texts)
+    return options_.read(entry.options, texts)
+
+
+def _entry(name: str) -> Entry:
+    if name not in TASKS:
+        raise ArgumentError("task", f"one of {', '.join(TASKS)}", repr(name))
+    return TASKS[name]
+
+
+def _check_names(name: str, given: Mapping[str, Any]) -> None:
+    known = [option.name for option in listing(name)]
+    for option in given:
+        if option not in known:
+            raise ArgumentError(option, f"one of the options {', '.join(known)} for task {name!r}", given[option])

@@ -1,0 +1,55 @@
+"""Losses and metrics as sums: over batches of any size they add up to the same mean."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Metric: TypeAlias = Literal["accuracy", "mse", "mae"]
+
+
+def total_loss(
+    kind: Literal["classes", "values"], output: Tensor, targets: Tensor, weights: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Σ of the cross-entropy (classes) or of the mean squared error (values), and of the weights.
+
+    Args:
+        output: (..., size).
+        targets: (...) classes or (..., size) values.
+        weights: (...), which count; all of them if None.
+
+    >>> total, count = total_loss("classes", torch.zeros(3, 4), torch.tensor([0, 1, 2]), None)
+    >>> round((total / count).exp().item(), 6), count.item()
+    (4.0, 3.0)
+    """
+    if kind == "classes":
+        flat = functional.cross_entropy(output.flatten(0, -2).float(), targets.flatten(), reduction="none")
+        each = flat.view(targets.shape)
+    else:
+        each = (output - targets).square().mean(-1)
+    return _weighted(each, weights)
+
+
+def score(metric: Metric, output: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Σ of the metric and of the weights, in float64; arguments as for :func:`total_loss`.
+
+    >>> output = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    >>> [part.item() for part in score("accuracy", output, torch.tensor([1, 1, 1]), torch.tensor([1.0, 1.0, 0.0]))]
+    [1.0, 2.0]
+    """
+    if metric == "accuracy":
+        each = (output.argmax(-1) == targets).double()
+    else:
+        error = output.double() - targets.double()
+        each = (error.square() if metric == "mse" else error.abs()).mean(-1)
+    return _weighted(each, weights)
+
+
+def _weighted(each: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    if weights is None:
+        return each.sum(), torch.tensor(float(each.numel()), dtype=each.dtype, device=each.device)
+    weights = weights.to(each.dtype)
+    return (each * weights).sum(), weights.sum()

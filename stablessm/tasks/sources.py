@@ -1,0 +1,120 @@
+"""Real data: files in a folder that the user names, or else the Hugging Face hub; damaged files are named."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from stablessm._errors import ArgumentError
+
+VARIABLE = "STABLESSM_DATA"
+_Found = TypeVar("_Found")
+
+FILES: Final[dict[str, tuple[int, str]]] = {
+    "mnist.npz": (9_477_731, "a7ca5941ed14a4e275a85c70d92dc1ec30216050a9a8efb4cd648939b6ce6b80"),
+    "cifar10_gray.npz": (47_154_969, "4a5c33528e8c471f4f53853b62082115174485a8719d5cd37a548c763d6a9925"),
+    "imdb_train.jsonl.gz": (13_623_612, "0d046fabc443a31fcac349a9b6b7d5419e1cf154a34180699cce55915f68710e"),
+    "imdb_test.jsonl.gz": (13_305_782, "9607c4a0edf2b7f00b8198b5824a78a8f9f35d9a17421e0fc9e64b5f4e3e4b4c"),
+    "ETTh1.csv.gz": (405_601, "f1141f82f9d46968f05afa77ba16abfc4f790fe07583f9de06bb685b29a5411f"),
+}
+"""Bytes and SHA-256 of the files we know. The same data may come packed in another way, so another size is no error."""
+
+BROKEN: Final = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error)
+"""What readers of a damaged file raise."""
+
+
+def find(name: str) -> Path | None:
+    """The file of that name in the data folder; None if the environment variable STABLESSM_DATA names no folder.
+
+    A file that has the size of the one we know and another checksum is damaged: an error says so.
+    """
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        return None
+    path = Path(folder) / name
+    if not path.is_file():
+        raise ArgumentError(VARIABLE, f"a folder with {name} (or no such variable: then the hub is asked)", folder)
+    size, digest = FILES.get(name, (-1, ""))
+    if path.stat().st_size == size and (came := _digest(path)) != digest:
+        raise ArgumentError(str(path), f"SHA-256 {digest}", f"{came}: the file is damaged, copy it again")
+    return path
+
+
+def arrays(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
+    """Arrays of an ``.npz`` file; nothing is unpickled. ``names`` that are missing, or a damaged file, are an error."""
+    what = " and ".join(names)
+    expected = f"{'an array' if len(names) == 1 else 'arrays'} {what} in a whole .npz file"
+    if not path.is_file():
+        raise ArgumentError(str(path), expected, "no such file")
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return tuple(np.asarray(stored[name]) for name in names)
+    except (*BROKEN, AttributeError) as error:
+        got = f"{path.stat().st_size:,} bytes ({type(error).__name__}: {error}){_known(path.name)}"
+        raise ArgumentError(str(path), expected, got) from error
+
+
+def text(path: Path, expected: str) -> str:
+    """A text file in UTF-8, packed by gzip or not; ``expected``: what it should hold."""
+    try:
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
+    except BROKEN as error:
+        raise ArgumentError(str(path), expected, f"{type(error).__name__}: {error}{_known(path.name)}") from error
+
+
+def from_hub(data_set: str, split: str, name: str) -> Any:
+    """A split of a data set of the hub, if the package ``datasets`` and a network are there; ``name``: the file that
+    would do instead."""
+    return _asked("datasets", lambda hub: hub.load_dataset(data_set, split=split), data_set, name)
+
+
+def file_from_hub(data_set: str, path: str, name: str) -> Path:
+    """One file of a data set of the hub; ``name``: the file that would do instead."""
+
+    def download(hub: Any) -> Path:
+        return Path(hub.hf_hub_download(data_set, path, repo_type="dataset"))
+
+    return _asked("huggingface_hub", download, f"{data_set}/{path}", name)
+
+
+def _asked(package: str, ask: Callable[[Any], _Found], what: str, name: str) -> _Found:
+    remedy = f"a folder with {name} (or pip install {package}, and a network)"
+    try:
+        hub = import_module(package)
+    except ImportError as error:
+        raise ArgumentError(VARIABLE, remedy, f"no such variable, and no package {package}") from error
+    try:
+        return ask(hub)
+    except Exception as error:  # whatever the library raises when it is offline
+        raise ArgumentError(VARIABLE, remedy, f"no such variable, and {what} cannot be loaded") from error
+
+
+def content_digest(*parts: np.ndarray | bytes) -> str:
+    """SHA-256 of arrays or bytes one after the other: what they hold, however they were packed.
+
+    >>> content_digest(np.arange(3, dtype=np.uint8))[:8]
+    'ae4b3280'
+    """
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).data)
+    return found.hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _known(name: str) -> str:
+    return f"; the whole file has {FILES[name][0]:,} bytes" if name in FILES else ""

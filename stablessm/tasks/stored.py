@@ -1,0 +1,87 @@
+"""Tasks whose examples are tensors that lie ready, and how examples are split where nobody has split them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from stablessm._arguments import real_number
+from stablessm._errors import ArgumentError
+from stablessm.tasks import counter
+from stablessm.tasks.base import Batch, Split, Task
+from stablessm.tasks.chance import best_constant
+
+
+class StoredTask(Task):
+    """Examples are rows of tensors, moved to a device once; a batch is a selection of rows there."""
+
+    def _store(
+        self,
+        inputs: Mapping[Split, Tensor],
+        targets: Mapping[Split, Tensor],
+        lengths: Mapping[Split, Tensor] | None = None,
+        scale: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """Keep these rows; ``scale``: the mean and the deviation that inputs are standardised by, in batches."""
+        self.sizes = {split: len(rows) for split, rows in inputs.items()}
+        self._lengths = lengths  # stays on the CPU
+        parts = {"inputs": inputs, "targets": targets} | ({"lengths": lengths} if lengths else {})
+        self._tensors = {f"{split}.{part}": rows[split] for part, rows in parts.items() for split in rows}
+        if scale is not None:
+            self._tensors |= dict(zip(("mean", "deviation"), scale, strict=True))
+
+    def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
+        stored, rows = self._tensors, indices.to(self.device, non_blocking=True)
+        inputs = stored[f"{split}.inputs"].index_select(0, rows)
+        if "mean" in stored:
+            inputs = (inputs.to(stored["mean"].dtype) - stored["mean"]) / stored["deviation"]
+        targets = stored[f"{split}.targets"].index_select(0, rows)
+        if self._lengths is None:
+            return Batch(inputs, targets)
+        longest = int(self._lengths[split][indices].max())
+        inputs, targets = inputs[:, :longest], targets[:, :longest] if self.outputs.per_step else targets
+        return Batch(inputs, targets, stored[f"{split}.lengths"].index_select(0, rows))
+
+    @cached_property
+    def chance(self) -> float:
+        """The metric of the best constant on the test targets."""
+        targets, lengths = self._tensors["test.targets"], self._tensors.get("test.lengths")
+        if self.outputs.per_step:
+            steps = torch.arange(targets.shape[1], device=self.device)
+            targets = targets.flatten(0, 1) if lengths is None else targets[steps < lengths[:, None]]
+        return best_constant(self.metric, targets)
+
+
+def shuffled_split(count: int, valid: float, test: float, seed: int) -> dict[Split, Tensor]:
+    """Numbers of examples for each split, in an order that the seed decides; at least one to train and to test on.
+
+    >>> {split: len(rows) for split, rows in shuffled_split(20, 0.1, 0.2, 0).items()}
+    {'train': 14, 'valid': 2, 'test': 4}
+    """
+    sizes = split_sizes(count, valid, test)
+    order = counter.permutations(counter.keys((seed,), torch.zeros(1, dtype=torch.int64)), 0, count)[0]
+    train, valid_rows, test_rows = order.split(list(sizes.values()))
+    return {"train": train, "valid": valid_rows, "test": test_rows}
+
+
+def split_sizes(count: int, valid: float, test: float) -> dict[Split, int]:
+    """How many of ``count`` go into each split.
+
+    >>> split_sizes(10, 0.0, 0.05)
+    {'train': 9, 'valid': 0, 'test': 1}
+    """
+    valid, test = share("valid", valid), share("test", test)
+    if valid + test >= 1:
+        raise ArgumentError("valid, test", "shares that leave something to train on", f"{valid}, {test}")
+    held, tested = round(valid * count), max(round(test * count), 1)
+    if held + tested >= count:
+        raise ArgumentError("data", "enough examples to train, choose and test on", f"{count}")
+    return {"train": count - held - tested, "valid": held, "test": tested}
+
+
+def share(name: str, value: float) -> float:
+    """A share from 0 to below 1."""
+    return 0.0 if value == 0 else real_number(name, value, 0, 1)

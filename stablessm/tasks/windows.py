@@ -1,0 +1,83 @@
+"""Forecasting a series from windows of its past."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError
+from stablessm.tasks import sources
+from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task
+from stablessm.tasks.chance import best_constant
+
+
+class WindowTask(Task):
+    """From ``window`` rows, the next ``horizon`` rows of k of the d columns: (B, window, d) to (B, horizon · k).
+
+    The rows are split in time. Every column is standardised by mean and deviation of the training rows, and errors are
+    of standardised values, as usual in the literature. A window of valid or test may begin before its split, what it
+    forecasts never does. The output is all columns of the first step, then of the second, and so on.
+    """
+
+    def _slide(
+        self,
+        series: np.ndarray,
+        columns: Sequence[str],
+        targets: Sequence[str],
+        parts: Mapping[Split, int],
+        window: int,
+        horizon: int,
+    ) -> None:
+        """Set up the task; ``series`` (rows, columns), ``parts``: how many rows each split has, one after the other."""
+        window, horizon = whole_number("window", window), whole_number("horizon", horizon)
+        self.content = sources.content_digest(series)
+        seen = series[: parts["train"]]
+        self.mean, deviation = seen.mean(0), seen.std(0)
+        self.deviation = np.where(deviation > 0, deviation, 1.0)
+        self.columns, self.targets = tuple(columns), tuple(targets)
+        self._tensors = {
+            "series": torch.from_numpy((series - self.mean) / self.deviation).float(),
+            "window": torch.arange(window),
+            "horizon": torch.arange(window, window + horizon),
+            "targets": torch.tensor([self.columns.index(name) for name in targets]),
+        }
+        self._first, self.sizes, end = {}, {}, 0
+        for split in SPLITS:
+            begin, end = end, end + parts[split]
+            self._first[split] = max(begin - window, 0)
+            self.sizes[split] = max(end - window - horizon + 1 - self._first[split], 0) if parts[split] else 0
+        for split in ("train", "test"):
+            if not self.sizes[split]:
+                expected = f"a window and a horizon that fit into the {parts[split]} rows of {split}"
+                raise ArgumentError("window, horizon", expected, f"{window}, {horizon}")
+        self.inputs = Inputs("values", len(self.columns), window)
+        names = tuple(f"{name}+{step}" for step in range(1, horizon + 1) for name in targets)
+        self.outputs = Outputs("values", len(names), per_step=False, names=names)
+
+    @cached_property
+    def chance(self) -> float:
+        """The metric of the best constant forecast of the test windows."""
+        return best_constant(self.metric, self._targets("test", torch.arange(self.sizes["test"])))
+
+    def describe(self) -> dict[str, Any]:
+        """With how columns were standardised."""
+        pairs = zip(self.mean.tolist(), self.deviation.tolist(), strict=True)
+        scale = {name: {"mean": m, "deviation": s} for name, (m, s) in zip(self.columns, pairs, strict=True)}
+        return {**super().describe(), "scale": scale}
+
+    def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
+        return Batch(self._rows(split, indices, "window"), self._targets(split, indices))
+
+    def _targets(self, split: Split, indices: Tensor) -> Tensor:
+        return self._rows(split, indices, "horizon")[..., self._tensors["targets"]].flatten(1)
+
+    def _rows(self, split: Split, indices: Tensor, which: Literal["window", "horizon"]) -> Tensor:
+        """(B, rows, columns) of the series."""
+        first = (indices + self._first[split]).to(self.device, non_blocking=True)
+        return self._tensors["series"][first[:, None] + self._tensors[which]]
