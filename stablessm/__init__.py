@@ -5,7 +5,19 @@ from typing import TYPE_CHECKING, Any
 from stablessm._lazy import public
 
 if TYPE_CHECKING:
-    from stablessm import constructions, instruments, layers, models, reconstruction, reparam, scan, streaming, targets
+    from stablessm import (
+        constructions,
+        instruments,
+        layers,
+        models,
+        reconstruction,
+        reparam,
+        scan,
+        streaming,
+        targets,
+        tasks,
+        training,
+    )
     from stablessm._errors import ArgumentError, BackendUnavailableError, NumericalError
     from stablessm.instruments import (
         DecayFit,
@@ -40,6 +52,7 @@ if TYPE_CHECKING:
         save,
     )
     from stablessm.layers.param_groups import param_groups
+    from stablessm.models import SequenceClassifier, SequenceRegressor
     from stablessm.scan import linear_scan, ssm_scan
     from stablessm.streaming import Streamer, export_step
 
@@ -61,7 +74,9 @@ __all__ = [
     "PerturbationFamily",
     "Readback",
     "RealSSM",
+    "SequenceClassifier",
     "SequenceLayer",
+    "SequenceRegressor",
     "Streamer",
     "bernstein_bound",
     "bernstein_check",
@@ -91,12 +106,14 @@ __all__ = [
     "stability_radius",
     "streaming",
     "targets",
+    "tasks",
     "trace_divergence",
+    "training",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    return public(__name__, name, __all__, ("_errors", "scan", "layers", "instruments", "streaming"))
+    return public(__name__, name, __all__, ("_errors", "scan", "layers", "instruments", "models", "streaming"))
 
 
 def __dir__() -> list[str]:

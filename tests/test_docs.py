@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stablessm.reparam import registry
+from stablessm import models, reparam, tasks
 
 ROOT = Path(__file__).parent.parent
 PAGES = [page for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md") for page in sorted(ROOT.glob(pattern))]
@@ -36,7 +36,9 @@ def run_session(source: str, namespace: dict[str, Any], page: Path, above: int) 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(registry, "_factories", dict(registry._factories))  # an example may register a map
+    tables = (reparam.registry, "_factories"), (models.mixers, "_factories"), (tasks.registry, "TASKS")
+    for module, table in tables:  # an example may register a map, a mixer or a task
+        monkeypatch.setattr(module, table, dict(getattr(module, table)))
     monkeypatch.chdir(tmp_path)  # and write a file
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for language, source, above in blocks(page.read_text(encoding="utf-8")):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stablessm.cli import bench, demo, env, export, fit, measure, report, run
+from stablessm.cli import bench, demo, env, eval, export, fit, measure, report, run, train
 
 HELP = """
 Sequence models with long memory: measure it, build it stable, reproduce it.
@@ -23,6 +23,10 @@ Examples:
 
   stablessm measure my_package.models:build --d-input 3 --horizon 1000
 
+  stablessm train --data load.csv --target temperature --out runs/load && stablessm measure runs/load
+
+  stablessm eval runs/load
+
   stablessm fit "1/(1+t)**1.1" --horizon 1000 --tol 1e-6
 
   stablessm export runs/my-layer step.onnx
@@ -36,6 +40,8 @@ app = typer.Typer(name="stablessm", help=HELP, no_args_is_help=True, add_complet
 app.command("env")(env.env)
 app.command("demo")(demo.demo)
 app.command("measure")(measure.measure)
+app.command("train")(train.train)
+app.command("eval")(eval.evaluate)
 app.command("fit")(fit.fit)
 app.command("export")(export.export)
 app.command("list")(run.list_experiments)

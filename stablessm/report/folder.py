@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, final
 
+from stablessm.report import training
 from stablessm.report.figure import Figure
 
 VERDICTS = ("reproduced", "partly", "not reproduced")
@@ -96,13 +97,21 @@ def read_run(folder: Path) -> Run:
     content = json.loads(raw.decode("utf-8"))
     if not isinstance(content, dict):
         raise ValueError(f"an object was expected, not {type(content).__name__}")
+    faults: list[str] = []
+    drawn = None
+    if content.get("kind") == "training":
+        try:
+            content = training.described(content, folder)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a whole record of a training: {type(error).__name__}: {error}") from error
+        drawn = _attempt(folder / "metrics.jsonl", lambda path: training.curves(content, path), faults)
     if not isinstance(content.get("id"), str) or not content["id"]:
         raise ValueError("it has no id: not the record of an experiment")
-    faults: list[str] = []
     fields: dict[str, Any] = {name: _text(content[name]) for name in _TEXTS if content.get(name) is not None}
     for name in _TABLES:
         fields[name] = _expect(content.get(name), dict, name, faults)
     pictures = [_picture(folder, name, faults) for name in _names(content, "figures", faults)]
+    pictures += [] if drawn is None else [Picture(drawn.name, drawn, None, None)]
     return Run(
         folder=folder,
         wall_time_s=_number(content.get("wall_time_s")),

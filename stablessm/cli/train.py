@@ -1,0 +1,235 @@
+"""``stablessm train``: train a model on a task or on your own data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+
+def train(
+    task: Annotated[
+        str | None, typer.Argument(help="A task by name; --list shows them. Not needed with --data.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="tiny, small, base, images, paper-images or paper-recall.")] = "small",
+    map: Annotated[str | None, typer.Option(help="Reparameterization: best, exp, softplus, direct, …")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the model, such as n_layers=4; repeatable.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="An option of the task, such as length=20; repeatable.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Your own data: .csv (--target or --label), or .npz with inputs and targets."),
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="With --data: columns to forecast.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="With --data: the column with the label of each sequence (-o sequence=COLUMN).")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1)] = 10,
+    steps: Annotated[int | None, typer.Option(min=1, help="Updates of the weights, instead of epochs.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Sequences in memory at once.")] = 64,
+    accumulate: Annotated[int, typer.Option(min=1, help="Batches to a step.")] = 1,
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.004,
+    recurrent_lr: Annotated[float | None, typer.Option(help="That of the recurrent parameters; --lr.")] = None,
+    weight_decay: Annotated[float, typer.Option(help="Of all but the recurrent parameters.")] = 0.01,
+    warmup: Annotated[float, typer.Option(help="Share of the steps in which the rate rises.")] = 0.05,
+    clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 for none.")] = 1.0,
+    select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best",
+    seed: Annotated[int, typer.Option(min=0, help="Of first weights, order of the data and dropout.")] = 0,
+    evaluate_every: Annotated[int | None, typer.Option(min=1, help="Steps; an epoch by default.")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(min=1, help="Steps; a minute by default.")] = None,
+    log_every: Annotated[int, typer.Option(min=1, help="Steps.")] = 20,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    autocast: Annotated[bool, typer.Option("--autocast", help="bfloat16 outside of the recurrences.")] = False,
+    compile: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run; runs/train/TASK-MODEL by default.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume/--fresh", help="Go on with the run in the folder, or start again.")
+    ] = True,
+    last_good: Annotated[
+        bool, typer.Option("--last-good", help="If the last checkpoint is damaged, go on from the one before.")
+    ] = False,
+    show: Annotated[
+        bool, typer.Option("--list", help="List tasks and models, or the options of TASK, and stop.")
+    ] = False,
+) -> None:
+    """Train a model on a task or on your own data; stopped or killed, the same command goes on.
+
+    The folder gets model/ (for stablessm.load and stablessm measure), record.json, metrics.jsonl, checkpoints and
+    TensorBoard events. A run that diverges stops at once, says which mode did it, and exits with 1.
+
+    Examples:
+
+      stablessm train --list
+
+      stablessm train recall --list
+
+      stablessm train recall -o length=20 -o vocabulary=10 --model paper-recall --steps 5000
+
+      stablessm train mnist --model paper-images --map best --lr 0.01 --epochs 10 --seed 0 --out runs/mnist
+
+      stablessm train --data load.csv --target temperature -o window=96 -o horizon=24 --out runs/load
+
+      stablessm measure runs/load
+    """
+    from stablessm import models, tasks
+    from stablessm._errors import ArgumentError
+    from stablessm.training import Interrupted, TrainingConfig
+
+    name = task
+    try:
+        if show and task is None and data is None:
+            typer.echo(_overview())
+            return
+        name, options = _chosen_task(task, _pairs("--option", option), data, target, label)
+        if show:
+            typer.echo(_listing(name))
+            return
+        if last_good and not resume:
+            raise ArgumentError("--last-good", "no --fresh beside it", "both")
+        if model not in models.PRESETS:
+            raise ArgumentError("--model", f"one of {', '.join(models.PRESETS)}", repr(model))
+        config = TrainingConfig(
+            epochs=epochs, steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr, recurrent_lr=recurrent_lr,
+            weight_decay=weight_decay, warmup=warmup, clip=clip or None, autocast=autocast, compile=compile, seed=seed,
+            select=cast(Any, select), evaluate_every=evaluate_every, checkpoint_every=checkpoint_every,
+            log_every=log_every, device=device,
+        )  # fmt: skip
+        config.chosen_device()  # an error now, not after the data was read
+        changes = {key: _value(text) for key, text in _pairs("--set", setting).items()}
+        changes |= {} if map is None else {"map": map}
+        built = tasks.get(name, **tasks.read_options(name, options))
+        folder = out or Path("runs") / "train" / f"{name}-{model}"
+        origin = {"task": name, "options": _wherever(name, options)}
+        result = _run(built, origin, model, changes, config, folder, "last-good" if last_good else resume)
+    except ArgumentError as error:
+        for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
+            typer.secho(line, fg="red", err=True)
+        raise typer.Exit(2) from error
+    except Interrupted as interruption:
+        typer.echo(f"stopped after step {interruption.step}; the same command goes on from there")
+        raise typer.Exit(128 + interruption.signal) from None
+    typer.echo(str(result))
+    if result.diverged is not None:
+        raise typer.Exit(1)
+
+
+def _run(
+    task: Any,
+    origin: dict[str, Any],
+    preset: str,
+    changes: dict[str, Any],
+    config: Any,
+    folder: Path,
+    resume: bool | Literal["last-good"],
+) -> Any:
+    import torch
+
+    from stablessm import models, training
+
+    torch.manual_seed(config.seed)
+    model = models.for_task(task.inputs, task.outputs, preset, **changes)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    sizes = ", ".join(f"{size} {split}" for split, size in task.sizes.items())
+    typer.echo(f"{task.name}: {sizes}; chance {task.metric} {task.chance:.4g}")
+    typer.echo(f"{type(model).__name__} {preset}: {count:,} parameters; on {config.chosen_device()}, into {folder}")
+    return training.train(model, task, config, folder, resume=resume, origin=origin)
+
+
+def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
+    """The options, such that they mean the same in another folder."""
+    from stablessm import tasks
+
+    places = {option.name for option in tasks.listing(name) if option.place}
+    return {key: str(Path(text).resolve()) if key in places else text for key, text in options.items()}
+
+
+def _remedies(argument: str, task: str | None) -> list[str]:
+    """What to do about a wrong argument, in the words of the command line."""
+    from stablessm import tasks
+
+    if argument == "resume":
+        return ["--last-good goes on from the checkpoint before, --fresh starts again, --out takes another folder"]
+    if task in tasks.TASKS and argument in {option.name for option in tasks.listing(task)}:
+        return [f"-o {argument}=VALUE sets it; stablessm train {task} --list shows all options"]
+    return []
+
+
+def _chosen_task(
+    name: str | None, options: dict[str, str], data: Path | None, target: str | None, label: str | None
+) -> tuple[str, dict[str, str]]:
+    from stablessm._errors import ArgumentError
+
+    if data is None:
+        if name is None:
+            raise ArgumentError("TASK", "a task by name (--list shows them), or your own --data", "neither")
+        if target is not None or label is not None:
+            raise ArgumentError("--target, --label", "--data beside it", "none")
+        return name, options
+    if not data.is_file():
+        raise ArgumentError("--data", "a file", f"{data} (no such file)")
+    if target is not None and label is not None:
+        raise ArgumentError("--target, --label", "one of them: a series to forecast, or labelled sequences", "both")
+    if data.suffix in (".npz", ".npy"):
+        if target is not None or label is not None:
+            raise ArgumentError("--target, --label", "a CSV file beside it", str(data))
+        kind, given = "arrays", {"inputs": str(data)}
+    elif label is not None or name == "sequences":
+        kind, given = "sequences", {"file": str(data)} | ({} if label is None else {"label": label})
+    else:
+        kind, given = "series", {"file": str(data)} | ({} if target is None else {"target": target})
+    if name not in (None, kind):
+        raise ArgumentError("TASK", f"none, or {kind}, beside this --data", repr(name))
+    return kind, {**given, **options}
+
+
+def _pairs(flag: str, texts: list[str] | None) -> dict[str, str]:
+    from stablessm._errors import ArgumentError
+
+    pairs = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ArgumentError(flag, "KEY=VALUE", repr(text))
+        pairs[key.strip().replace("-", "_")] = value.strip()
+    return pairs
+
+
+def _value(text: str) -> Any:
+    """A number, true, false, null or {…} as JSON has it; otherwise the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _overview() -> str:
+    from stablessm import models, tasks
+
+    named = {"tasks": {name: entry.summary for name, entry in tasks.TASKS.items()}}
+    named["models (--model), with the parameters of a classifier of one channel"] = {
+        name: f"{preset.parameters:>7,}  {preset.about.split('. ')[0]}" for name, preset in models.PRESETS.items()
+    }
+    return "\n\n".join("\n".join([title, *_aligned([*rows.items()])]) for title, rows in named.items())
+
+
+def _listing(task: str) -> str:
+    from dataclasses import MISSING
+
+    from stablessm import tasks
+
+    rows = [
+        (o.name, o.kind, "must be given" if o.default is MISSING else str(o.default), o.help)
+        for o in tasks.listing(task)
+    ]
+    return "\n".join([f"options of {task}: name, kind, default", *_aligned(rows)])
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

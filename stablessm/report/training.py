@@ -1,0 +1,56 @@
+"""A training run as a run of the report, drawn from its ``metrics.jsonl``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stablessm.report.figure import Figure, Panel, Series
+
+
+def described(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The record of a training with the fields that the report shows; the folder's name is its id.
+
+    >>> record = {"task": {"task": "mnist"}, "model": {"class": "LRU"}, "diverged": {"step": 7}}
+    >>> [described(record, Path("runs/first"))[name] for name in ("id", "title", "status")]
+    ['first', 'LRU on mnist', 'diverged at step 7']
+    """
+    diverged = content.get("diverged")
+    shown = {
+        "id": folder.resolve().name,
+        "title": f"{content['model']['class']} on {content['task']['task']}",
+        "status": "complete" if diverged is None else f"diverged at step {diverged['step']}",
+        "question": "" if diverged is None else diverged.get("text"),
+        "config": {
+            "training": content.get("config"),
+            "task": content["task"],
+            "model": content["model"].get("options"),
+        },
+    }
+    return {**content, **shown}
+
+
+def curves(content: Mapping[str, Any], metrics: Path) -> Figure | None:
+    """The loss and the validation scores along a run, and what came out; None if it ended before the first."""
+    lines = metrics.read_text(encoding="utf-8").splitlines()
+    if not lines:
+        return None
+    rows = [json.loads(line) for line in lines]
+    results = content["results"]
+    metric, chance = results["metric"], float(results["chance"])
+    training = [row for row in rows if "split" not in row]
+    validation = [row for row in rows if "split" in row]
+    losses = [_series("train", training, "loss"), _series("valid", validation, "loss")]
+    panels = [Panel("loss", "step", "loss", losses, y_scale="log")]
+    if validation:
+        steps = [row["step"] for row in validation]
+        guess = Series("chance", steps, [chance] * len(steps), style="dashed")
+        panels.append(Panel(metric, "step", metric, [_series("valid", validation, metric), guess]))
+    scores = [f"{split} {metric} {float(found[metric]):.4g}" for split, found in results["scores"].items()]
+    return Figure("training", f"{', '.join([*scores, f'chance {chance:.4g}'])}.".capitalize(), panels)
+
+
+def _series(name: str, rows: list[dict[str, Any]], key: str) -> Series:
+    return Series(name, [row["step"] for row in rows], [float(row[key]) for row in rows], style="both")

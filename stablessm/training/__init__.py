@@ -1,0 +1,19 @@
+"""One training loop: checkpoints that a kill cannot hurt, divergence noticed and explained."""
+
+from stablessm.training.config import TrainingConfig
+from stablessm.training.divergence import DivergenceReport
+from stablessm.training.evaluate import evaluate
+from stablessm.training.folder import settings_of
+from stablessm.training.interrupt import Interrupted
+from stablessm.training.loop import train
+from stablessm.training.result import TrainingResult
+
+__all__ = [
+    "DivergenceReport",
+    "Interrupted",
+    "TrainingConfig",
+    "TrainingResult",
+    "evaluate",
+    "settings_of",
+    "train",
+]

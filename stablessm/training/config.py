@@ -1,0 +1,109 @@
+"""The settings of a training run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, final
+
+import torch
+
+from stablessm._arguments import real_number, whole_number
+from stablessm._errors import ArgumentError
+
+FREE = ("device", "checkpoint_every")
+"""What a resumed run may have otherwise: the numbers do not depend on it, but for the device's rounding."""
+
+
+@final
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train: AdamW, a linear warm-up, then a cosine to zero.
+
+    >>> TrainingConfig(epochs=2, batch_size=32).total_steps(batches=100)
+    200
+    >>> TrainingConfig(lr=-1.0)
+    Traceback (most recent call last):
+    ...
+    stablessm._errors.ArgumentError: lr: expected a finite number above 0, got -1.0
+    """
+
+    epochs: int = 10
+    steps: int | None = None
+    """Updates of the weights; instead of ``epochs``."""
+    batch_size: int = 64
+    """Sequences in memory at once."""
+    accumulate: int = 1
+    """Batches whose gradients are averaged for one step."""
+    lr: float = 0.004
+    recurrent_lr: float | None = None
+    """Of the parameters that set the dynamics; ``lr`` by default."""
+    weight_decay: float = 0.01
+    """Of all other parameters."""
+    warmup: float = 0.05
+    """Share of the steps in which the rate rises from 0."""
+    clip: float | None = 1.0
+    """Largest norm of the gradient of all parameters."""
+    autocast: bool = False
+    """Products of matrices in bfloat16; recurrences stay in float32."""
+    compile: bool = False
+    """Run the model through ``torch.compile``."""
+    seed: int = 0
+    """Of the order of the data and of dropout. A model's first weights are the caller's."""
+    select: Literal["best", "last"] = "best"
+    """Which weights to keep: those with the best validation score, or the last."""
+    evaluate_every: int | None = None
+    """Steps; an epoch by default."""
+    checkpoint_every: int | None = None
+    """Steps; a minute by default."""
+    log_every: int = 20
+    """Steps between looks at the loss: a device is not waited for in between."""
+    explode: float = 10.0
+    """A loss that is, over ten steps, so many times that of the untrained model (or of zeros) is a divergence."""
+    device: str = "auto"
+    """``auto``: a GPU if there is one."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "log_every"):
+            whole_number(name, getattr(self, name))
+        whole_number("seed", self.seed, least=0)
+        for name in ("steps", "evaluate_every", "checkpoint_every"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name))
+        real_number("lr", self.lr, 0)
+        for name in ("recurrent_lr", "clip"):
+            if getattr(self, name) is not None:
+                real_number(name, getattr(self, name), 0)
+        if not 0 <= self.warmup < 1:
+            raise ArgumentError("warmup", "a share of the steps, from 0 up to 1", self.warmup)
+        if not self.weight_decay >= 0:
+            raise ArgumentError("weight_decay", "no negative number", self.weight_decay)
+        real_number("explode", self.explode, 1)
+        if self.select not in ("best", "last"):
+            raise ArgumentError("select", "'best' or 'last'", repr(self.select))
+
+    def total_steps(self, batches: int) -> int:
+        """Updates in all, where an epoch has so many batches."""
+        return self.epochs * self.steps_per_epoch(batches) if self.steps is None else self.steps
+
+    def steps_per_epoch(self, batches: int) -> int:
+        """Updates in an epoch; batches that are too few for one more are left out."""
+        if batches < self.accumulate:
+            raise ArgumentError("accumulate", f"at most the {batches} batches of an epoch", self.accumulate)
+        return batches // self.accumulate
+
+    def chosen_device(self) -> torch.device:
+        """Where to train."""
+        name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+        try:
+            device = torch.device(name)
+        except RuntimeError as error:
+            raise ArgumentError("device", "auto, cpu or cuda", repr(self.device)) from error
+        if device.type not in ("cpu", "cuda"):
+            raise ArgumentError("device", "auto, cpu or cuda", repr(self.device))
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ArgumentError("device", "cpu: PyTorch finds no GPU here", repr(self.device))
+        return device
+
+    def binding(self) -> dict[str, Any]:
+        """The settings that a resumed run must share."""
+        return {name: value for name, value in asdict(self).items() if name not in FREE}

@@ -1,0 +1,176 @@
+"""When a run has diverged, and what did it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments import Divergence, gradient_over_weight, report_modes, trace_divergence
+from stablessm.instruments.modes import Mode, mapped_weight, recurrent_modules
+
+_LIMITS = (None, 1e30, 1e24, 1e18, 1e12, 1e9, 1e6, 1e4, 1e3)
+"""A value above the first of these that anything is above is to blame; None: not finite."""
+_MEMORY = 10.0
+"""Steps over which the running mean of the loss is taken."""
+_SLOWER = "lower the learning rate (recurrent_lr for the recurrent parameters alone), or warm up for longer"
+
+
+@final
+@dataclass(frozen=True)
+class DivergenceReport:
+    """Why a run was stopped."""
+
+    step: int
+    """Which update would have been the next; it was not made."""
+    loss: float
+    mean_loss: float
+    """The running mean of the loss over about ten steps."""
+    gradient_norm: float
+    limit: float
+    """The mean may not be above this: ``explode`` times the first loss, or that of an output of zeros if larger."""
+    trace: Divergence | None
+    """The first bad value of that step, from ``stablessm.trace_divergence``; None if no value is above 1000."""
+    mode: Mode | None
+    """The recurrent mode to blame: that of the trace, or the one that the gradient pushes hardest for its size."""
+    pushed: float | None
+    """|gradient|/|w| of that mode, if that is why it is named."""
+
+    @property
+    def rule(self) -> str:
+        """What was broken."""
+        if not math.isfinite(self.loss):
+            return f"the loss is {self.loss}"
+        if not math.isfinite(self.gradient_norm):
+            return f"the norm of the gradient is {self.gradient_norm}"
+        return f"the loss is {self.loss:.4g}, its mean over ten steps {self.mean_loss:.4g}, above {self.limit:.4g}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        return _SLOWER if self.trace is None or self.pushed is not None else self.trace.remedy
+
+    def __str__(self) -> str:
+        lines = [f"diverged at step {self.step}: {self.rule}"]
+        if self.trace is not None:
+            lines.append(str(self.trace))
+        if self.pushed is not None:
+            lines.append(f"pushed hardest, |gradient|/|w| = {self.pushed:.3g}: {self.mode}")
+        return "\n".join([*lines, f"remedy: {self.remedy}"])
+
+    def plain(self) -> dict[str, Any]:
+        """For the record."""
+        return {**asdict(self), "rule": self.rule, "remedy": self.remedy, "text": str(self)}
+
+
+@final
+class Watch:
+    """Losses and gradient norms of the steps since the last look, and whether one was bad; all on the device.
+
+    Bad is a loss or a gradient norm that is not finite, or a running mean of the loss above the limit: its weights
+    fall by a tenth a step, so that a single spike may be ten times as high. From then on ``bad`` is 1, which makes a
+    fused optimiser skip its steps: the weights stay those with which it happened.
+
+    >>> watch = Watch(torch.device("cpu"))
+    >>> watch.start(torch.tensor(1.0), explode=10.0)
+    >>> for loss in (1.0, 50.0, 1.0):
+    ...     watch.see(torch.tensor(loss), torch.tensor(1.0))
+    >>> calm = bool(watch.bad)
+    >>> watch.see(torch.tensor(200.0), torch.tensor(1.0))
+    >>> calm, bool(watch.bad)
+    (False, True)
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.bad = torch.zeros((), device=device)
+        self.mean = torch.zeros((), dtype=torch.float64, device=device)
+        self.limit = torch.full((), torch.inf, dtype=torch.float64, device=device)
+        self.losses: list[Tensor] = []
+        self.norms: list[Tensor] = []
+        self.means: list[Tensor] = []
+
+    def start(self, loss: Tensor, explode: float) -> None:
+        """The loss that is normal, before the first step."""
+        self.mean, self.limit = loss.double(), explode * loss.double()
+
+    def see(self, loss: Tensor, norm: Tensor) -> None:
+        """Note a step."""
+        self.mean = torch.lerp(self.mean, loss.double(), 1 / _MEMORY)
+        for seen, value in ((self.losses, loss), (self.norms, norm), (self.means, self.mean)):
+            seen.append(value.double())
+        good = self.mean.isfinite() & (self.mean <= self.limit) & norm.isfinite()
+        self.bad = torch.maximum(self.bad, 1 - good.float())
+
+    def values(self) -> np.ndarray:
+        """(steps, 3): losses, norms and running means, for the host: waits for the device."""
+        return torch.stack([self._stacked(seen) for seen in (self.losses, self.norms, self.means)], 1).cpu().numpy()
+
+    def clear(self) -> None:
+        """Begin again after a look."""
+        self.losses, self.norms, self.means = [], [], []
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For a checkpoint."""
+        seen = {"losses": self.losses, "norms": self.norms, "means": self.means}
+        return {"limit": self.limit, "mean": self.mean} | {name: self._stacked(part) for name, part in seen.items()}
+
+    def restore(self, *, limit: Tensor, mean: Tensor, losses: Tensor, norms: Tensor, means: Tensor) -> None:
+        """Go on from a checkpoint."""
+        self.limit, self.mean = limit.to(self.limit), mean.to(self.mean)
+        self.losses, self.norms, self.means = ([*part.to(self.bad.device)] for part in (losses, norms, means))
+
+    def _stacked(self, seen: list[Tensor]) -> Tensor:
+        return torch.stack(seen) if seen else self.limit.new_zeros(0)
+
+
+def diagnose(
+    model: nn.Module, replay: Callable[[], object], step: int, seen: tuple[float, float, float], limit: float
+) -> DivergenceReport:
+    """Run the bad step again under ``trace_divergence`` and name the mode to blame.
+
+    Args:
+        seen: the loss of the step, its gradient's norm and the running mean of the loss.
+        replay: computes the loss of that step and its gradients, with the weights that the model has.
+    """
+    trace = None
+    for threshold in _LIMITS:
+        model.zero_grad()
+        with trace_divergence(model, when="record", limit=threshold) as watching:
+            replay()
+        trace = watching.report
+        if trace is not None:
+            break
+    mode, pushed = (None, None) if trace is None else (trace.mode, None)
+    if mode is None and (trace is None or trace.phase != "input"):
+        mode, pushed = _pushed_hardest(model)
+    loss, norm, mean = seen
+    return DivergenceReport(step, loss, mean, norm, limit, trace, mode, pushed)
+
+
+def _pushed_hardest(model: nn.Module) -> tuple[Mode, float] | tuple[None, None]:
+    """The mode whose weight has the largest gradient for its size, and that ratio."""
+    weights = {name: mapped_weight(module) for name, module in recurrent_modules(model)}
+    try:
+        modes, ratios = report_modes(model), gradient_over_weight(model, recurrent_only=True)
+    except (ArgumentError, RuntimeError):  # no recurrence, no gradient, or weights too bad for eigenvalues
+        return None, None
+    worst: tuple[float, str, tuple[int, ...]] | None = None
+    for name, own in weights.items():
+        entry = ratios.parameters.get(f"{name}.{own}".lstrip("."))
+        if own is None or entry is None or entry.ratio is None:
+            continue
+        flat = entry.ratio.nan_to_num(nan=torch.inf).flatten()
+        at = int(flat.argmax())
+        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), entry.ratio.shape))
+        if worst is None or float(flat[at]) > worst[0]:
+            worst = float(flat[at]), name, index
+    for i in range(len(modes)):
+        if worst is not None and (str(modes.module[i]), modes.index[i]) == worst[1:]:
+            return modes[i], worst[0]
+    return None, None

@@ -1,0 +1,55 @@
+"""Ctrl-C and the signal of a batch system: noted, and acted on after the step."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import final
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@final
+class Interrupted(KeyboardInterrupt):
+    """Training stopped when it was asked to; a checkpoint was left, and the same call goes on from there."""
+
+    def __init__(self, number: int, step: int) -> None:
+        super().__init__(f"{signal.Signals(number).name} after step {step}; the same call goes on from there")
+        self.signal, self.step = number, step
+
+
+@final
+class Request:
+    """Whether a signal came."""
+
+    signal: int | None = None
+
+    def note(self, number: int, _: FrameType | None) -> None:
+        """A signal handler."""
+        if self.signal is not None:  # asked twice: now
+            raise KeyboardInterrupt
+        self.signal = number
+
+
+@contextmanager
+def requests() -> Iterator[Request]:
+    """Note SIGINT and SIGTERM within the block instead of dying of them; only the main thread can.
+
+    >>> with requests() as request:
+    ...     signal.raise_signal(signal.SIGTERM)
+    >>> request.signal == signal.SIGTERM
+    True
+    """
+    request = Request()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before = {number: signal.signal(number, request.note) for number in _SIGNALS}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

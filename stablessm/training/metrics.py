@@ -1,0 +1,66 @@
+"""What a run says on its way: a line of JSON each time, and TensorBoard's events where that is installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, final
+
+from stablessm import record
+
+
+@final
+class Metrics:
+    """``metrics.jsonl`` and ``tensorboard/`` of a run folder.
+
+    ``first``: the step a run goes on from; what was said of later ones is dropped, it will be said again.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Metrics(Path(folder), 0).write(5, loss=2.0)
+    ...     Metrics(Path(folder), 5).write(10, loss=1.0)
+    ...     Metrics(Path(folder), 5).rows()
+    [{'step': 5, 'loss': 2.0}]
+    """
+
+    def __init__(self, folder: Path, first: int) -> None:
+        self._path = folder / "metrics.jsonl"
+        kept = [row for row in self.rows() if row["step"] <= first]
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
+        with record.atomic(self._path) as temporary:
+            temporary.write_text("".join(lines), encoding="utf-8")
+        self._board = _board(folder / "tensorboard", first)
+
+    def write(self, step: int, **values: Any) -> None:
+        """One line, in one piece; numbers also to TensorBoard."""
+        row = record.plain({"step": step, **values})
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        if self._board is not None:
+            prefix = values.get("split", "train")
+            for name, value in values.items():
+                if isinstance(value, float):
+                    self._board.add_scalar(f"{prefix}/{name}", value, step)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Everything said so far; a line that a kill cut off is left out."""
+        rows = []
+        for line in self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else ():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                continue
+        return rows
+
+    def close(self) -> None:
+        """Write what TensorBoard still holds."""
+        if self._board is not None:
+            self._board.close()
+
+
+def _board(folder: Path, first: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder), purge_step=first + 1)

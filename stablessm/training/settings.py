@@ -1,0 +1,43 @@
+"""Settings as plain values, and what differs between two of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stablessm import record
+from stablessm._errors import ArgumentError
+
+
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """As they come back from a file."""
+    return dict(json.loads(json.dumps(record.plain(settings))))
+
+
+def require_same(argument: str, expected: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise an error that names every setting that is not as it was.
+
+    >>> require_same("resume", "the settings it began with", {"lr": 0.1, "data": {"n": 3}}, {"lr": 0.1, "data": {}})
+    Traceback (most recent call last):
+    ...
+    stablessm._errors.ArgumentError: resume: expected the settings it began with (data.n = 3), got data.n = null
+    """
+    differing = list(_differences(before, plain(now)))
+    if differing:
+        was, is_ = (", ".join(f"{name} = {pair[i]}" for name, *pair in differing) for i in range(2))
+        raise ArgumentError(argument, f"{expected} ({was})", is_)
+
+
+def _differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
+    """Dotted name, old and new value of what is not the same."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in sorted(before.keys() | now.keys()):
+            yield from _differences(before.get(key), now.get(key), f"{name}.{key}" if name else key)
+    elif before != now:
+        yield name, _short(before), _short(now)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import stablessm as ssm
+from stablessm.cli import app
+
+QUICK = ("--model", "tiny", "--batch-size", "32", "--device", "cpu")
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    rows = (f"{i},{np.sin(i / 4):.4f},{wind:.4f}" for i, wind in enumerate(rng.standard_normal(500)))
+    Path("load.csv").write_text("\n".join(["hour,load,wind", *rows]))
+    return ("--data", "load.csv", "--target", "load", "-o", "window=24")
+
+
+def test_a_csv_file_trains_is_evaluated_and_reported(load, monkeypatch):
+    text = call("train", *load, *QUICK, "--epochs", "3", "--lr", "0.02", "--out", "runs/load")
+    assert "series: 326 train, 50 valid, 100 test; chance mse" in text
+    assert "SequenceRegressor tiny" in text
+    record = json.loads(Path("runs/load/record.json").read_text())
+    scores = record["results"]["scores"]["test"]
+    assert scores["mse"] < 0.8 * record["results"]["chance"]
+    told = json.loads(call("eval", "runs/load", "--json", "--batch-size", "32", "--device", "cpu"))
+    assert told["mse"] == scores["mse"]
+    assert (told["task"], told["split"], told["examples"]) == ("series", "test", 100)
+    assert "chance" in call("eval", "runs/load", "--split", "valid", "--device", "cpu")
+    assert type(ssm.load("runs/load/model")).__name__ == "SequenceRegressor"
+    assert call("report", "runs/load", "--out", "report.html") == "written: report.html (runs: 1)\n"
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert json.loads(call("eval", "../runs/load", "--json", "--batch-size", "32", "--device", "cpu")) == told
+
+
+def test_the_data_must_be_that_of_the_training(load):
+    call("train", *load, *QUICK, "--steps", "2", "--out", "run")
+    rows = Path("load.csv").read_text().splitlines()
+    Path("load.csv").write_text("\n".join([*rows[:100], "99,7.5,0.1", *rows[101:]]))
+    assert "task: expected the data it was trained on" in call("eval", "run", code=2)
+
+
+def test_labelled_sequences_and_arrays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    rows = [f"{i // 6},{rng.standard_normal():.3f},{'up' if i // 6 % 2 else 'down'}" for i in range(600)]
+    Path("walks.csv").write_text("\n".join(["walk,x,way", *rows]))
+    own = ("--data", "walks.csv", "--label", "way", "-o", "sequence=walk")
+    text = call("train", *own, *QUICK, "--epochs", "1", "--out", "a")
+    assert "sequences: 70 train, 10 valid, 20 test; chance accuracy" in text
+    np.savez("own.npz", inputs=rng.standard_normal((80, 9, 2)), targets=np.arange(80) % 3)
+    assert "arrays: 64 train" in call("train", "--data", "own.npz", *QUICK, "--epochs", "1", "--out", "b")
+    assert "examples  64" in call("eval", "b", "--split", "train", "--device", "cpu", "--batch-size", "32")
+
+
+def test_a_task_with_options_settings_and_a_map(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ("-o", "length=8", "-o", "vocabulary=6", "-o", "train-examples=64", "-o", "test_examples=10")
+    settings = ("--set", "d_state=4", "--set", 'map_options={"b": 1.0}', "--map", "best")
+    text = call("train", "recall", *options, *settings, *QUICK, "--steps", "3", "--clip", "0", "--select", "last")
+    assert "recall: 64 train, 500 valid, 10 test" in text
+    model = ssm.load("runs/train/recall-tiny/model")
+    assert (model.config.d_state, model.config.map, model.config.map_options) == (4, "best", {"b": 1.0})
+    settings = json.loads(Path("runs/train/recall-tiny/training.json").read_text())
+    assert settings["config"]["clip"] is None
+    assert settings["config"]["select"] == "last"
+
+
+def test_going_on_starting_again_and_damage(load):
+    command = ("train", *load, *QUICK, "--steps", "12", "--evaluate-every", "4", "--out", "run")
+    first = call(*command)
+    weights = Path("run/model/model.safetensors").read_bytes()
+    assert (
+        "cannot train: resume: expected the settings the run began with (config.lr = 0.004), got config.lr = 0.1"
+        in (refused := call(*command, "--lr", "0.1", code=2))
+    )
+    assert "--last-good goes on from the checkpoint before, --fresh starts again" in refused
+    again = call(*command).splitlines()
+    assert first.splitlines()[-1] == again[-1]
+    assert "going on after step 12" in again
+    last = max(Path("run/checkpoints").iterdir())
+    last.write_bytes(last.read_bytes()[:1000])
+    assert f"{last.name}" in call(*command, code=2)
+    call(*command, "--last-good")
+    assert Path("run/model/model.safetensors").read_bytes() == weights
+    call(*command, "--fresh", "--lr", "0.1")
+    assert Path("run/model/model.safetensors").read_bytes() != weights
+
+
+def test_a_divergence_is_told_and_is_a_failure(load):
+    text = call("train", *load, *QUICK, "--lr", "100", "--warmup", "0", "--map", "direct", "--out", "run", code=1)
+    assert "diverged at step" in text
+    assert "of 'body.blocks.0.mixer'" in text
+    record = json.loads(Path("run/record.json").read_text())
+    assert record["diverged"]["mode"]["module"] == "body.blocks.0.mixer"
+
+
+def test_a_terminated_command_leaves_a_checkpoint_and_goes_on(load):
+    def terminate():
+        while not (Path("run/metrics.jsonl").exists() and Path("run/metrics.jsonl").read_text()):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=terminate, daemon=True).start()
+    text = call("train", *load, *QUICK, "--steps", "100000", "--out", "run", code=128 + signal.SIGTERM)
+    assert "the same command goes on from there" in text
+    step = int(text.split("stopped after step ")[1].split(";")[0])
+    assert f"step-{step:09d}.safetensors" in {path.name for path in Path("run/checkpoints").iterdir()}
+
+
+def test_wrong_arguments_are_named(load):
+    for arguments, told in {
+        ("train",): "TASK: expected a task by name (--list shows them), or your own --data",
+        ("train", "no-such"): "task: expected one of functional",
+        ("train", "recall", "-o", "lenght=3"): "lenght: expected one of the options",
+        ("train", "recall", "-o", "length"): "--option: expected KEY=VALUE, got 'length'",
+        ("train", "recall", "-o", "length=long"): "length: expected a whole number",
+        ("train", "recall", "--target", "x"): "--target, --label: expected --data beside it",
+        ("train", "--data", "absent.csv"): "--data: expected a file, got absent.csv (no such file)",
+        ("train", "--data", "load.csv", "--target", "sun"): "target: expected a column of load.csv",
+        ("train", "recall", "--model", "huge"): "--model: expected one of tiny",
+        ("train", "recall", "--data", "load.csv"): "TASK: expected none, or series, beside this --data",
+        (
+            "train",
+            "--data",
+            "load.csv",
+            "--target",
+            "load",
+            "--label",
+            "wind",
+        ): "--target, --label: expected one of them",
+        ("train", "--data", "load.csv", "--label", "wind"): "-o sequence=VALUE sets it",
+        ("train", "recall", "--last-good", "--fresh"): "--last-good: expected no --fresh beside it",
+        ("train", "recall", "--set", "mixer_options=3"): "mixer_options: expected options by name, got 3",
+        ("train", "recall", "--set", "gate=maybe"): "gate: expected true or false",
+        ("train", "recall", "--set", "dropout=much"): "dropout: expected a number",
+        ("train", "recall", "--set", "layers=2"): "layers: expected one of the settings",
+        ("train", "recall", "--map", "nothing"): "expected one of",
+        ("train", "recall", "--lr", "-1"): "lr: expected",
+        ("train", "recall", "--select", "first"): "select: expected 'best' or 'last'",
+        ("train", "recall", "--device", "tpu"): "device: expected auto, cpu or cuda",
+        ("eval", "nowhere"): "folder: expected that of a training",
+    }.items():
+        assert told in call(*arguments, code=2), arguments
+    assert not Path("runs").exists()
+
+
+def test_lists_and_help():
+    assert "mnist               digits, a pixel a step" in call("train", "--list")
+    assert "vocabulary" in call("train", "recall", "--list")
+    assert "must be given" in call("train", "series", "--list")
+    assert "paper-images   17,546  paper 004, tables 5 and 6" in call("train", "--list")
+    assert "stablessm train mnist --model paper-images --map best" in call("train", "--help")
+    assert "stablessm eval runs/mnist --split valid" in call("eval", "--help")
+
+
+def test_the_commands_that_the_documentation_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    making, commands = page.split("```python\n")[1].split("```")[0], page.split("```sh\n")[1].split("```")[0]
+    exec(making, {})
+    outputs = [call(*shlex.split(line)[1:]) for line in commands.splitlines() if line]
+    assert len(outputs) == 3
+    assert "written to runs/load" in outputs[0]
+    assert "stability radius" in outputs[2]

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch
+import training_task
+from safetensors.torch import load_file
+from training_task import Net, Sums
+
+from stablessm import ArgumentError
+from stablessm.training import Interrupted, TrainingConfig, train
+from stablessm.training.checkpoint import Checkpoint, Checkpoints
+
+STEPS = 50
+
+
+@pytest.fixture(scope="module")
+def nursery():
+    command = [sys.executable, training_task.__file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.stdin.close()
+
+
+def train_in_a_process(nursery, folder, options, *, kill_after=None):
+    """How the process ended: 0, or minus the signal; killed so long after it has got further than the one before."""
+    before = checkpoints(folder)[-1:]
+    print(json.dumps([str(folder), options]), file=nursery.stdin, flush=True)
+    child = int(nursery.stdout.readline())
+    if kill_after is not None:
+        deadline = time.monotonic() + 60
+        while checkpoints(folder)[-1:] == before:
+            assert time.monotonic() < deadline, "it makes no progress"
+            time.sleep(0.001)
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    return int(nursery.stdout.readline())
+
+
+def last(folder):
+    """Weights and moments of the last checkpoint, and the metrics but for speed."""
+    tensors = load_file(checkpoints(folder)[-1])
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return tensors, [{key: value for key, value in row.items() if key != "sequences_per_second"} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("options", "kills"),
+    [({"steps": STEPS}, 5), ({"steps": 16, "accumulate": 2, "autocast": True}, 2)],
+    ids=["plain", "accumulate and autocast"],
+)
+def test_killed_at_random_moments_it_ends_in_the_same_bits(nursery, tmp_path, options, kills):
+    assert train_in_a_process(nursery, tmp_path / "whole", options) == 0
+    chance = random.Random(options["steps"])
+    for _ in range(kills):
+        moment = chance.uniform(0, 0.05)
+        assert train_in_a_process(nursery, tmp_path / "killed", options, kill_after=moment) == -signal.SIGKILL
+    assert train_in_a_process(nursery, tmp_path / "killed", options) == 0
+    (whole, said), (killed, said_again) = last(tmp_path / "whole"), last(tmp_path / "killed")
+    assert whole.keys() == killed.keys()
+    for name in whole:
+        assert torch.equal(whole[name], killed[name]), name
+    assert said == said_again
+    assert [row["step"] for row in said if "split" not in row][-1] == options["steps"]
+    selected = [load_file(tmp_path / which / "model" / "model.safetensors") for which in ("whole", "killed")]
+    assert all(torch.equal(selected[0][name], selected[1][name]) for name in selected[0])
+    assert not list((tmp_path / "killed").rglob(".*"))
+
+
+def run(folder, *, steps=20, resume=True, model=None, task=None, **changes):
+    torch.manual_seed(0)
+    options = {"batch_size": 8, "checkpoint_every": 5, "device": "cpu", "select": "last", **changes}
+    model = model or Net()
+    return model, train(
+        model, task or Sums(), TrainingConfig(steps=steps, **options), folder, resume=resume, progress=False
+    )
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A run that broke off after two checkpoints."""
+
+    class Breaking(Sums):
+        def batch(self, split, *args, **options):
+            if options["epoch"] == 1 and options["index"] == 4:
+                raise OSError("the disk is gone")
+            return super().batch(split, *args, **options)
+
+    folder = tmp_path / "stopped"
+    with pytest.raises(OSError, match="the disk is gone"):
+        run(folder, task=Breaking())
+    assert [path.stem for path in checkpoints(folder)] == ["step-000000005", "step-000000010"]
+    return folder
+
+
+@contextmanager
+def stop_after(step):
+    """Ask a run to stop when it has come so far."""
+    from stablessm.training import loop
+
+    def counted(self, *args):
+        if self.step == step:
+            signal.raise_signal(signal.SIGINT)
+        return unchanged(self, *args)
+
+    unchanged = loop._Run._look
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop._Run, "_look", counted)
+        yield
+
+
+def checkpoints(folder):
+    return Checkpoints(folder / "checkpoints", {}).paths()
+
+
+def damage(path, how):
+    content = bytearray(path.read_bytes())
+    if how == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "a bit flipped":
+        content[-5] ^= 1
+        path.write_bytes(content)
+    else:
+        content[200] ^= 1
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "a bit flipped", "a bit of the header flipped"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used_when_asked(stopped, tmp_path, how):
+    path = checkpoints(stopped)[-1]
+    damage(path, how)
+    with pytest.raises(ArgumentError, match=r"resume: .*'last-good'.*step-000000010.safetensors"):
+        run(stopped)
+    assert path.exists()
+    model, _ = run(stopped, resume="last-good")
+    whole, _ = run(tmp_path / "whole")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), whole.parameters(), strict=True))
+    assert [path.stem for path in checkpoints(stopped)] == ["step-000000015", "step-000000020"]
+
+
+def test_all_damaged(stopped):
+    for path in checkpoints(stopped):
+        damage(path, "truncated")
+    with pytest.raises(ArgumentError, match=r"step-000000010.*step-000000005"):
+        run(stopped, resume="last-good")
+    _, result = run(stopped, resume=False)
+    assert result.steps == 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"lr": 0.5}, r"config.lr = 0.004\), got config.lr = 0.5"),
+        ({"task": Sums(steps=13)}, r"task.steps = 12\), got task.steps = 13"),
+        ({"model": Net(map="exp")}, r"model.modules.layer = .*map=best.*map=exp"),
+        ({"model": torch.nn.Linear(1, 1)}, r"model.class = \"Net\".*got model.class = \"Linear\""),
+        ({"seed": 1, "clip": None}, r"config.clip = 1.0, config.seed = 0\), got config.clip = null, config.seed = 1"),
+    ],
+)
+def test_other_settings_are_refused(stopped, changes, told):
+    with pytest.raises(ArgumentError, match=told):
+        run(stopped, **changes)
+
+
+def test_scores_that_are_no_numbers(tmp_path):
+    class Broken(Sums):
+        def score(self, output, batch):
+            total, count = super().score(output, batch)
+            return total * torch.nan, count
+
+    options = {"task": Broken(), "evaluate_every": 2, "checkpoint_every": 3, "select": "best"}
+    with pytest.raises(Interrupted), stop_after(7):
+        run(tmp_path, **options)
+    _, result = run(tmp_path, **options)
+    assert result.best is None
+    assert math.isnan(result.last["mse"])
+    assert result.steps == 20
+
+
+def test_where_and_how_often_may_change(stopped):
+    _, result = run(stopped, checkpoint_every=3, device="auto")
+    assert result.steps == 20
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    first, result = run(tmp_path)
+    again, same = run(tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert same.scores == result.scores
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(same.losses) + 3  # an epoch is 8 steps
+
+
+def test_a_torn_line_and_torn_files_go(stopped):
+    with (stopped / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "lo')
+    (stopped / "checkpoints" / ".step-000000011-abc.safetensors").write_bytes(b"half")
+    run(stopped)
+    assert [json.loads(line) for line in (stopped / "metrics.jsonl").read_text().splitlines()]
+    assert not list(stopped.rglob(".*"))
+
+
+def test_tensors_of_every_kind_come_back(tmp_path):
+    shared = torch.randn(3)
+    tensors = {
+        "bf16": torch.randn(2, 3).bfloat16(), "empty": torch.zeros(0), "number": torch.tensor(3.5), "a": shared,
+        "tied": shared, "strided": torch.randn(4, 4).t(), "mask": torch.tensor([True, False]), "long": torch.arange(3),
+    }  # fmt: skip
+    Checkpoints(tmp_path, {}).save(Checkpoint(3, tensors, {"best": None, "x": 0.1}))
+    found = Checkpoints(tmp_path, {}).load()
+    assert (found.step, found.facts) == (3, {"best": None, "x": 0.1})
+    assert found.tensors.keys() == tensors.keys()
+    assert all(torch.equal(found.tensors[name], tensors[name]) for name in tensors)

@@ -1,0 +1,95 @@
+"""A small task and models for the tests of training."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import stablessm as ssm
+from stablessm.tasks.base import Batch, Inputs, Outputs, Split, Task
+from stablessm.training import TrainingConfig, train
+
+
+class Sums(Task):
+    """y[t] = 0.9 y[t-1] + x[t] of white noise; if ``padded`` some sequences are shorter."""
+
+    def __init__(self, examples: int = 64, steps: int = 12, *, padded: bool = False, valid: int = 24) -> None:
+        self.name = "sums"
+        self.inputs, self.outputs = Inputs("values", 1, steps), Outputs("values", 1, per_step=True)
+        self.metric = "mse"
+        self.sizes = {"train": examples, "valid": valid, "test": 20}
+        self.padded = padded
+        generator = torch.Generator().manual_seed(0)
+        self._tensors = {split: torch.randn(n, steps, 1, generator=generator) for split, n in self.sizes.items()}
+
+    chance = 5.0
+
+    def describe(self) -> dict[str, Any]:
+        return {"task": self.name, "examples": self.sizes["train"], "steps": self.inputs.length}
+
+    def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
+        x = self._tensors[split][indices]
+        lengths = 1 + indices % x.shape[1] if self.padded else None
+        return Batch(x, ssm.linear_scan(x.new_tensor([0.9]), x), lengths)
+
+
+class Net(nn.Module):
+    """A layer of ours in a module that is not, with dropout."""
+
+    def __init__(self, *, map: str = "best", dropout: float = 0.2) -> None:
+        super().__init__()
+        self.layer = ssm.RealSSM(1, 8, 8, map=map, dt=0.1)
+        self.dropout = nn.Dropout(dropout)
+        self.readout = nn.Linear(8, 1)
+
+    def forward(self, x: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        return self.readout(self.dropout(self.layer(x, lengths=lengths)[0]))
+
+
+class Slow(Sums):
+    """Steps that take long enough to be killed in."""
+
+    def batch(self, *args: Any, **options: Any) -> Batch:
+        time.sleep(0.01)
+        return super().batch(*args, **options)
+
+
+def train_slowly(folder: str, options: dict[str, Any]) -> None:
+    """A whole training, for a process that may be killed."""
+    torch.manual_seed(0)
+    common = {"batch_size": 8, "lr": 0.02, "log_every": 7, "evaluate_every": 13, "checkpoint_every": 1, "device": "cpu"}
+    train(Net(), Slow(), TrainingConfig(**common, **options), folder, progress=False)
+
+
+def nursery() -> None:
+    """Fork a process that trains for every line of JSON that comes in: its pid, then how it ended, go out.
+
+    Importing and compiling is done once, before.
+    """
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        train_slowly(folder, {"steps": 2})
+    print("ready", flush=True)
+    for line in sys.stdin:
+        arguments = json.loads(line)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                train_slowly(*arguments)
+                code = 0
+            finally:
+                os._exit(code)
+        print(child, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    nursery()
