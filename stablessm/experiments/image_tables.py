@@ -1,0 +1,194 @@
+"""Images as sequences, map by map: what tables 5 and 6 of paper 004 share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from stablessm import tasks
+from stablessm.experiments.base import Claim, Verdict
+from stablessm.experiments.map_tables import (
+    BEST,
+    RELEASED,
+    Grid,
+    Scores,
+    Study,
+    judged,
+    losses,
+    percent,
+    sensitivity,
+    start,
+)
+from stablessm.experiments.run import Run
+from stablessm.experiments.stacked_training import StackTraining
+from stablessm.models import SequenceClassifier
+from stablessm.report.figure import Figure
+from stablessm.tasks.base import Task
+
+SYNTHETIC = "synthetic"
+FAILED = 0.2
+"""An accuracy below, among ten classes, is called a failure, whether the loss was still finite or not."""
+
+
+@dataclass(frozen=True)
+class ImageConfig:
+    """Sizes; the defaults are those of paper 004, appendix D.4, as far as they are known."""
+
+    data: str = "mnist"
+    """A task of images, or ``synthetic``: waves, for a first try."""
+    valid: float = 0.05
+    """Share of the training images by which the learning rate of each map is chosen."""
+    preset: str = "paper-images"
+    dropout: float = 0.1
+    grid: Grid = field(default_factory=Grid)
+    training: StackTraining = field(default_factory=lambda: StackTraining(batch=128))
+
+
+@cache
+def loaded(data: str, valid: float) -> Task:
+    """The task of these images."""
+    return waves() if data == SYNTHETIC else tasks.get(data, valid=valid)
+
+
+def waves(examples: int = 400, length: int = 40, classes: int = 10) -> Task:
+    """Classes that differ in how fast a wave is, of any phase.
+
+    >>> waves(50, 20).batch("train", 4).inputs.shape
+    torch.Size([4, 20, 1])
+    """
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.arange(examples) % classes
+    phase, times = 6.3 * torch.rand(examples, 1, generator=generator), torch.arange(length)
+    x = torch.sin(0.15 * (1 + targets[:, None]) * times + phase)
+    return tasks.get("arrays", inputs=x, targets=targets, test=0.3)
+
+
+def study(config: ImageConfig) -> Study:
+    """The table as stages."""
+    task = partial(loaded, config.data, config.valid)
+
+    def first(scheme: str, rate: float, seed: int) -> SequenceClassifier:
+        return start(task(), config.preset, scheme, seed, dropout=config.dropout)
+
+    return Study("table", config.grid, task, first, config.training)
+
+
+def run(config: ImageConfig, run: Run) -> None:
+    """Train and score."""
+    study(config).scores(run)
+
+
+def figures(config: ImageConfig, run: Run) -> list[Figure]:
+    """The sensitivity to the learning rate, and the training."""
+    scores = study(config).scores(run)
+    return [
+        Figure(
+            "learning-rates",
+            "Test accuracy over the learning rate, the mean over seeds; a model that diverged "
+            "is scored with its last finite weights. Right: the training loss of each map at the rate that held-out "
+            "images prefer.",
+            [sensitivity(scores, config.data), losses(scores, "training")],
+        )
+    ]
+
+
+def claims(config: ImageConfig, run: Run, published: Mapping[str, float]) -> list[Claim]:
+    """The number, the order, who diverges, who survives; ``published`` are test accuracies in per cent."""
+    scores = study(config).scores(run)
+    return [
+        reaches(scores, config.data, published["best"]),
+        order(scores, published),
+        *(diverges(scores, scheme, published["direct"]) for scheme in scores.named(("direct", RELEASED))),
+        survives(scores),
+    ]
+
+
+def table(scores: Scores) -> str:
+    """Every map at its rate."""
+    return "; ".join(scores.told(scheme) for scheme in scores.grid.schemes)
+
+
+def reaches(scores: Scores, data: str, published: float) -> Claim:
+    """Best is as good as the paper says."""
+    name = scores.best()
+    found = 100 * scores.of(name)
+    return Claim(
+        f"best reaches a test accuracy of {published:g} % on {data}",
+        f"{published:g} %, on a split of its own",
+        scores.told(name),
+        "reproduced" if found.mean() >= published else "partly" if found.max() >= published else "not reproduced",
+        f"Mean (deviation) over {found.size} seeds, {', '.join(f'{f:.2f}' for f in found)}, at "
+        f"the rate and with the b that held-out training images prefer. All: {table(scores)}.",
+    )
+
+
+def order(scores: Scores, published: Mapping[str, float]) -> Claim:
+    """Best, then exp, then softplus."""
+    ranks = [scores.best(), *scores.named(("exp", "softplus"))]
+    gaps, errors = [], []
+    for first, second in pairwise(ranks):
+        a, b = 100 * scores.of(first), 100 * scores.of(second)
+        gaps.append(a.mean() - b.mean())
+        errors.append(float(np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / a.size)) if a.size > 1 else np.inf)
+    held, clear = [gap > 0 for gap in gaps], [gap > 2 * error for gap, error in zip(gaps, errors, strict=True)]
+    verdict: Verdict = "reproduced" if all(clear) else "partly" if any(held) else "not reproduced"
+    return Claim(
+        "best is ahead of exp, and exp of softplus",
+        ", ".join(f"{name} {value:g}" for name, value in published.items() if name != "direct"),
+        "; ".join(scores.told(scheme) for scheme in ranks),
+        verdict,
+        "The gaps are "
+        + " and ".join(f"{gap:+.2f} (standard error {error:.2f})" for gap, error in zip(gaps, errors, strict=True))
+        + f" points: {sum(held)} of {len(held)} as claimed, {sum(clear)} of them by more than two standard errors.",
+    )
+
+
+def diverges(scores: Scores, scheme: str, published: float) -> Claim:
+    """Whether direct fails, from a stable start and as released."""
+    test = scores.arrays["test"][scores.grid.schemes.index(scheme)]
+    lost, failed = scores.diverged(scheme), test < FAILED
+    rates = scores.grid.rates
+    stated = {RELEASED: "direct, started at Re λ = +1/2 as in the authors' code, diverges"}
+    return Claim(
+        stated.get(scheme, "direct diverges, from the stable eigenvalues that the others start from"),
+        f"diverged, {published:g} %",
+        "; ".join(
+            f"lr {r:g}: {percent(test[i])}, {int(lost[i].sum())} of {lost[i].size} not finite"
+            for i, r in enumerate(rates)
+        ),
+        judged(failed.ravel().tolist()),
+        f"{int(failed.sum())} of {failed.size} runs end below {FAILED:.0%}, {int(lost.sum())} of them or others with a "
+        f"loss or gradient that is not finite. At its best rate: {scores.told(scheme)}.",
+    )
+
+
+def survives(scores: Scores) -> Claim:
+    """The largest rate."""
+    last = len(scores.grid.rates) - 1
+    found = {scheme: scores.of(scheme, last) for scheme in scores.grid.schemes}
+    best = max((found[scheme].mean(), scheme) for scheme in scores.named(BEST))
+    others = max((values.mean(), scheme) for scheme, values in found.items() if scheme not in BEST)
+    lost = {scheme: int(scores.diverged(scheme)[last].sum()) for scheme in found}
+    safe = all(lost[scheme] == 0 for scheme in scores.named(BEST))
+    return Claim(
+        f"best is the most stable at the largest learning rate, {scores.grid.rates[last]:g}",
+        "figure 6 and table 3: its advantage grows with the rate",
+        "; ".join(f"{scheme} {percent(values)}" for scheme, values in found.items()),
+        "reproduced" if safe and best[0] >= others[0] else "partly" if safe else "not reproduced",
+        f"{best[1]} has {100 * best[0]:.2f} %, the next of the other maps, {others[1]}, {100 * others[0]:.2f} %. "
+        f"Diverged, of {scores.grid.seeds}: {', '.join(f'{scheme} {n}' for scheme, n in lost.items() if n) or 'none'}.",
+    )
+
+
+SMOKE = ImageConfig(
+    data=SYNTHETIC,
+    preset="tiny",
+    grid=Grid(rates=(0.02, 0.1), seeds=2),
+    training=StackTraining(batch=40, epochs=4, device="cpu"),
+)
+"""Seconds on a CPU."""

@@ -1,0 +1,1 @@
+"""Associative recall, map by map."""

@@ -1,0 +1,1 @@
+"""Sequential MNIST, map by map."""

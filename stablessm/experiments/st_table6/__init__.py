@@ -1,0 +1,1 @@
+"""Sequential CIFAR-10, map by map."""
