@@ -125,7 +125,7 @@ class _Run:
             total=self.total, initial=self.step, unit="step", disable=None if self.progress else True, mininterval=0.5
         )
         if self.progress and self.step:
-            bar.write(f"going on after step {self.step}")
+            bar.write(f"going on after step {self.step} of {self.total}")
         self.model.train()
         try:
             with requests() as request, torch.random.fork_rng(devices), bar:

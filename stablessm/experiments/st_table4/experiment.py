@@ -61,8 +61,10 @@ class Config:
     d_model: int = 64
     d_state: int = 4
     """Pairs a channel."""
+    dt: tuple[float, ...] = (0.01, 0.1)
+    """The steps start log-uniform between these: with Re λ = -1/2, time scales from 20 to 200 tokens."""
     short: Recall = field(default_factory=lambda: Recall(20, 10, StackTraining(batch=16, steps=3000)))
-    middle: Recall = field(default_factory=lambda: Recall(512, 30, StackTraining(batch=32, steps=2000)))
+    middle: Recall = field(default_factory=lambda: Recall(512, 30, StackTraining(batch=32, steps=3000)))
     """Where the models of the long task are trained first."""
     long: Recall = field(
         default_factory=lambda: Recall(
@@ -86,8 +88,11 @@ def loaded(recall: Recall) -> Task:
 def studies(config: Config, run: Run) -> dict[str, Study]:
     """The short task; the long one at a middle length; and that again at its length, from the weights so found."""
 
+    size = {"d_model": config.d_model, "d_state": config.d_state}
+    mixer = {"init": "lin", "dt_min": config.dt[0], "dt_max": config.dt[1]}
+
     def anew(recall: Recall, scheme: str, rate: float, seed: int) -> SequenceClassifier:
-        return start(loaded(recall), config.preset, scheme, seed, d_model=config.d_model, d_state=config.d_state)
+        return start(loaded(recall), config.preset, scheme, seed, mixer_options=mixer, **size)
 
     def study(name: str, recall: Recall) -> Study:
         return Study(name, recall.grid, partial(loaded, recall), partial(anew, recall), recall.training)
