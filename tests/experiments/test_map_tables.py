@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 
 import numpy as np
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from torch.nn.utils import clip_grad_norm_
 
 from stablessm import ArgumentError, param_groups, tasks
-from stablessm.experiments import stacked_training
+from stablessm.experiments import image_tables, stacked_training
 from stablessm.experiments.image_tables import waves
 from stablessm.experiments.map_tables import RELEASED, SCHEMES, Grid, Scores, Study, start
 from stablessm.experiments.run import Run
+from stablessm.experiments.st_table4 import experiment as table4
 from stablessm.experiments.stacked_classifier import StackedClassifier
 from stablessm.experiments.stacked_training import StackTraining, evaluate, train
 from stablessm.layers import S4D
@@ -229,6 +231,72 @@ def test_rates_are_chosen_by_held_out_examples_not_by_the_test():
     assert scores.chosen == {"exp": 1, "best-0.5": 0, "best-1": 0}
     assert scores.best() == "best-0.5"
     assert scores.told("exp") == "exp 35.00 (7.07) at 0.1"
+
+
+def invented(accuracies, *, spread=0.0005, lost=()):
+    """Scores of three seeds at two rates, around these accuracies."""
+    grid = Grid(tuple(accuracies), (0.01, 0.1))
+    noise = spread * np.array([-1.0, 0.0, 1.0])
+    test = np.array([[[value] * 3, [value - 0.01] * 3] for value in accuracies.values()]) + noise
+    diverged = np.array([np.full((2, 3), 5 if scheme in lost else -1) for scheme in accuracies])
+    return Scores(grid, {"valid": test, "test": test, "diverged": diverged})
+
+
+def test_claims_follow_the_numbers():
+    published = {"best": 99.3, "exp": 99.21, "softplus": 99.19, "direct": 10.0}
+    as_published = {"direct": 0.1, "exp": 0.99, "softplus": 0.98, "best-0.5": 0.995, RELEASED: 0.1}
+    scores = invented(as_published, lost=("direct", RELEASED))
+    assert image_tables.reaches(scores, "mnist", 99.3).verdict == "reproduced"
+    assert image_tables.order(scores, published).verdict == "reproduced"
+    assert image_tables.diverges(scores, "direct", 10.0).verdict == "reproduced"
+    assert image_tables.survives(scores).verdict == "reproduced"
+    otherwise = invented({"direct": 0.97, "exp": 0.98, "softplus": 0.99, "best-0.5": 0.97}, lost=("best-0.5",))
+    assert image_tables.reaches(otherwise, "mnist", 99.3).verdict == "not reproduced"
+    assert image_tables.order(otherwise, published).verdict == "not reproduced"
+    assert image_tables.diverges(otherwise, "direct", 10.0).verdict == "not reproduced"
+    assert image_tables.survives(otherwise).verdict == "not reproduced"
+    blurred = image_tables.order(invented(as_published, spread=0.2), published)
+    assert blurred.verdict == "partly"
+    assert "0 of them by more than two standard errors" in blurred.why
+
+
+@pytest.mark.parametrize("schemes", [("best-1",), ("direct",), ("exp", "softplus"), ("clip", "best-0.5")])
+def test_some_of_the_schemes_are_a_table_too(schemes, tmp_path):
+    grid, training = Grid(schemes, (0.01,), seeds=1), StackTraining(batch=40, steps=2, device="cpu")
+    config = dataclasses.replace(image_tables.SMOKE, grid=grid, training=training)
+    run = Run(tmp_path, {}, progress=False)
+    published = {"best": 99.3, "exp": 99.21, "softplus": 99.19, "direct": 10.0}
+    claims = image_tables.claims(config, run, published)
+    assert bool(claims) is (schemes != ("exp", "softplus"))
+    short, middle, long = (
+        dataclasses.replace(part, grid=grid, training=training)
+        for part in (table4.SMALL.short, table4.SMALL.middle, table4.SMALL.long)
+    )
+    small = dataclasses.replace(table4.SMALL, short=short, middle=middle, long=long)
+    assert bool(table4.claims(small, run)) is (schemes != ("direct",))
+
+
+def test_recall_claims_need_direct_to_be_behind():
+    recall = table4.SMALL.short
+    found = {"direct": 0.2, "clip": 0.9, "relu": 0.9, "exp": 1.0, "softplus": 1.0, "best-0.5": 1.0, "best-1": 1.0}
+    assert table4.solved(invented(found), "short", recall).verdict == "reproduced"
+    assert table4.unsolved(invented(found), "short", recall).verdict == "reproduced"
+    all_fail = dict.fromkeys(found, 0.2)
+    assert table4.solved(invented(all_fail), "short", recall).verdict == "not reproduced"
+    assert table4.unsolved(invented(all_fail), "short", recall).verdict == "not reproduced"
+    assert table4.unsolved(invented({**found, "clip": 1.0}), "short", recall).verdict == "partly"
+
+
+def test_long_recall_goes_on_from_the_middle_length(tmp_path):
+    config, run = table4.SMALL, Run(tmp_path, {}, progress=False)
+    middle, long = (table4.studies(config, run)[name] for name in ("middle", "long"))
+    scores, rates = middle.scores(run), config.middle.grid.rates
+    for scheme in ("softplus", RELEASED):
+        weights = StackedClassifier([long.start(scheme, 1e-3, 0)]).weights
+        first = StackedClassifier([middle.start(scheme, rates[scores.chosen[scheme]], 0)])
+        assert not torch.equal(weights, first.weights)
+        again = evaluate([long.start(scheme, 1e-3, 0)], weights.numpy(), middle.task(), "test", config.middle.training)
+        assert again["loss"][0] == pytest.approx(float(scores.of(scheme, name="test_loss")[0]), rel=1e-5)
 
 
 @pytest.mark.slow
