@@ -25,7 +25,7 @@ _REPAIRS, _ADDED = 4, 300
 _ALIKE, _ENOUGH, _FAR = 1.02, 1.2, 2.0
 _LARGEST_RING = 2 * 10**7  # samples times states
 _CHUNK = 1 << 17  # numbers evaluated at once: they stay in the cache
-_FEW = 32  # samples from which noise cannot be told
+_FEW = 32  # samples from which noise cannot be told, and of which every order is tried
 _NOISE_TO_HANKEL = 0.47  # third quartile of the singular values of an N x N Hankel matrix of unit noise, over √N
 
 
@@ -108,12 +108,13 @@ class Search:
     def at_most(self, order: int) -> Fit:
         """The best of up to that many states: a lower order may have had the better start.
 
-        Of a kernel as good as completely monotone it has not; and one far worse ends the comparison.
+        Of a kernel as good as completely monotone it has not. One far worse ends the comparison, but not of a few
+        samples: there an odd order can be good between two even ones that are not.
         """
-        best = self.best(order)
+        best, few = self.best(order), len(self.samples.times) <= _FEW
         for lower in range(order - 1, 0, -1) if not self._close else ():
             fit = self.best(lower)
-            if fit.error > _FAR * best.error:
+            if fit.error > _FAR * best.error and not few:
                 break
             best = fit if fit.error < best.error else best
         return best
