@@ -44,10 +44,16 @@ class ImageConfig:
     valid: float = 0.05
     """Share of the training images by which the learning rate of each map is chosen."""
     preset: str = "paper-images"
-    n_layers: int = 1
     dropout: float = 0.1
     grid: Grid = field(default_factory=Grid)
-    training: StackTraining = field(default_factory=lambda: StackTraining(batch=128))
+    """For one layer."""
+    deep: Grid = field(
+        default_factory=lambda: Grid(("direct", "exp", "softplus", *BEST), rates=(0.01,))
+    )
+    """For more."""
+    layers: int = 6
+    """More."""
+    training: StackTraining = field(default_factory=lambda: StackTraining(batch=128, fast=True))
 
 
 @cache
@@ -69,43 +75,63 @@ def waves(examples: int = 400, length: int = 40, classes: int = 10) -> Task:
     return tasks.get("arrays", inputs=x, targets=targets, test=0.3)
 
 
-def study(config: ImageConfig) -> Study:
-    """The table as stages."""
+def studies(config: ImageConfig) -> dict[int, Study]:
+    """The table as stages, by the number of layers."""
     task = partial(loaded, config.data, config.valid)
 
-    def first(scheme: str, rate: float, seed: int) -> SequenceClassifier:
-        return start(task(), config.preset, scheme, seed, n_layers=config.n_layers, dropout=config.dropout)
+    def first(layers: int, scheme: str, rate: float, seed: int) -> SequenceClassifier:
+        return start(task(), config.preset, scheme, seed, n_layers=layers, dropout=config.dropout)
 
-    return Study("table", config.grid, task, first, config.training)
+    def study(layers: int, grid: Grid) -> Study:
+        return Study(f"layers-{layers}", grid, task, partial(first, layers), config.training)
+
+    return {1: study(1, config.grid), config.layers: study(config.layers, config.deep)}
 
 
 def run(config: ImageConfig, run: Run) -> None:
     """Train and score."""
-    study(config).scores(run)
+    for study in studies(config).values():
+        study.scores(run)
 
 
 def figures(config: ImageConfig, run: Run) -> list[Figure]:
     """The sensitivity to the learning rate, and the training."""
-    scores = study(config).scores(run)
+    found = {named(layers): study.scores(run) for layers, study in studies(config).items()}
     return [
         Figure(
             "learning-rates",
-            "Test accuracy over the learning rate, the mean over seeds; a model that diverged "
-            "is scored with its last finite weights. Right: the training loss of each map at the rate that held-out "
-            "images prefer.",
-            [sensitivity(scores, config.data), losses(scores, "training")],
-        )
+            f"{config.data}: test accuracy over the learning rate, the mean over seeds; a model that diverged "
+            "is scored with its last finite weights.",
+            [sensitivity(scores, title) for title, scores in found.items()],
+        ),
+        Figure(
+            "trainings",
+            "The training loss of each map at the rate that held-out images prefer, the mean over seeds.",
+            [losses(scores, title) for title, scores in found.items()],
+        ),
     ]
 
 
 def claims(config: ImageConfig, run: Run, published: Mapping[str, float]) -> list[Claim]:
     """The number, the order, who diverges, who survives; ``published`` are test accuracies in per cent."""
-    scores = study(config).scores(run)
-    best, others = scores.named(BEST), [scheme for scheme in scores.grid.schemes if scheme not in BEST]
-    found = [reaches(scores, config.data, published["best"])] if best else []
-    found += [order(scores, published)] if best and scores.named(("exp", "softplus")) else []
-    found += [diverges(scores, scheme, published["direct"]) for scheme in scores.named(("direct", RELEASED))]
-    return [*found, survives(scores)] if best and others else found
+    found: list[Claim] = []
+    for layers, study in studies(config).items():
+        scores, depth = study.scores(run), named(layers)
+        best, others = scores.named(BEST), [scheme for scheme in scores.grid.schemes if scheme not in BEST]
+        found += [reaches(scores, f"{config.data}, {depth}", published["best"])] if best else []
+        found += [order(scores, depth, published)] if best and scores.named(("exp", "softplus")) else []
+        found += [diverges(scores, depth, scheme, published["direct"]) for scheme in scores.named(("direct", RELEASED))]
+        found += [survives(scores, depth)] if best and others else []
+    return found
+
+
+def named(layers: int) -> str:
+    """In words.
+
+    >>> named(1), named(6)
+    ('one layer', '6 layers')
+    """
+    return "one layer" if layers == 1 else f"{layers} layers"
 
 
 def table(scores: Scores) -> str:
@@ -127,7 +153,7 @@ def reaches(scores: Scores, data: str, published: float) -> Claim:
     )
 
 
-def order(scores: Scores, published: Mapping[str, float]) -> Claim:
+def order(scores: Scores, depth: str, published: Mapping[str, float]) -> Claim:
     """Best, then exp, then softplus."""
     ranks = [scores.best(), *scores.named(("exp", "softplus"))]
     gaps, errors = [], []
@@ -138,7 +164,7 @@ def order(scores: Scores, published: Mapping[str, float]) -> Claim:
     held, clear = [gap > 0 for gap in gaps], [gap > 2 * error for gap, error in zip(gaps, errors, strict=True)]
     verdict: Verdict = "reproduced" if all(clear) else "partly" if any(held) else "not reproduced"
     return Claim(
-        "best is ahead of exp, and exp of softplus",
+        f"best is ahead of exp, and exp of softplus ({depth})",
         ", ".join(f"{name} {value:g}" for name, value in published.items() if name != "direct"),
         "; ".join(scores.told(scheme) for scheme in ranks),
         verdict,
@@ -148,14 +174,14 @@ def order(scores: Scores, published: Mapping[str, float]) -> Claim:
     )
 
 
-def diverges(scores: Scores, scheme: str, published: float) -> Claim:
+def diverges(scores: Scores, depth: str, scheme: str, published: float) -> Claim:
     """Whether direct fails, from a stable start and as released."""
     test = scores.arrays["test"][scores.grid.schemes.index(scheme)]
     lost, failed = scores.diverged(scheme), test < FAILED
     rates = scores.grid.rates
     stated = {RELEASED: "direct, started at Re λ = +1/2 as in the authors' code, diverges"}
     return Claim(
-        stated.get(scheme, "direct diverges, from the stable eigenvalues that the others start from"),
+        stated.get(scheme, "direct diverges, from the stable eigenvalues that the others start from") + f" ({depth})",
         f"diverged, {published:g} %",
         "; ".join(
             f"lr {r:g}: {percent(test[i])}, {int(lost[i].sum())} of {lost[i].size} not finite"
@@ -167,7 +193,7 @@ def diverges(scores: Scores, scheme: str, published: float) -> Claim:
     )
 
 
-def survives(scores: Scores) -> Claim:
+def survives(scores: Scores, depth: str) -> Claim:
     """The largest rate."""
     last = len(scores.grid.rates) - 1
     found = {scheme: scores.of(scheme, last) for scheme in scores.grid.schemes}
@@ -176,7 +202,7 @@ def survives(scores: Scores) -> Claim:
     lost = {scheme: int(scores.diverged(scheme)[last].sum()) for scheme in found}
     safe = all(lost[scheme] == 0 for scheme in scores.named(BEST))
     return Claim(
-        f"best is the most stable at the largest learning rate, {scores.grid.rates[last]:g}",
+        f"best is the most stable at the largest learning rate, {scores.grid.rates[last]:g} ({depth})",
         "figure 6 and table 3: its advantage grows with the rate",
         "; ".join(f"{scheme} {percent(values)}" for scheme, values in found.items()),
         "reproduced" if safe and best[0] >= others[0] else "partly" if safe else "not reproduced",
@@ -189,6 +215,8 @@ SMOKE = ImageConfig(
     data=SYNTHETIC,
     preset="tiny",
     grid=Grid(rates=(0.02, 0.1), seeds=2),
+    deep=Grid(("direct", *BEST), rates=(0.02,), seeds=2),
+    layers=2,
     training=StackTraining(batch=40, epochs=4, device="cpu"),
 )
 """Seconds on a CPU."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -32,6 +33,10 @@ class StackedClassifier:
     matrices at once. All see the same inputs. The weights are the rows of one array (M, P), which is all that a
     training has to keep; the numbers are those of the models one by one.
 
+    Args:
+        models: they may differ in their maps and weights.
+        fast: what is between the scans is compiled, and dense products are in bfloat16 (scans never are).
+
     >>> models = [SequenceClassifier(3, d_input=1, d_model=4, n_layers=1, d_state=2, map=m) for m in ("exp", "direct")]
     >>> stack, x = StackedClassifier(models), torch.randn(5, 20, 1)
     >>> logits = stack(stack.weights, x)
@@ -39,7 +44,7 @@ class StackedClassifier:
     (torch.Size([2, 5, 3]), True)
     """
 
-    def __init__(self, models: Sequence[SequenceClassifier]) -> None:
+    def __init__(self, models: Sequence[SequenceClassifier], *, fast: bool = False) -> None:
         if not models:
             raise ArgumentError("models", "one or more", "none")
         self.config = models[0].config
@@ -58,6 +63,9 @@ class StackedClassifier:
         rows = [torch.cat([p.detach().flatten() for p in model.parameters()]) for model in models]
         self.weights = torch.stack(rows)
         """(M, P) at the start."""
+        self._dtype = torch.bfloat16 if fast else None
+        compiled = partial(torch.compile, dynamic=False) if fast else _as_it_is
+        self._before, self._after = compiled(self._before_scan), compiled(self._after_scan)
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -89,10 +97,9 @@ class StackedClassifier:
             at: the steps (K,) whose logits are wanted, where every step has some: (M, B, K, size).
         """
         c, w = self.config, self._named(weights)
-        drop = _Dropout(c.dropout if generator is not None else 0.0, generator)
         h = self._encoded(w, x)
         for i in range(c.n_layers):
-            h = self._block(_under(w, f"body.blocks.{i}."), h, drop)
+            h = self._block(_under(w, f"body.blocks.{i}."), h, self._masks(h, generator))
         if c.per_step and at is not None:
             h = h[:, at]
         elif not c.per_step and c.pool == "last":
@@ -100,7 +107,7 @@ class StackedClassifier:
         h = _norm(_under(w, "body.norm."), h) if c.prenorm else h
         if not c.per_step and c.pool == "mean":
             h = h.mean(1, keepdim=True, dtype=torch.promote_types(h.dtype, torch.float32))
-        logits = _linear(_under(w, "readout."), h).permute(2, 0, 1, 3)
+        logits = self._linear(_under(w, "readout."), h).permute(2, 0, 1, 3)
         return logits if c.per_step else logits[:, :, 0]
 
     def _named(self, weights: Tensor) -> dict[str, Tensor]:
@@ -117,25 +124,52 @@ class StackedClassifier:
         bias = w["body.encoder.bias"]
         return F.linear(x.to(table.dtype), table.flatten(0, 1), bias.flatten()).unflatten(-1, bias.shape)
 
-    def _block(self, w: Mapping[str, Tensor], x: Tensor, drop: _Dropout) -> Tensor:
-        """As :class:`~stablessm.models.Block`."""
+    def _masks(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor | None]:
+        """Of dropout in a block: before the gate, before the sum, and both again for the MLP; one for all models."""
         c = self.config
-        mix = self._hyena if c.mixer.startswith(GATED) else self._scan
-        y = mix(_under(w, "mixer."), self._before(w, "norm.", x))
+        widths = [c.d_model * c.gate, c.d_model, c.d_model * c.mlp, c.d_model * bool(c.mlp)]
+        if generator is None or not c.dropout:
+            return [None] * len(widths)
+        draws = [torch.rand(len(x), 1, 1, width, generator=generator, device=x.device) for width in widths]
+        return [(draw >= c.dropout).to(x.dtype) / (1 - c.dropout) for draw in draws]
+
+    def _block(self, w: Mapping[str, Tensor], x: Tensor, masks: Sequence[Tensor | None]) -> Tensor:
+        """As :class:`~stablessm.models.Block`."""
+        query, drive = self._before(w, x)
+        y = self._scan(_under(w, "mixer.inner." if query is not None else "mixer."), drive)
+        return self._after(w, x, query, y, masks)
+
+    def _before_scan(self, w: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor | None, Tensor]:
+        """What Hyena multiplies the scan with, if this is one, and what is scanned."""
+        x = _norm(_under(w, "norm."), x) if self.config.prenorm else x
+        if not self.config.mixer.startswith(GATED):
+            return None, x
+        z = F.pad(self._linear(_under(w, "mixer.projection."), x), (0, 0, 0, 0, TAPS - 1, 0))
+        filters, steps = w["mixer.filter"], x.shape[1]
+        taps = [z[:, TAPS - 1 - j : TAPS - 1 - j + steps] for j in range(TAPS)]
+        filtered = taps[0] * filters[:, 0]
+        for j in range(1, TAPS):
+            filtered = torch.addcmul(filtered, taps[j], filters[:, j])
+        q, k, v = filtered.chunk(3, -1)
+        return q, k * v
+
+    def _after_scan(
+        self, w: Mapping[str, Tensor], x: Tensor, query: Tensor | None, y: Tensor, masks: Sequence[Tensor | None]
+    ) -> Tensor:
+        """The rest of a block: gates, dropout, residual, norm, MLP."""
+        c = self.config
+        y = y if query is None else self._linear(_under(w, "mixer.output."), query * y)
         y = ACTIVATIONS[c.activation](y)
         if c.gate:
-            y = F.glu(_linear(_under(w, "gate."), drop(y)), -1)
-        x = self._after(w, "norm.", drop(y, onto=x))
+            y = F.glu(self._linear(_under(w, "gate."), _dropped(y, masks[0])), -1)
+        x = x + _dropped(y, masks[1])
+        x = x if c.prenorm else _norm(_under(w, "norm."), x)
         if not c.mlp:
             return x
-        y = drop(F.gelu(_linear(_under(w, "wide."), self._before(w, "mlp_norm.", x))))
-        return self._after(w, "mlp_norm.", drop(_linear(_under(w, "narrow."), y), onto=x))
-
-    def _before(self, w: Mapping[str, Tensor], norm: str, x: Tensor) -> Tensor:
-        return _norm(_under(w, norm), x) if self.config.prenorm else x
-
-    def _after(self, w: Mapping[str, Tensor], norm: str, x: Tensor) -> Tensor:
-        return x if self.config.prenorm else _norm(_under(w, norm), x)
+        y = _norm(_under(w, "mlp_norm."), x) if c.prenorm else x
+        y = _dropped(F.gelu(self._linear(_under(w, "wide."), y)), masks[2])
+        x = x + _dropped(self._linear(_under(w, "narrow."), y), masks[3])
+        return x if c.prenorm else _norm(_under(w, "mlp_norm."), x)
 
     def _scan(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """As :class:`~stablessm.layers.S4D`, of M·H channels."""
@@ -149,30 +183,20 @@ class StackedClassifier:
         y, _ = ssm_scan(flat, decay, gain, readout, w["D"].flatten())
         return y.unflatten(2, x.shape[2:])
 
-    def _hyena(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """As :class:`~stablessm.models.Hyena`."""
-        z = F.pad(_linear(_under(w, "projection."), x), (0, 0, 0, 0, TAPS - 1, 0))
-        steps = x.shape[1]
-        taps = [z[:, TAPS - 1 - j : TAPS - 1 - j + steps] for j in range(TAPS)]
-        filtered = taps[0] * w["filter"][:, 0]
-        for j in range(1, TAPS):
-            filtered = torch.addcmul(filtered, taps[j], w["filter"][:, j])
-        q, k, v = filtered.chunk(3, -1)
-        return _linear(_under(w, "output."), q * self._scan(_under(w, "inner."), k * v))
+    def _linear(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """(B, T, M, H) to (B, T, M, K), each model by its own matrix."""
+        weight = w["weight"].to(self._dtype or w["weight"].dtype)
+        rows = x.flatten(0, 1).transpose(0, 1).to(weight.dtype)
+        product = (rows @ weight.mT).to(w["bias"].dtype) + w["bias"][:, None]
+        return product.transpose(0, 1).unflatten(0, x.shape[:2])
 
 
-class _Dropout:
-    """One mask (B, 1, 1, H) a call, for all steps and models."""
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
 
-    def __init__(self, p: float, generator: torch.Generator | None) -> None:
-        self.p, self.generator = p, generator
 
-    def __call__(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        if not self.p:
-            return x if onto is None else onto + x
-        kept = torch.rand(len(x), 1, 1, x.shape[-1], generator=self.generator, device=x.device) >= self.p
-        mask = kept.to(x.dtype) / (1 - self.p)
-        return x * mask if onto is None else torch.addcmul(onto, x, mask)
+def _dropped(x: Tensor, mask: Tensor | None) -> Tensor:
+    return x if mask is None else x * mask
 
 
 def _runs(maps: Iterable[Reparameterization]) -> list[tuple[Reparameterization, int]]:
@@ -188,13 +212,6 @@ def _runs(maps: Iterable[Reparameterization]) -> list[tuple[Reparameterization, 
 
 def _under(w: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in w.items() if name.startswith(prefix)}
-
-
-def _linear(w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """(B, T, M, H) to (B, T, M, K), each model by its own matrix."""
-    rows = x.flatten(0, 1).transpose(0, 1)
-    product = torch.baddbmm(w["bias"][:, None].to(w["weight"].dtype), rows, w["weight"].mT)
-    return product.transpose(0, 1).unflatten(0, x.shape[:2])
 
 
 def _norm(w: Mapping[str, Tensor], x: Tensor) -> Tensor:

@@ -39,6 +39,8 @@ class StackTraining:
     test_batch: int = 200
     device: str = "auto"
     """``auto``: a GPU if there is one."""
+    fast: bool = False
+    """In training: compiled, dense products in bfloat16, and those inside a scan in TF32."""
 
     def total(self, task: Task) -> int:
         """Steps in all."""
@@ -64,7 +66,16 @@ def train(
         ``weights`` (M, P); ``diverged`` (M,) the step at which a model did, or -1; and over ``rows`` equal parts of the
         training ``losses`` and ``accuracies`` (rows, M), with dropout and before each update.
     """
-    return run.stage(name, lambda: _train(run, name, models, rates, task, options, seed, rows))
+
+    def compute() -> Mapping[str, np.ndarray]:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if options.fast else before)
+        try:
+            return _train(run, name, models, rates, task, options, seed, rows)
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    return run.stage(name, compute)
 
 
 def evaluate(
@@ -95,7 +106,7 @@ def _train(
     rows: int,
 ) -> Mapping[str, np.ndarray]:
     device = device_called(options.device)
-    stack, task, total = StackedClassifier(models), task.to(device), options.total(task)
+    stack, task, total = StackedClassifier(models, fast=options.fast), task.to(device), options.total(task)
     epoch, per_row = task.steps("train", options.batch), -(-total // rows)
     weights = stack.weights.to(device)
     decay = options.weight_decay * (~stack.recurrent()).to(weights)

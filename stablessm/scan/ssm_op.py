@@ -29,6 +29,15 @@ def load(name: str) -> ModuleType:
     return importlib.import_module(f"stablessm.scan.{name}_ssm_backend")
 
 
+def _run(backend: str, direction: str, first: Tensor, *rest: Any) -> Any:
+    """A backend's ``forward`` or ``backward``. Autocast would shorten the products of matrices in it."""
+    function, device = getattr(load(backend), direction), first.device.type
+    if not torch.is_autocast_enabled(device):
+        return function(first, *rest)
+    with torch.autocast(device, enabled=False):
+        return function(first, *rest)
+
+
 @torch.library.custom_op("stablessm::ssm_scan", mutates_args=())
 def ssm_op(
     x: Tensor,
@@ -42,7 +51,7 @@ def ssm_op(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y[t] = Re Σ_n C h[t] + D x[t] with h[t] = decay h[t-1] + B x[t]; the final state; checkpoints."""
-    return load(backend).forward(x, decay, B, C, D, initial, reset, lengths)
+    return _run(backend, "forward", x, decay, B, C, D, initial, reset, lengths)
 
 
 @torch.library.custom_op("stablessm::ssm_scan_backward", mutates_args=())
@@ -61,7 +70,8 @@ def ssm_backward_op(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x, decay, B, C, D and initial; states are made again from the checkpoints."""
-    *rest, d_initial = load(backend).backward(d_y, d_final, x, decay, B, C, D, initial, reset, lengths, checkpoints)
+    inputs = (x, decay, B, C, D, initial, reset, lengths)
+    *rest, d_initial = _run(backend, "backward", d_y, d_final, *inputs, checkpoints)
     return *rest, torch.zeros_like(d_final) if d_initial is None else d_initial
 
 
@@ -113,7 +123,7 @@ class SSM(torch.autograd.Function):
     @staticmethod
     def at_once(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The same without the operator."""
-        return load(args[-1]).forward(*args[:-1])
+        return _run(args[-1], "forward", *args[:-1])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -206,7 +216,7 @@ def ssm(
 
 
 def _gradients_at_once(d_y: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    return load(args[-1]).backward(d_y, *args[:-1])
+    return _run(args[-1], "backward", d_y, *args[:-1])
 
 
 def _gradients_by_states(

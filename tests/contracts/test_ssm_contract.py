@@ -206,3 +206,19 @@ def test_bad_input_is_named(backend: str, argument: str, message: str, change: d
     arguments: dict[str, object] = {"x": torch.zeros(2, 5, 3), "decay": small, "B": small, "C": small}
     with pytest.raises(ValueError, match=rf"^{argument}: expected .*{message}"):
         ssm_scan(**(arguments | {"backend": backend} | change))
+
+
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("reset", [None, torch.arange(70) == 20], ids=["chunks", "cut"])
+def test_autocast_shortens_nothing(backend: str, reset: Tensor | None) -> None:
+    device = device_of(backend)
+    tensors, _ = draw_layer(torch.float32, 2, 70, 3, 2, skip=True, initial=False, seed=7)
+    inputs = [tensor.to(device).requires_grad_() for tensor in tensors if tensor is not None]
+
+    def run(autocast: bool) -> tuple[Tensor, ...]:
+        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=autocast):
+            y, final = ssm_scan(*inputs, reset=None if reset is None else reset.to(device), backend=backend)
+            return y, final, *torch.autograd.grad(y.square().sum() + final.sum(), inputs)
+
+    for short, long in zip(run(True), run(False), strict=True):
+        assert torch.equal(short, long)

@@ -247,15 +247,15 @@ def test_claims_follow_the_numbers():
     as_published = {"direct": 0.1, "exp": 0.99, "softplus": 0.98, "best-0.5": 0.995, RELEASED: 0.1}
     scores = invented(as_published, lost=("direct", RELEASED))
     assert image_tables.reaches(scores, "mnist", 99.3).verdict == "reproduced"
-    assert image_tables.order(scores, published).verdict == "reproduced"
-    assert image_tables.diverges(scores, "direct", 10.0).verdict == "reproduced"
-    assert image_tables.survives(scores).verdict == "reproduced"
+    assert image_tables.order(scores, "one layer", published).verdict == "reproduced"
+    assert image_tables.diverges(scores, "one layer", "direct", 10.0).verdict == "reproduced"
+    assert image_tables.survives(scores, "one layer").verdict == "reproduced"
     otherwise = invented({"direct": 0.97, "exp": 0.98, "softplus": 0.99, "best-0.5": 0.97}, lost=("best-0.5",))
     assert image_tables.reaches(otherwise, "mnist", 99.3).verdict == "not reproduced"
-    assert image_tables.order(otherwise, published).verdict == "not reproduced"
-    assert image_tables.diverges(otherwise, "direct", 10.0).verdict == "not reproduced"
-    assert image_tables.survives(otherwise).verdict == "not reproduced"
-    blurred = image_tables.order(invented(as_published, spread=0.2), published)
+    assert image_tables.order(otherwise, "one layer", published).verdict == "not reproduced"
+    assert image_tables.diverges(otherwise, "one layer", "direct", 10.0).verdict == "not reproduced"
+    assert image_tables.survives(otherwise, "one layer").verdict == "not reproduced"
+    blurred = image_tables.order(invented(as_published, spread=0.2), "one layer", published)
     assert blurred.verdict == "partly"
     assert "0 of them by more than two standard errors" in blurred.why
 
@@ -263,7 +263,7 @@ def test_claims_follow_the_numbers():
 @pytest.mark.parametrize("schemes", [("best-1",), ("direct",), ("exp", "softplus"), ("clip", "best-0.5")])
 def test_some_of_the_schemes_are_a_table_too(schemes, tmp_path):
     grid, training = Grid(schemes, (0.01,), seeds=1), StackTraining(batch=40, steps=2, device="cpu")
-    config = dataclasses.replace(image_tables.SMOKE, grid=grid, training=training)
+    config = dataclasses.replace(image_tables.SMOKE, grid=grid, deep=grid, training=training)
     run = Run(tmp_path, {}, progress=False)
     published = {"best": 99.3, "exp": 99.21, "softplus": 99.19, "direct": 10.0}
     claims = image_tables.claims(config, run, published)

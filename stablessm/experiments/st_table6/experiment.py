@@ -93,6 +93,8 @@ SMALL = Config(
     data=SYNTHETIC,
     preset=SMOKE.preset,
     grid=SMOKE.grid,
+    deep=SMOKE.deep,
+    layers=SMOKE.layers,
     training=SMOKE.training,
     recommended=Recommended("tiny", TrainingConfig(steps=20, batch_size=40, lr=0.01, device="cpu")),
 )
