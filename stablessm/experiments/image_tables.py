@@ -47,9 +47,7 @@ class ImageConfig:
     dropout: float = 0.1
     grid: Grid = field(default_factory=Grid)
     """For one layer."""
-    deep: Grid = field(
-        default_factory=lambda: Grid(("direct", "exp", "softplus", *BEST), rates=(0.01,))
-    )
+    deep: Grid = field(default_factory=lambda: Grid(("direct", "exp", "softplus", *BEST), rates=(0.01,)))
     """For more."""
     layers: int = 6
     """More."""
@@ -156,11 +154,7 @@ def reaches(scores: Scores, data: str, published: float) -> Claim:
 def order(scores: Scores, depth: str, published: Mapping[str, float]) -> Claim:
     """Best, then exp, then softplus."""
     ranks = [scores.best(), *scores.named(("exp", "softplus"))]
-    gaps, errors = [], []
-    for first, second in pairwise(ranks):
-        a, b = 100 * scores.of(first), 100 * scores.of(second)
-        gaps.append(a.mean() - b.mean())
-        errors.append(float(np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / a.size)) if a.size > 1 else np.inf)
+    gaps, errors = zip(*(ahead(scores.of(a), scores.of(b)) for a, b in pairwise(ranks)), strict=True)
     held, clear = [gap > 0 for gap in gaps], [gap > 2 * error for gap, error in zip(gaps, errors, strict=True)]
     verdict: Verdict = "reproduced" if all(clear) else "partly" if any(held) else "not reproduced"
     return Claim(
@@ -172,6 +166,12 @@ def order(scores: Scores, depth: str, published: Mapping[str, float]) -> Claim:
         + " and ".join(f"{gap:+.2f} (standard error {error:.2f})" for gap, error in zip(gaps, errors, strict=True))
         + f" points: {sum(held)} of {len(held)} as claimed, {sum(clear)} of them by more than two standard errors.",
     )
+
+
+def ahead(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """By how many points the first is better, the mean over seeds, and the standard error of that."""
+    error = np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / first.size) if first.size > 1 else np.inf
+    return 100 * float(first.mean() - second.mean()), 100 * float(error)
 
 
 def diverges(scores: Scores, depth: str, scheme: str, published: float) -> Claim:
@@ -197,16 +197,17 @@ def survives(scores: Scores, depth: str) -> Claim:
     """The largest rate."""
     last = len(scores.grid.rates) - 1
     found = {scheme: scores.of(scheme, last) for scheme in scores.grid.schemes}
-    best = max((found[scheme].mean(), scheme) for scheme in scores.named(BEST))
-    others = max((values.mean(), scheme) for scheme, values in found.items() if scheme not in BEST)
+    best = max(scores.named(BEST), key=lambda scheme: found[scheme].mean())
+    other = max((scheme for scheme in found if scheme not in BEST), key=lambda scheme: found[scheme].mean())
+    gap, error = ahead(found[best], found[other])
     lost = {scheme: int(scores.diverged(scheme)[last].sum()) for scheme in found}
     safe = all(lost[scheme] == 0 for scheme in scores.named(BEST))
     return Claim(
         f"best is the most stable at the largest learning rate, {scores.grid.rates[last]:g} ({depth})",
         "figure 6 and table 3: its advantage grows with the rate",
         "; ".join(f"{scheme} {percent(values)}" for scheme, values in found.items()),
-        "reproduced" if safe and best[0] >= others[0] else "partly" if safe else "not reproduced",
-        f"{best[1]} has {100 * best[0]:.2f} %, the next of the other maps, {others[1]}, {100 * others[0]:.2f} %. "
+        "reproduced" if safe and gap > 2 * error else "partly" if safe else "not reproduced",
+        f"{best} is {gap:+.2f} points (standard error {error:.2f}) ahead of {other}, the best of the other maps. "
         f"Diverged, of {scores.grid.seeds}: {', '.join(f'{scheme} {n}' for scheme, n in lost.items() if n) or 'none'}.",
     )
 

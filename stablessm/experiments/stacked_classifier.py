@@ -64,6 +64,8 @@ class StackedClassifier:
         self.weights = torch.stack(rows)
         """(M, P) at the start."""
         self._dtype = torch.bfloat16 if fast else None
+        if fast:
+            torch.compiler.reset()  # another stack's code would count against how often the same function is compiled
         compiled = partial(torch.compile, dynamic=False) if fast else _as_it_is
         self._before, self._after = compiled(self._before_scan), compiled(self._after_scan)
 
@@ -119,7 +121,7 @@ class StackedClassifier:
         """(B, T, M, H). Tokens are looked up by a product, whose gradient adds up in a fixed order."""
         table = w["body.encoder.weight"]
         if not x.is_floating_point():
-            one_hot = F.one_hot(x, table.shape[1]).to(table.dtype)
+            one_hot = (x[..., None] == torch.arange(table.shape[1], device=x.device)).to(table.dtype)
             return (one_hot @ table.movedim(0, 1).flatten(1)).unflatten(-1, (len(table), -1))
         bias = w["body.encoder.bias"]
         return F.linear(x.to(table.dtype), table.flatten(0, 1), bias.flatten()).unflatten(-1, bias.shape)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
+from stablessm.experiments.replayed import Replayed
 from stablessm.experiments.run import Run
 from stablessm.experiments.stacked_classifier import StackedClassifier
 from stablessm.experiments.training import device_called
@@ -40,7 +41,7 @@ class StackTraining:
     device: str = "auto"
     """``auto``: a GPU if there is one."""
     fast: bool = False
-    """In training: compiled, dense products in bfloat16, and those inside a scan in TF32."""
+    """In training: compiled, a CUDA graph, dense products in bfloat16, and those inside a scan in TF32."""
 
     def total(self, task: Task) -> int:
         """Steps in all."""
@@ -127,21 +128,35 @@ def _train(
             tensor.copy_(torch.from_numpy(arrays[key]))
 
     generator = torch.Generator(device)
-    for step in run.loop(name, total, save, restore):
-        batch = task.batch("train", options.batch, seed=seed, epoch=step // epoch, index=step % epoch)
-        generator.manual_seed(_DROPOUT + seed * 2**31 + step)
+
+    def update(clock: Tensor, inputs: Tensor, targets: Tensor, counted: Tensor | None = None) -> Tensor:
+        """One step in place; what it summed. ``clock``: the rate's factor, and which step this is, from one."""
         leaf = weights.detach().requires_grad_()
-        loss, hits, count = _sums(stack(leaf, batch.inputs, generator), batch)
+        loss, hits, count = _sums(stack(leaf, inputs, generator), Batch(inputs, targets, weights=counted))
         (gradient,) = torch.autograd.grad((loss / count).sum(), leaf)
         with torch.no_grad():
-            state["sums"][step // per_row] += torch.stack([loss, hits, count])
             norm = gradient.norm(dim=1)
             well = (state["diverged"] < 0) & loss.isfinite() & norm.isfinite()
-            state["diverged"].copy_(torch.where(well | (state["diverged"] >= 0), state["diverged"], step))
+            now = (clock[1] - 1).long()
+            state["diverged"].copy_(torch.where(well | (state["diverged"] >= 0), state["diverged"], now))
             shorter = (options.clip / (norm + 1e-6)).clamp(max=1.0)
             gradient = torch.where(well[:, None], gradient * shorter[:, None], 0.0)
-            now = rate(step, total, options.warmup) * full * well[:, None]
-            _adamw(weights, state["first"], state["second"], gradient, now, decay, step + 1)
+            rates = clock[0].to(full) * full * well[:, None]
+            _adamw(weights, state["first"], state["second"], gradient, rates, decay, clock[1].to(full))
+            return torch.stack([loss, hits, count]).double()
+
+    replayed: Replayed | None = None
+    for step in run.loop(name, total, save, restore):
+        batch = task.batch("train", options.batch, seed=seed, epoch=step // epoch, index=step % epoch)
+        if batch.lengths is not None:
+            raise ArgumentError("task", "sequences of one length", "lengths")
+        generator.manual_seed(_DROPOUT + seed * 2**31 + step)
+        clock = torch.tensor([rate(step, total, options.warmup), step + 1], dtype=torch.float64, device=device)
+        arguments = (clock, batch.inputs, batch.targets, *([] if batch.weights is None else [batch.weights]))
+        if replayed is None and options.fast and device.type == "cuda":
+            replayed = Replayed(update, arguments, state.values(), generator)
+            generator.manual_seed(_DROPOUT + seed * 2**31 + step)
+        state["sums"][step // per_row] += (replayed or update)(*arguments)
         if (step + 1) % per_row == 0 or step + 1 == total:
             loss, _, count = state["sums"][step // per_row].tolist()
             run.log(name, step=step, losses=[a / b for a, b in zip(loss, count, strict=True)])
@@ -156,8 +171,6 @@ def _train(
 
 def _sums(logits: Tensor, batch: Batch, at: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """For each model the sums (M,) of the cross-entropy, of right answers and of what counts."""
-    if batch.lengths is not None:
-        raise ArgumentError("task", "sequences of one length", "lengths")
     targets, weights = batch.targets, batch.weights
     if at is not None:
         targets, weights = targets[:, at], None if weights is None else weights[:, at]
@@ -171,7 +184,7 @@ def _sums(logits: Tensor, batch: Batch, at: Tensor | None = None) -> tuple[Tenso
 
 
 def _adamw(
-    weights: Tensor, first: Tensor, second: Tensor, gradient: Tensor, rates: Tensor, decay: Tensor, count: int
+    weights: Tensor, first: Tensor, second: Tensor, gradient: Tensor, rates: Tensor, decay: Tensor, count: Tensor
 ) -> None:
     """One step in place, as ``torch.optim.AdamW``; rates are (M, 1), decay is (P,)."""
     (b1, b2), eps = _BETAS, _EPSILON

@@ -65,12 +65,15 @@ class Config:
     """Pairs a channel."""
     dt: tuple[float, ...] = (0.01, 0.1)
     """The steps start log-uniform between these: with Re λ = -1/2, time scales from 20 to 200 tokens."""
-    short: Recall = field(default_factory=lambda: Recall(20, 10, StackTraining(batch=16, steps=3000)))
-    middle: Recall = field(default_factory=lambda: Recall(512, 30, StackTraining(batch=32, steps=3000)))
+    short: Recall = field(default_factory=lambda: Recall(20, 10, StackTraining(batch=16, steps=3000, fast=True)))
+    middle: Recall = field(default_factory=lambda: Recall(512, 30, StackTraining(batch=32, steps=3000, fast=True)))
     """Where the models of the long task are trained first."""
     long: Recall = field(
         default_factory=lambda: Recall(
-            131_072, 30, StackTraining(batch=4, steps=200, test_batch=4), Grid(rates=(1e-3,), at_once=8)
+            131_072,
+            30,
+            StackTraining(batch=4, steps=200, test_batch=4, fast=True),
+            Grid(rates=(1e-3,), at_once=8),
         )
     )
 
@@ -84,6 +87,7 @@ def loaded(recall: Recall) -> Task:
         train_examples=recall.examples,
         valid_examples=recall.tests,
         test_examples=recall.tests,
+        data_seed=1,  # settings were chosen with the examples of seed 0
     )
 
 
