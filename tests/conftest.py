@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 
+# Of BLAS too, and in the processes that tests start: with as many workers as cores, more threads wait for each other.
+# Read when a library is loaded, so before any import.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import torch
 
 if not torch.cuda.is_available():

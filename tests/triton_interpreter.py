@@ -1,7 +1,8 @@
 """Triton's interpreter, made quick enough for a test run.
 
-It applies the combine function of a scan or reduction element by element, which takes seconds for one tile. Row by
-row is the same arithmetic in the same order.
+It applies the combine function of a scan or reduction element by element, which takes seconds for one tile. Here a few
+applications to half a tile do it, in a tree, as a GPU has it. And it prepares the language anew in every call of a
+function by a kernel; once a kernel is enough.
 """
 
 from __future__ import annotations
@@ -11,31 +12,64 @@ from typing import Any
 import numpy as np
 
 
-def _row(op: Any, tensors: tuple[Any, ...], i: int) -> tuple[Any, ...]:
-    return tuple(op.to_tensor(np.ascontiguousarray(tensor.handle.data[i]), tensor.dtype) for tensor in tensors)
+def _combined(op: Any, tensors: tuple[Any, ...], first: list[np.ndarray], second: list[np.ndarray]) -> list[np.ndarray]:
+    parts = [
+        op.to_tensor(np.ascontiguousarray(data), tensor.dtype)
+        for side in (first, second)
+        for data, tensor in zip(side, tensors, strict=True)
+    ]
+    combined = op.combine_fn.fn(*parts)
+    return [part.handle.data for part in (combined if isinstance(combined, tuple) else (combined,))]
 
 
-def _running(op: Any, tensors: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    assert op.axis == 0
-    rows = [_row(op, tensors, 0)]
-    for i in range(1, tensors[0].handle.data.shape[0]):
-        combined = op.combine_fn.fn(*rows[-1], *_row(op, tensors, i))
-        rows.append(combined if isinstance(combined, tuple) else (combined,))
-    return rows
+def _packed(op: Any, tensors: tuple[Any, ...], columns: list[np.ndarray]) -> list[Any]:
+    return [op.to_tensor(data, tensor.dtype) for data, tensor in zip(columns, tensors, strict=True)]
 
 
 def _scan(op: Any, tensors: tuple[Any, ...]) -> list[Any]:
-    columns = zip(*_running(op, tensors), strict=True)
-    return [op.to_tensor(np.stack([part.handle.data for part in column]), column[0].dtype) for column in columns]
+    """Of each two neighbouring blocks of rows, the last row of the first is put before every row of the second."""
+    assert op.axis == 0
+    columns = [tensor.handle.data.copy() for tensor in tensors]
+    rows, *others = columns[0].shape
+    size = 1
+    while size < rows:
+        blocks = [data.reshape(-1, 2, size, *others) for data in columns]
+        before = [np.broadcast_to(block[:, 0, -1:], block[:, 1].shape).reshape(-1, *others) for block in blocks]
+        after = [block[:, 1].reshape(-1, *others) for block in blocks]
+        for block, data in zip(blocks, _combined(op, tensors, before, after), strict=True):
+            block[:, 1] = data.reshape(block[:, 1].shape)
+        size *= 2
+    return _packed(op, tensors, columns)
 
 
 def _reduce(op: Any, tensors: tuple[Any, ...]) -> list[Any]:
+    """Neighbouring rows are combined until one is left."""
+    assert op.axis == 0
     assert op.keep_dims
-    return [op.to_tensor(part.handle.data[None], part.dtype) for part in _running(op, tensors)[-1]]
+    columns = [tensor.handle.data for tensor in tensors]
+    while len(columns[0]) > 1:
+        columns = _combined(op, tensors, [data[::2] for data in columns], [data[1::2] for data in columns])
+    return _packed(op, tensors, columns)
 
 
 def speed_up() -> None:
     from triton.runtime import interpreter
 
+    prepared: set[int] = set()  # modules whose functions the running kernel has called
+    launch = interpreter.GridExecutor.__call__
+
+    def run(executor: Any, *arguments: Any, **options: Any) -> None:
+        prepared.clear()
+        launch(executor, *arguments, **options)
+
+    def call(function: Any, *arguments: Any, **options: Any) -> Any:
+        module = id(function.fn.__globals__)
+        if module not in prepared:
+            prepared.add(module)
+            interpreter._patch_lang(function.fn)
+        return function.rewrite()(*arguments, **options)
+
+    interpreter.GridExecutor.__call__ = run
+    interpreter.InterpretedFunction.__call__ = call
     interpreter.ScanOps.generic_scan = _scan
     interpreter.ReduceOps.generic_reduce = _reduce

@@ -1,5 +1,7 @@
 """What the GPU backends launch, compiled for a GPU that is not there: ``python triton_without_gpu.py 90`` for sm_90.
 
+A second argument, ``python triton_without_gpu.py 90 3``, is the number of cases; the first three have every kernel.
+
 A process of its own, because Triton's driver is replaced and its interpreter must be off. Inputs have shapes and no
 memory. Prints a JSON list with a line for each compiled kernel.
 """
@@ -27,17 +29,6 @@ from triton.runtime import driver
 from stablessm.scan.triton_launch import Launch
 
 BIG, LONG, RAGGED = (8, 2048, 2048), (1, 131072, 64), (3, 77, 35)
-SCANS = [  # shape, dtype, decay per step, initial and reset
-    (BIG, torch.float32, True, False),
-    (BIG, torch.complex64, False, False),
-    (BIG, torch.bfloat16, True, True),
-    (LONG, torch.float32, False, False),
-    (LONG, torch.complex64, True, False),
-    (LONG, torch.bfloat16, False, True),
-    (RAGGED, torch.float32, False, True),
-]
-LAYERS = [(torch.complex64, 16), (torch.float32, 64)]  # dtype, states
-
 compiled: dict[str, dict[str, Any]] = {}
 case = ""
 
@@ -69,6 +60,7 @@ def spilled(ptx: str, target: str) -> int:
 
 
 def scan(shape: tuple[int, int, int], dtype: torch.dtype, per_step: bool, cut: bool) -> None:
+    """A scan with its gradients; ``cut`` has an initial state and resets."""
     from stablessm.scan import triton_backend
 
     drive = torch.empty(shape, dtype=dtype)
@@ -88,14 +80,25 @@ def layer(dtype: torch.dtype, states: int) -> None:
     triton_ssm_backend.backward(y, final, *arguments, checkpoints)
 
 
+CASES = [
+    (scan, LONG, torch.complex64, True, False),
+    (scan, LONG, torch.bfloat16, False, True),
+    (layer, torch.complex64, 16),
+    (layer, torch.float32, 64),
+    (scan, LONG, torch.float32, False, False),
+    (scan, BIG, torch.float32, True, False),
+    (scan, BIG, torch.complex64, False, False),
+    (scan, BIG, torch.bfloat16, True, True),
+    (scan, RAGGED, torch.float32, False, True),
+]
+
 if __name__ == "__main__":
     target = GPUTarget("cuda", int(sys.argv[1]), 32)
     absent = {"get_current_target": lambda: target, "get_current_device": lambda: 0, "get_current_stream": lambda _: 0}
     driver.set_active(SimpleNamespace(**absent))
     Launch.__call__ = compile_only
     with torch.device("meta"):
-        for function, cases in ((scan, SCANS), (layer, LAYERS)):
-            for arguments in cases:
-                case = f"{function.__name__}{arguments}"
-                function(*arguments)
+        for function, *arguments in CASES[: int(sys.argv[2]) if len(sys.argv) > 2 else None]:
+            case = f"{function.__name__}{tuple(arguments)}"
+            function(*arguments)
     print(json.dumps(list(compiled.values()), indent=1))

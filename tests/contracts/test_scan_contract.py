@@ -117,8 +117,10 @@ def test_nan_before_a_reset_does_not_leak(backend: str, reverse: bool) -> None:
 @pytest.mark.parametrize("backend", scan.NAMES)
 def test_same_input_same_bits(backend: str) -> None:
     generator, device = torch.Generator().manual_seed(2), device_of(backend)
+    interpreted = backend == "triton" and device == "cpu"  # slow
+    batch, length = (2, 130) if interpreted else (4, 300)
     decay = draw_decay((70,), torch.float32, generator).to(device).requires_grad_()
-    drive = draw((4, 300, 70), torch.float32, generator).to(device).requires_grad_()
+    drive = draw((batch, length, 70), torch.float32, generator).to(device).requires_grad_()
 
     def bits(threads: int) -> list[bytes]:
         torch.set_num_threads(threads)

@@ -1,13 +1,14 @@
 """Offsets beyond 2³¹: rows so far apart that 32 bits would wrap around, though no stride needs more.
 
-The arrays are sparse files, of which a few pages are touched. Triton's interpreter computes in the widths that the
-kernels say, and wraps around where they do.
+The arrays are memory of which a few pages are touched, and no others taken. Triton's interpreter computes in the widths
+that the kernels say, and wraps around where they do.
 """
 
 from __future__ import annotations
 
+import mmap
+import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,16 +18,18 @@ from torch import Tensor
 from stablessm.scan import triton_backend
 
 NUMBERS = 2**32
+NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
+"""MAP_NORESERVE, which the module has from Python 3.13: a page is taken when it is touched."""
 
 
-def far_apart(tensor: Tensor, dimension: int, path: Path) -> Tensor:
+def far_apart(tensor: Tensor, dimension: int) -> Tensor:
     """The same numbers, spread in one dimension over NUMBERS places."""
     strides, step = [0, 0, 0], 1
     for other in sorted({0, 1, 2} - {dimension}):
         strides[other], step = step, step * tensor.shape[other]
     strides[dimension] = NUMBERS // tensor.shape[dimension]
-    memory = torch.from_file(str(path), shared=True, size=NUMBERS, dtype=tensor.dtype)
-    return memory.as_strided(tensor.shape, strides).copy_(tensor)
+    pages = mmap.mmap(-1, NUMBERS * tensor.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    return torch.frombuffer(pages, dtype=tensor.dtype).as_strided(tensor.shape, strides).copy_(tensor)
 
 
 @pytest.fixture
@@ -46,13 +49,13 @@ def _cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [((4, 3, 2), 0), ((2, 4, 3), 1), ((1, 128, 2), 1), ((2, 3, 4), 2)],  # 128 steps are walked in two chunks
     ids=str,
 )
-def test_scan(shape: tuple[int, int, int], dimension: int, reverse: bool, tmp_path: Path) -> None:
+def test_scan(shape: tuple[int, int, int], dimension: int, reverse: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     near = [draw_decay(shape, torch.bfloat16, generator) for _ in range(3)]
     initial = draw_decay((shape[0], shape[2]), torch.bfloat16, generator)
-    decay, drive, grad = (far_apart(array, dimension, tmp_path / str(i)) for i, array in enumerate(near))
+    decay, drive, grad = (far_apart(array, dimension) for array in near)
     expected = triton_backend.forward(*near[:2], initial, None, reverse)
-    states = far_apart(torch.zeros_like(expected), dimension, tmp_path / "states")
+    states = far_apart(torch.zeros_like(expected), dimension)
     triton_backend.forward_into(states, decay, drive, initial, None, reverse)
     assert torch.equal(states, expected)
     ours = triton_backend.backward(grad, decay, states, initial, None, reverse)
