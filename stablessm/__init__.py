@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from stablessm._hooks import watch_transformers
 from stablessm._lazy import public
 
 if TYPE_CHECKING:
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
         instruments,
         layers,
         models,
+        parallel,
         reconstruction,
         reparam,
         scan,
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
         save,
     )
     from stablessm.layers.param_groups import param_groups
-    from stablessm.models import SequenceClassifier, SequenceRegressor
+    from stablessm.models import LanguageModel, SequenceClassifier, SequenceRegressor
     from stablessm.scan import linear_scan, ssm_scan
     from stablessm.streaming import Streamer, export_step
 
@@ -68,6 +70,7 @@ __all__ = [
     "DecayFit",
     "DivergenceError",
     "GradientTracker",
+    "LanguageModel",
     "MemoryCurve",
     "NumericalError",
     "PerturbationCurve",
@@ -94,6 +97,7 @@ __all__ = [
     "memory_function",
     "models",
     "nearest_boundary",
+    "parallel",
     "param_groups",
     "perturbation_error",
     "readback",
@@ -118,3 +122,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+watch_transformers()

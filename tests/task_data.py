@@ -26,6 +26,7 @@ def fill(folder: Path) -> None:
         reviews(folder / f"imdb_{split}.jsonl.gz", rng)
     with gzip.open(folder / forecasting.FILE, "wt") as file:
         file.write(hours(rng))
+    (folder / "text.txt").write_text(text(rng, 60), encoding="utf-8")
     (folder / "series.csv").write_text(series(rng, 120))
     (folder / "sequences.csv").write_text(sequences(rng, 40))
 
@@ -47,6 +48,13 @@ def hours(rng: np.random.Generator) -> str:
     values = rng.standard_normal((sum(forecasting.ROWS.values()), forecasting.CHANNELS)).cumsum(0).round(2)
     rows = (f"hour {i}," + ",".join(map(str, row)) for i, row in enumerate(values.tolist()))
     return "\n".join(["date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT", *rows])
+
+
+def text(rng: np.random.Generator, lines: int) -> str:
+    """Lines of words, documents of ten lines, ``--`` between them."""
+    words = ["the", "cat", "sat", "çà", "on", "a", "mat.", "日本"]
+    rows = (" ".join(rng.choice(words, rng.integers(2, 7))) for _ in range(lines))
+    return "".join(f"{row}\n{'--' if i % 10 == 9 else ''}" for i, row in enumerate(rows))
 
 
 def series(rng: np.random.Generator, count: int) -> str:
@@ -85,6 +93,16 @@ def options(folder: Path) -> dict[str, dict[str, Any]]:
         "cifar10": {},
         "imdb": {"length": 7, "vocabulary": 8},
         "imdb:bytes": {"length": 20, "tokens": "bytes"},
+        "lm": {"text": str(folder / "text.txt"), "level": "char", "length": 16, "test": 0.2},
+        "lm:documents": {
+            "text": str(folder / "text.txt"),
+            "level": "byte",
+            "length": 20,
+            "separator": "--",
+            "valid": 0.2,
+            "test": 0.4,
+        },
+        "lm:words": {"text": str(folder / "text.txt"), "level": "word", "length": 6, "vocabulary": 7},
         "etth1": {"window": 20, "horizon": 4},
         "etth1:temperature": {"window": 20, "horizon": 3, "columns": "OT", "metric": "mae"},
         "arrays": plain,

@@ -97,6 +97,41 @@ def stream_table(record: Record) -> str:
     return _markdown(["layer", "width", "", "median µs", "p99", "p99.9", "longest", "vs peer"], lines)
 
 
+def language_chart(record: Record) -> str:
+    """The time of a generated token by context, and operations a second in training by batch."""
+    generation: dict[str, dict[str, float | None]] = {}
+    training: dict[str, dict[str, float | None]] = {}
+    for row in record["rows"]:
+        if row["what"] == "generation":
+            generation.setdefault(f"context {row['context']:,}", {})[row["contender"]] = row.get("ms")
+        else:
+            flops = row.get("model_flops")
+            training.setdefault(f"batch {row['batch']}", {})[row["contender"]] = flops and flops / 1e12
+    named = {"generation, ms a token": generation, "training, TFLOP/s for the parameters": training}
+    panels = [Panel(title, groups) for title, groups in named.items() if groups]
+    return bars(f"Language models, {record['machine']['device']}", panels)
+
+
+def language_table(record: Record) -> str:
+    """Training, then generation, a line a contender and case."""
+    lines: dict[str, list[list[str]]] = {"training": [], "generation": []}
+    for row in record["rows"]:
+        size = f"{row['parameters'] / 1e6:.1f} M"
+        time = milliseconds(row["ms"], row["quartiles_ms"]) if "ms" in row else f"none: {row['left_out']}"
+        if row["what"] == "training":
+            flops = row.get("model_flops")
+            rates = [f"{row['tokens_per_second']:,.0f}", f"{flops / 1e12:.3g}"] if flops else ["", ""]
+            lines["training"].append([row["contender"], size, f"{row['batch']} × {row['length']}", time, *rates])
+        else:
+            state = f"{row['state_megabytes']:.2f}" if "state_megabytes" in row else ""
+            lines["generation"].append([row["contender"], size, f"{row['context']:,}", time, state])
+    heads = {
+        "training": ["training", "parameters", "batch × length", "ms a step", "tokens/s", "TFLOP/s"],
+        "generation": ["generation", "parameters", "context", "ms a token", "state, MB"],
+    }
+    return "\n\n".join(_markdown(heads[what], found) for what, found in lines.items() if found)
+
+
 def section(root: Path) -> str:
     """All that lies between the two marks of the page."""
     parts = []
@@ -104,7 +139,8 @@ def section(root: Path) -> str:
         for device, record in load(root, suite).items():
             where = f"{title} on a {'GPU' if device == 'cuda' else 'CPU'}"
             parts += [f"### {where}\n", _about(record)]
-            parts += [f"![{where}: × floor](assets/{suite}-{device}.svg)\n"] if table is contest_table else []
+            if table in _CHARTS:
+                parts.append(f"![{where}: {_CHARTS[table][1]}](assets/{suite}-{device}.svg)\n")
             parts.append(table(record) + "\n")
     return "\n".join(parts)
 
@@ -112,9 +148,9 @@ def section(root: Path) -> str:
 def charts(root: Path) -> dict[Path, str]:
     """Every chart by its file."""
     return {
-        root / "docs" / "assets" / f"{suite}-{device}.svg": contest_chart(record)
+        root / "docs" / "assets" / f"{suite}-{device}.svg": _CHARTS[table][0](record)
         for suite, (_, table) in _SECTIONS.items()
-        if table is contest_table
+        if table in _CHARTS
         for device, record in load(root, suite).items()
     }
 
@@ -181,6 +217,11 @@ _SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
     "ssm": ("The fused layer", contest_table),
     "stream": ("One sample at a time", stream_table),
     "accuracy": ("Accuracy", accuracy_table),
+    "language": ("Language models", language_table),
+}
+_CHARTS: dict[Callable[[Record], str], tuple[Callable[[Record], str], str]] = {
+    contest_table: (contest_chart, "× floor"),
+    language_table: (language_chart, "the time of a token, and throughput"),
 }
 
 

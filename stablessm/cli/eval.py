@@ -3,53 +3,99 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+_MEASURES = ("per_token", "per_word", "per_byte", "bits_per_byte")
+
 
 def evaluate(
     folder: Annotated[Path, typer.Argument(help="What stablessm train wrote.")],
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
-    batch_size: Annotated[int, typer.Option(min=1)] = 64,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="As in training if not given.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-o", help="Other data: an option of the task, such as text=other.txt; repeatable."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score a trained model on a split of the task it was trained on.
+    """Score a trained model on a split of the task it was trained on, or of the same task with other data.
+
+    A language model reads the whole split with its state carried on, from the start of every document: perplexity per
+    token, per word (between white space) and per byte. Beside it, the same with no state at the start of every window,
+    as in training: if that is better, the model remembers badly beyond its windows, and longer ones help.
 
     Examples:
 
       stablessm eval runs/mnist
 
       stablessm eval runs/mnist --split valid --json
+
+      stablessm eval runs/wikifa -o text=wikitext2
     """
     from stablessm._errors import ArgumentError
+    from stablessm.cli.train import pairs
 
     try:
-        scores = _scores(folder, split, batch_size, device)
+        scores = _scores(folder, split, batch_size, device, pairs("--option", option))
     except ArgumentError as error:
         typer.secho(f"cannot evaluate {folder}: {error}", fg="red", err=True)
         raise typer.Exit(2) from error
     if as_json:
         typer.echo(json.dumps(scores))
         return
-    for name, value in scores.items():
-        typer.echo(f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}")
+    for line in _lines(scores):
+        typer.echo(line)
 
 
-def _scores(folder: Path, split: Any, batch_size: int, device: str) -> dict[str, Any]:
+def _scores(folder: Path, split: Any, batch_size: int | None, device: str, changes: dict[str, str]) -> dict[str, Any]:
     import stablessm
     from stablessm import tasks, training
     from stablessm._errors import ArgumentError
+    from stablessm.tasks.text import LanguageModelling
     from stablessm.training.settings import require_same
 
     before = training.settings_of(folder)
     if "task" not in before["origin"]:
         raise ArgumentError("FOLDER", "one that stablessm train wrote", f"{folder}, trained from Python")
-    name = before["origin"]["task"]
-    task = tasks.get(name, **tasks.read_options(name, before["origin"]["options"]))
-    require_same("task", "the data it was trained on", before["task"], task.describe())
+    name, options = before["origin"]["task"], before["origin"]["options"]
+    if changes:
+        beside = _beside(folder, options) if name == "lm" else options
+        task = tasks.get(name, **tasks.read_options(name, {**beside, **changes}))
+    else:
+        task = tasks.get(name, **tasks.read_options(name, options))
+        require_same("task", "the data it was trained on", before["task"], task.describe())
     model = stablessm.load(folder / "model").to(training.TrainingConfig(device=device).chosen_device())
-    scores = training.evaluate(model, task, split, batch_size)
-    return {"task": name, "split": split, **scores, "chance": task.chance}
+    batch_size = batch_size or before["config"]["batch_size"]
+    scores: dict[str, Any] = {"task": name, "split": split}
+    if isinstance(task, LanguageModelling):
+        for read, carry in (("carried", True), ("windows", False)):
+            found = training.perplexity(model, task, split, batch_size, carry=carry, progress=True)
+            scores |= {count: getattr(found, count) for count in ("tokens", "words", "bytes", "lost")}
+            scores[read] = {measure: getattr(found, measure) for measure in _MEASURES}
+    else:
+        scores |= training.evaluate(model, task, split, batch_size)
+    return {**scores, "chance": task.chance}
+
+
+def _lines(scores: dict[str, Any]) -> Iterator[str]:
+    """A score a line; those of a text in a column for each way to read it."""
+    for name, value in scores.items():
+        if not isinstance(value, dict):
+            yield f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}"
+    columns = {name: value for name, value in scores.items() if isinstance(value, dict)}
+    if columns:
+        yield f"{'':<14} {''.join(f'{name:>12}' for name in columns)}"
+        for measure in _MEASURES:
+            cells = "".join(f"{column[measure]:>12.6g}" for column in columns.values())
+            yield f"{measure.replace('_', ' '):<14} {cells}"
+
+
+def _beside(folder: Path, options: dict[str, str]) -> dict[str, str]:
+    """Options of a text, but for those that made the tokenizer, which lies beside the model."""
+    kept = {key: value for key, value in options.items() if key in ("length", "level")}
+    return {**kept, "tokenizer": str(folder)}

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stablessm.cli import bench, demo, env, eval, export, fit, measure, report, run, train
+from stablessm.cli import bench, demo, env, eval, export, fit, generate, measure, report, run, search, status, train
 
 HELP = """
 Sequence models with long memory: measure it, build it stable, reproduce it.
@@ -27,11 +27,19 @@ Examples:
 
   stablessm eval runs/load
 
+  stablessm train lm -o text=mine.txt --model lm-small --out runs/mine && stablessm generate runs/mine "Once"
+
   stablessm fit "1/(1+t)**1.1" --horizon 1000 --tol 1e-6
 
   stablessm export runs/my-layer step.onnx
 
   stablessm run ia-fig1 && stablessm report
+
+  stablessm run st-fig1 --jobs 2    side by side; also --on ray, --on slurm
+
+  stablessm status            what is done, running, failed, left
+
+  stablessm search recall --over lr=log:1e-4:1e-1 --trials 20
 
   stablessm bench scan        speed beside the peers that are installed
 """
@@ -42,10 +50,13 @@ app.command("demo")(demo.demo)
 app.command("measure")(measure.measure)
 app.command("train")(train.train)
 app.command("eval")(eval.evaluate)
+app.command("generate")(generate.generate)
 app.command("fit")(fit.fit)
 app.command("export")(export.export)
 app.command("list")(run.list_experiments)
 app.command("run")(run.run)
+app.command("status")(status.status)
+app.command("search")(search.search)
 app.command("report")(report.report)
 app.command("bench")(bench.bench)
 

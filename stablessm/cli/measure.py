@@ -56,7 +56,7 @@ def measure(
         loaded, kind = model_source.load_model(model, trust_remote_code=trust_remote_code)
         names: dict[str, str] = {}
         if words is not None:
-            tokenizer = model_source.load_tokenizer(model, trust_remote_code=trust_remote_code)
+            tokenizer = model_source.load_tokenizer(model, "--words", trust_remote_code=trust_remote_code)
             names = _tokens(tokenizer, words)
             options["tokens"] = [int(token) for token in names]
         curve = memory_function(loaded, horizon, d_input=d_input, dt=dt, unit=unit, output=output, **options)

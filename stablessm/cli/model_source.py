@@ -24,14 +24,14 @@ def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, st
     return _from_hugging_face(source, trust_remote_code), "Hugging Face hub"
 
 
-def load_tokenizer(source: str, *, trust_remote_code: bool = False) -> Any:
-    """The tokenizer that goes with a Hugging Face model."""
+def load_tokenizer(source: str, argument: str, *, trust_remote_code: bool = False) -> Any:
+    """The tokenizer that goes with a Hugging Face model; ``argument``: what needs it."""
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     except Exception as error:
-        raise ArgumentError("--words", f"a tokenizer with {source}", _first_line(error)) from error
+        raise ArgumentError(argument, f"a tokenizer with {source}", _first_line(error)) from error
 
 
 def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,13 +15,29 @@ Out = Annotated[Path, typer.Option(help="Folder for run folders.")]
 
 
 def run(
-    ids: Annotated[list[str], typer.Argument(help="Experiments, or 'all'.")],
+    ids: Annotated[list[str], typer.Argument(help="Experiments, or 'all', or module:NAME of your own.")],
     size: Annotated[str, typer.Option(help="smoke (seconds) or paper (the published size).")] = "smoke",
     out: Out = Path("runs"),
     settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: another setting, by name.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start again instead of going on.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(help="Jobs at once; without it one run after the other, or all there is room for.")
+    ] = None,
+    on: Annotated[str, typer.Option(help="Where jobs run: processes (of this machine), ray or slurm.")] = "processes",
+    cpus: Annotated[int | None, typer.Option(help="Cores for each job; 1 where jobs run side by side.")] = None,
+    gpus: Annotated[int, typer.Option(help="GPUs for each job, of which it sees no others.")] = 0,
+    memory: Annotated[str | None, typer.Option(help="For each job, such as 4GB; with --on ray or slurm.")] = None,
+    retries: Annotated[int, typer.Option(help="How often a job whose worker is lost is given to another.")] = 2,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster, with --on ray.")] = None,
+    executor: Annotated[str, typer.Option(help="With --on slurm: slurm, or local to try it here.")] = "slurm",
+    minutes: Annotated[int, typer.Option(help="With --on slurm: what a job may take.")] = 1440,
+    sbatch: Annotated[
+        list[str] | None, typer.Option("--slurm", help="KEY=VALUE for sbatch, such as partition=gpu; repeatable.")
+    ] = None,
 ) -> None:
     """Run experiments; a run that was interrupted goes on, one that is complete is not computed again.
+
+    With --jobs or --on, experiments are split into jobs that run side by side; stablessm status says how far they are.
 
     Examples:
 
@@ -27,27 +46,57 @@ def run(
       stablessm run all --size paper --out results
 
       stablessm run ia-fig5 --set words=fine,awful
+
+      stablessm run st-fig1 --size paper --jobs 4 --cpus 2
+
+      stablessm run st-fig1 st-table5 --size paper --on ray --address auto --gpus 1
+
+      stablessm run st-fig1 --size paper --on slurm --slurm partition=gpu --gpus 1 --memory 16GB --minutes 240
     """
     from rich.console import Console
 
     from stablessm import ArgumentError
+    from stablessm.cli.engine_options import chosen_engine
+    from stablessm.cli.train import pairs
     from stablessm.experiments import catalogue
-    from stablessm.experiments.base import execute
+    from stablessm.sweeps import sweep
 
-    console = Console()
+    console, failed = Console(), False
+    sys.path.insert(0, "")  # as python -m does, so that a module of the current folder is found
     try:
-        changes = _changes(settings or [])
-        for id in catalogue.IDS if ids == ["all"] else ids:
-            experiment: Any = catalogue.get(id)
-            folder, cached = execute(experiment, size, out, changes=changes, fresh=fresh)  # type: ignore[arg-type]
-            console.print(summary(folder, cached))
-            console.print(f"written: {folder}", soft_wrap=True)
+        changes, names = pairs("--set", settings), list(catalogue.IDS) if ids == ["all"] else ids
+        engine = chosen_engine(
+            on, jobs=jobs, cpus=cpus, gpus=gpus, memory=memory, retries=retries, address=address, executor=executor,
+            minutes=minutes, options=pairs("--slurm", sbatch),
+        )  # fmt: skip
+        swept: Any = _one_by_one if engine is None else partial(sweep, engine=engine)
+        for result in swept(names, size, out, changes=changes, fresh=fresh):
+            if result.failures:
+                failed = True
+                for id, error in result.failures.items():
+                    console.print(f"failed: {id}: {error}", style="red", markup=False, soft_wrap=True)
+                continue
+            console.print(summary(result.folder, result.cached))
+            console.print(f"written: {result.folder}", soft_wrap=True)
     except ArgumentError as error:
         Console(stderr=True).print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
         console.print("interrupted; the same command goes on from here")
         raise typer.Exit(130) from None
+    if failed:
+        console.print("the same command computes again what failed, and nothing else")
+        raise typer.Exit(1)
+
+
+def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str], fresh: bool) -> Iterator[Any]:
+    """In this process."""
+    from stablessm.experiments import catalogue
+    from stablessm.experiments.base import execute
+    from stablessm.sweeps import Swept
+
+    for id in ids:
+        yield Swept(*execute(catalogue.get(id), size, out, changes=changes, fresh=fresh))
 
 
 def list_experiments(out: Out = Path("runs")) -> None:
@@ -80,16 +129,6 @@ def summary(folder: Path, cached: bool) -> Any:
     for claim in record["claims"]:
         table.add_row(*(escape(claim[key]) for key in ("statement", "paper", "ours", "verdict")))
     return table
-
-
-def _changes(settings: list[str]) -> dict[str, str]:
-    from stablessm import ArgumentError
-
-    parts = [setting.partition("=") for setting in settings]
-    for name, sign, _ in parts:
-        if not name or not sign:
-            raise ArgumentError("--set", "KEY=VALUE", repr(name))
-    return {name.strip(): text for name, _, text in parts}
 
 
 def _duration(minutes: float) -> str:

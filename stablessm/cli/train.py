@@ -14,7 +14,9 @@ def train(
     task: Annotated[
         str | None, typer.Argument(help="A task by name; --list shows them. Not needed with --data.")
     ] = None,
-    model: Annotated[str, typer.Option(help="tiny, small, base, images, paper-images or paper-recall.")] = "small",
+    model: Annotated[
+        str | None, typer.Option(help="A preset; --list shows them. small by default, lm-small for the task lm.")
+    ] = None,
     map: Annotated[str | None, typer.Option(help="Reparameterization: best, exp, softplus, direct, …")] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the model, such as n_layers=4; repeatable.")
@@ -24,7 +26,7 @@ def train(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Your own data: .csv (--target or --label), or .npz with inputs and targets."),
+        typer.Option(help="Yours: .csv (--target or --label), .npz with inputs and targets, .txt, or any text for lm."),
     ] = None,
     target: Annotated[str | None, typer.Option(help="With --data: columns to forecast.")] = None,
     label: Annotated[
@@ -32,7 +34,7 @@ def train(
     ] = None,
     epochs: Annotated[int, typer.Option(min=1)] = 10,
     steps: Annotated[int | None, typer.Option(min=1, help="Updates of the weights, instead of epochs.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Sequences in memory at once.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Sequences in memory at once, of all ranks together.")] = 64,
     accumulate: Annotated[int, typer.Option(min=1, help="Batches to a step.")] = 1,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.004,
     recurrent_lr: Annotated[float | None, typer.Option(help="That of the recurrent parameters; --lr.")] = None,
@@ -47,6 +49,9 @@ def train(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     autocast: Annotated[bool, typer.Option("--autocast", help="bfloat16 outside of the recurrences.")] = False,
     compile: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False,
+    parallel: Annotated[
+        str, typer.Option(help="Under torchrun: ddp, the whole model on every rank, or fsdp, a shard of it.")
+    ] = "ddp",
     out: Annotated[Path | None, typer.Option(help="Folder for the run; runs/train/TASK-MODEL by default.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume/--fresh", help="Go on with the run in the folder, or start again.")
@@ -75,46 +80,56 @@ def train(
 
       stablessm train --data load.csv --target temperature -o window=96 -o horizon=24 --out runs/load
 
+      stablessm train lm -o text=mine.txt -o length=512 --model lm-small --map best --lr 0.002 --out runs/mine
+
       stablessm measure runs/load
+
+      torchrun --nproc-per-node 2 -m stablessm train mnist --model paper-images --parallel fsdp --out runs/mnist
     """
     from stablessm import models, tasks
     from stablessm._errors import ArgumentError
     from stablessm.training import Interrupted, TrainingConfig
+    from stablessm.training.ranks import joined, launched
 
-    name = task
+    name, ranks = task, launched()
     try:
         if show and task is None and data is None:
             typer.echo(_overview())
             return
-        name, options = _chosen_task(task, _pairs("--option", option), data, target, label)
+        name, options = _chosen_task(task, pairs("--option", option), data, target, label)
         if show:
             typer.echo(_listing(name))
             return
         if last_good and not resume:
             raise ArgumentError("--last-good", "no --fresh beside it", "both")
+        model = model or ("lm-small" if name == "lm" else "small")
         if model not in models.PRESETS:
             raise ArgumentError("--model", f"one of {', '.join(models.PRESETS)}", repr(model))
         config = TrainingConfig(
             epochs=epochs, steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr, recurrent_lr=recurrent_lr,
             weight_decay=weight_decay, warmup=warmup, clip=clip or None, autocast=autocast, compile=compile, seed=seed,
             select=cast(Any, select), evaluate_every=evaluate_every, checkpoint_every=checkpoint_every,
-            log_every=log_every, device=device,
+            log_every=log_every, device=device, parallel=cast(Any, parallel),
         )  # fmt: skip
         config.chosen_device()  # an error now, not after the data was read
-        changes = {key: _value(text) for key, text in _pairs("--set", setting).items()}
+        changes = {key: _value(text) for key, text in pairs("--set", setting).items()}
         changes |= {} if map is None else {"map": map}
         built = tasks.get(name, **tasks.read_options(name, options))
         folder = out or Path("runs") / "train" / f"{name}-{model}"
         origin = {"task": name, "options": _wherever(name, options)}
-        result = _run(built, origin, model, changes, config, folder, "last-good" if last_good else resume)
+        with joined() as ranks:
+            again = "last-good" if last_good else resume
+            result = _run(built, origin, model, changes, config, folder, cast(Any, again), ranks)
     except ArgumentError as error:
         for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
-            typer.secho(line, fg="red", err=True)
+            typer.secho(line if ranks.main else f"rank {ranks.rank}: {line}", fg="red", err=True)
         raise typer.Exit(2) from error
     except Interrupted as interruption:
-        typer.echo(f"stopped after step {interruption.step}; the same command goes on from there")
+        if ranks.main:
+            typer.echo(f"stopped after step {interruption.step}; the same command goes on from there")
         raise typer.Exit(128 + interruption.signal) from None
-    typer.echo(str(result))
+    if ranks.main:
+        typer.echo(str(result))
     if result.diverged is not None:
         raise typer.Exit(1)
 
@@ -127,6 +142,7 @@ def _run(
     config: Any,
     folder: Path,
     resume: bool | Literal["last-good"],
+    ranks: Any,
 ) -> Any:
     import torch
 
@@ -136,8 +152,12 @@ def _run(
     model = models.for_task(task.inputs, task.outputs, preset, **changes)
     count = sum(parameter.numel() for parameter in model.parameters())
     sizes = ", ".join(f"{size} {split}" for split, size in task.sizes.items())
-    typer.echo(f"{task.name}: {sizes}; chance {task.metric} {task.chance:.4g}")
-    typer.echo(f"{type(model).__name__} {preset}: {count:,} parameters; on {config.chosen_device()}, into {folder}")
+    where = (
+        config.chosen_device() if ranks.size == 1 else f"{ranks.size} × {config.chosen_device()} ({config.parallel})"
+    )
+    if ranks.main:
+        typer.echo(f"{task.name}: {sizes}; chance {task.metric} {task.chance:.4g}")
+        typer.echo(f"{type(model).__name__} {preset}: {count:,} parameters; on {where}, into {folder}")
     return training.train(model, task, config, folder, resume=resume, origin=origin)
 
 
@@ -146,7 +166,10 @@ def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
     from stablessm import tasks
 
     places = {option.name for option in tasks.listing(name) if option.place}
-    return {key: str(Path(text).resolve()) if key in places else text for key, text in options.items()}
+    return {
+        key: str(Path(text).resolve()) if key in places and Path(text).exists() else text
+        for key, text in options.items()
+    }
 
 
 def _remedies(argument: str, task: str | None) -> list[str]:
@@ -175,10 +198,10 @@ def _chosen_task(
         raise ArgumentError("--data", "a file", f"{data} (no such file)")
     if target is not None and label is not None:
         raise ArgumentError("--target, --label", "one of them: a series to forecast, or labelled sequences", "both")
-    if data.suffix in (".npz", ".npy"):
+    if (text := ".txt" in data.suffixes or name == "lm") or data.suffix in (".npz", ".npy"):
         if target is not None or label is not None:
             raise ArgumentError("--target, --label", "a CSV file beside it", str(data))
-        kind, given = "arrays", {"inputs": str(data)}
+        kind, given = ("lm", {"text": str(data)}) if text else ("arrays", {"inputs": str(data)})
     elif label is not None or name == "sequences":
         kind, given = "sequences", {"file": str(data)} | ({} if label is None else {"label": label})
     else:
@@ -188,16 +211,17 @@ def _chosen_task(
     return kind, {**given, **options}
 
 
-def _pairs(flag: str, texts: list[str] | None) -> dict[str, str]:
+def pairs(flag: str, texts: list[str] | None) -> dict[str, str]:
+    """Options given as KEY=VALUE."""
     from stablessm._errors import ArgumentError
 
-    pairs = {}
+    found = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise ArgumentError(flag, "KEY=VALUE", repr(text))
-        pairs[key.strip().replace("-", "_")] = value.strip()
-    return pairs
+        found[key.strip().replace("-", "_")] = value.strip()
+    return found
 
 
 def _value(text: str) -> Any:
@@ -212,8 +236,8 @@ def _overview() -> str:
     from stablessm import models, tasks
 
     named = {"tasks": {name: entry.summary for name, entry in tasks.TASKS.items()}}
-    named["models (--model), with the parameters of a classifier of one channel"] = {
-        name: f"{preset.parameters:>7,}  {preset.about.split('. ')[0]}" for name, preset in models.PRESETS.items()
+    named["models (--model), with the parameters of a classifier of one channel; of lm-…, for 8192 tokens"] = {
+        name: f"{preset.parameters:>13,}  {preset.about.split('. ')[0]}" for name, preset in models.PRESETS.items()
     }
     return "\n\n".join("\n".join([title, *_aligned([*rows.items()])]) for title, rows in named.items())
 

@@ -7,13 +7,15 @@ import hashlib
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, final, get_args
 
 from stablessm import record
 from stablessm._errors import ArgumentError
+from stablessm.experiments import locks
 from stablessm.experiments.run import Run
 from stablessm.experiments.settings import changed
 from stablessm.report.figure import Figure
@@ -56,12 +58,87 @@ class Experiment(Generic[C]):
     run: Callable[[C, Run], None]
     figures: Callable[[C, Run], Sequence[Figure]]
     claims: Callable[[C, Run], Sequence[Claim]]
+    jobs: Callable[[C], Mapping[str, Callable[[Run], object]]] | None = None
+    """What can be computed apart, by a name that stays: each job has stages of its own and waits for no other. ``run``
+    computes the same stages, and those that need them all. Without it the experiment is one job."""
 
     def config(self, size: Size) -> C:
         """The frozen settings of that size."""
         if size not in get_args(Size):
             raise ArgumentError("size", " or ".join(get_args(Size)), repr(size))
         return self.configs[size]
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """An experiment, its settings and the folder they belong to: ``out/ID/SIZE``, or ``out/ID/SIZE-…`` with changes."""
+
+    experiment: Experiment[Any]
+    size: Size
+    changes: Mapping[str, str]
+    config: Any
+    folder: Path
+
+    @staticmethod
+    def of(experiment: Experiment[Any], size: Size, out: Path, changes: Mapping[str, str] | None = None) -> Plan:
+        """With ``changes`` of settings, by name and as text, each config has another folder."""
+        config, label = experiment.config(size), str(size)
+        if changes and (custom := changed(config, changes)) != config:
+            config, label = custom, f"{size}-{_digest(custom)}"
+        return Plan(experiment, size, changes or {}, config, out / experiment.id / label)
+
+    def jobs(self) -> dict[str, Callable[[Run], object]]:
+        """What can be computed apart, by name."""
+        if self.experiment.jobs is None:
+            return {"all": lambda run: self.experiment.run(self.config, run)}
+        return dict(self.experiment.jobs(self.config))
+
+    @contextmanager
+    def begun(self, *, fresh: bool = False, progress: bool = True) -> Iterator[Run]:
+        """The run, for this process alone."""
+        with locks.alone(self.folder):
+            if fresh and self.folder.exists():
+                self._discard()
+            run = Run(self.folder, asdict(self.config), progress=progress)
+            if is_complete(self.folder):
+                run.tidy()
+            yield run
+
+    def _discard(self) -> None:
+        if not (self.folder / "config.json").exists():
+            raise ArgumentError("--fresh", "a run folder, which has a config.json", str(self.folder))
+        discarded = self.folder.with_name(f".{self.folder.name}-discarded")
+        shutil.rmtree(discarded, ignore_errors=True)
+        self.folder.rename(discarded)  # a kill while files are deleted leaves no half of a run behind
+        shutil.rmtree(discarded)
+
+    def finish(self, run: Run) -> None:
+        """Compute what is missing, draw the figures, check the claims, write the record."""
+        run.gather(list(self.jobs()))
+        self.experiment.run(self.config, run)
+        figures = list(self.experiment.figures(self.config, run))
+        for figure in figures:
+            figure.save(self.folder)
+        claims = [asdict(claim) for claim in self.experiment.claims(self.config, run)]
+        facts = {name: getattr(self.experiment, name) for name in ("id", "title", "source", "question", "claim")}
+        settings = [f"{name}={text}" for name, text in self.changes.items()]
+        content = {
+            **facts,
+            "size": self.folder.name,
+            "status": "complete",
+            "config": asdict(self.config),
+            "claims": claims,
+            "figures": [figure.name for figure in figures],
+            "arrays": [f"{name}.npz" for name in run.stages() if run.path(name).stat().st_size <= LARGEST_ARRAY],
+            "command": shlex.join(["stablessm", "run", self.experiment.id, "--size", self.size, *_options(settings)]),
+            **record.environment(),
+            "computed": run.computed(),
+            "wall_time_s": round(sum(place["seconds"] for place in run.computed()), 1),
+            "date": datetime.date.today().isoformat(),
+        }
+        record.write_json(self.folder / "record.json", content)
+        run.tidy()
 
 
 def execute(
@@ -73,47 +150,15 @@ def execute(
     fresh: bool = False,
     progress: bool = True,
 ) -> tuple[Path, bool]:
-    """Run an experiment into ``out/ID/SIZE``, or go on with it; the folder, and whether it was all there before.
-
-    With ``changes`` of settings, by name and as text, the folder is ``out/ID/SIZE-…``, another for each config.
-    """
-    config, settings = experiment.config(size), [f"{name}={text}" for name, text in (changes or {}).items()]
-    label: str = size
-    if settings and (custom := changed(config, changes or {})) != config:
-        config, label = custom, f"{size}-{_digest(custom)}"
-    folder = out / experiment.id / label
-    if fresh and folder.exists():
-        if not (folder / "config.json").exists():
-            raise ArgumentError("--fresh", "a run folder, which has a config.json", str(folder))
-        discarded = folder.with_name(f".{folder.name}-discarded")
-        shutil.rmtree(discarded, ignore_errors=True)
-        folder.rename(discarded)  # a kill while files are deleted leaves no half of a run behind
-        shutil.rmtree(discarded)
-    run = Run(folder, asdict(config), progress=progress)
-    if is_complete(folder):
-        return folder, True
-    experiment.run(config, run)
-    figures = list(experiment.figures(config, run))
-    for figure in figures:
-        figure.save(folder)
-    claims = [asdict(claim) for claim in experiment.claims(config, run)]
-    facts = {name: getattr(experiment, name) for name in ("id", "title", "source", "question", "claim")}
-    content = {
-        **facts,
-        "size": label,
-        "status": "complete",
-        "config": asdict(config),
-        "claims": claims,
-        "figures": [figure.name for figure in figures],
-        "arrays": [f"{name}.npz" for name in run.stages() if run.path(name).stat().st_size <= LARGEST_ARRAY],
-        "command": shlex.join(["stablessm", "run", experiment.id, "--size", size, *_options(settings)]),
-        **record.environment(),
-        "computed": run.computed(),
-        "wall_time_s": round(sum(place["seconds"] for place in run.computed()), 1),
-        "date": datetime.date.today().isoformat(),
-    }
-    record.write_json(folder / "record.json", content)
-    return folder, False
+    """Run an experiment in this process, or go on with it; the folder, and whether it was all there before."""
+    plan = Plan.of(experiment, size, out, changes)
+    with plan.begun(fresh=fresh, progress=progress) as run:
+        complete = is_complete(plan.folder)
+        if not complete:
+            if busy := [job for job in plan.jobs() if locks.running(run.notes(job))]:
+                raise ArgumentError("folder", "no jobs of a sweep at work in it", f"{', '.join(busy)} in {plan.folder}")
+            plan.finish(run)
+    return plan.folder, complete
 
 
 def _options(settings: Sequence[str]) -> list[str]:

@@ -34,7 +34,12 @@ IDS: tuple[str, ...] = (
     "st-fig1",
     "st-fig2",
     "st-fig3",
+    "st-fig4",
+    "st-fig5",
+    "st-fig6",
     "st-table1",
+    "st-table2",
+    "st-table3",
     "st-table4",
     "st-table5",
     "st-table6",
@@ -46,11 +51,26 @@ IDS: tuple[str, ...] = (
 
 
 def get(id: str) -> Experiment[Any]:
-    """The experiment of that id.
+    """The experiment of that id, or one of your own: ``my_package.module:NAME``.
 
     >>> get("ia-fig1").source
     'paper 000, figure 1'
+    >>> get("stablessm.experiments.demo.experiment:EXPERIMENT").id
+    'demo'
     """
+    if ":" in id:
+        return _own(id)
     if id not in IDS:
-        raise ArgumentError("ID", f"one of {', '.join(IDS)}", repr(id))
+        raise ArgumentError("ID", f"one of {', '.join(IDS)}, or module:NAME", repr(id))
     return import_module(f"stablessm.experiments.{id.replace('-', '_')}.experiment").EXPERIMENT
+
+
+def _own(reference: str) -> Experiment[Any]:
+    module, _, name = reference.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ArgumentError("ID", "module:NAME, both of which exist", f"{reference!r} ({error})") from error
+    if not isinstance(found, Experiment):
+        raise ArgumentError("ID", "module:NAME of an Experiment", f"{reference!r}, a {type(found).__name__}")
+    return found

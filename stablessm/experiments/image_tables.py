@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise
@@ -84,6 +84,11 @@ def studies(config: ImageConfig) -> dict[int, Study]:
         return Study(f"layers-{layers}", grid, task, partial(first, layers), config.training)
 
     return {1: study(1, config.grid), config.layers: study(config.layers, config.deep)}
+
+
+def jobs(config: ImageConfig) -> dict[str, Callable[[Run], object]]:
+    """One for each stack of models."""
+    return {name: job for study in studies(config).values() for name, job in study.jobs().items()}
 
 
 def run(config: ImageConfig, run: Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, final
 
 import numpy as np
@@ -142,6 +142,11 @@ class Study:
         stacked = {name: np.stack(seeds, 1) for name, seeds in found.items()}
         shape = (len(grid.schemes), len(grid.rates))
         return Scores(grid, {name: array.reshape(*shape, *array.shape[1:]) for name, array in stacked.items()})
+
+    def jobs(self) -> dict[str, Callable[[Run], object]]:
+        """One for each stack."""
+        places = [(part, seed) for seed in range(self.grid.seeds) for part in range(self.grid.parts)]
+        return {f"{self.label}-{seed}-{part}": partial(self._part, part=part, seed=seed) for part, seed in places}
 
     def trained(self, run: Run, scheme: str, rate: float, seed: int) -> SequenceClassifier:
         """One of the models, after."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, final
@@ -18,7 +19,11 @@ from stablessm._errors import ArgumentError
 CHECKPOINT_SECONDS = 5.0
 """How much work a kill can cost, or ten times what it takes to save it."""
 
+JOBS = "jobs"
+"""The folder in a run folder where the jobs of a sweep note what they do, until it is complete."""
+
 _CHECKPOINT = ".checkpoint.npz"
+_METRICS, _FACTS = "metrics.jsonl", "stages.json"
 
 
 class Kept(Protocol):
@@ -44,10 +49,16 @@ class Run:
     ends. A run that is started again skips the stages that are there and goes on in the middle of a loop from its last
     checkpoint, to the same bits. ``metrics.jsonl`` has what stages said on their way, ``stages.json`` how long each
     took and where: a folder may be begun on one machine and ended on another.
+
+    Several processes may compute stages of one folder, each other ones. Each says what it does as a ``job``: its notes
+    lie in ``jobs/JOB`` until :meth:`gather` puts them together.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], *, progress: bool = True) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], *, progress: bool = True, job: str | None = None
+    ) -> None:
         self.folder, self.config, self.progress = folder, dict(record.plain(config)), progress
+        self._notes = folder if job is None else self.notes(job)
         self._elsewhere = 0.0
         self._spent: dict[str, float] = {}
         path = folder / "config.json"
@@ -56,8 +67,9 @@ class Run:
         if not path.exists() and self.stages():
             raise ArgumentError("folder", "a run folder, which has a config.json, or an empty one", str(folder))
         record.write_json(path, self.config)
-        for torn in folder.glob(".*-*"):  # what a kill left of record.atomic
-            torn.unlink()
+        if not (folder / JOBS).exists():
+            self._tidy()  # otherwise others may be at work here
+        self._notes.mkdir(exist_ok=True, parents=True)
 
     def stage(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> dict[str, np.ndarray]:
         """The arrays of this stage, from its file or else computed and written."""
@@ -75,6 +87,18 @@ class Run:
         self._once(name, lambda: measure().save)
         return kind.load(self.path(name))
 
+    def adopt(self, name: str, folder: Path) -> None:
+        """Take a stage from the folder of another run, with how long it took there and where.
+
+        The caller knows that both compute the same.
+        """
+        facts = self._facts_of(folder)
+        known = facts["stages"].get(name)
+        if known is not None:
+            self._note(name, known["seconds"], facts["environments"][known["environment"]])
+        with record.atomic(self.path(name)) as temporary:
+            shutil.copyfile(folder / f"{name}.npz", temporary)
+
     def __getitem__(self, name: str) -> dict[str, np.ndarray]:
         """The arrays of a stage that has been computed."""
         return record.load_arrays(self.path(name), "stage")[1]
@@ -87,7 +111,7 @@ class Run:
     def log(self, stage: str, **values: Any) -> None:
         """A line of ``metrics.jsonl``. In a loop, give its ``step``: after a kill the lines since the checkpoint go."""
         with self._metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record.plain({"stage": stage, **values}), ensure_ascii=False) + "\n")
+            file.write(_line({"stage": stage, **values}))
 
     def computed(self) -> list[dict[str, Any]]:
         """Where the stages were computed, and how long they took over all interruptions, as far as checkpoints tell."""
@@ -97,6 +121,30 @@ class Run:
             seconds = [stage["seconds"] for stage in facts["stages"].values() if stage["environment"] == i]
             places.append({**where, "stages": len(seconds), "seconds": round(sum(seconds), 1)})
         return places
+
+    def gather(self, jobs: Sequence[str]) -> None:
+        """Put together what the jobs noted, in this order. To do it again changes nothing."""
+        facts, said = self._facts(), _said(self._metrics)
+        for notes in map(self.notes, jobs):
+            theirs = self._facts_of(notes)
+            for name, fact in theirs["stages"].items():
+                place = _index(facts["environments"], theirs["environments"][fact["environment"]])
+                facts["stages"][name] = {**fact, "environment": place}
+            lines = _said(notes / _METRICS)
+            first = {line["stage"]: _step(line) for line in reversed(lines)}
+            said = [line for line in said if line["stage"] not in first or _step(line) < first[line["stage"]]] + lines
+        if (self.folder / JOBS).exists():
+            record.write_json(self._notes / _FACTS, facts)
+            self._say(said)
+
+    def notes(self, job: str) -> Path:
+        """The folder where a job notes what it does."""
+        return self.folder / JOBS / job
+
+    def tidy(self) -> None:
+        """Delete the notes of jobs; none may be at work."""
+        shutil.rmtree(self.folder / JOBS, ignore_errors=True)
+        self._tidy()
 
     def path(self, name: str) -> Path:
         """Where a stage is kept."""
@@ -150,35 +198,33 @@ class Run:
             self._forget(name)
             write = compute()
             took = time.perf_counter() - started
-            self._note(name, self._spent.pop(name, 0.0) + took - self._elsewhere)
+            self._note(name, self._spent.pop(name, 0.0) + took - self._elsewhere, self._environment)
             write(self.path(name))
             self._elsewhere = outside + time.perf_counter() - started  # what a stage waits for another is the other's
         self._checkpoint(name).unlink(missing_ok=True)
 
-    def _note(self, name: str, seconds: float) -> None:
+    def _note(self, name: str, seconds: float, environment: dict[str, Any]) -> None:
         facts = self._facts()
-        if self._environment not in facts["environments"]:
-            facts["environments"].append(self._environment)
-        place = facts["environments"].index(self._environment)
+        place = _index(facts["environments"], environment)
         facts["stages"][name] = {"seconds": round(seconds, 3), "environment": place}
-        record.write_json(self.folder / "stages.json", facts)
+        record.write_json(self._notes / _FACTS, facts)
 
     def _forget(self, name: str) -> None:
         """Leave out what a killed stage said after its last checkpoint, and a line that was cut off."""
         if not self._metrics.exists():
             return
-        checkpoint, first, kept = self._checkpoint(name), 0, []
+        checkpoint, first = self._checkpoint(name), 0
         if checkpoint.exists():
             first = int(record.load_arrays(checkpoint, "checkpoint")[0]["step"])
-        for line in self._metrics.read_text(encoding="utf-8").splitlines(keepends=True):
-            try:
-                said = json.loads(line)
-            except ValueError:
-                continue
-            if said["stage"] != name or said.get("step", math.inf) < first:
-                kept.append(line)
+        self._say([line for line in _said(self._metrics) if line["stage"] != name or _step(line) < first])
+
+    def _say(self, lines: Sequence[Mapping[str, Any]]) -> None:
         with record.atomic(self._metrics) as temporary:
-            temporary.write_text("".join(kept), encoding="utf-8")
+            temporary.write_text("".join(map(_line, lines)), encoding="utf-8")
+
+    def _tidy(self) -> None:
+        for torn in self.folder.glob(".*-*"):  # what a kill left of record.atomic
+            torn.unlink(missing_ok=True)
 
     @cached_property
     def _environment(self) -> dict[str, Any]:
@@ -186,12 +232,43 @@ class Run:
 
     @property
     def _metrics(self) -> Path:
-        return self.folder / "metrics.jsonl"
+        return self._notes / _METRICS
 
     def _facts(self) -> dict[str, Any]:
-        path = self.folder / "stages.json"
+        return self._facts_of(self._notes)
+
+    @staticmethod
+    def _facts_of(folder: Path) -> dict[str, Any]:
+        path = folder / _FACTS
         text = path.read_text(encoding="utf-8") if path.exists() else '{"environments": [], "stages": {}}'
         return dict(json.loads(text))
 
     def _checkpoint(self, name: str) -> Path:
         return self.folder / f"{name}{_CHECKPOINT}"
+
+
+def _line(said: Mapping[str, Any]) -> str:
+    return json.dumps(record.plain(said), ensure_ascii=False) + "\n"
+
+
+def _said(path: Path) -> list[dict[str, Any]]:
+    """The lines of ``metrics.jsonl``, without one that was cut off."""
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            continue
+    return lines
+
+
+def _step(said: Mapping[str, Any]) -> float:
+    """Of a line of ``metrics.jsonl``; the last one of a stage has none."""
+    return float(said.get("step", math.inf))
+
+
+def _index(places: list[dict[str, Any]], place: dict[str, Any]) -> int:
+    """Where it is in the list, of which it becomes a part."""
+    if place not in places:
+        places.append(place)
+    return places.index(place)

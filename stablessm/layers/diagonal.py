@@ -15,6 +15,7 @@ from stablessm.layers.base import SequenceLayer
 from stablessm.reparam import Reparameterization
 from stablessm.reparam import get as get_map
 from stablessm.scan import fft_scan, linear_scan, resolve
+from stablessm.scan.products import decay_product
 
 Mode: TypeAlias = Literal["scan", "conv", "auto"]
 
@@ -28,6 +29,8 @@ class DiagonalLayer(SequenceLayer):
 
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w",)
     w: nn.Parameter
+    _held: tuple[Tensor, Tensor] | None = None
+    """What ``_discretise(None)`` gave, inside :func:`stablessm.layers.hold.hold`."""
 
     def __init__(
         self,
@@ -71,8 +74,39 @@ class DiagonalLayer(SequenceLayer):
             twin.w.copy_(twin.map.inverse(self.map(self.w.double())))
         return twin
 
+    def transition(
+        self,
+        x: Tensor,
+        *,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+        dt: float | Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """What a sequence does to the state before it: state ↦ factor ⊙ state + offset, both (B, …) as the state.
+
+        Arguments as in ``forward``, which takes any state to just that. Parts of a sequence that are computed apart,
+        on several machines say, are joined by it (``stablessm.parallel``).
+
+        >>> import stablessm as ssm
+        >>> layer, x, state = ssm.LRU(3, 8, 2), torch.randn(4, 100, 3), torch.randn(4, 8) + 0j
+        >>> factor, offset = layer.transition(x)
+        >>> torch.allclose(factor * state + offset, layer(x, state)[1], atol=1e-5)
+        True
+        """
+        _, offset = self.forward(x, lengths=lengths, reset=reset, dt=dt)
+        batch, steps = x.shape[:2]
+        decay, _ = self._discretise(self._checked_dt(dt, (), (steps,), (batch, steps)))
+        dims = len(self.state_shape)
+        return decay_product(decay, batch, steps, dims=dims, reset=reset, lengths=lengths), offset
+
+    def _factors(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+        """``_discretise``, or what it gave before."""
+        if self._held is None or dt is not None or torch.is_grad_enabled():
+            return self._discretise(dt)
+        return self._held
+
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
-        decay, gain = self._discretise(dt)
+        decay, gain = self._factors(dt)
         drive = self._drive(x, gain).flatten(2)
         decay = decay.flatten(-len(self.state_shape))
         initial = None if state is None else state.flatten(1)
@@ -83,7 +117,7 @@ class DiagonalLayer(SequenceLayer):
         return states.unflatten(2, self.state_shape)
 
     def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
-        decay, gain = self._discretise(dt)
+        decay, gain = self._factors(dt)
         return decay * state + self._drive(x_t, gain)
 
     def _convolves(self, x: Tensor, reset: Tensor | None, dt: Tensor | None) -> bool:

@@ -13,6 +13,7 @@ from stablessm.layers import discretise, initialise
 from stablessm.layers.diagonal import DiagonalLayer, Mode
 from stablessm.reparam import Reparameterization
 from stablessm.scan import accumulate, causal_convolution, evaluate, ssm_scan
+from stablessm.scan.products import power
 
 
 @final
@@ -115,7 +116,7 @@ class S4D(DiagonalLayer):
     ) -> tuple[Tensor, Tensor]:
         if dt is not None and dt.dim():
             return super()._run(x, state, lengths, reset, dt)
-        decay, gain = self._discretise(dt)
+        decay, gain = self._factors(dt)
         if not x.shape[1] or not self._convolves(x, reset, dt):
             wide = x.to(torch.promote_types(x.dtype, self.D.dtype))
             return ssm_scan(wide, decay, gain, 2 * self._weights(), self.D, state, reset=reset, lengths=lengths)
@@ -127,19 +128,12 @@ class S4D(DiagonalLayer):
         if state is not None:
             y = y + 2 * evaluate(weights * decay * state, decay, steps).real.mT
             passed = lengths if lengths is not None else torch.tensor([steps], device=x.device)
-            final = final + _power(decay, passed[:, None, None]) * state
+            final = final + power(decay, passed[:, None, None]) * state
         return self._with_skip(y, x), final
 
     def extra_repr(self) -> str:
         """The options, for ``print(model)``."""
         return f"{self.state_shape[0]}, {self.state_shape[1]}, map={self.map!r}, {self.init}, {self.discretisation}"
-
-
-def _power(decay: Tensor, steps: Tensor) -> Tensor:
-    """decay**steps in double precision (complex64 loses 1e-4 in 10,000 steps), with 0**0 = 1 (PyTorch: NaN)."""
-    zero = decay == 0
-    power = torch.where(zero, torch.ones_like(decay), decay).to(torch.complex128) ** steps
-    return torch.where(zero & (steps > 0), torch.zeros_like(power), power).to(decay.dtype)
 
 
 def _moved_to_the_end(signal: Tensor, lengths: Tensor) -> Tensor:

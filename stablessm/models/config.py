@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
@@ -13,6 +13,9 @@ from stablessm.models.norms import Norm
 from stablessm.reparam import Reparameterization
 
 Pool: TypeAlias = Literal["mean", "last"]
+
+TIMESCALES = (2.0, 2000.0)
+"""Where the time scales of a language model's real recurrences start, in tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +97,47 @@ class ModelConfig(StackConfig):
     pool: Pool
     per_step: bool
 
+    tied: ClassVar[bool] = False
+    bias: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set("size", whole_number("size", self.size))
         if self.pool not in get_args(Pool):
             raise ArgumentError("pool", f"one of {', '.join(get_args(Pool))}", repr(self.pool))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig(StackConfig):
+    """A stack from tokens to the next token: Hyena blocks around a real recurrence, and an MLP in each.
+
+    ``tied`` says whether the readout is the table of embeddings again. A real recurrence starts from time scales of 2
+    to 2000 tokens unless ``mixer_options`` say others, so that every map starts from the same eigenvalues.
+
+    >>> LanguageConfig(vocab_size=30).mixer_options
+    {'timescales': [2.0, 2000.0]}
+    """
+
+    mixer: str = "hyena-real"
+    activation: str = "none"
+    gate: bool = False
+    mlp: int = 4
+    tied: bool = True
+
+    pool: ClassVar[Pool] = "last"
+    per_step: ClassVar[bool] = True
+    bias: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocab_size is None:
+            raise ArgumentError("vocab_size", "how many tokens there are", None)
+        if not isinstance(self.tied, bool):
+            raise ArgumentError("tied", "true or false", repr(self.tied))
+        if self.mixer.removeprefix(mixers.GATED) == "real" and "eigenvalues" not in self.mixer_options:
+            self._set("mixer_options", {"timescales": list(TIMESCALES), **self.mixer_options})
+
+    @property
+    def size(self) -> int:
+        """Of the readout."""
+        return self.vocab_size or 0

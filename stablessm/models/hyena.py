@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stablessm.models.hyena_filter import TAPS as TAPS
+from stablessm.models.hyena_filter import filtered, of_joined
 from stablessm.scan.reference_ssm_backend import real_steps
-
-TAPS = 3
-"""Steps that the short filter sees, its own and those before."""
 
 
 @final
@@ -38,14 +37,15 @@ class Hyena(nn.Module):
         self.projection = nn.Linear(d_model, 3 * d_model)
         self.filter = nn.Parameter(torch.empty(TAPS, 3 * d_model))
         self.output = nn.Linear(d_model, d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the short filter anew, as at construction."""
         nn.init.uniform_(self.filter, -(TAPS**-0.5), TAPS**-0.5)
 
     def initial_state(self, batch: int) -> tuple[Tensor, Any]:
         """Zeros, and the initial state of the recurrence."""
-        weight = self.projection.weight
-        dtype = torch.promote_types(weight.dtype, torch.float32)
-        tail = torch.zeros(batch, TAPS - 1, 3 * self.d_model, dtype=dtype, device=weight.device)
-        return tail, self.inner.initial_state(batch)  # type: ignore[operator]
+        return self._zeros(batch), self.inner.initial_state(batch)  # type: ignore[operator]
 
     def forward(
         self,
@@ -57,16 +57,16 @@ class Hyena(nn.Module):
         dt: float | Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, Any]]:
         """As a layer: (B, T, d_model) to the same, and the state."""
-        tail, inner = self.initial_state(len(x)) if state is None else state
+        tail, inner = (None, None) if state is None else state
+        reset = None if reset is None else reset.expand(x.shape[:2])
         z = self.projection(x)
-        joined = torch.cat([tail.to(z.dtype), z], 1)
-        episode = None if reset is None else F.pad(reset.expand(x.shape[:2]).cumsum(1), (TAPS - 1, 0))
-        q, k, v = self._filtered(joined, episode).chunk(3, -1)
-        y, inner = self.inner(k * v, inner, lengths=lengths, reset=reset, dt=dt)
+        q, u = filtered(z, tail, self.filter, reset)
+        y, inner = self.inner(u, inner, lengths=lengths, reset=reset, dt=dt)
         y = self.output(q * y)
         if lengths is not None:
             y = torch.where(real_steps(lengths, x.shape[1])[..., None], y, torch.zeros_like(y))
-        return y, (_tail(joined, episode, lengths).to(tail.dtype), inner)
+        before = self._zeros(len(x)) if tail is None else tail
+        return y, (_tail(z, before, reset, lengths), inner)
 
     def step(
         self, x_t: Tensor, state: tuple[Tensor, Any] | None = None, *, dt: float | Tensor | None = None
@@ -75,30 +75,29 @@ class Hyena(nn.Module):
         tail, inner = self.initial_state(len(x_t)) if state is None else state
         z = self.projection(x_t)
         joined = torch.cat([tail.to(z.dtype), z[:, None]], 1)
-        q, k, v = self._filtered(joined, None)[:, 0].chunk(3, -1)
-        y, inner = self.inner.step(k * v, inner, dt=dt)  # type: ignore[operator]
-        return self.output(q * y), (joined[:, 1:].to(tail.dtype), inner)
+        q, u = of_joined(joined, self.filter)
+        y, inner = self.inner.step(u[:, 0], inner, dt=dt)  # type: ignore[operator]
+        return self.output(q[:, 0] * y), (joined[:, 1:].to(tail.dtype), inner)
 
-    def _filtered(self, joined: Tensor, episode: Tensor | None) -> Tensor:
-        """Σ_j filter_j z[t - j] over the steps of the same episode."""
-        steps = joined.shape[1] - TAPS + 1
-        y = joined[:, TAPS - 1 :] * self.filter[0]
-        for j in range(1, TAPS):
-            first = TAPS - 1 - j
-            before = joined[:, first : first + steps]
-            if episode is not None:
-                before = before * (episode[:, first : first + steps] == episode[:, TAPS - 1 :])[..., None]
-            y = torch.addcmul(y, before, self.filter[j])
-        return y
+    def _zeros(self, batch: int) -> Tensor:
+        weight = self.projection.weight
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        return torch.zeros(batch, TAPS - 1, 3 * self.d_model, dtype=dtype, device=weight.device)
 
 
-def _tail(joined: Tensor, episode: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """The last inputs, as far as they belong to the last episode."""
-    steps = joined.shape[1] - TAPS + 1
-    ends = torch.full((len(joined),), steps, device=joined.device) if lengths is None else lengths
-    where = ends[:, None] + torch.arange(TAPS - 1, device=joined.device)
-    tail = joined.gather(1, where[..., None].expand(-1, -1, joined.shape[-1]))
-    if episode is None:
-        return tail
-    mine = episode.gather(1, where)
-    return tail * (mine == mine[:, -1:])[..., None]
+def _tail(z: Tensor, before: Tensor, reset: Tensor | None, lengths: Tensor | None) -> Tensor:
+    """The last inputs of the filter, as far as they belong to the last episode."""
+    if lengths is None and reset is None:
+        last = z[:, max(0, z.shape[1] - TAPS + 1) :].to(before.dtype)
+        return torch.cat([before, last], 1)[:, -TAPS + 1 :]
+    batch, steps, width = z.shape
+    ends = torch.full((batch,), steps, device=z.device) if lengths is None else lengths
+    where = ends[:, None] + torch.arange(TAPS - 1, device=z.device)  # counted from the first row of ``before``
+    if steps:
+        rows = z.gather(1, (where - TAPS + 1).clamp(min=0)[..., None].expand(-1, -1, width)).to(before.dtype)
+        early = before.gather(1, where.clamp(max=TAPS - 2)[..., None].expand(-1, -1, width))
+        before = torch.where((where < TAPS - 1)[..., None], early, rows)
+    if reset is None:
+        return before
+    mine = F.pad(reset.cumsum(1), (TAPS - 1, 0)).gather(1, where)
+    return before * (mine == mine[:, -1:])[..., None]

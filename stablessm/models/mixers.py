@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import torch
 from torch import nn
 
 from stablessm._errors import ArgumentError
@@ -40,7 +41,8 @@ def _real(
 ) -> nn.Module:
     """``timescales``: the shortest and the longest at the start, so that every map starts from the same eigenvalues."""
     if timescales is not None:
-        rates = -1 / initialise.timescales(d_state, *timescales)
+        with torch.device("cpu"):  # known even where a model is built without its weights
+            rates = -1 / initialise.timescales(d_state, *timescales)
         options["eigenvalues"] = rates if time == "continuous" else rates.exp()
     return RealSSM(d_model, d_state, d_model, map=get_map(map, time=time, **map_options), time=time, **options)
 

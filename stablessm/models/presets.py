@@ -8,6 +8,7 @@ from typing import Any, final
 
 from stablessm._errors import ArgumentError
 from stablessm.models.classifier import SequenceClassifier
+from stablessm.models.language import LanguageModel
 from stablessm.models.regressor import SequenceRegressor
 from stablessm.models.sequence_model import SequenceModel
 
@@ -22,7 +23,9 @@ class Preset:
     settings: Mapping[str, Any]
     """What is not a default of :class:`~stablessm.models.StackConfig`."""
     parameters: int
-    """How many a classifier of one input channel into ten classes has."""
+    """How many a classifier of one input channel into ten classes has; of a language model, one of 8192 tokens."""
+    language: bool = False
+    """Whether this is a :class:`~stablessm.models.LanguageModel`: from tokens to the next token."""
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -65,12 +68,44 @@ PRESETS: Mapping[str, Preset] = {
         },
         118_666,
     ),
+    "lm-tiny": Preset(
+        "a language model to try things out, in seconds on a CPU",
+        {"d_model": 32, "n_layers": 2, "d_state": 16, "mixer_options": {"time": "discrete"}},
+        290_304,
+        language=True,
+    ),
+    "lm-small": Preset(
+        "a language model to start from: thirty million parameters, Hyena blocks with a real recurrence",
+        {"d_model": 512, "n_layers": 8, "d_state": 64, "mixer_options": {"time": "discrete"}, "dropout": 0.1},
+        29_976_576,
+        language=True,
+    ),
+    "lm-paper": Preset(
+        "paper 004, figures 4 to 6 and table 2: 768 channels, 12 Hyena blocks with MLPs of 3072, 128 real states, here "
+        "with dense B and C. Map and dropout are the authors'; eigenvalues start at time scales of 20 to 2000 tokens, "
+        "which is Re λ = -1/2 with steps of 0.001 to 0.1",
+        {
+            "d_model": 768, "n_layers": 12, "d_state": 128, "map_options": {"a": 1.0, "b": 0.5}, "dropout": 0.15,
+            "mixer_options": {"time": "discrete", "timescales": [20.0, 2000.0]},
+        },
+        93_792_768,
+        language=True,
+    ),
+    "lm-3b": Preset(
+        "paper 004, table 3: about three billion parameters. The paper gives no other number; 3072 channels, 26 blocks",
+        {
+            "d_model": 3072, "n_layers": 26, "d_state": 128, "map_options": {"a": 1.0, "b": 0.5},
+            "mixer_options": {"time": "discrete"},
+        },
+        2_991_784_448,
+        language=True,
+    ),
 }  # fmt: skip
 """Names and their settings."""
 
 
 def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -> SequenceModel:
-    """A model of the right kind and size for a task: classifier or regressor, of numbers or tokens.
+    """A model of the right kind and size for a task: classifier, regressor or language model, of numbers or tokens.
 
     Args:
         inputs: a task's ``inputs``: its ``kind`` is ``values`` or ``tokens``, its ``size`` how many channels or tokens.
@@ -92,8 +127,18 @@ def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -
     model = {"classes": SequenceClassifier, "values": SequenceRegressor}
     if outputs.kind not in model:
         raise ArgumentError("outputs", f"the kind {' or '.join(model)}", repr(outputs.kind))
-    settings = {**PRESETS[preset].settings, width[inputs.kind]: inputs.size, "per_step": outputs.per_step}
+    settings = dict(PRESETS[preset].settings)
     for option, its_options in (("map", "map_options"), ("mixer", "mixer_options")):
         if option in changes:
             settings.pop(its_options, None)
-    return model[outputs.kind](outputs.size, **{**settings, **changes})
+    settings |= changes
+    if not PRESETS[preset].language:
+        return model[outputs.kind](
+            outputs.size, **{width[inputs.kind]: inputs.size, "per_step": outputs.per_step, **settings}
+        )
+    shape = (inputs.kind, outputs.kind, outputs.per_step, outputs.size)
+    if shape != ("tokens", "classes", True, inputs.size):
+        what = f"{inputs.size} {inputs.kind} in, {outputs.size} {outputs.kind} out"
+        got = f"{preset!r} for {what} {'at every step' if outputs.per_step else 'of a sequence'}"
+        raise ArgumentError("preset", "one that is no language model, or a task from tokens to the next token", got)
+    return LanguageModel(inputs.size, **settings)

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
 from stablessm.layers.storage import SavedModel
-from stablessm.models.config import ModelConfig
+from stablessm.models.config import LanguageConfig, ModelConfig
 from stablessm.models.pooling import Last, Mean, Pooling
 from stablessm.models.stack import SequenceStack
 from stablessm.scan.reference_ssm_backend import real_steps
@@ -23,19 +24,19 @@ class SequenceModel(SavedModel, ABC):
     step what ``forward`` gives of the sequence up to it, and the state.
     """
 
-    config: ModelConfig
+    config: ModelConfig | LanguageConfig
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig | LanguageConfig) -> None:
         super().__init__()
         self.config = config
         self.body = SequenceStack(config)
-        self.readout = nn.Linear(config.d_model, config.size)
+        self.readout = None if config.tied else nn.Linear(config.d_model, config.size, bias=config.bias)
         self.d_input, self.d_output = self.body.d_input, config.size
         self._pooling: Pooling = Mean() if config.pool == "mean" and not config.per_step else Last()
 
     def initial_state(self, batch: int) -> tuple[Any, Any]:
         """The state at the start: that of the blocks, and that of the pooling."""
-        return self.body.initial_state(batch), self._pooling.initial_state(self.readout.weight[0], batch)
+        return self.body.initial_state(batch), self._pooling.initial_state(self._table[0], batch)
 
     def forward(
         self,
@@ -88,8 +89,14 @@ class SequenceModel(SavedModel, ABC):
         h_t, pooled = self._pooling.step(h_t, pooled)
         return self._read(h_t), (blocks, pooled)
 
+    @property
+    def _table(self) -> Tensor:
+        """(size, d_model), the weights of the readout: those of the encoder, where they are tied."""
+        return self.body.encoder.weight if self.readout is None else self.readout.weight
+
     def _read(self, h: Tensor) -> Tensor:
-        return self.readout(h.to(self.readout.weight.dtype))  # pooling is in float32 at least, whatever the weights are
+        h = h.to(self._table.dtype)  # pooling is in float32 at least, whatever the weights are
+        return F.linear(h, self._table) if self.readout is None else self.readout(h)
 
     def _parts(self, state: tuple[Any, Any] | None) -> tuple[Any, Any]:
         if state is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from stablessm._errors import ArgumentError
 from stablessm.models.block import Block
@@ -23,6 +25,7 @@ class SequenceStack(nn.Module):
 
     Blocks that normalise before they mix leave their sum as it is, and a last norm follows; others need none.
     In place of tokens (B, T) their embeddings (B, T, d_model) are taken too: instruments measure in that space.
+    With ``stack.gradient_checkpointing = True`` training keeps what goes into each block, and computes the rest again.
 
     >>> body = SequenceStack(StackConfig(vocab_size=30, d_model=16, d_state=4))
     >>> h, state = body(torch.randint(0, 30, (4, 100)))
@@ -42,6 +45,9 @@ class SequenceStack(nn.Module):
             self.encoder = nn.Linear(self.d_input, d_model)
         self.blocks = nn.ModuleList(self._block() for _ in range(config.n_layers))
         self.norm = norm_of(config.norm if config.prenorm else "none", d_model)
+        # names that Hugging Face's gradient_checkpointing_enable looks for
+        self.gradient_checkpointing = False
+        self._gradient_checkpointing_func: Any = partial(checkpoint, use_reentrant=False)
 
     def _block(self) -> Block:
         c = self.config
@@ -76,8 +82,10 @@ class SequenceStack(nn.Module):
         if real is not None:
             x = torch.where(real if x.dim() == 2 else real[..., None], x, torch.zeros_like(x))
         h, after = self._encoded(x), []
+        again = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for block, own in zip(self.blocks, before, strict=True):
-            h, own = block(h, own, lengths=lengths, reset=reset, dt=dt)
+            run = partial(self._gradient_checkpointing_func, block) if again else block
+            h, own = run(h, own, lengths=lengths, reset=reset, dt=dt)
             after.append(own)
         return self.norm(h, real), tuple(after)
 
@@ -117,7 +125,8 @@ class SequenceStack(nn.Module):
             return x
         if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling():
             low, high = int(x.min()), int(x.max())  # a GPU says it less kindly, but need not wait here
-            if low < 0 or high >= self.config.vocab_size:
-                expected = f"tokens from 0 to {self.config.vocab_size - 1} (vocab_size - 1)"
+            size = len(self.encoder.weight)
+            if low < 0 or high >= size:
+                expected = f"tokens from 0 to {size - 1} (vocab_size - 1)"
                 raise ArgumentError("x", expected, low if low < 0 else high)
         return self.encoder(x)

@@ -41,6 +41,8 @@ class Batch:
     """(B,) int64, how much of each input is real, for right-padded batches."""
     weights: Tensor | None = None
     """(B, T) float, which steps count, for targets a step each."""
+    reset: Tensor | None = None
+    """(B, T) bool, True where a new document begins: what a model remembers of the one before is dropped."""
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -48,8 +50,8 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         """The same examples on that device."""
         inputs, targets = (tensor.to(device, non_blocking=True) for tensor in (self.inputs, self.targets))
-        lengths, weights = (t if t is None else t.to(device, non_blocking=True) for t in (self.lengths, self.weights))
-        return Batch(inputs, targets, lengths, weights)
+        others = (self.lengths, self.weights, self.reset)
+        return Batch(inputs, targets, *(t if t is None else t.to(device, non_blocking=True) for t in others))
 
 
 @final
@@ -97,6 +99,8 @@ class Task(ABC):
 
     device = torch.device("cpu")
     """Where batches are made."""
+    companions: Mapping[str, str] = {}
+    """Files to go beside a model of the task, by name: what its inputs mean."""
     _tensors: Mapping[str, Tensor] = {}
 
     @property
@@ -131,11 +135,20 @@ class Task(ABC):
             raise ArgumentError("batch_size", f"at most the {size} training examples of {self.name}", batch_size)
         return size // batch_size
 
-    def batch(self, split: Split, batch_size: int, *, seed: int = 0, epoch: int = 0, index: int = 0) -> Batch:
+    def batch(
+        self,
+        split: Split,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        index: int = 0,
+        part: tuple[int, int] = (0, 1),
+    ) -> Batch:
         """Batch ``index`` of an epoch: it depends on these arguments alone, so training goes on from any of them.
 
         Training examples come in an order that seed and epoch decide, each at most once an epoch; valid and test in
-        their own order, whatever the seed.
+        their own order, whatever the seed. ``part``, (i, n): only part i of the batch cut into n of nearly equal size.
         """
         steps = self.steps(split, batch_size)
         if not 0 <= index < steps:
@@ -145,13 +158,22 @@ class Task(ABC):
                 raise ArgumentError(name, f"a whole number from 0 to {_SEEDS - 1}", value)
         size = self._size(split)
         first, last = index * batch_size, min((index + 1) * batch_size, size)
+        cut, parts = part
+        rows = last - first
+        if not 0 <= cut < parts <= rows:
+            raise ArgumentError("part", f"(i, n), i below n, and n at most the {rows} examples of the batch", part)
+        first, last = first + rows * cut // parts, first + rows * (cut + 1) // parts
         indices = _order(size, seed, epoch)[first:last] if split == "train" else torch.arange(first, last)
         return self._examples(split, indices, seed, epoch)
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """The mean over what counts: cross-entropy of classes, squared error of values."""
-        total, count = scoring.total_loss(self.outputs.kind, *self._paired(output, batch))
+        total, count = self.total_loss(output, batch)
         return total / count
+
+    def total_loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The sum of the loss and how many it is a sum over: adds up over the parts of a batch."""
+        return scoring.total_loss(self.outputs.kind, *self._paired(output, batch))
 
     def score(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum of the metric and how many it is a sum over, in float64: adds up over batches of any size."""

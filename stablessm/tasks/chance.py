@@ -10,7 +10,8 @@ from stablessm.tasks.scoring import Metric
 
 
 def best_constant(metric: Metric, targets: Tensor) -> float:
-    """The metric of the best constant answer: the largest class, the mean (mse) or the median (mae) of each value.
+    """The metric of the best constant answer: the largest class, the mean (mse) or the median (mae) of each value, or
+    the frequency of each class (nats).
 
     Args:
         targets: (n,) classes, or (n, size) values.
@@ -19,10 +20,15 @@ def best_constant(metric: Metric, targets: Tensor) -> float:
     0.75
     >>> best_constant("mse", torch.tensor([[0.0], [2.0]])), best_constant("mae", torch.tensor([[0.0], [2.0], [9.0]]))
     (1.0, 3.0)
+    >>> round(best_constant("nats", torch.tensor([0, 1])), 6)  # log 2
+    0.693147
     """
     if not len(targets):
         raise ArgumentError("targets", "at least one to take the chance score of", "none")
     targets = targets.cpu()
+    if metric == "nats":
+        counts = torch.bincount(targets.flatten()).double()
+        return torch.special.entr(counts / targets.numel()).sum().item()
     if metric == "accuracy":
         return torch.bincount(targets.flatten()).max().item() / targets.numel()
     values = targets.double()

@@ -20,6 +20,7 @@ from stablessm.tasks.options import Described, Options
 from stablessm.tasks.own import Arrays, ArraysOptions
 from stablessm.tasks.own_csv import Sequences, SequencesOptions, Series, SeriesOptions
 from stablessm.tasks.recall import Recall, RecallOptions
+from stablessm.tasks.text import LanguageModelling, TextOptions
 
 
 @final
@@ -48,6 +49,7 @@ TASKS: dict[str, Entry] = {
     "cifar10-gray": Entry(partial(SequentialImages, data="cifar10-gray"), ImageOptions, "gray photographs"),
     "cifar10": Entry(partial(SequentialImages, data="cifar10"), ImageOptions, "colour photographs"),
     "imdb": Entry(IMDB, IMDBOptions, "movie reviews, positive or negative"),
+    "lm": Entry(LanguageModelling, TextOptions, "a text, which token comes next: characters, bytes, bpe or words"),
     "etth1": Entry(ETTh1, ForecastingOptions, "forecast a transformer's load and temperature"),
     "arrays": Entry(Arrays, ArraysOptions, "your arrays, in memory or in .npy and .npz files"),
     "series": Entry(Series, SeriesOptions, "your CSV file, one series to forecast"),

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-Metric: TypeAlias = Literal["accuracy", "mse", "mae"]
+Metric: TypeAlias = Literal["accuracy", "mse", "mae", "nats"]
+"""``nats``: the cross-entropy of classes."""
 
 
 def total_loss(
@@ -25,11 +26,7 @@ def total_loss(
     >>> round((total / count).exp().item(), 6), count.item()
     (4.0, 3.0)
     """
-    if kind == "classes":
-        flat = functional.cross_entropy(output.flatten(0, -2).float(), targets.flatten(), reduction="none")
-        each = flat.view(targets.shape)
-    else:
-        each = (output - targets).square().mean(-1)
+    each = _cross_entropy(output, targets) if kind == "classes" else (output - targets).square().mean(-1)
     return _weighted(each, weights)
 
 
@@ -42,14 +39,21 @@ def score(metric: Metric, output: Tensor, targets: Tensor, weights: Tensor | Non
     """
     if metric == "accuracy":
         each = (output.argmax(-1) == targets).double()
+    elif metric == "nats":
+        each = _cross_entropy(output, targets).double()
     else:
         error = output.double() - targets.double()
         each = (error.square() if metric == "mse" else error.abs()).mean(-1)
     return _weighted(each, weights)
 
 
+def _cross_entropy(output: Tensor, targets: Tensor) -> Tensor:
+    output = output.to(torch.promote_types(output.dtype, torch.float32))
+    return functional.cross_entropy(output.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
+
+
 def _weighted(each: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     if weights is None:
-        return each.sum(), torch.tensor(float(each.numel()), dtype=each.dtype, device=each.device)
+        return each.sum(), each.new_full((), each.numel())  # filled there: no wait for the device
     weights = weights.to(each.dtype)
     return (each * weights).sum(), weights.sum()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import lzma
 import os
 import zipfile
 import zlib
@@ -17,6 +18,8 @@ import numpy as np
 from stablessm._errors import ArgumentError
 
 VARIABLE = "STABLESSM_DATA"
+CACHE = "STABLESSM_CACHE"
+"""The variable that names the folder for what was computed from data and takes long."""
 _Found = TypeVar("_Found")
 
 FILES: Final[dict[str, tuple[int, str]]] = {
@@ -25,10 +28,19 @@ FILES: Final[dict[str, tuple[int, str]]] = {
     "imdb_train.jsonl.gz": (13_623_612, "0d046fabc443a31fcac349a9b6b7d5419e1cf154a34180699cce55915f68710e"),
     "imdb_test.jsonl.gz": (13_305_782, "9607c4a0edf2b7f00b8198b5824a78a8f9f35d9a17421e0fc9e64b5f4e3e4b4c"),
     "ETTh1.csv.gz": (405_601, "f1141f82f9d46968f05afa77ba16abfc4f790fe07583f9de06bb685b29a5411f"),
+    "wikitext2_train.txt.gz": (3_677_325, "a8db99b9a74a9e4afcfb370ac135c7373b4a13584327b6647b5e640a09f3d918"),
+    "wikitext2_valid.txt.gz": (373_475, "3cdd8cb5bb349a05840c7c3bef9578d90d64df77e27e0c25c033ba9342757ee3"),
+    "wikitext2_test.txt.gz": (410_944, "688887879b4b526692cb2e423a516dcc5f6584a01fd3f33a8e164fbed2de8090"),
+    "wikifa_train.txt.xz": (25_391_044, "c229b02be1bd2bc479eaa0c4949e0dc2830b786fffff0550851be4c2ca1b9747"),
+    "wikifa_valid.txt.xz": (454_172, "4661b75e09945e390ee21215b00812040c2dcb125e25c2c32c0f9ed6aacf3e17"),
+    "wikifa_test.txt.xz": (489_240, "9bbd44224e0438078a2405e2ec1af21b2eb7f18f0f451f7c4a85c84a4a5a2ba3"),
+    "tinyshakespeare.txt.gz": (433_884, "13125fe8f49092165d7d489e3944db52d1ba546e64a60080cc9523bcd0c5e46a"),
 }
 """Bytes and SHA-256 of the files we know. The same data may come packed in another way, so another size is no error."""
 
-BROKEN: Final = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error)
+_UNPACK: Final[dict[str, Callable[[bytes], bytes]]] = {".gz": gzip.decompress, ".xz": lzma.decompress}
+
+BROKEN: Final = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 """What readers of a damaged file raise."""
 
 
@@ -64,18 +76,18 @@ def arrays(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
 
 
 def text(path: Path, expected: str) -> str:
-    """A text file in UTF-8, packed by gzip or not; ``expected``: what it should hold."""
+    """A text file in UTF-8, packed by gzip or xz or not; ``expected``: what it should hold."""
     try:
         content = path.read_bytes()
-        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
+        return _UNPACK.get(path.suffix, bytes)(content).decode("utf-8-sig")
     except BROKEN as error:
         raise ArgumentError(str(path), expected, f"{type(error).__name__}: {error}{_known(path.name)}") from error
 
 
-def from_hub(data_set: str, split: str, name: str) -> Any:
+def from_hub(data_set: str, split: str, name: str, *version: str) -> Any:
     """A split of a data set of the hub, if the package ``datasets`` and a network are there; ``name``: the file that
-    would do instead."""
-    return _asked("datasets", lambda hub: hub.load_dataset(data_set, split=split), data_set, name)
+    would do instead; ``version``: which of several, where there are."""
+    return _asked("datasets", lambda hub: hub.load_dataset(data_set, *version, split=split), data_set, name)
 
 
 def file_from_hub(data_set: str, path: str, name: str) -> Path:
@@ -97,6 +109,12 @@ def _asked(package: str, ask: Callable[[Any], _Found], what: str, name: str) -> 
         return ask(hub)
     except Exception as error:  # whatever the library raises when it is offline
         raise ArgumentError(VARIABLE, remedy, f"no such variable, and {what} cannot be loaded") from error
+
+
+def cache_folder() -> Path:
+    """Where results that take long are kept: the folder of STABLESSM_CACHE, or stablessm in the user's cache."""
+    named = os.environ.get(CACHE)
+    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stablessm"
 
 
 def content_digest(*parts: np.ndarray | bytes) -> str:

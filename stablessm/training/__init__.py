@@ -6,14 +6,20 @@ from stablessm.training.evaluate import evaluate
 from stablessm.training.folder import settings_of
 from stablessm.training.interrupt import Interrupted
 from stablessm.training.loop import train
+from stablessm.training.perplexity import Perplexity, perplexity
+from stablessm.training.ranks import Ranks, joined
 from stablessm.training.result import TrainingResult
 
 __all__ = [
     "DivergenceReport",
     "Interrupted",
+    "Perplexity",
+    "Ranks",
     "TrainingConfig",
     "TrainingResult",
     "evaluate",
+    "joined",
+    "perplexity",
     "settings_of",
     "train",
 ]

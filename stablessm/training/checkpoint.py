@@ -1,12 +1,15 @@
-"""Checkpoints: one safetensors file each, with its settings and a checksum inside. Whole, or an error that says which.
+"""Checkpoints: safetensors, with settings and checksums. Whole, or an error that says which.
 
-What is random in a step follows from the seed and the number of the step, so that no random state has to be kept.
+Each is one file, or, of a model in shards, a folder with a file a rank; any number of ranks reads either. What is
+random in a step follows from the seed and the number of the step, so that no random state has to be kept.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +20,13 @@ from torch import Tensor
 
 from stablessm import record
 from stablessm._errors import ArgumentError
+from stablessm.training import shards
+from stablessm.training.ranks import Ranks
 from stablessm.training.settings import plain, require_same
 
 KEEP = 2
 """How many are kept: the last, and the one before in case that is damaged."""
+_CONTENT = "content.json"
 
 
 @final
@@ -53,49 +59,89 @@ class Checkpoints:
     stablessm._errors.ArgumentError: resume: expected the settings the run began with (lr = 0.1), got lr = 0.2
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        self.folder, self.settings = folder, plain(settings)
+    def __init__(self, folder: Path, settings: Mapping[str, Any], ranks: Ranks | None = None) -> None:
+        self.folder, self.settings, self.ranks = folder, plain(settings), ranks or Ranks()
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Write one, then remove all but the last ``KEEP``."""
-        from safetensors.torch import save_file
+    def save(self, checkpoint: Checkpoint, *, sharded: bool = False) -> None:
+        """Write one, then remove all but the last ``KEEP``. ``sharded``: every rank writes its part."""
+        if sharded:
+            self._write_folder(checkpoint)
+        else:
+            self.ranks.first(lambda: self._write_file(checkpoint))
+        self.ranks.first(lambda: remove(*self.paths()[:-KEEP]))
 
-        tensors = packed(checkpoint.tensors)
-        content = {"step": checkpoint.step, "settings": self.settings, "facts": record.plain(checkpoint.facts)}
-        text = json.dumps(content, ensure_ascii=False)
-        path = self.folder / f"step-{checkpoint.step:09d}.safetensors"
-        with record.atomic(path) as temporary:
-            save_file(tensors, temporary, metadata={"content": text, "sha256": _digest(text, tensors)})
-        for old in self.paths()[:-KEEP]:
-            old.unlink()
-
-    def load(self, *, last_good: bool = False) -> Checkpoint | None:
+    def load(self, *, last_good: bool = False, like: shards.Like = shards.anywhere) -> Checkpoint | None:
         """The last one, None if there is none.
 
         A damaged one is an error that names it; with ``last_good`` it is removed and the one before taken.
+
+        Args:
+            like: of a checkpoint in shards, what is to hold each tensor; all of it on the CPU by default.
         """
         damaged: list[str] = []
-        for path in reversed(self.paths()):
-            try:
-                checkpoint = self._read(path)
-            except _DamagedError as error:
-                damaged.append(f"{path} ({error})")
-                if not last_good:
-                    break
-                continue
-            for bad in self.paths()[self.paths().index(path) + 1 :]:
-                bad.unlink()
-            return checkpoint
+        for path in reversed(self._shared_paths()):
+            checkpoint, wrong = self._tried(path, like)
+            if checkpoint is not None:
+                self.ranks.first(lambda: remove(*self.paths()[self.paths().index(path) + 1 :]))  # noqa: B023 (now)
+                return checkpoint
+            damaged.append(f"{path} ({wrong})")
+            if not last_good:
+                break
         if damaged:
             expected = "a whole checkpoint" if last_good else "a whole checkpoint, or 'last-good' for the one before"
             raise ArgumentError("resume", expected, "; ".join(damaged))
         return None
 
     def paths(self) -> list[Path]:
-        """The files, oldest first."""
-        return sorted(self.folder.glob("step-*.safetensors"))
+        """The files or folders, oldest first."""
+        return sorted((*self.folder.glob("step-*.safetensors"), *self.folder.glob("step-*[0-9]")))
 
-    def _read(self, path: Path) -> Checkpoint:
+    def _shared_paths(self) -> list[Path]:
+        paths = self.paths()
+        newest = int(paths[-1].stem.partition("-")[2]) if paths else -1
+        most, fewest, last = self.ranks.highest(len(paths), -len(paths), newest)
+        if (len(paths), len(paths), newest) != (most, -fewest, last):
+            raise ArgumentError("folder", "one that every rank can read", f"{self.folder}, not the same for all")
+        return paths
+
+    def _write_file(self, checkpoint: Checkpoint) -> None:
+        from safetensors.torch import save_file
+
+        tensors = packed(checkpoint.tensors)
+        text = json.dumps(self._content(checkpoint), ensure_ascii=False)
+        with record.atomic(self.folder / f"{_name(checkpoint)}.safetensors") as temporary:
+            save_file(tensors, temporary, metadata={"content": text, "sha256": _digest(text, tensors)})
+
+    def _write_folder(self, checkpoint: Checkpoint) -> None:
+        path, temporary = self.folder / _name(checkpoint), self.folder / f".{_name(checkpoint)}"
+
+        def begin() -> None:
+            remove(temporary)
+            temporary.mkdir(parents=True)
+
+        def finish() -> None:
+            text = json.dumps(self._content(checkpoint), ensure_ascii=False)
+            record.write_json(temporary / _CONTENT, {"content": text, "sha256": _digest(text, {}), "files": digests})
+            remove(path)
+            os.replace(temporary, path)
+
+        self.ranks.first(begin)
+        digests = shards.write(temporary, checkpoint.tensors, self.ranks)
+        self.ranks.first(finish)
+
+    def _content(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        return {"step": checkpoint.step, "settings": self.settings, "facts": record.plain(checkpoint.facts)}
+
+    def _tried(self, path: Path, like: shards.Like) -> tuple[Checkpoint | None, str]:
+        """A checkpoint that all ranks could read, or None and what is wrong with it."""
+        checkpoint, wrong = None, "another rank cannot read it"
+        try:
+            checkpoint = self._read_folder(path, like) if path.is_dir() else self._read_file(path)
+        except _DamagedError as error:
+            wrong = str(error)
+        return (None, wrong) if self.ranks.highest(int(checkpoint is None))[0] else (checkpoint, "")
+
+    def _read_file(self, path: Path) -> Checkpoint:
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -107,9 +153,40 @@ class Checkpoints:
         text = metadata.get("content", "")
         if _digest(text, tensors) != metadata.get("sha256"):
             raise _DamagedError("its checksum is not that of its content")
-        content = json.loads(text)
+        return self._checked(json.loads(text), tensors)
+
+    def _read_folder(self, path: Path, like: shards.Like) -> Checkpoint:
+        """Ranks share the work of the checksums."""
+        from safetensors import SafetensorError
+
+        try:
+            written = json.loads((path / _CONTENT).read_text(encoding="utf-8"))
+            if _digest(written["content"], {}) != written["sha256"]:
+                raise _DamagedError(f"the checksum of {_CONTENT} is not that of its content")
+            for i, (name, digest) in enumerate(sorted(written["files"].items())):
+                if i % self.ranks.size == self.ranks.rank and shards.digest_of(path / name) != digest:
+                    raise _DamagedError(f"the checksum of {name} is not that of its content")
+            tensors = shards.read(path, like)
+        except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
+            raise _DamagedError(f"{type(error).__name__}: {error}") from error
+        return self._checked(json.loads(written["content"]), tensors)
+
+    def _checked(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Checkpoint:
         require_same("resume", "the settings the run began with", content["settings"], self.settings)
         return Checkpoint(int(content["step"]), tensors, content["facts"])
+
+
+def remove(*paths: Path) -> None:
+    """Files, or folders with all that is in them; there or not."""
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _name(checkpoint: Checkpoint) -> str:
+    return f"step-{checkpoint.step:09d}"
 
 
 def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from stablessm._arguments import real_number, whole_number
 from stablessm._errors import ArgumentError
 
-FREE = ("device", "checkpoint_every")
+FREE = ("device", "checkpoint_every", "parallel")
 """What a resumed run may have otherwise: the numbers do not depend on it, but for the device's rounding."""
 
 
@@ -61,6 +61,8 @@ class TrainingConfig:
     """A loss that is, over ten steps, so many times that of the untrained model (or of zeros) is a divergence."""
     device: str = "auto"
     """``auto``: a GPU if there is one."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Under ``torchrun``: the whole model on every rank, or a shard of it. A single process takes no notice."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "log_every"):
@@ -80,6 +82,8 @@ class TrainingConfig:
         real_number("explode", self.explode, 1)
         if self.select not in ("best", "last"):
             raise ArgumentError("select", "'best' or 'last'", repr(self.select))
+        if self.parallel not in ("ddp", "fsdp"):
+            raise ArgumentError("parallel", "'ddp' or 'fsdp'", repr(self.parallel))
 
     def total_steps(self, batches: int) -> int:
         """Updates in all, where an epoch has so many batches."""

@@ -15,7 +15,7 @@ from torch import nn
 from stablessm import record
 from stablessm._errors import ArgumentError
 from stablessm.layers import storage
-from stablessm.training.checkpoint import packed
+from stablessm.training.checkpoint import packed, remove
 
 MODEL = "model"
 _MARKER = "training.json"
@@ -33,8 +33,11 @@ def check_folder(folder: str | Path) -> None:
         raise ArgumentError("folder", "an empty one, or that of an earlier training", f"{folder} (with {taken[0]})")
 
 
-def claim(folder: Path, settings: Mapping[str, Any], *, fresh: bool) -> None:
-    """Make the folder that of a run with these settings. ``fresh``: without what an earlier one left."""
+def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, str], *, fresh: bool) -> None:
+    """Make the folder that of a run with these settings. ``fresh``: without what an earlier one left.
+
+    ``companions``: files to go beside the model, a tokenizer say.
+    """
     if fresh:
         for name in _FOLDERS:
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -44,7 +47,10 @@ def claim(folder: Path, settings: Mapping[str, Any], *, fresh: bool) -> None:
     torn = [folder.glob(f".{Path(name).stem}-*") for name in (*_FILES, _MARKER)]  # what a kill left of record.atomic
     torn += [(folder / name).glob(".*") for name in ("checkpoints", MODEL)]  # and of safetensors
     for path in itertools.chain.from_iterable(torn):
-        path.unlink()
+        remove(path)
+    for name, text in companions.items():
+        with record.atomic(folder / MODEL / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 def settings_of(folder: str | Path) -> dict[str, Any]:

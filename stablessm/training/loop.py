@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import math
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, final
@@ -16,25 +17,28 @@ from torch import Tensor, nn
 
 from stablessm import record
 from stablessm._errors import ArgumentError
-from stablessm.instruments import GradientOverWeight, gradient_over_weight
+from stablessm.instruments import GradientOverWeight
 from stablessm.instruments.modes import recurrent_modules
-from stablessm.tasks.base import Task
+from stablessm.tasks.base import Split, Task
 from stablessm.training import folder as run_folder
 from stablessm.training.checkpoint import Checkpoint, Checkpoints
 from stablessm.training.config import TrainingConfig
 from stablessm.training.divergence import DivergenceReport, Watch, diagnose
-from stablessm.training.evaluate import apply, evaluate
+from stablessm.training.evaluate import evaluate
+from stablessm.training.gradient import Gradient
 from stablessm.training.interrupt import Interrupted, requests
-from stablessm.training.metrics import Metrics
+from stablessm.training.metrics import Metrics, read_rows
 from stablessm.training.optimiser import Optimiser
+from stablessm.training.ranks import Ranks, joined
 from stablessm.training.result import TrainingResult
 from stablessm.training.schedule import rate
+from stablessm.training.settings import signature
+from stablessm.training.trainee import load, trainee
 
 CHECKPOINT_SECONDS = 60.0
 """How much work a kill can cost, or twenty times what it takes to save it; unless ``checkpoint_every`` says."""
-_SEEDS = 2**31
-_DROPOUT = 1 << 62
-"""Apart from the seeds with which tasks order their data."""
+_VIEW = "FSDP2-wrapped module .* returned a view tensor"
+"""A warning: the state of a block is a view. Nothing changes it in place."""
 
 
 def train(
@@ -55,9 +59,13 @@ def train(
     first step (or of an output of zeros, if that is larger). SIGINT and SIGTERM leave a checkpoint and raise
     ``Interrupted``.
 
+    Called by every process that ``torchrun`` started (or of a ``torch.distributed`` group), they train together: a
+    batch is that of a single process, each takes its rows of it, and losses and scores are those of all. Rank 0
+    writes the folder, which all must be able to read. What is in it goes on with another number of processes.
+
     Args:
         model: from a batch's inputs to outputs, or to ``(outputs, state)`` as layers do. It ends on
-            ``config.device`` with the weights that ``config.select`` says.
+            ``config.device`` (in shards, on the CPU) with the weights that ``config.select`` says.
         resume: ``True``: go on from the last checkpoint, if there is one. ``"last-good"``: the same, but from the one
             before if the last is damaged. ``False``: start again, and remove what an earlier run left.
         progress: whether to show a bar (on a terminal), and to say so when a run goes on.
@@ -72,7 +80,8 @@ def train(
     >>> bool(result.losses[-1, 1] < result.losses[0, 1])
     True
     """
-    return _Run(model, task, config, Path(folder), resume, progress, origin or {}).complete()
+    with joined() as ranks:
+        return _Run(model, task, config, Path(folder), resume, progress, origin or {}, ranks).complete()
 
 
 @final
@@ -88,31 +97,36 @@ class _Run:
         resume: bool | Literal["last-good"],
         progress: bool,
         origin: Mapping[str, Any],
+        ranks: Ranks,
     ) -> None:
         if resume not in (True, False, "last-good"):
             raise ArgumentError("resume", "True, False or 'last-good'", repr(resume))
-        run_folder.check_folder(folder)
+        ranks.first(lambda: run_folder.check_folder(folder))
         self.started = time.perf_counter()
-        self.config, self.folder, self.progress = config, folder, progress
-        self.device = config.chosen_device()
-        self.model, self.task = model.to(self.device), task.to(self.device)
+        self.config, self.folder, self.ranks, self.progress = config, folder, ranks, progress and ranks.main
+        self.device = ranks.device(config.chosen_device())
+        self.settings = {"config": config.binding(), "task": task.describe(), "model": signature(model)}
+        self.trainee = trainee(model, config, self.device, ranks)
+        self.model, self.trained = model, self.trainee.trained
+        self.task = task.to(self.device)
         batches = task.steps("train", config.batch_size)
         self.epoch, self.total = config.steps_per_epoch(batches), config.total_steps(batches)
         self.validates = task.steps("valid", config.batch_size) > 0
-        self.runner = torch.compile(model) if config.compile else model
-        self.optimiser, self.watch = Optimiser(model, config, self.total), Watch(self.device)
+        self.optimiser, self.watch = Optimiser(self.trained, config, self.total), Watch(self.device)
+        self.gradient = Gradient(self.trainee, self.task, config, self.epoch, self.watch, ranks)
         self.recurrent = any(True for _ in recurrent_modules(model))
-        self.settings = {"config": config.binding(), "task": task.describe(), "model": _signature(model)}
-        self.checkpoints = Checkpoints(folder / "checkpoints", self.settings)
+        self.named = dict(self.trained.named_parameters())
+        self.checkpoints = Checkpoints(folder / "checkpoints", self.settings, ranks)
         self.step, self.seconds_before = 0, 0.0
         self.best: dict[str, Any] | None = None
         self.last: dict[str, Any] | None = None
         self.diverged: DivergenceReport | None = None
         self.ratios: GradientOverWeight | None = None
         if resume:
-            self._resume(self.checkpoints.load(last_good=resume == "last-good"))
-        run_folder.claim(folder, {**self.settings, "origin": origin}, fresh=not resume)
-        self.metrics = Metrics(folder, self.step)
+            self._resume(self.checkpoints.load(last_good=resume == "last-good", like=self._like))
+        marker = {**self.settings, "origin": origin}
+        ranks.first(lambda: run_folder.claim(folder, marker, task.companions, fresh=not resume))
+        self.metrics = Metrics(folder, self.step) if ranks.main else None
         self.saved_at = self.mark = time.perf_counter()
         self.save_cost, self.marked = 0.0, self.step
 
@@ -127,49 +141,36 @@ class _Run:
         if self.progress and self.step:
             bar.write(f"going on after step {self.step} of {self.total}")
         self.model.train()
+        self.trained.train()
         try:
-            with requests() as request, torch.random.fork_rng(devices), bar:
+            with requests() as request, torch.random.fork_rng(devices), warnings.catch_warnings(), bar:
+                warnings.filterwarnings("ignore", _VIEW)
                 while self.step < self.total and self.diverged is None:
                     self._train_step()
                     bar.update()
                     self._look(bar)
-                    if self.diverged is None and (self._checkpoint_due() or request.signal is not None):
+                    signal, due = self.ranks.highest(request.signal or 0, self.ranks.main and self._checkpoint_due())
+                    if self.diverged is None and (due or signal):
                         self._checkpoint()
-                    if request.signal is not None and self.diverged is None:
-                        raise Interrupted(request.signal, self.step)
+                    if signal and self.diverged is None:
+                        raise Interrupted(signal, self.step)
         finally:
             self.model.train(before)
-            self.metrics.close()
+            if self.metrics is not None:
+                self.metrics.close()
         return self._finish()
 
     def _train_step(self) -> None:
         self.optimiser.clear()
-        loss = self._loss_and_gradient(self.runner, self.step)
+        loss = self.gradient.compute(self.step)
         norm = self.optimiser.clip()
         self.watch.see(loss, norm)
         self.ratios = None
         if self.recurrent and self._logs(self.step + 1):
-            self.ratios = gradient_over_weight(self.model, recurrent_only=True)
+            self.ratios = self.trainee.ratios()
         self.optimiser.step(self.step, self.watch.bad)
+        self.ranks.share(self.trained, buffers_only=True)
         self.step += 1
-
-    def _loss_and_gradient(self, runner: Any, step: int) -> Tensor:
-        """The loss of a step, and its gradient in the parameters: a function of the weights and the step alone."""
-        torch.manual_seed(_DROPOUT + (self.config.seed % _SEEDS) * _SEEDS + step)
-        epoch, index = divmod(step, self.epoch)
-        total = torch.zeros((), device=self.device)
-        for part in range(self.config.accumulate):
-            at = index * self.config.accumulate + part
-            batch = self.task.batch("train", self.config.batch_size, seed=self.config.seed, epoch=epoch, index=at)
-            output = apply(runner, batch, autocast=self.config.autocast)
-            loss = self.task.loss(output, batch) / self.config.accumulate
-            loss.backward()
-            total = total + loss.detach()
-            if step == 0 and part == 0:
-                silent = self.task.loss(torch.zeros_like(output), batch).detach()
-                first = torch.maximum(loss.detach() * self.config.accumulate, silent)
-                self.watch.start(first, self.config.explode)
-        return total
 
     def _look(self, bar: Any) -> None:
         """After a step: note losses, evaluate, notice a divergence, each in its time."""
@@ -189,7 +190,7 @@ class _Run:
         if self.ratios is not None:
             by_name = {name: entry.maximum for name, entry in self.ratios.parameters.items()}
             row |= {"gradient_over_weight": self.ratios.maximum, "gradient_over_weight_of": by_name}
-        self.metrics.write(self.step, **row, sequences_per_second=speed)
+        self._say(**row, sequences_per_second=speed)
         bar.set_postfix_str(f"loss {row['loss']:.4g}, {speed:.4g} sequences/s{self._validated()}")
         if evaluates:
             self._evaluate()
@@ -197,18 +198,28 @@ class _Run:
 
     def _evaluate(self) -> None:
         config, metric = self.config, self.task.metric
-        scores: dict[str, Any] = dict(
-            evaluate(self.model, self.task, "valid", config.batch_size, autocast=config.autocast)
-        )
-        self.metrics.write(self.step, split="valid", **scores)
+        scores = self._scores_of("valid")
+        self._say(split="valid", **scores)
         self.last = {"step": self.step, **scores}
         sign = 1 if self.task.higher_is_better else -1
         better = self.best is None or sign * scores[metric] > sign * self.best[metric]
         if better and math.isfinite(scores[metric]):
             self.best = self.last
             if config.select == "best":
-                run_folder.keep(self.model, self.folder)
+                self._keep()
                 self._checkpoint()
+
+    def _scores_of(self, split: Split) -> dict[str, Any]:
+        size, autocast = self.config.batch_size, self.config.autocast
+        return dict(evaluate(self.trained, self.task, split, size, autocast=autocast, ranks=self.ranks))
+
+    def _keep(self) -> None:
+        self.trainee.collect()
+        self.ranks.first(lambda: run_folder.keep(self.model, self.folder))
+
+    def _say(self, **values: Any) -> None:
+        if self.metrics is not None:
+            self.metrics.write(self.step, **values)
 
     def _diverge(self) -> None:
         """Find the step at which it happened, which left the weights as they were then, and do it again."""
@@ -217,14 +228,11 @@ class _Run:
         first = int(np.argmin(good))
         self.step += first - len(seen)
         loss, norm, mean = seen[first].tolist()
+        self.trainee.collect()
         self.diverged = diagnose(
-            self.model,
-            lambda: self._loss_and_gradient(self.model, self.step),
-            self.step,
-            (loss, norm, mean),
-            limit,
+            self.model, lambda: self.gradient.replay(self.step), self.step, (loss, norm, mean), limit
         )
-        self.optimiser.clear()
+        self.model.zero_grad()
 
     def _validated(self) -> str:
         return "" if self.last is None else f", valid {self.task.metric} {self.last[self.task.metric]:.4g}"
@@ -249,11 +257,11 @@ class _Run:
             return
         began = time.perf_counter()
         parts = {
-            "model": self.model.state_dict(), "optimiser": self.optimiser.tensors(), "watch": self.watch.tensors(),
+            "model": self.trained.state_dict(), "optimiser": self.optimiser.tensors(), "watch": self.watch.tensors(),
         }  # fmt: skip
         tensors = {f"{part}:{name}": value for part, named in parts.items() for name, value in named.items()}
         facts = {"seconds": self._seconds(), "best": self.best, "last": self.last}
-        self.checkpoints.save(Checkpoint(self.step, tensors, facts))
+        self.checkpoints.save(Checkpoint(self.step, tensors, facts), sharded=self.trainee.sharded)
         self.saved_at = time.perf_counter()
         self.save_cost = self.saved_at - began
 
@@ -264,11 +272,19 @@ class _Run:
         for key, tensor in checkpoint.tensors.items():
             part, _, name = key.partition(":")
             parts[part][name] = tensor
-        self.model.load_state_dict(parts["model"])
+        load(self.trained, parts["model"])
         self.optimiser.restore(parts["optimiser"])
         self.watch.restore(**parts["watch"])
         self.step, self.seconds_before = checkpoint.step, float(checkpoint.facts["seconds"])
         self.best, self.last = (_scores(checkpoint.facts[name]) for name in ("best", "last"))
+
+    def _like(self, key: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """What is to hold a tensor of a checkpoint in shards: the same shards where it is a parameter or its moment."""
+        part, _, name = key.partition(":")
+        of = self.named.get(name if part == "model" else name.rpartition("/")[0])
+        if of is None or of.shape != shape:
+            return torch.empty(shape, dtype=dtype)
+        return torch.empty_like(of, dtype=dtype, requires_grad=False)
 
     def _seconds(self) -> float:
         return self.seconds_before + time.perf_counter() - self.started
@@ -277,20 +293,22 @@ class _Run:
         config, scores = self.config, {}
         selects = config.select == "best" and self.best is not None
         if selects:
-            run_folder.restore(self.model, self.folder)
+            self.ranks.first(lambda: run_folder.restore(self.model, self.folder))
+            self.ranks.share(self.model)
+            self.trainee.spread()
         else:
-            run_folder.keep(self.model, self.folder)
+            self._keep()
         if self.diverged is None:
             if self.validates:
                 scores["valid"] = dict((self.best if selects else self.last) or {})
             if self.task.steps("test", config.batch_size):
-                scores["test"] = evaluate(self.model, self.task, "test", config.batch_size, autocast=config.autocast)
-        rows = [(row["step"], float(row["loss"])) for row in self.metrics.rows() if "split" not in row]
+                scores["test"] = self._scores_of("test")
+        rows = [(row["step"], float(row["loss"])) for row in read_rows(self.folder) if "split" not in row]
         losses = np.array(rows, dtype=float).reshape(-1, 2)
         result = TrainingResult(
             self.folder, self.step, self._seconds(), losses, self.best, self.last, scores, self.diverged
         )
-        self._write_record(result)
+        self.ranks.first(lambda: self._write_record(result))
         return result
 
     def _write_record(self, result: TrainingResult) -> None:
@@ -307,22 +325,10 @@ class _Run:
             model=self.settings["model"],
             device=str(self.device),
             threads=torch.get_num_threads(),
+            ranks=self.ranks.size,
             results=results,
             diverged=None if result.diverged is None else result.diverged.plain(),
         )
-
-
-def _signature(model: nn.Module) -> dict[str, Any]:
-    """What a checkpoint must fit: class, options, and the shape of every tensor."""
-    config = getattr(model, "config", None)
-    options: Mapping[str, Any] = {}
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        options = dataclasses.asdict(config)
-    modules = {name or "itself": f"{type(m).__name__}({m.extra_repr()})" for name, m in model.named_modules()}
-    tensors = {name: f"{tuple(t.shape)} {t.dtype}".replace("torch.", "") for name, t in model.state_dict().items()}
-    count = sum(parameter.numel() for parameter in model.parameters())
-    described = {"class": type(model).__name__, "parameters": count, "options": options}
-    return {**described, "modules": modules, "tensors": tensors}
 
 
 def _scores(plain: Mapping[str, Any] | None) -> dict[str, Any] | None:

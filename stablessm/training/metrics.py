@@ -8,6 +8,8 @@ from typing import Any, final
 
 from stablessm import record
 
+_FILE = "metrics.jsonl"
+
 
 @final
 class Metrics:
@@ -24,7 +26,7 @@ class Metrics:
     """
 
     def __init__(self, folder: Path, first: int) -> None:
-        self._path = folder / "metrics.jsonl"
+        self._path = folder / _FILE
         kept = [row for row in self.rows() if row["step"] <= first]
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
         with record.atomic(self._path) as temporary:
@@ -43,19 +45,24 @@ class Metrics:
                     self._board.add_scalar(f"{prefix}/{name}", value, step)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Everything said so far; a line that a kill cut off is left out."""
-        rows = []
-        for line in self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else ():
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                continue
-        return rows
+        """Everything said so far."""
+        return read_rows(self._path.parent)
 
     def close(self) -> None:
         """Write what TensorBoard still holds."""
         if self._board is not None:
             self._board.close()
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """What a run said in its folder; a line that a kill cut off is left out."""
+    path, rows = folder / _FILE, []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows
 
 
 def _board(folder: Path, first: int) -> Any:

@@ -12,6 +12,7 @@ from stablessm._errors import ArgumentError
 from stablessm.layers.param_groups import param_groups
 from stablessm.training.config import TrainingConfig
 from stablessm.training.schedule import rate
+from stablessm.training.trainee import placed, whole
 
 
 class Optimiser:
@@ -37,12 +38,12 @@ class Optimiser:
         self._adam.zero_grad(set_to_none=True)
 
     def clip(self) -> Tensor:
-        """Clip the gradient of all parameters; its norm before."""
+        """Clip the gradient of all parameters, over all ranks where they are in shards; its norm before."""
         with_gradient = [p for p in self._names.values() if p.grad is not None]
         norm = get_total_norm([p.grad for p in with_gradient if p.grad is not None], foreach=True)
         if self._config.clip is not None:
             clip_grads_with_norm_(with_gradient, self._config.clip, norm, foreach=True)
-        return norm
+        return whole(norm)
 
     def step(self, step: int, skip: Tensor) -> None:
         """Update the weights at the rate of this step; not where ``skip`` is 1, which stays on the device."""
@@ -62,4 +63,5 @@ class Optimiser:
         for key, value in tensors.items():
             name, _, moment = key.rpartition("/")
             parameter = self._names[name]
-            self._adam.state.setdefault(parameter, {})[moment] = value.to(parameter.device)
+            there = placed(value, parameter) if value.shape == parameter.shape else value.to(parameter.device)
+            self._adam.state.setdefault(parameter, {})[moment] = there

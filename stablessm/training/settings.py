@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from torch import nn
 
 from stablessm import record
 from stablessm._errors import ArgumentError
@@ -27,6 +30,19 @@ def require_same(argument: str, expected: str, before: Mapping[str, Any], now: M
     if differing:
         was, is_ = (", ".join(f"{name} = {pair[i]}" for name, *pair in differing) for i in range(2))
         raise ArgumentError(argument, f"{expected} ({was})", is_)
+
+
+def signature(model: nn.Module) -> dict[str, Any]:
+    """What a checkpoint must fit: class, options, and the shape of every tensor."""
+    config = getattr(model, "config", None)
+    options: Mapping[str, Any] = {}
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        options = dataclasses.asdict(config)
+    modules = {name or "itself": f"{type(m).__name__}({m.extra_repr()})" for name, m in model.named_modules()}
+    tensors = {name: f"{tuple(t.shape)} {t.dtype}".replace("torch.", "") for name, t in model.state_dict().items()}
+    count = sum(parameter.numel() for parameter in model.parameters())
+    described = {"class": type(model).__name__, "parameters": count, "options": options}
+    return {**described, "modules": modules, "tensors": tensors}
 
 
 def _differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, str, str]]:

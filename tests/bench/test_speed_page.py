@@ -71,3 +71,24 @@ def test_a_step_is_beside_the_best_peer() -> None:
         "| LRU | 64 | Streamer | 2.0 | 2.0 | 2.0 | 2.0 | 4.00 |",
         "| LRU | 64 | quick | 8.0 | 8.0 | 8.0 | 8.0 | 1.00 |",
     ]
+
+
+def test_language_models_are_two_tables_and_a_chart() -> None:
+    trained = {"what": "training", "batch": 8, "length": 4096, "parameters": 93_800_000}
+    asked = {"what": "generation", "context": 10_000, "parameters": 93_800_000}
+    timed = {"ms": 20.0, "quartiles_ms": [19.0, 21.0]}
+    rows = [
+        {**trained, "contender": "stablessm", **timed, "tokens_per_second": 1.6e6, "model_flops": 9e14},
+        {**trained, "contender": "Mamba", "left_out": "out of memory"},
+        {**asked, "contender": "stablessm", **timed, "state_megabytes": 0.126},
+        {**asked, "contender": "Mamba", "left_out": "reading the prompt would take about 80 s"},
+    ]
+    record = {"rows": rows, "machine": {"device": "a GPU"}}
+    text = figure.language_table(record)
+    assert "| stablessm | 93.8 M | 8 × 4096 | 20.0 (19.0–21.0) | 1,600,000 | 900 |" in text
+    assert "| Mamba | 93.8 M | 8 × 4096 | none: out of memory |  |  |" in text
+    assert "| stablessm | 93.8 M | 10,000 | 20.0 (19.0–21.0) | 0.13 |" in text
+    assert "| Mamba | 93.8 M | 10,000 | none: reading the prompt would take about 80 s |  |" in text
+    chart = figure.language_chart(record)
+    assert chart.count("no time") == 2
+    assert ">900<" in chart

@@ -28,12 +28,52 @@ def count(settings) -> int:
     return linear(1, d) + settings["n_layers"] * block + last + linear(d, 10)
 
 
-@pytest.mark.parametrize("name", models.PRESETS)
+LANGUAGE = [name for name, preset in models.PRESETS.items() if preset.language]
+
+
+@pytest.mark.parametrize("name", [name for name in models.PRESETS if name not in LANGUAGE])
 def test_parameters_are_as_stated(name):
     preset = models.PRESETS[name]
     model = models.for_task(*DIGITS, preset=name)
     assert sum(p.numel() for p in model.parameters()) == preset.parameters == count(preset.settings)
     assert model(torch.randn(2, 20, 1)).shape == (2, 10)
+
+
+def text(vocabulary: int) -> tuple[Like, Like]:
+    return Like(kind="tokens", size=vocabulary), Like(kind="classes", size=vocabulary, per_step=True)
+
+
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_language_models_are_as_large_as_stated(name):
+    """Built without weights: the largest has three billion."""
+    preset = models.PRESETS[name]
+    d, n, layers = (preset.settings[key] for key in ("d_model", "d_state", "n_layers"))
+    hyena = (d + 1) * 3 * d + 3 * 3 * d + (d + 1) * d
+    recurrence = n + n * d + n + d * n  # w, B, bias, C
+    mlp = (d + 1) * 4 * d + (4 * d + 1) * d
+    with torch.device("meta"):
+        model = models.for_task(*text(8192), preset=name)
+    assert type(model) is models.LanguageModel
+    by_hand = 8192 * d + layers * (hyena + recurrence + mlp + 2 * 2 * d) + 2 * d
+    assert sum(p.numel() for p in model.parameters()) == preset.parameters == by_hand
+
+
+def test_the_size_of_the_papers_large_model():
+    assert 2.9e9 < models.PRESETS["lm-3b"].parameters < 3.1e9
+    assert 2.7e7 < models.PRESETS["lm-small"].parameters < 3.3e7
+
+
+def test_a_language_model_wants_text():
+    tokens, classes = text(5)
+    assert models.for_task(tokens, classes, preset="lm-tiny", tied=False)(torch.zeros(1, 3).long()).shape == (1, 3, 5)
+    for inputs, outputs in (
+        DIGITS,
+        (tokens, Like(kind="classes", size=5, per_step=False)),
+        (tokens, Like(kind="classes", size=4, per_step=True)),
+        (tokens, Like(kind="values", size=5, per_step=True)),
+    ):
+        with pytest.raises(ArgumentError, match="preset: expected one that is no language model"):
+            models.for_task(inputs, outputs, preset="lm-tiny")
 
 
 @pytest.mark.parametrize("kind", ["values", "tokens"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import TypeAlias
 
@@ -23,13 +24,22 @@ BOUNDED = 10.0
 """An error of more than so many times the target's own norm counts as an explosion."""
 
 
-def run(config: Config, run: Run) -> None:
+def models_of(config: Config, map: str, length: int, run: Run) -> None:
     """Train, then perturb."""
-    for length in config.lengths:
-        for map in config.maps:
-            trained(config, run, map, length)
-            for kind in SEARCHES:
-                family(config, run, map, length, kind)
+    trained(config, run, map, length)
+    for kind in SEARCHES:
+        family(config, run, map, length, kind)
+
+
+def jobs(config: Config) -> dict[str, Callable[[Run], None]]:
+    """One for each map and length; the widths of a map are trained as one."""
+    return {f"{map}-{T}": partial(models_of, config, map, T) for T in config.lengths for map in config.maps}
+
+
+def run(config: Config, run: Run) -> None:
+    """All of them."""
+    for compute in jobs(config).values():
+        compute(run)
 
 
 def panel(config: Config, run: Run, map: str, length: int) -> Panel:
@@ -198,4 +208,5 @@ EXPERIMENT = Experiment(
     run=run,
     figures=figures,
     claims=claims,
+    jobs=jobs,
 )

@@ -31,4 +31,5 @@ EXPERIMENT = Experiment(
     run=run,
     figures=image_tables.figures,
     claims=claims,
+    jobs=image_tables.jobs,
 )

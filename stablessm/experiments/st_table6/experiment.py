@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -44,10 +44,20 @@ class Config(ImageConfig):
     recommended: Recommended = field(default_factory=Recommended)
 
 
+def larger(config: Config, run: Run) -> None:
+    """The larger model."""
+    run.stage(STAGE, partial(recommended, config, run))
+
+
+def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
+    """Those of the table, and the larger model."""
+    return {**image_tables.jobs(config), STAGE: partial(larger, config)}
+
+
 def run(config: Config, run: Run) -> None:
     """The table, then the larger model."""
     image_tables.run(config, run)
-    run.stage(STAGE, partial(recommended, config, run))
+    larger(config, run)
 
 
 def recommended(config: Config, run: Run) -> Mapping[str, np.ndarray]:
@@ -110,4 +120,5 @@ EXPERIMENT = Experiment(
     run=run,
     figures=figures,
     claims=claims,
+    jobs=jobs,
 )

@@ -1,0 +1,45 @@
+"""``stablessm status``: how far the runs are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def status(
+    out: Annotated[Path, typer.Option(help="Folder of run folders.")] = Path("runs"),
+    all: Annotated[bool, typer.Option("--all", help="Show also what is complete.")] = False,
+) -> None:
+    """Show how far runs and sweeps are: what is done, running, failed, left.
+
+    Examples:
+
+      stablessm status
+
+      stablessm status --out results --all
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from stablessm.sweeps import runs
+
+    console, found = Console(), runs(out)
+    shown = [run for run in found if all or run.state != "complete"]
+    table = Table("run", "state", "stages", "jobs", "done", "running", "failed", "left")
+    for run in shown:
+        name, count = run.folder.relative_to(out).as_posix(), run.count
+        jobs = [str(len(run.jobs)), *(str(count[state]) for state in ("done", "running", "failed", "left"))]
+        table.add_row(name, run.state, str(run.stages), *(jobs if run.jobs else [""] * 5))
+    if shown:
+        console.print(table)
+    for run in shown:
+        for job, note in run.jobs.items():
+            if note.state in ("failed", "running"):
+                where = f"{run.folder.relative_to(out).as_posix()}/{job}"
+                said = f"failed: {note.error}" if note.state == "failed" else f"running on {note.worker}"
+                again = f" (attempt {note.attempts})" if note.attempts > 1 else ""
+                console.print(f"{where} {said}{again}", markup=False, soft_wrap=True)
+    complete = sum(run.state == "complete" for run in found)
+    console.print(f"complete: {complete} of {len(found)} runs in {out}", soft_wrap=True)

@@ -1,0 +1,174 @@
+"""One language model trained and measured; its weights are not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm.instruments import GradientTracker
+from stablessm.tasks.base import Split, Task
+from stablessm.training import TrainingConfig
+from stablessm.training.divergence import DivergenceReport, Watch, diagnose
+from stablessm.training.evaluate import apply
+from stablessm.training.optimiser import Optimiser
+
+
+@dataclass(frozen=True)
+class LanguageTraining:
+    """AdamW without decay of recurrent weights, a linear warm-up, then a cosine; paper 004, appendix C.2."""
+
+    steps: int
+    batch: int = 16
+    warmup: int = 100
+    """Steps over which the rate rises from 0."""
+    planned: int | None = None
+    """The steps that the cosine takes to come to zero, if not ``steps``: a training may be a longer one's beginning."""
+    recurrent: float = 0.8
+    """The rate of recurrent weights, over that of the others: the paper has 0.004 and 0.005."""
+    weight_decay: float = 0.25
+    clip: float | None = None
+    """Largest norm of the gradient; the paper names none."""
+    explode: float = 1.5
+    """A training has diverged when its loss, over about ten steps, is so many times that of an untrained model."""
+    look_every: int = 10
+    """Steps between two looks at |gradient| / |weight|; on a GPU also at whether it has diverged."""
+    scored: int = 50
+    """Batches of a split on which it is scored, at most."""
+    autocast: bool = True
+    """Products of matrices in bfloat16."""
+    device: str = "auto"
+    """``auto``: a GPU if there is one."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warmup < (self.planned or self.steps):
+            raise ArgumentError("training.warmup", f"from 0 to less than {self.planned or self.steps}", self.warmup)
+
+    def config(self, lr: float, seed: int) -> TrainingConfig:
+        """As the training loop has it."""
+        planned = self.planned or self.steps
+        return TrainingConfig(
+            steps=planned,
+            batch_size=self.batch,
+            lr=lr,
+            recurrent_lr=self.recurrent * lr,
+            weight_decay=self.weight_decay,
+            warmup=self.warmup / planned,
+            clip=self.clip,
+            autocast=self.autocast,
+            seed=seed,
+            explode=self.explode,
+            device=self.device,
+        )
+
+
+def fit(
+    model: nn.Module,
+    task: Task,
+    options: LanguageTraining,
+    lr: float,
+    seed: int,
+    *,
+    name: str = "",
+    progress: bool = False,
+) -> dict[str, np.ndarray]:
+    """Train the model until its end or until it diverges, which leaves the weights with which that happened.
+
+    Returns:
+        ``losses`` and ``norms`` (of the gradient) of every step, up to the one that diverged and without it;
+        ``looks``, ``largest`` and ``typical``: steps, and the largest and the median |gradient| / |weight| of recurrent
+        weights at these; ``diverged``: the step, or -1; ``report``: what the loop and ``trace_divergence`` say of it.
+    """
+    from tqdm import tqdm
+
+    config = options.config(lr, seed)
+    device, planned = config.chosen_device(), options.planned or options.steps
+    model, task = model.to(device).train(), task.to(device)
+    optimiser, watch = Optimiser(model, config, planned), Watch(device)
+    tracker = GradientTracker(model, every=options.look_every, recurrent_only=True)
+    report: DivergenceReport | None = None
+    for step in tqdm(range(options.steps), desc=name, disable=None if progress else True, mininterval=0.5):
+        optimiser.clear()
+        loss = _gradient(model, task, config, step, watch)
+        tracker.update()
+        watch.see(loss, optimiser.clip())
+        optimiser.step(step, watch.bad)
+        looks = device.type == "cpu" or (step + 1) % options.look_every == 0 or step + 1 == options.steps
+        if looks and watch.bad:
+            report = _diagnosed(model, task, config, watch)
+            break
+    optimiser.clear()
+    last = options.steps if report is None else report.step
+    seen, history = watch.values()[:last], tracker.history
+    known = history.step < max(last, 1)
+    return {
+        "losses": seen[:, 0],
+        "norms": seen[:, 1],
+        "looks": history.step[known],
+        "largest": history.maximum[known].max(1),
+        "typical": np.median(history.quantiles[known, :, 0], 1),
+        "diverged": np.array(-1 if report is None else report.step),
+        "report": np.array("" if report is None else str(report)),
+    }
+
+
+@torch.no_grad()
+def mean_loss(model: nn.Module, task: Task, split: Split, options: LanguageTraining) -> float:
+    """Nats a token over the first batches of a split, each window from a state of zeros."""
+    device = next(model.parameters()).device
+    task, before = task.to(device), model.training
+    model.eval()
+    total = torch.zeros(2, dtype=torch.float64, device=device)
+    for index in range(min(options.scored, task.steps(split, options.batch))):
+        batch = task.batch(split, options.batch, index=index)
+        output = apply(model, batch, autocast=options.autocast)
+        _, count = task.score(output, batch)
+        total += torch.stack([task.loss(output, batch).double() * count, count])
+    model.train(before)
+    loss, count = total.tolist()
+    return float(loss / count)
+
+
+def _gradient(model: nn.Module, task: Task, config: TrainingConfig, step: int, watch: Watch | None = None) -> Tensor:
+    """The loss of a step, and its gradient in the parameters."""
+    epoch, index = divmod(step, task.steps("train", config.batch_size))
+    batch = task.batch("train", config.batch_size, seed=config.seed, epoch=epoch, index=index)
+    output = apply(model, batch, autocast=config.autocast)
+    loss = task.loss(output, batch)
+    if step == 0 and watch is not None:
+        silent = task.loss(torch.zeros_like(output), batch)
+        watch.start(torch.maximum(loss.detach(), silent.detach()), config.explode)
+    loss.backward()
+    return loss.detach()
+
+
+def _diagnosed(model: nn.Module, task: Task, config: TrainingConfig, watch: Watch) -> DivergenceReport:
+    """The first bad step, done again: the optimiser has skipped it and all that followed."""
+    seen, limit = watch.values(), float(watch.limit)
+    step = int(np.argmin(np.isfinite(seen).all(1) & (seen[:, 2] <= limit)))
+    loss, norm, mean = seen[step].tolist()
+    return diagnose(model, lambda: _gradient(model, task, config, step), step, (loss, norm, mean), limit)
+
+
+def perplexity(loss: float | np.ndarray) -> float:
+    """Of a loss in nats; infinite where there is none.
+
+    >>> round(perplexity(3.0), 3), perplexity(float("nan"))
+    (20.086, inf)
+    """
+    value = float(np.exp(loss))
+    return value if np.isfinite(value) else float("inf")
+
+
+def scores(
+    model: nn.Module, task: Task, options: LanguageTraining, found: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """``train`` and ``test``: nats a token after the training; NaN if it diverged."""
+    splits: tuple[Split, ...] = ("train", "test")
+    if int(found["diverged"]) >= 0:
+        return dict.fromkeys(splits, float("nan"))
+    return {split: mean_loss(model, task, split, options) for split in splits}

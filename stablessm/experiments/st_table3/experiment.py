@@ -1,0 +1,186 @@
+"""Three billion parameters at a learning rate of 0.01: who converges in a hundred steps?"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from stablessm._errors import ArgumentError
+from stablessm.experiments.base import Claim, Experiment, Verdict
+from stablessm.experiments.language_study import SCHEMES, memories, remembered, start, thinned
+from stablessm.experiments.language_text import SYNTHETIC, loaded
+from stablessm.experiments.language_training import LanguageTraining, fit
+from stablessm.experiments.run import Run
+from stablessm.experiments.training import device_called
+from stablessm.report.figure import Figure, Panel, Series
+
+PUBLISHED = {"best-0.5": 3, "exp": 0, "softplus": 0, "direct": 0}
+"""How many of three runs converge."""
+LAST = 10
+"""Steps whose mean loss is the final one."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes; map, rate, steps and seeds are those of paper 004, appendix D.2."""
+
+    text: str = "wikifa"
+    """A text of the task ``lm``, or ``synthetic``: a Markov chain, for a first try."""
+    vocabulary: int = 8192
+    length: int = 1024
+    preset: str = "lm-3b"
+    timescales: tuple[float, ...] = (2.0, 1000.0)
+    """The shortest and the longest at the start, in tokens, of every layer and map."""
+    maps: tuple[str, ...] = tuple(PUBLISHED)
+    rate: float = 0.01
+    seeds: int = 3
+    checkpointing: bool = True
+    """Whether blocks are computed again in the backward pass, to hold less."""
+    training: LanguageTraining = field(
+        default_factory=lambda: LanguageTraining(
+            steps=100, batch=8, warmup=10, planned=1000, recurrent=1.0, look_every=1
+        )
+    )
+    words: int = 8
+    """Tokens that are repeated to measure a memory."""
+    horizon: int = 1024
+    """How long."""
+
+    def __post_init__(self) -> None:
+        for name in self.maps:
+            if name not in SCHEMES:
+                raise ArgumentError("maps", f"some of {', '.join(SCHEMES)}", repr(name))
+
+
+def run(config: Config, run: Run) -> None:
+    """Every map and seed, one after the other; each is a stage."""
+    for seed in range(config.seeds):
+        for scheme in config.maps:
+            one(config, run, scheme, seed)
+
+
+def one(config: Config, run: Run, scheme: str, seed: int) -> dict[str, np.ndarray]:
+    """What ``fit`` and ``remembered`` return, and how many ``parameters`` there are."""
+    return run.stage(f"{scheme}-{seed}", lambda: _trained(config, run, scheme, seed))
+
+
+def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
+    """Every map and seed can be computed apart."""
+    cells = [(scheme, seed) for seed in range(config.seeds) for scheme in config.maps]
+    return {f"{scheme}-{seed}": partial(_job, config, scheme, seed) for scheme, seed in cells}
+
+
+def _job(config: Config, scheme: str, seed: int, run: Run) -> object:
+    return one(config, run, scheme, seed)
+
+
+def _trained(config: Config, run: Run, scheme: str, seed: int) -> dict[str, np.ndarray]:
+    task, device = loaded(config.text, config.vocabulary, config.length), device_called(config.training.device)
+    if device.type == "cuda":
+        gc.collect()  # the model before this one may hang in a cycle, and two do not fit
+    model = start(task, config.preset, scheme, seed, config.timescales, device)
+    model.body.gradient_checkpointing = config.checkpointing
+    found = fit(model, task, config.training, config.rate, seed, name=f"{scheme}, seed {seed}", progress=run.progress)
+    memory = remembered(model, task, config.words, config.horizon, found)
+    return {**found, **memory, "parameters": np.array(sum(p.numel() for p in model.parameters()))}
+
+
+def converged(found: Mapping[str, np.ndarray]) -> bool:
+    """Not diverged, and in the end below the loss of the untrained model."""
+    return int(found["diverged"]) < 0 and bool(found["losses"][-LAST:].mean() < found["losses"][0])
+
+
+def figures(config: Config, run: Run) -> list[Figure]:
+    """Losses, |gradient| / |weight|, and memories."""
+    losses, ratios, cells = [], [], {}
+    for scheme in config.maps:
+        for seed in range(config.seeds):
+            label = f"{scheme}, seed {seed}"
+            found = cells[label] = one(config, run, scheme, seed)
+            losses.append(Series(label, *thinned(found["losses"]), group=scheme))
+            ratios.append(Series(label, found["looks"].astype(float).tolist(), found["largest"].tolist(), group=scheme))
+    return [
+        Figure(
+            "losses",
+            f"The training loss at the rate {config.rate:g}, and the largest |gradient| / |weight| of recurrent "
+            "weights. A line that ends before the last step diverged. Last: how strongly the output of each model, with "
+            f"the weights it ended with, still moves after t repetitions of a token, the largest over {config.words}; "
+            "one that is not there has an output that is not finite, or diverged.",
+            [
+                Panel("loss", "step", "cross-entropy [nats]", losses),
+                Panel("ratio", "step", "largest |gradient| / |weight|", ratios, y_scale="log"),
+                memories("memory", cells),
+            ],
+        )
+    ]
+
+
+def claims(config: Config, run: Run) -> list[Claim]:
+    """One for each map of the table."""
+    return [survival(config, run, scheme) for scheme in PUBLISHED if scheme in config.maps]
+
+
+def survival(config: Config, run: Run, scheme: str) -> Claim:
+    """How many seeds of a map converge, and what became of the others."""
+    found = [one(config, run, scheme, seed) for seed in range(config.seeds)]
+    count, total, published = sum(map(converged, found)), config.seeds, PUBLISHED[scheme]
+    verdict: Verdict = "partly" if 0 < count < total else "not reproduced"
+    if count == (total if published else 0):
+        verdict = "reproduced"
+    return Claim(
+        f"{scheme} {'converges' if published else 'diverges'} in {config.training.steps} steps at the rate "
+        f"{config.rate:g}, {int(found[0]['parameters']):,} parameters",
+        f"{published} of 3 converge",
+        f"{count} of {total} converge: " + "; ".join(_told(seed, cell) for seed, cell in enumerate(found)),
+        verdict,
+        _cause(found),
+    )
+
+
+def _told(seed: int, found: Mapping[str, np.ndarray]) -> str:
+    first, last = found["losses"][:1], found["losses"][-LAST:]
+    if int(found["diverged"]) >= 0:
+        return f"seed {seed} diverged at step {int(found['diverged'])}"
+    note = "" if converged(found) else ", not below the start"
+    return f"seed {seed} loss {first.mean():.2f} to {last.mean():.2f}{note}"
+
+
+def _cause(found: list[dict[str, np.ndarray]]) -> str:
+    """What trace_divergence says of those that diverged."""
+    reports = [" / ".join(str(cell["report"]).splitlines()) for cell in found]
+    told = [f"Seed {seed}: {report}." for seed, report in enumerate(reports) if report]
+    return " ".join(told) or f"No loss or gradient of {len(found)} seeds broke the rule of the README."
+
+
+EXPERIMENT = Experiment(
+    id="st-table3",
+    title="Three billion parameters at a large rate",
+    source="paper 004, table 3",
+    question="Which parameterizations survive a hundred steps at the rate 0.01 in a model of 3 billion parameters?",
+    claim="Best converges in 3 of 3 runs; exp, softplus and direct diverge in all.",
+    configs={
+        "smoke": Config(
+            text=SYNTHETIC,
+            vocabulary=16,
+            length=24,
+            preset="lm-tiny",
+            timescales=(2.0, 20.0),
+            seeds=1,
+            training=LanguageTraining(
+                steps=8, batch=8, warmup=2, planned=20, recurrent=1.0, look_every=1, autocast=False, device="cpu"
+            ),
+            words=2,
+            horizon=24,
+        ),
+        "paper": Config(),
+    },
+    minutes={"smoke": 0.1, "paper": 100000.0},
+    run=run,
+    figures=figures,
+    claims=claims,
+    jobs=jobs,
+)

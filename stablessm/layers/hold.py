@@ -1,0 +1,36 @@
+"""Eigenvalues worked out once, for many steps with the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from stablessm.layers.diagonal import DiagonalLayer
+
+
+@contextmanager
+def hold(model: nn.Module) -> Iterator[None]:
+    """Inside, layers in ``model`` do not work out their eigenvalues again at every call: weights must not change.
+
+    Of a step that generates one token, map and discretisation are a quarter to half of the operations. Calls that
+    record a gradient, or take a ``dt``, work them out as ever.
+
+    >>> import stablessm as ssm
+    >>> layer, x_t = ssm.RealSSM(1, 4, 1), torch.randn(2, 1)
+    >>> with hold(layer), torch.no_grad():
+    ...     y, state = layer.step(x_t)
+    >>> torch.equal(y, layer.step(x_t)[0])
+    True
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, DiagonalLayer)]
+    try:
+        with torch.no_grad():
+            for layer in layers:
+                layer._held = layer._discretise(None)
+        yield
+    finally:
+        for layer in layers:
+            layer._held = None  # also where another hold goes on: slower, and never of weights that were

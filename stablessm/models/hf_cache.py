@@ -1,0 +1,105 @@
+"""The state of a language model, in the form of a Hugging Face cache. It does not grow with the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from stablessm._errors import ArgumentError
+
+
+@final
+class StableSSMCache(Cache):
+    """What a model remembers of a text: the states of its blocks, and its last output.
+
+    ``model(…, past_key_values=cache)`` goes on from it and writes the new state into it; tensors are exchanged, never
+    written into, so ``copy.copy(cache)`` keeps a moment to come back to.
+
+    >>> cache = StableSSMCache()
+    >>> cache.get_seq_length(), cache.nbytes
+    (0, 0)
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.state: Any = None
+        """A tuple, one entry a block; None before the first token."""
+        self.last: Tensor | None = None
+        """(B, d_model), the body's output at the last real token: padding says it again."""
+        self.seen = 0
+        """Tokens, with padding."""
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it takes."""
+        return sum(tensor.nbytes for tensor in _tensors((self.state, self.last)))
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """How many tokens it has seen."""
+        return self.seen
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Row i becomes what row ``beam_idx[i]`` was: beam search."""
+        self._each(lambda tensor: tensor.index_select(0, beam_idx.to(tensor.device)))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows."""
+        self.reorder_cache(torch.as_tensor(indices))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Every row ``repeats`` times."""
+        self._each(lambda tensor: tensor.repeat_interleave(repeats, 0))
+
+    def reset(self) -> None:
+        """As before the first token."""
+        self.state, self.last, self.seen = None, None, 0
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """A recurrence cannot go back; only 0 is allowed."""
+        if tokens_to_remove:
+            expected = "0, since a state cannot be undone (copy.copy keeps one)"
+            raise ArgumentError("tokens_to_remove", expected, tokens_to_remove)
+
+    @property
+    def is_croppable(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def is_compileable(self) -> bool:
+        """Not by ``generate`` of its own accord."""
+        return False
+
+    @property
+    def batch_size(self) -> int:
+        """Rows; -1 before the first token."""
+        return -1 if self.last is None else len(self.last)
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """-1: no limit."""
+        return -1
+
+    def __len__(self) -> int:
+        return 0 if self.state is None else len(self.state)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Exchange every tensor."""
+        self.state, self.last = _mapped(self.state, change), _mapped(self.last, change)
+
+
+def _mapped(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(state, Tensor):
+        return change(state)
+    return state if state is None else tuple(_mapped(part, change) for part in state)
+
+
+def _tensors(state: Any) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    else:
+        for part in state or ():
+            yield from _tensors(part)

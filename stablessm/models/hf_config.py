@@ -1,0 +1,73 @@
+"""The settings of a language model as a Hugging Face config."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, field
+from typing import Any, ClassVar, Self
+
+try:
+    from transformers import PreTrainedConfig
+except ImportError as error:
+    raise ImportError(
+        "StableSSMConfig needs the package transformers, 5.4 or newer (pip install 'stablessm[hf]')"
+    ) from error
+
+from stablessm.models.config import LanguageConfig
+
+_NAMES = (
+    "vocab_size", "d_model", "n_layers", "mixer", "d_state", "map", "map_options", "mixer_options", "norm", "prenorm",
+    "activation", "gate", "mlp", "dropout",
+)  # fmt: skip
+"""What both configs call by the same name."""
+
+
+class StableSSMConfig(PreTrainedConfig):
+    """The settings of :class:`~stablessm.models.StableSSMForCausalLM`, by keyword.
+
+    They are those of :class:`~stablessm.models.LanguageConfig`, with ``tie_word_embeddings`` for ``tied``.
+
+    >>> config = StableSSMConfig(vocab_size=100, d_model=16, n_layers=2, d_state=8, mixer="hyena-real", map="exp")
+    >>> config.model_type, config.hidden_size, config.network().mlp
+    ('stablessm', 16, 4)
+    """
+
+    model_type: ClassVar[str] = "stablessm"
+    attribute_map: ClassVar[dict[str, str]] = {"hidden_size": "d_model", "num_hidden_layers": "n_layers"}
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+
+    vocab_size: int = 8192
+    d_model: int = 512
+    n_layers: int = 8
+    mixer: str = "hyena-real"
+    d_state: int = 64
+    map: Any = "best"
+    map_options: dict[str, Any] = field(default_factory=dict)
+    mixer_options: dict[str, Any] = field(default_factory=dict)
+    norm: str = "layer"
+    prenorm: bool = True
+    activation: str = "none"
+    gate: bool = False
+    mlp: int = 4
+    dropout: float = 0.0
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        network = self.network()
+        for name in _NAMES:  # a map that came as an instance is a name and options from here on
+            setattr(self, name, getattr(network, name))
+        super().__post_init__(**kwargs)
+
+    def network(self) -> LanguageConfig:
+        """The config of the network itself."""
+        tied: Any = self.tie_word_embeddings
+        return LanguageConfig(tied=tied, **{name: getattr(self, name) for name in _NAMES})
+
+    @classmethod
+    def of(cls, network: LanguageConfig, **options: Any) -> Self:
+        """The config of a network; ``options`` are those that only Hugging Face knows, such as ``eos_token_id``."""
+        settings = asdict(network)
+        return cls(tie_word_embeddings=settings["tied"], **{name: settings[name] for name in _NAMES}, **options)

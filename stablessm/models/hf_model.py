@@ -1,0 +1,220 @@
+"""A language model in Hugging Face's form: ``generate``, ``Trainer``, ``save_pretrained``, the Auto classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
+
+from stablessm._errors import ArgumentError
+from stablessm.layers.hold import hold
+from stablessm.models.hf_cache import StableSSMCache
+from stablessm.models.hf_config import StableSSMConfig
+from stablessm.models.hf_padding import Padding
+from stablessm.models.language import LanguageModel
+
+ALIGNMENT = 64
+"""Bytes, as PyTorch aligns its own memory on a CPU."""
+
+
+@final
+class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
+    """:class:`~stablessm.models.LanguageModel` as a ``transformers`` model; the network itself is ``model.network``.
+
+    ``generate`` carries a state that does not grow. Padding, left or right, changes no real token, and its own logits
+    are those of the token before it: prompts of different length generate what they generate alone.
+
+    Args:
+        config: the settings.
+        network: a language model to put inside, not copied; a new one by default.
+
+    >>> config = StableSSMConfig(vocab_size=100, d_model=16, n_layers=2, d_state=8, eos_token_id=0, pad_token_id=0)
+    >>> model = StableSSMForCausalLM(config).eval()
+    >>> model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, min_new_tokens=4, do_sample=False).shape
+    torch.Size([1, 7])
+    """
+
+    config: StableSSMConfig
+    config_class = StableSSMConfig
+    base_model_prefix = "network"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["Block"]  # noqa: RUF012  # as the base class has it
+    _keep_in_fp32_modules_strict = [r"mixer\.(?:inner\.)?(?:w|phase|frequency|log_dt)$"]  # noqa: RUF012
+    _is_stateful = True
+
+    def __init__(self, config: StableSSMConfig, network: LanguageModel | None = None) -> None:
+        super().__init__(config)
+        self.network = LanguageModel(**asdict(config.network())) if network is None else network
+        drawn: Any = not next(self.network.parameters()).is_meta  # then post_init has nothing to draw
+        for module in self.network.modules():
+            module._is_hf_initialized = drawn
+        self.post_init()
+
+    @classmethod
+    def of(cls, network: LanguageModel, **options: Any) -> Self:
+        """A trained language model in this form, its weights not copied.
+
+        Args:
+            options: what only Hugging Face knows, such as ``eos_token_id``.
+
+        >>> plain = LanguageModel(100, d_model=16, n_layers=1, d_state=8)
+        >>> StableSSMForCausalLM.of(plain, eos_token_id=0).network is plain
+        True
+        """
+        return cls(StableSSMConfig.of(network.config, **options), network)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """The model of a folder or of the hub, as every ``transformers`` model."""
+        loaded = super().from_pretrained(*args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        for parameter in model.parameters():
+            # in a mapped file weights lie anywhere, and a complex view of them crashes where PyTorch expects alignment
+            if parameter.device.type == "cpu" and parameter.data_ptr() % ALIGNMENT:
+                parameter.data = parameter.data.clone()
+        return loaded
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values: StableSSMCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits, and what else is asked for.
+
+        Args:
+            input_ids: (B, T) tokens; or
+            inputs_embeds: (B, T, d_model), their embeddings.
+            attention_mask: (B, T) or, with what came before, (B, longer): 0 at padding, wherever that is.
+            past_key_values: the state to go on from; the new one is written into it.
+            labels: (B, T) the tokens again, for ``loss``; -100 where none is wanted. Padding is never counted.
+            use_cache: whether to return a state; as the config says by default, and never in training.
+            output_hidden_states: whether to return what goes into each block, and the last norm's output.
+            logits_to_keep: how many of the last logits to compute, 0 for all; or which.
+        """
+        x = input_ids if inputs_embeds is None else inputs_embeds
+        if x is None or (input_ids is not None and inputs_embeds is not None):
+            raise ArgumentError("input_ids, inputs_embeds", "one of them", "both" if x is not None else "none")
+        if not isinstance(past_key_values, StableSSMCache | None):
+            raise ArgumentError("past_key_values", "a StableSSMCache", type(past_key_values).__name__)
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        cache = StableSSMCache() if past_key_values is None and use_cache else past_key_values
+        padding = Padding.of(attention_mask, *x.shape[:2])
+        h, hidden = self._run(x, cache, padding, bool(output_hidden_states))
+        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else logits_to_keep
+        logits = self.network.logits(h if isinstance(keep, int) else h[:, keep])
+        loss = None
+        if labels is not None:
+            labels = labels if padding is None else padding.labels(labels)
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        parts: dict[str, Any] = {"loss": loss, "logits": logits, "past_key_values": cache, "hidden_states": hidden}
+        return CausalLMOutputWithPast(**parts)
+
+    def _run(
+        self, x: Tensor, cache: StableSSMCache | None, padding: Padding | None, wants_hidden: bool
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+        """The body's output at every token, padding included, and the hidden states."""
+        body = self.network.body
+        state, last = (None, None) if cache is None else (cache.state, cache.last)
+        if x.shape[1] == 1 and state is not None and padding is None and not wants_hidden:
+            h, state = body.step(x[:, 0], state)
+            h, hidden = h[:, None], None
+        else:
+            with _inputs(body.blocks, wants_hidden) as seen:
+                packed, lengths = (x, None) if padding is None else (padding.packed(x), padding.lengths)
+                h, state = body(packed, state, lengths=lengths)
+            h = h if padding is None else padding.unpacked(h, last)
+            between = seen if padding is None else [padding.unpacked(part, None) for part in seen]
+            hidden = (*between, h) if wants_hidden else None
+        if cache is not None:
+            cache.state, cache.seen = state, cache.seen + x.shape[1]
+            cache.last = h[:, -1].clone() if x.shape[1] else last
+        return h, hidden
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As every ``transformers`` model: greedy, sampling, beam search, streamers."""
+        with hold(self):
+            return super().generate(*args, **kwargs)  # type: ignore[misc]  # it types its own self
+
+    def _prepare_cache_for_generation(  # type: ignore[override]  # it says bool and returns nothing
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """Ours, whatever ``cache_implementation`` says: there is one kind, and it is small."""
+        given = model_kwargs.get("past_key_values")
+        if given is not None:
+            given._is_user_defined = True
+        elif generation_config.use_cache is not False:
+            model_kwargs["past_key_values"] = StableSSMCache()
+
+    def _update_model_kwargs_for_generation(
+        self, outputs: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        """After the prompt every token is real, and what came before is in the state: no mask that grows."""
+        if model_kwargs.get("use_cache"):
+            model_kwargs["attention_mask"] = None
+        return super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Only what no file held: the network draws its own weights, eigenvalues included, as it is built."""
+        kept = {name: p.clone() for name, p in module.named_parameters(recurse=False) if _is_loaded(p)}
+        self.network.draw(module)
+        for name, value in kept.items():
+            module.get_parameter(name).copy_(value)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As every ``transformers`` model."""
+        table = super().resize_token_embeddings(*args, **kwargs)
+        config = replace(self.network.config, vocab_size=table.num_embeddings)
+        self.network.config = self.network.body.config = config
+        self.network.d_output = config.size
+        return table
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of embeddings."""
+        return self.network.body.encoder
+
+    def set_input_embeddings(self, value: Any) -> None:
+        """Exchange it."""
+        self.network.body.encoder = value
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The readout; None where it is the table of embeddings."""
+        return self.network.readout
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear | None) -> None:
+        """Exchange it."""
+        self.network.readout = new_embeddings
+
+
+def _is_loaded(parameter: Tensor) -> bool:
+    return getattr(parameter, "_is_hf_initialized", False)
+
+
+@contextmanager
+def _inputs(blocks: nn.ModuleList, wanted: bool) -> Iterator[list[Tensor]]:
+    """What goes into each of the blocks while they run, if it is wanted."""
+    seen: list[Tensor] = []
+    hooks = [block.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for block in blocks if wanted]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()

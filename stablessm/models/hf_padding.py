@@ -1,0 +1,65 @@
+"""Padding wherever it is, as padding on the right, which our layers know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self, final
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+
+IGNORED = -100
+"""The label of a token that no loss counts, as ``transformers`` has it."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Padding:
+    """Which tokens of a batch are real, and where they go: to the front of their row, in their order.
+
+    >>> padding = Padding.of(torch.tensor([[0, 1, 1], [1, 1, 0]]), 2, 3)
+    >>> padding.packed(torch.tensor([[9, 5, 6], [7, 8, 9]])).tolist(), padding.lengths.tolist()
+    ([[5, 6, 9], [7, 8, 9]], [2, 2])
+    >>> padding.unpacked(torch.tensor([[5.0, 6, 9], [7, 8, 9]])[..., None], None)[..., 0].tolist()
+    [[0.0, 5.0, 6.0], [7.0, 8.0, 8.0]]
+    """
+
+    real: Tensor
+    """(B, T) bool."""
+    lengths: Tensor
+    """(B,) how many are real."""
+
+    @classmethod
+    def of(cls, mask: Tensor | None, batch: int, steps: int) -> Self | None:
+        """From an attention mask, which may tell of earlier tokens too; None if all tokens are real."""
+        if mask is None:
+            return None
+        if mask.dim() != 2 or len(mask) != batch or mask.shape[1] < steps:
+            expected = f"(batch, time), here {(batch, steps)}, or longer by what came before"
+            raise ArgumentError("attention_mask", expected, f"shape {tuple(mask.shape)}")
+        real = mask[:, mask.shape[1] - steps :] != 0
+        if not torch.compiler.is_compiling() and bool(real.all()):
+            return None
+        return cls(real, real.sum(1))
+
+    def packed(self, x: Tensor) -> Tensor:
+        """(B, T) or (B, T, C) with the real tokens in front."""
+        order = self.real.long().argsort(dim=1, descending=True, stable=True)
+        return x.gather(1, order if x.dim() == 2 else order[..., None].expand_as(x))
+
+    def unpacked(self, h: Tensor, before: Tensor | None) -> Tensor:
+        """(B, T, C) back in place; at padding what the real token before it has.
+
+        Args:
+            before: (B, C), what padding in front has; zeros by default.
+        """
+        first = torch.zeros_like(h[:, :1]) if before is None else before[:, None].to(h.dtype)
+        place = self.real.cumsum(1)[..., None]
+        return torch.cat([first, h], 1).gather(1, place.expand_as(h))
+
+    def labels(self, labels: Tensor) -> Tensor:
+        """(B, T) without those of padding, and of tokens that follow padding: nothing real predicts them."""
+        follows = torch.cat([self.real[:, :1], self.real[:, :-1]], 1)
+        return labels.masked_fill(~(self.real & follows), IGNORED)

@@ -1,0 +1,93 @@
+"""Hyena's short causal filter and the product of keys and values: on a GPU in one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stablessm.scan import resolve
+from stablessm.scan.op import quick
+
+TAPS = 3
+"""Steps that the filter sees, its own and those before."""
+
+
+def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """q and k ⊙ v, with (q, k, v)[t] = Σ_j weight_j z[t - j] over the steps of the same episode.
+
+    Args:
+        z: (B, T, 3 C).
+        tail: (B, 2, 3 C), what came before; zeros by default.
+        weight: (3, 3 C).
+        reset: (B, T) bool: True at the first step of an episode.
+
+    >>> one = torch.ones(1, 4, 3)
+    >>> q, kv = filtered(one, None, torch.ones(3, 3))
+    >>> q.flatten().tolist(), kv.flatten().tolist()
+    ([1.0, 2.0, 3.0, 3.0], [1.0, 4.0, 9.0, 9.0])
+    """
+    if resolve("auto", z.device) == "triton" and z.numel() and quick(z):
+        q, u = _Filtered.apply(z.contiguous(), tail, weight, reset)
+        return q, u
+    return plainly(z, tail, weight, reset)
+
+
+def plainly(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The truth of :func:`filtered`, differentiable to any order."""
+    joined = F.pad(z, (0, 0, TAPS - 1, 0)) if tail is None else torch.cat([tail.to(z.dtype), z], 1)
+    episode = None if reset is None else F.pad(reset.cumsum(1), (TAPS - 1, 0))
+    return of_joined(joined, weight, episode)
+
+
+def of_joined(joined: Tensor, weight: Tensor, episode: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The same of tail and z, one after the other (B, 2 + T, 3 C), and the number of every step's episode."""
+    steps = joined.shape[1] - TAPS + 1
+    y = joined[:, TAPS - 1 :] * weight[0]
+    for j in range(1, TAPS):
+        first = TAPS - 1 - j
+        before = joined[:, first : first + steps]
+        if episode is not None:
+            before = before * (episode[:, first : first + steps] == episode[:, TAPS - 1 :])[..., None]
+        y = torch.addcmul(y, before, weight[j])
+    q, k, v = y.chunk(3, -1)
+    return q, k * v
+
+
+class _Filtered(torch.autograd.Function):
+    """The kernels, with their derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None) -> Any:
+        from stablessm.models import triton_hyena
+
+        ctx.save_for_backward(z, tail, weight, reset)
+        return triton_hyena.forward(z, tail, reset, weight)
+
+    @staticmethod
+    def backward(ctx: Any, d_q: Tensor, d_u: Tensor) -> tuple[Tensor | None, ...]:
+        from stablessm.models import triton_hyena
+
+        z, tail, weight, reset = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: the gradient itself must be differentiable
+            outputs = plainly(z, tail, weight, reset)
+            grads = [d.to(y.dtype) for d, y in zip((d_q, d_u), outputs, strict=True)]
+            wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
+            inputs = [ctx.saved_tensors[i] for i in wanted]
+            found = torch.autograd.grad(outputs, inputs, grads, create_graph=True, allow_unused=True)
+            return tuple(dict(zip(wanted, found, strict=True)).get(i) for i in range(4))
+        d_z, d_weight = triton_hyena.backward(z, tail, reset, weight, d_q, d_u)
+        d_tail = _tail_gradient(z, tail, weight, reset, d_q, d_u) if ctx.needs_input_grad[1] else None
+        return d_z, d_tail, d_weight.to(weight.dtype), None
+
+
+def _tail_gradient(z: Tensor, tail: Tensor, weight: Tensor, reset: Tensor | None, d_q: Tensor, d_u: Tensor) -> Tensor:
+    """Only the first two steps see the tail, so the plain sum over these is enough."""
+    few = slice(TAPS - 1)
+    with torch.enable_grad():
+        own = tail.detach().requires_grad_()
+        outputs = plainly(z[:, few].detach(), own, weight.detach(), None if reset is None else reset[:, few])
+    grads = [d[:, few].to(y.dtype) for d, y in zip((d_q, d_u), outputs, strict=True)]
+    return torch.autograd.grad(outputs, own, grads)[0]

@@ -1,0 +1,80 @@
+"""Tokens to the next token."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._arguments import whole_number
+from stablessm.layers.storage import saved
+from stablessm.models.config import LanguageConfig
+from stablessm.models.sequence_model import SequenceModel
+
+EMBEDDING = 0.02
+"""The deviation embeddings start with: tied to the readout, they then give logits below one."""
+
+
+@saved
+@final
+class LanguageModel(SequenceModel):
+    """Logits (B, T, vocab_size) of the token after each: the Hyena-like model of paper 004, section 4.2, and its kin.
+
+    ``model(tokens)`` is what is trained. ``model.sequence(tokens, state)`` gives the state back beside the logits, and
+    ``model.step(tokens (B,), state)`` is one token of that: memory does not grow with the text. ``reset`` starts new
+    documents within a row. :class:`~stablessm.models.StableSSMForCausalLM` is the same network in Hugging Face's form.
+
+    Args:
+        vocab_size: how many tokens there are.
+        tied: whether the readout is the table of embeddings again.
+        **options: the other settings of :class:`~stablessm.models.LanguageConfig`: ``d_model``, ``n_layers``,
+            ``d_state``, ``mixer``, ``map``, ``dropout``, …
+
+    >>> model = LanguageModel(100, d_model=16, n_layers=2, d_state=8).eval()
+    >>> tokens = torch.randint(0, 100, (4, 50))
+    >>> logits, state = model.sequence(tokens)
+    >>> next_logits, state = model.step(logits[:, -1].argmax(-1), state)
+    >>> logits.shape, next_logits.shape
+    (torch.Size([4, 50, 100]), torch.Size([4, 100]))
+    """
+
+    config: LanguageConfig
+
+    def __init__(self, vocab_size: int, *, tied: bool = True, **options: Any) -> None:
+        vocab_size = whole_number("vocab_size", vocab_size, 2)
+        super().__init__(LanguageConfig.of({"vocab_size": vocab_size, "tied": tied, **options}))
+        with torch.no_grad():
+            for module in self.modules():
+                self._adjust(module)
+
+    @torch.no_grad()
+    def draw(self, module: nn.Module) -> None:
+        """Draw the parameters of one module anew, not of those in it, as at construction."""
+        reset: Any = getattr(module, "reset_parameters", None)
+        if reset is not None:
+            reset()
+        self._adjust(module)
+
+    def _adjust(self, module: nn.Module) -> None:
+        """What a language model starts with otherwise than PyTorch; recurrences keep their own start.
+
+        Embeddings are small, biases zero, and what is added to the sum of the blocks is smaller the more there are
+        (as in GPT-2).
+        """
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=EMBEDDING)
+        elif isinstance(module, nn.Linear):
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+            if self._adds(module):
+                module.weight.mul_((2 * self.config.n_layers) ** -0.5)
+
+    def _adds(self, module: nn.Module) -> bool:
+        """Whether a block adds what this module says to the sum."""
+        parts = ((block.narrow, getattr(block.mixer, "output", None)) for block in self.body.blocks)
+        return any(module is part for both in parts for part in both)
+
+    def logits(self, h: Tensor) -> Tensor:
+        """The readout of what the body gave: (…, d_model) to (…, vocab_size)."""
+        return self._read(h)

@@ -1,0 +1,86 @@
+"""Text from a language model, token by token: the state is all it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stablessm._arguments import real_number, whole_number
+from stablessm._errors import ArgumentError
+from stablessm.instruments.systems import evaluating
+from stablessm.layers.hold import hold
+
+_AT_ONCE = 1024
+"""Tokens of a prompt: their logits take memory."""
+
+
+def sample_tokens(
+    model: Any,
+    prompt: Tensor,
+    *,
+    count: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    never: Sequence[int] = (),
+    seed: int = 0,
+) -> Iterator[int]:
+    """Tokens that follow a prompt, each as soon as it is drawn; memory does not grow with their number.
+
+    Until the last one is drawn the weights must not change; several texts may be drawn in turns.
+
+    Args:
+        model: has ``sequence(tokens) -> (logits, state)`` and ``step(token, state) -> (logits, state)``; it runs in
+            evaluation mode where its parameters are.
+        prompt: (T,) tokens, at least one.
+        count: how many to draw.
+        temperature: logits are divided by it; 0: the most likely token.
+        top_k: draw among so many of the most likely ones.
+        never: tokens that are not drawn.
+
+    >>> from stablessm.models import LanguageModel
+    >>> model = LanguageModel(100, d_model=16, n_layers=1, d_state=8)
+    >>> len(list(sample_tokens(model, torch.tensor([1, 2, 3]), count=5, seed=0)))
+    5
+    """
+    if prompt.dim() != 1 or not len(prompt):
+        raise ArgumentError("prompt", "at least one token", f"shape {tuple(prompt.shape)}")
+    count = whole_number("tokens", count, 0)
+    if temperature != 0:
+        real_number("temperature", temperature, 0)
+    if top_k is not None:
+        top_k = whole_number("top_k", top_k)
+    return _drawn(model, prompt, count, temperature, top_k, list(never), seed)
+
+
+@torch.inference_mode()
+def _drawn(
+    model: Any, prompt: Tensor, count: int, temperature: float, top_k: int | None, never: list[int], seed: int
+) -> Iterator[int]:
+    device = next(model.parameters()).device
+    generator = torch.Generator().manual_seed(seed)
+    with hold(model):
+        logits, state = prompt, None
+        for part in prompt.to(device)[None].split(_AT_ONCE, 1):
+            with evaluating(model):
+                logits, state = model.sequence(part, state)
+        logits = logits[:, -1]
+        for drawn in range(count):
+            chances = logits[0].cpu().double()
+            chances[never] = -torch.inf
+            token = _token(chances, temperature, top_k, generator)
+            yield token
+            if drawn + 1 < count:
+                with evaluating(model):  # not while the caller has the token: it may draw another text
+                    logits, state = model.step(torch.tensor([token], device=device), state)
+
+
+def _token(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator) -> int:
+    if temperature == 0:
+        return int(logits.argmax())
+    if top_k is not None and top_k < len(logits):
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -torch.inf)
+    chances = ((logits - logits.max()) / temperature).softmax(-1)  # so that no temperature is too small
+    return int(torch.multinomial(chances, 1, generator=generator))

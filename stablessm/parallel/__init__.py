@@ -1,0 +1,18 @@
+"""Sequences longer than one machine's memory: their steps on several ranks, and what that costs."""
+
+from stablessm.parallel.affine import Affine
+from stablessm.parallel.carry import incoming
+from stablessm.parallel.model import SequenceParallel, incoming_state, sequence_parallel
+from stablessm.parallel.ranks import own_steps
+from stablessm.parallel.scan import sequence_scan, sequence_ssm_scan
+
+__all__ = [
+    "Affine",
+    "SequenceParallel",
+    "incoming",
+    "incoming_state",
+    "own_steps",
+    "sequence_parallel",
+    "sequence_scan",
+    "sequence_ssm_scan",
+]

@@ -1,0 +1,117 @@
+"""The state that reaches each rank from those before it: a scan over ranks, differentiable.
+
+Rank r has the map m_r that its steps do to a state. It needs m_{r-1}( … m_0(initial)). In round k it sends what it
+knows, the maps of the 2^k ranks up to itself joined into one, to rank r + 2^k: after ⌈log₂ ranks⌉ rounds all know what
+came before them. A message is a factor and an offset, of the size of a state, however long the sequence is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from stablessm.parallel.affine import Affine
+from stablessm.parallel.ranks import Group, place
+
+
+def incoming(own: Affine, initial: Tensor | None = None, group: Group = None) -> Tensor:
+    """The state before this rank's steps, if the first rank's steps come after ``initial`` (zeros by default).
+
+    Every rank of the group calls it, with maps of one shape and dtype; ``initial`` counts on the first rank alone. In
+    the backward pass gradients go the other way, so that every rank has to take part in that as well: use the result
+    in the loss on all ranks, or on none.
+
+    >>> one = torch.ones(2, 3)
+    >>> incoming(Affine(0.5 * one, one)).sum().item()          # one rank: nothing came before
+    0.0
+    """
+    if initial is not None:
+        initial = initial.to(own.offset.dtype)
+    return _scan_ranks(own, initial, group, False)
+
+
+def _scan_ranks(own: Affine, initial: Tensor | None, group: Group, backwards: bool) -> Tensor:
+    state: Tensor = _Incoming.apply(own.factor, own.offset, initial, own.matrix, group, backwards)
+    return state
+
+
+@final
+class _Incoming(torch.autograd.Function):
+    """The scan; its derivative is the same scan from the last rank to the first."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, factor: Tensor, offset: Tensor, initial: Tensor | None, matrix: bool, group: Group, backwards: bool
+    ) -> Tensor:
+        own = Affine(factor, offset, matrix)
+        first = _position(group, backwards)[0] == 0
+        start = torch.zeros_like(offset) if initial is None or not first else initial
+        if first:  # the state before everything is part of what the first rank tells
+            own = Affine(factor, own(start), matrix)
+        before = joined_before(own, group, backwards)
+        state = start.clone() if before is None else before.offset
+        ctx.save_for_backward(factor, state)
+        ctx.matrix, ctx.group, ctx.backwards, ctx.start = matrix, group, backwards, initial is not None and first
+        return state
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        factor, state = ctx.saved_tensors
+        own = Affine(factor, state, ctx.matrix).adjoint(gradient)
+        behind = _scan_ranks(own, None, ctx.group, not ctx.backwards)
+        d_factor = None
+        if ctx.needs_input_grad[0]:
+            d_factor = behind @ state.mH if ctx.matrix else behind * state.conj()
+        return d_factor, behind, own(behind) if ctx.start else None, None, None, None
+
+
+def joined_before(own: Affine, group: Group, backwards: bool = False) -> Affine | None:
+    """The maps of all ranks before this one, joined; None on the first. ``backwards``: of all after it."""
+    position, size = _position(group, backwards)
+    before: Affine | None = None
+    distance = 1
+    while distance < size:
+        told = _exchange(own, distance if position + distance < size else 0, distance if position >= distance else 0,
+                         group, backwards)  # fmt: skip
+        if told is not None:
+            before, own = told if before is None else before.after(told), own.after(told)
+        distance *= 2
+    return before
+
+
+def _position(group: Group, backwards: bool) -> tuple[int, int]:
+    rank, size = place(group)
+    return (size - 1 - rank if backwards else rank), size
+
+
+def _exchange(own: Affine, ahead: int, behind: int, group: Group, backwards: bool) -> Affine | None:
+    """Tell the rank so far ahead, hear of the one so far behind; 0 for nobody."""
+    rank, sign = place(group)[0], -1 if backwards else 1
+    operations = []
+    if ahead:
+        message = torch.cat([_numbers(own.factor), _numbers(own.offset)])
+        operations.append(dist.P2POp(dist.isend, message, group=group, group_peer=rank + sign * ahead))
+    sizes = [_numbers(tensor).numel() for tensor in (own.factor, own.offset)]
+    heard = _numbers(own.offset).new_empty(sum(sizes))
+    if behind:
+        operations.append(dist.P2POp(dist.irecv, heard, group=group, group_peer=rank - sign * behind))
+    for work in dist.batch_isend_irecv(operations) if operations else ():
+        work.wait()
+    if not behind:
+        return None
+    factor, offset = heard.split(sizes)
+    return Affine(_like(factor, own.factor), _like(offset, own.offset), own.matrix)
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    """Real and flat, as process groups send it."""
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).flatten()
+
+
+def _like(numbers: Tensor, tensor: Tensor) -> Tensor:
+    if tensor.is_complex():
+        return torch.view_as_complex(numbers.view(*tensor.shape, 2))
+    return numbers.view(tensor.shape)

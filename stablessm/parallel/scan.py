@@ -1,0 +1,88 @@
+"""The scan and the fused layer over a sequence whose parts lie on different ranks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stablessm.parallel.affine import Affine
+from stablessm.parallel.carry import incoming
+from stablessm.parallel.ranks import Group
+from stablessm.scan import linear_scan, ssm_scan
+from stablessm.scan.checks import check_arguments
+from stablessm.scan.products import decay_product
+from stablessm.scan.reference_ssm_backend import last_state
+
+
+def sequence_scan(
+    decay: Tensor,
+    drive: Tensor,
+    initial: Tensor | None = None,
+    *,
+    reset: Tensor | None = None,
+    group: Group = None,
+    backend: str = "auto",
+) -> Tensor:
+    """This rank's part of :func:`stablessm.linear_scan` over a sequence split across the ranks of ``group``.
+
+    Each rank scans its steps from zero, the carries (product of decays, last state) go from rank to rank in ⌈log₂
+    ranks⌉ rounds, and what came in is added: h[t] = h⁰[t] + (a[0] … a[t]) · h_in. Gradients take the way back.
+
+    Args:
+        decay: (C,), (T, C) or (B, T, C), T being the steps of this rank; 0 and 1 are allowed, and each has its own T.
+        drive: (B, T, C), with the same B and C on all ranks.
+        initial: (B, C), the state before the first step of the first rank; the others' is ignored.
+        reset: (T,) or (B, T), bool, of this rank's steps.
+        group: the ranks, in the order of their parts.
+        backend: as for ``linear_scan``.
+
+    Every rank calls it, and every rank uses the result in its loss or none does: the backward pass is a conversation
+    too. Each rank's gradients are its part of the sum: those of a ``decay`` (C,) that all ranks share are to be added
+    up. A rank sends 2 B C numbers a round, and keeps the states and the products (T, C), or (B, T, C) where decay or
+    reset differ in the batch. float16 and bfloat16 are widened to float32 for the whole computation.
+
+    >>> sequence_scan(torch.tensor([0.5]), torch.ones(1, 4, 1)).flatten().tolist()          # one rank
+    [1.0, 1.5, 1.75, 1.875]
+    """
+    check_arguments(decay, drive, initial, reset)
+    batch, steps, channels = drive.shape
+    wide = drive.to(torch.promote_types(drive.dtype, torch.float32))
+    decay = decay.to(wide.dtype)
+    shared = decay.dim() < 3 and (reset is None or reset.dim() == 1)
+    ones = wide.new_ones(1 if shared else batch, channels)
+    products = linear_scan(decay, wide.new_zeros(len(ones), steps, channels), ones, reset=reset, backend=backend)
+    states = linear_scan(decay, wide, reset=reset, backend=backend)
+    factor = last_state(products, ones, None).expand(batch, channels)
+    before = incoming(Affine(factor, last_state(states, torch.zeros_like(factor), None)), initial, group)
+    return torch.addcmul(states, products, before[:, None]).to(drive.dtype)
+
+
+def sequence_ssm_scan(
+    x: Tensor,
+    decay: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    initial: Tensor | None = None,
+    *,
+    reset: Tensor | None = None,
+    lengths: Tensor | None = None,
+    group: Group = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """This rank's part of :func:`stablessm.ssm_scan`, the fused layer, over a split sequence.
+
+    Two fused passes over the rank's steps: one from zero, whose final state is what the rank adds to the carry, and one
+    from the state that came in. States are written in neither. Arguments as in ``ssm_scan``; ``reset`` and ``lengths``
+    are those of this rank's steps, ``initial`` counts on the first rank. The final state is the one after this rank's
+    last step: the sequence's, on the last rank. What :func:`sequence_scan` says of gradients holds here too.
+
+    >>> a, one = torch.tensor([[0.5, 0.25]]), torch.ones(1, 2)
+    >>> y, final = sequence_ssm_scan(torch.ones(1, 3, 1), a, B=one, C=one)
+    >>> y.flatten().tolist(), final.flatten().tolist()
+    ([2.0, 2.75, 3.0625], [1.75, 1.3125])
+    """
+    _, offset = ssm_scan(x, decay, B, C, D, reset=reset, lengths=lengths, backend=backend)
+    factor = decay_product(decay.to(offset.dtype), *x.shape[:2], dims=decay.dim(), reset=reset, lengths=lengths)
+    before = incoming(Affine(factor, offset), initial, group)
+    return ssm_scan(x, decay, B, C, D, before, reset=reset, lengths=lengths, backend=backend)

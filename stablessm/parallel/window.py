@@ -1,0 +1,53 @@
+"""A short window of last inputs as a state: what a short filter needs of the steps before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from stablessm.parallel.affine import Affine
+
+
+def last_inputs(
+    function: Callable[[Tensor], Tensor],
+    x: Tensor,
+    tail: Tensor,
+    *,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    dt: object = None,
+) -> Affine:
+    """The map from a tail (B, K, W), the last K inputs of a filter before x, to the tail after x.
+
+    A part of K steps or more leaves nothing of the tail before it; a shorter one moves it along; a reset among the
+    real steps forgets all that came before it.
+
+    Args:
+        function: from steps of x to inputs of the filter (…, W).
+        x: (B, T, D), this rank's steps; only the last K of them are looked at.
+        tail: what the tail is like; its numbers are not used.
+        lengths, reset: as in a layer.
+        dt: not used: a filter counts samples.
+
+    >>> window = last_inputs(lambda x: 10 * x, torch.ones(1, 1, 1), torch.zeros(1, 2, 1))
+    >>> window(torch.tensor([[[3.0], [4.0]]])).flatten().tolist()
+    [4.0, 10.0]
+    """
+    batch, steps, _ = x.shape
+    size, device = tail.shape[1], x.device
+    ends = torch.full((batch,), steps, device=device) if lengths is None else lengths
+    back = torch.arange(-size, 0, device=device)  # -K … -1: places before the end, and rows of the tail
+    where = ends[:, None] + back
+    here, kept = where >= 0, torch.ones(batch, dtype=torch.bool, device=device)
+    if reset is not None and steps:
+        step = torch.arange(steps, device=device)
+        last = torch.where(reset & (step < ends[:, None]), step, -1).amax(1)
+        here, kept = here & (where >= last[:, None]), last < 0
+    chosen = x.new_zeros(batch, size, x.shape[2])
+    if steps:
+        chosen = x.gather(1, where.clamp(min=0)[..., None].expand_as(chosen))
+    offset = torch.where(here[..., None], function(chosen).to(tail.dtype), torch.zeros_like(tail))
+    moved = (where[..., None] == back) & kept[:, None, None]
+    return Affine(moved.to(tail.dtype), offset, matrix=True)

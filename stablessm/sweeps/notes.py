@@ -1,0 +1,73 @@
+"""How far a job is, as a file that its worker writes and anybody may read."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias, final
+
+from stablessm import record
+from stablessm.experiments import locks
+
+State: TypeAlias = Literal["left", "running", "done", "failed"]
+_FILE = "state.json"
+
+
+@final
+@dataclass(frozen=True)
+class Notes:
+    """Of one job."""
+
+    state: State = "left"
+    attempts: int = 0
+    """How often a worker began it."""
+    worker: str = ""
+    """The machine and the process that have it, or had it last."""
+    seconds: float = 0.0
+    """That its last worker took."""
+    error: str = ""
+    traceback: str = ""
+
+
+def read(folder: Path) -> Notes:
+    """The notes in a job's folder. One whose worker died is left to be done.
+
+    >>> read(Path("nowhere"))
+    Notes(state='left', attempts=0, worker='', seconds=0.0, error='', traceback='')
+    """
+    try:
+        notes = Notes(**json.loads((folder / _FILE).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return Notes()
+    if notes.state == "running" and not locks.running(folder):
+        return replace(notes, state="left")
+    return notes
+
+
+def begin(folder: Path) -> float:
+    """A worker has the job from now on; the time."""
+    worker = f"{platform.node()}, process {os.getpid()}"
+    _write(folder, Notes("running", read(folder).attempts + 1, worker))
+    return time.perf_counter()
+
+
+def end(folder: Path, began: float, error: str = "", traceback: str = "") -> None:
+    """It has come to its end, good or bad."""
+    seconds, state = round(time.perf_counter() - began, 3), "failed" if error else "done"
+    now = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+    _write(folder, Notes(**{**now, "state": state, "seconds": seconds, "error": error, "traceback": traceback}))
+
+
+def again(folder: Path) -> None:
+    """A job that failed is left to be done."""
+    notes = read(folder)
+    if notes.state == "failed":
+        _write(folder, replace(notes, state="left", error="", traceback=""))
+
+
+def _write(folder: Path, notes: Notes) -> None:
+    record.write_json(folder / _FILE, asdict(notes))

@@ -1,0 +1,162 @@
+"""What a search makes better: a number of a trained task, or of an experiment."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, final
+
+import numpy as np
+
+from stablessm._errors import ArgumentError
+from stablessm.experiments import catalogue
+from stablessm.experiments.base import Size, execute
+from stablessm.experiments.settings import changed
+
+Direction: TypeAlias = Literal["minimize", "maximize"]
+_REDUCE: Mapping[str, Callable[[np.ndarray], Any]] = {
+    "mean": np.mean,
+    "min": np.min,
+    "max": np.max,
+    "last": lambda array: np.mean(np.atleast_1d(array)[-1]),
+}
+
+
+class Objective(Protocol):
+    """A number, of settings given as text."""
+
+    @property
+    def direction(self) -> Direction:
+        """Where it is better."""
+        ...
+
+    def check(self, names: list[str]) -> None:
+        """Whether there are settings of these names."""
+
+    def value(self, changes: Mapping[str, str], folder: Path) -> float:
+        """With these settings; what it computes is kept in the folder, and goes on there. NaN if it came to nothing."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What is searched, so that another search is not mixed in."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class OfExperiment:
+    """An array of a stage made one number: ``STAGE/ARRAY:last``, the mean of its last row, or mean, min, max of all."""
+
+    id: str
+    of: str
+    size: Size = "smoke"
+    direction: Direction = "minimize"
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        stage, array, how = self._parts()
+        if not stage or not array or how not in _REDUCE:
+            raise ArgumentError("--objective", f"STAGE/ARRAY:HOW, with HOW one of {', '.join(_REDUCE)}", repr(self.of))
+
+    def _parts(self) -> tuple[str, str, str]:
+        place, _, how = self.of.partition(":")
+        stage, _, array = place.partition("/")
+        return stage, array, how or "mean"
+
+    def check(self, names: list[str]) -> None:
+        """By the names of the config's fields; a field of a field has a dot."""
+        config = catalogue.get(self.id).config(self.size)
+        for name in names:
+            place: Any = config
+            for part in name.split("."):
+                if part not in (
+                    known := [f.name for f in fields(place)] if hasattr(place, "__dataclass_fields__") else []
+                ):
+                    raise ArgumentError("--over", f"one of the settings {', '.join(known)}", name)
+                place = getattr(place, part)
+        changed(config, self.settings)
+
+    def value(self, changes: Mapping[str, str], folder: Path) -> float:
+        """Run the experiment; its run folder is in the folder."""
+        settings = {**self.settings, **changes}
+        run, _ = execute(catalogue.get(self.id), self.size, folder, changes=settings, progress=False)
+        stage, name, how = self._parts()
+        try:
+            with np.load(run / f"{stage}.npz", allow_pickle=False) as arrays:
+                return float(_REDUCE[how](arrays[name]))
+        except (FileNotFoundError, KeyError) as error:
+            there = ", ".join(sorted(path.stem for path in run.glob("*.npz")))
+            raise ArgumentError("--objective", f"STAGE/ARRAY of a stage that is there: {there}", self.of) from error
+
+    def describe(self) -> dict[str, Any]:
+        """Without the ranges."""
+        return {"experiment": self.id, "size": self.size, "objective": self.of, "settings": dict(self.settings)}
+
+
+@final
+@dataclass(frozen=True)
+class OfTask:
+    """The validation score of a model that is trained on a task, at its best.
+
+    Settings are those of the training, by name; of the model, as ``model.NAME``; of the task, as ``task.NAME``.
+    """
+
+    task: str
+    model: str = "small"
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def direction(self) -> Direction:
+        """As the task's metric has it."""
+        return "maximize" if self._task(self.settings).higher_is_better else "minimize"
+
+    def check(self, names: list[str]) -> None:
+        """By the names of the training's settings, or with model. or task. before them."""
+        from stablessm.training import TrainingConfig
+
+        known = [f.name for f in fields(TrainingConfig)]
+        for name in (*names, *self.settings):
+            if name not in known and not name.startswith(("model.", "task.")):
+                raise ArgumentError("--over", f"model.NAME, task.NAME or one of {', '.join(known)}", name)
+
+    def value(self, changes: Mapping[str, str], folder: Path) -> float:
+        """Train; a run that diverges has no score."""
+        import torch
+
+        from stablessm import models, training
+
+        settings = {**self.settings, **changes}
+        own = {name: text for name, text in settings.items() if "." not in name}
+        config = changed(training.TrainingConfig(), own)
+        task = self._task(settings)
+        torch.manual_seed(config.seed)
+        options = {name: _plain(text) for name, text in _below("model.", settings).items()}
+        model = models.for_task(task.inputs, task.outputs, self.model, **options)
+        result = training.train(model, task, config, folder, progress=False)
+        if result.diverged is not None or result.best is None:
+            return math.nan
+        return float(result.best[task.metric])
+
+    def describe(self) -> dict[str, Any]:
+        """Without the ranges."""
+        return {"task": self.task, "model": self.model, "settings": dict(self.settings)}
+
+    def _task(self, settings: Mapping[str, str]) -> Any:
+        from stablessm import tasks
+
+        return tasks.get(self.task, **tasks.read_options(self.task, _below("task.", settings)))
+
+
+def _below(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix(prefix): text for name, text in settings.items() if name.startswith(prefix)}
+
+
+def _plain(text: str) -> Any:
+    """A number, true or false as JSON has it; otherwise the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,107 @@
+"""Jobs as tasks of a Ray cluster, which places them, and starts one again whose worker or machine is lost."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError
+from stablessm.sweeps import worker
+from stablessm.sweeps.engine import Resources, required
+from stablessm.sweeps.job import Job
+from stablessm.sweeps.processes import RETRIES
+from stablessm.sweeps.worker import Outcome
+
+_PATIENCE = 10.0
+"""Seconds in which a cluster must answer."""
+
+
+@final
+@dataclass(frozen=True)
+class RayCluster:
+    """The cluster at ``address``; else the one that runs on this machine; else one that is started for the sweep."""
+
+    jobs: int | None = None
+    """At once, at most; otherwise as many as the cluster has room for."""
+    resources: Resources = field(default_factory=Resources)
+    retries: int = RETRIES
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None:
+            whole_number("--jobs", self.jobs)
+        whole_number("--retries", self.retries, least=0)
+        if self.address is not None and not _answers(self.address):
+            raise ArgumentError("--address", "auto, or that of a Ray cluster, which answers", repr(self.address))
+        required("ray", "ray", "--on ray")
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
+        """Until all are done."""
+        ray = required("ray", "ray", "--on ray")
+        waiting, pending = deque(jobs), dict[Any, Job]()
+        with self._connected(ray):
+            task = ray.remote(**self._options())(worker.compute)
+            try:
+                while waiting or pending:
+                    while waiting and (self.jobs is None or len(pending) < self.jobs):
+                        job = waiting.popleft()
+                        pending[task.remote(job, self.resources.cpus)] = job
+                    for done in ray.wait(list(pending), num_returns=1)[0]:
+                        yield pending.pop(done), _outcome(ray, done)
+            finally:
+                for reference in pending:
+                    ray.cancel(reference, force=True)
+
+    def _options(self) -> dict[str, Any]:
+        """Of a task; Ray itself starts one again whose worker is lost, but not one that raised an error."""
+        memory = {} if self.resources.memory is None else {"memory": self.resources.memory}
+        return {
+            "num_cpus": self.resources.cpus,
+            "num_gpus": self.resources.gpus,
+            "max_retries": self.retries,
+            "scheduling_strategy": "SPREAD",
+            "runtime_env": {"env_vars": worker.threads(self.resources.cpus)},
+            **memory,
+        }
+
+    @contextmanager
+    def _connected(self, ray: Any) -> Iterator[None]:
+        if ray.is_initialized():
+            yield
+            return
+        options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+        try:
+            ray.init(address=self.address or "auto", **options)
+        except ConnectionError as error:
+            if self.address is not None:
+                raise ArgumentError("--address", "that of a Ray cluster", repr(self.address)) from error
+            room = {} if self.jobs is None else {"num_cpus": self.jobs * self.resources.cpus}
+            ray.init(include_dashboard=False, **options, **room)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _answers(address: str) -> bool:
+    """Whether somebody listens there: Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return address == "auto"
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _outcome(ray: Any, done: Any) -> Outcome:
+    try:
+        return ray.get(done)
+    except ray.exceptions.RayError as error:
+        return Outcome(f"{type(error).__name__}: {error}".strip())

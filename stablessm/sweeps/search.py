@@ -1,0 +1,149 @@
+"""A search over settings with Optuna, which remembers every trial and goes on from there."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+from stablessm import record
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError
+from stablessm.experiments import locks
+from stablessm.sweeps.engine import required
+from stablessm.sweeps.objectives import Objective
+from stablessm.sweeps.space import Range
+
+_ABOUT, _FIRST = "stablessm", "first"
+_BEGIN = 60.0
+"""Seconds after which a trial that does not hold its folder is taken to be dead."""
+
+
+@final
+@dataclass(frozen=True)
+class Found:
+    """The best trial so far."""
+
+    trial: int
+    value: float
+    settings: dict[str, Any]
+    folder: Path
+    trials: int
+    """That came to an end."""
+
+
+def search(
+    objective: Objective,
+    ranges: Sequence[Range],
+    out: Path,
+    *,
+    trials: int,
+    storage: str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Found | None:
+    """Try settings until so many trials, in all, came to an end; None if each of them diverged.
+
+    Trials are in ``storage``, a database; several searches of one storage and folder, also on other machines, share
+    the work. A trial that was killed is tried again, in its folder, where it goes on. What is proposed next depends on
+    the seed and the trials before alone, not on interruptions.
+    """
+    from tqdm import tqdm
+
+    optuna = required("optuna", "search", "search")
+    whole_number("--trials", trials)
+    if not ranges:
+        raise ArgumentError("--over", "one range of a setting or more", "none")
+    objective.check([one.name for one in ranges])
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    out.mkdir(parents=True, exist_ok=True)
+    study = _study(optuna, objective, ranges, out, storage)
+    states = optuna.trial.TrialState
+    alive = tuple(state for state in states if state != states.FAIL)
+
+    def count() -> int:
+        return len(study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED)))
+
+    with tqdm(total=trials, initial=count(), desc="trials", disable=None if progress else True) as bar:
+        while count() < trials:
+            _revive(study, out, states)
+            trial = study.ask()
+            before = sum(one.number < trial.number for one in study.get_trials(deepcopy=False, states=alive))
+            study.sampler = optuna.samplers.TPESampler(seed=seed * 100_003 + before)
+            place = folder(out, trial)
+            with locks.job_lock(place):
+                settings = {one.name: one.suggest(trial) for one in ranges}
+                try:
+                    value = objective.value(settings, place)
+                except Exception:
+                    study.tell(trial, state=states.FAIL)
+                    raise
+                if math.isnan(value):
+                    study.tell(trial, state=states.PRUNED)
+                else:
+                    study.tell(trial, value)
+            bar.update(count() - bar.n)
+    return _written(study, out, states)
+
+
+def folder(out: Path, trial: Any) -> Path:
+    """Of a trial; one that is tried again has the folder of the first time."""
+    return out / "trials" / f"{trial.user_attrs.get(_FIRST, trial.number):05d}"
+
+
+def _revive(study: Any, out: Path, states: Any) -> None:
+    """Trials whose process is gone are tried again."""
+    for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+        place = folder(out, trial)
+        old = (datetime.datetime.now() - trial.datetime_start).total_seconds() > _BEGIN
+        if locks.running(place) or not (old or (place / locks.JOB).exists()):
+            continue
+        try:
+            study.tell(trial.number, state=states.FAIL)
+        except ValueError:
+            continue  # another search was quicker
+        study.enqueue_trial(trial.params, user_attrs={_FIRST: trial.user_attrs.get(_FIRST, trial.number)})
+
+
+def _study(optuna: Any, objective: Objective, ranges: Sequence[Range], out: Path, storage: str | None) -> Any:
+    about = json.loads(json.dumps({**objective.describe(), "over": [asdict(one) for one in ranges]}))
+    try:
+        kept = optuna.storages.RDBStorage(storage or f"sqlite:///{out.resolve() / 'search.db'}")
+    except Exception as error:  # of the database's own kind
+        raise ArgumentError("--storage", "such as sqlite:///search.db", f"{storage!r} ({error})") from error
+    study = optuna.create_study(study_name=out.name, storage=kept, direction=objective.direction, load_if_exists=True)
+    before = study.user_attrs.get(_ABOUT)
+    if before is None:
+        study.set_user_attr(_ABOUT, about)
+    elif before != about:
+        raise ArgumentError(
+            "--over", f"what the search {out.name} in this storage is about, or another --out", "another"
+        )
+    return study
+
+
+def _written(study: Any, out: Path, states: Any) -> Found | None:
+    """Note all trials in ``search.json``; the best."""
+    trials = study.get_trials(deepcopy=False)
+    rows = [
+        {
+            "trial": trial.number,
+            "state": trial.state.name.lower(),
+            "value": trial.value,
+            "settings": trial.params,
+            "folder": folder(out, trial).relative_to(out).as_posix(),
+        }
+        for trial in trials
+    ]
+    complete = [trial for trial in trials if trial.state == states.COMPLETE]
+    content = {**study.user_attrs[_ABOUT], "direction": study.direction.name.lower(), "trials": rows}
+    record.write_json(out / "search.json", content)
+    if not complete:
+        return None
+    best = study.best_trial
+    ended = sum(row["state"] in ("complete", "pruned") for row in rows)
+    return Found(best.number, float(best.value), dict(best.params), folder(out, best), ended)

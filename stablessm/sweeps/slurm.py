@@ -1,0 +1,129 @@
+"""Jobs through submitit: on a Slurm cluster, or in the same way in processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, final
+
+from stablessm import record
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError
+from stablessm.experiments.run import JOBS
+from stablessm.sweeps import notes, worker
+from stablessm.sweeps.engine import Resources, required
+from stablessm.sweeps.job import Job
+from stablessm.sweeps.processes import RETRIES
+from stablessm.sweeps.worker import Outcome
+
+_POLL = {"slurm": 2.0, "local": 0.1}
+"""Seconds between looks."""
+_GRACE = {"slurm": 30.0, "local": 0.0}
+"""Seconds until what another machine wrote must be seen here."""
+
+
+@final
+@dataclass(frozen=True)
+class Slurm:
+    """A job of the queue for each job. One that ends without a word is queued again, up to ``retries`` times.
+
+    Jobs stay in the queue when the sweep is interrupted; the sweep that goes on waits for those.
+    """
+
+    jobs: int | None = None
+    """In the queue at once, at most."""
+    resources: Resources = field(default_factory=Resources)
+    retries: int = RETRIES
+    executor: Literal["slurm", "local"] = "slurm"
+    minutes: int = 24 * 60
+    """That a job may take. Slurm stops one that takes longer; it is queued again and goes on."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Others of sbatch, such as partition or account."""
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None:
+            whole_number("--jobs", self.jobs)
+        whole_number("--retries", self.retries, least=0)
+        whole_number("--minutes", self.minutes)
+        if self.executor not in _POLL:
+            raise ArgumentError("--executor", "slurm or local", repr(self.executor))
+        required("submitit", "slurm", "--on slurm")
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
+        """Until all are done."""
+        submitit = required("submitit", "slurm", "--on slurm")
+        waiting, lost, queued = deque(jobs), Counter[Job](), dict[Job, Any]()
+        try:
+            while waiting or queued:
+                while waiting and (self.jobs is None or len(queued) < self.jobs):
+                    job = waiting.popleft()
+                    queued[job] = self._found(submitit, job) or self._submitted(submitit, job)
+                time.sleep(_POLL[self.executor])
+                for job in [job for job, handle in queued.items() if handle.done()]:
+                    handle, outcome = queued.pop(job), self._outcome(job)
+                    if outcome is None and lost[job] < self.retries:
+                        lost[job] += 1
+                        waiting.appendleft(job)
+                    else:
+                        yield job, outcome or Outcome(f"it ended {lost[job] + 1} times without a word: {_last(handle)}")
+        finally:
+            if self.executor == "local":
+                for handle in queued.values():
+                    handle.cancel()
+
+    def _submitted(self, submitit: Any, job: Job) -> Any:
+        folder = _folder(job)
+        try:
+            executor = submitit.AutoExecutor(folder / "submitit", cluster=self.executor)
+            executor.update_parameters(**self.parameters(job))
+        except (RuntimeError, ValueError, NameError) as error:
+            raise ArgumentError("--on slurm", "a Slurm cluster and options that sbatch knows", str(error)) from error
+        with worker.environment(worker.threads(self.resources.cpus)):
+            handle = executor.submit(worker.compute, job, self.resources.cpus)
+        record.write_json(folder / "queued.json", {"executor": self.executor, "id": handle.job_id})
+        return handle
+
+    def parameters(self, job: Job) -> dict[str, Any]:
+        """What submitit is told."""
+        needs: dict[str, Any] = {"cpus_per_task": self.resources.cpus}
+        if self.resources.gpus:
+            needs["gpus_per_node"] = self.resources.gpus
+        if self.resources.memory is not None:
+            needs["mem_gb"] = self.resources.memory / 1e9
+        others = {f"slurm_{name}": text for name, text in self.options.items()}
+        return {"name": job.id.replace("/", "-"), "timeout_min": self.minutes, **needs, **others}
+
+    def _found(self, submitit: Any, job: Job) -> Any | None:
+        """What an earlier driver left in the queue for this job."""
+        folder = _folder(job)
+        if self.executor == "local" or not (folder / "queued.json").exists():
+            return None
+        handle = submitit.SlurmJob(
+            folder / "submitit", json.loads((folder / "queued.json").read_text(encoding="utf-8"))["id"]
+        )
+        return None if handle.done(force_check=True) else handle
+
+    def _outcome(self, job: Job) -> Outcome | None:
+        """What the worker noted; None if it did not come to its end."""
+        deadline = time.monotonic() + _GRACE[self.executor]
+        while True:
+            found = notes.read(_folder(job))
+            if found.state in ("done", "failed"):
+                return Outcome(found.error)
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(1.0)
+
+
+def _folder(job: Job) -> Path:
+    return job.plan().folder / JOBS / job.name
+
+
+def _last(handle: Any) -> str:
+    """The last line of its log."""
+    lines = (handle.stderr() or handle.stdout() or "").strip().splitlines()
+    return lines[-1] if lines else "no log"

@@ -1,0 +1,57 @@
+"""How far the runs in a folder are."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+from stablessm.experiments import locks
+from stablessm.experiments.base import is_complete
+from stablessm.experiments.run import JOBS
+from stablessm.sweeps import notes
+from stablessm.sweeps.notes import Notes
+from stablessm.sweeps.worker import SWEEP
+
+
+@final
+@dataclass(frozen=True)
+class RunStatus:
+    """Of one run folder."""
+
+    folder: Path
+    state: Literal["complete", "running", "failed", "interrupted"]
+    stages: int
+    """That are there."""
+    jobs: Mapping[str, Notes]
+    """By name; none once the run is complete, or where it is not computed as a sweep."""
+
+    @property
+    def count(self) -> Counter[str]:
+        """Of jobs, by state."""
+        return Counter(note.state for note in self.jobs.values())
+
+
+def runs(out: Path) -> list[RunStatus]:
+    """Every run folder ``out/ID/SIZE``, in order.
+
+    >>> runs(Path("nowhere"))
+    []
+    """
+    return [_status(path.parent) for path in sorted(out.glob("*/*/config.json"))]
+
+
+def _status(folder: Path) -> RunStatus:
+    stages = sum(not path.name.endswith(".checkpoint.npz") for path in folder.glob("[!.]*.npz"))
+    if is_complete(folder):
+        return RunStatus(folder, "complete", stages, {})
+    sweep = folder / JOBS / SWEEP
+    names = json.loads(sweep.read_text(encoding="utf-8"))["jobs"] if sweep.exists() else []
+    jobs = {name: notes.read(folder / JOBS / name) for name in names}
+    found = {note.state for note in jobs.values()}
+    if locks.taken(folder) or "running" in found:
+        return RunStatus(folder, "running", stages, jobs)
+    return RunStatus(folder, "failed" if "failed" in found else "interrupted", stages, jobs)

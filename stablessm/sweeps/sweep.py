@@ -1,0 +1,112 @@
+"""A sweep: the jobs of experiments computed by an engine, and put together when they are all done."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+from stablessm import record
+from stablessm.experiments import catalogue
+from stablessm.experiments.base import Plan, Size, is_complete
+from stablessm.experiments.run import JOBS, Run
+from stablessm.sweeps import notes
+from stablessm.sweeps.engine import Engine
+from stablessm.sweeps.job import Job, expand
+from stablessm.sweeps.worker import SWEEP
+
+
+@final
+@dataclass(frozen=True)
+class Swept:
+    """What became of one experiment."""
+
+    folder: Path
+    cached: bool = False
+    """Whether all of it was there before."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Errors by the ids of jobs. The others are kept: the same sweep again computes only these."""
+
+
+@dataclass
+class _Part:
+    """An experiment of the sweep, on its way."""
+
+    plan: Plan
+    run: Run
+    jobs: list[Job]
+    left: set[str] = field(default_factory=set)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def end(self) -> Swept:
+        if not self.failures:
+            found = {job.name: notes.read(self.run.notes(job.name)) for job in self.jobs}
+            facts = {name: {"attempts": note.attempts, "seconds": note.seconds} for name, note in found.items()}
+            record.write_json(self.plan.folder / SWEEP, {"jobs": facts})
+            self.plan.finish(self.run)
+        return Swept(self.plan.folder, failures=self.failures)
+
+
+def sweep(
+    experiments: Sequence[str],
+    size: Size,
+    out: Path,
+    engine: Engine,
+    *,
+    changes: Mapping[str, str] | None = None,
+    fresh: bool = False,
+    progress: bool = True,
+) -> Iterator[Swept]:
+    """Compute experiments, by their ids, as one sweep; each is yielded as soon as its last job is done.
+
+    Every job is computed once: what is done is kept, a job that was interrupted goes on from its last checkpoint, and
+    two workers never have the same one. A job that fails does not stop the others.
+    """
+    from tqdm import tqdm
+
+    given = tuple((changes or {}).items())
+    plans = {id: Plan.of(catalogue.get(id), size, out, changes) for id in dict.fromkeys(experiments)}
+    with ExitStack() as stack:
+        parts: dict[str, _Part] = {}
+        for id, plan in plans.items():
+            run = stack.enter_context(plan.begun(fresh=fresh, progress=False))
+            if is_complete(plan.folder):
+                yield Swept(plan.folder, cached=True)
+                continue
+            parts[id] = part = _Part(plan, run, expand(id, size, out, given, _begin(plan)))
+            part.left = {job.name for job in part.jobs if notes.read(run.notes(job.name)).state != "done"}
+            if not part.left:
+                yield part.end()
+        jobs = [job for part in parts.values() for job in part.jobs if job.name in part.left]
+        for job in jobs:
+            notes.again(parts[job.experiment].run.notes(job.name))
+        total, off = sum(len(part.jobs) for part in parts.values()), None if progress else True
+        with tqdm(total=total, initial=total - len(jobs), desc="sweep", unit="job", disable=off) as bar:
+            for job, outcome in engine.run(jobs) if jobs else ():
+                part = parts[job.experiment]
+                _receive(part.plan.folder, outcome.files)
+                part.left.discard(job.name)
+                if outcome.error:
+                    part.failures[job.id] = outcome.error
+                bar.update()
+                if not part.left:
+                    yield part.end()
+
+
+def _begin(plan: Plan) -> str:
+    """Say in the folder which jobs there are; the name of the sweep."""
+    path = plan.folder / JOBS / SWEEP
+    name = json.loads(path.read_text(encoding="utf-8"))["sweep"] if path.exists() else uuid.uuid4().hex
+    record.write_json(path, {"sweep": name, "jobs": list(plan.jobs())})
+    return str(name)
+
+
+def _receive(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write what a worker sent that does not see the folder."""
+    for name, content in files.items():
+        with record.atomic(folder / name) as temporary:
+            temporary.write_bytes(content)

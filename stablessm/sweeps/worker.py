@@ -1,0 +1,97 @@
+"""What runs on a worker: one job, computed by one worker at a time, in the run folder or, where that is out of sight,
+in a folder of its own whose files are sent back."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import final
+
+from stablessm.experiments import locks
+from stablessm.experiments.base import Plan
+from stablessm.experiments.run import JOBS, Run
+from stablessm.sweeps import notes
+from stablessm.sweeps.job import Job
+
+SWEEP = "sweep.json"
+"""In the folder of jobs: which they are."""
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job."""
+
+    error: str = ""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """By their path in the run folder, where the worker does not see that."""
+
+
+def threads(cpus: int) -> dict[str, str]:
+    """The environment of a worker with so many cores.
+
+    >>> threads(2)["OMP_NUM_THREADS"]
+    '2'
+    """
+    return dict.fromkeys(_THREADS, str(cpus))
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """These variables, for processes that are started in the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def compute(job: Job, cpus: int) -> Outcome:
+    """Compute it, unless it is done. What an experiment raises is noted; a worker that dies leaves it to another."""
+    if "torch" in sys.modules:  # otherwise it will read the environment
+        sys.modules["torch"].set_num_threads(cpus)
+    plan = job.plan()
+    if _sees(plan, job):
+        return Outcome(_compute(job, plan))
+    with tempfile.TemporaryDirectory() as scratch:
+        plan = job.plan(scratch)
+        error = _compute(job, plan)
+        files = {path.relative_to(plan.folder).as_posix(): path for path in plan.folder.rglob("*") if path.is_file()}
+        return Outcome(error, {name: path.read_bytes() for name, path in files.items() if path.name != locks.JOB})
+
+
+def _compute(job: Job, plan: Plan) -> str:
+    run = Run(plan.folder, asdict(plan.config), progress=False, job=job.name)
+    folder = run.notes(job.name)
+    with locks.job_lock(folder):
+        if notes.read(folder).state == "done":
+            return ""
+        began = notes.begin(folder)
+        try:
+            plan.jobs()[job.name](run)
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            notes.end(folder, began, said, traceback.format_exc())
+            return said
+        notes.end(folder, began)
+        return ""
+
+
+def _sees(plan: Plan, job: Job) -> bool:
+    try:
+        content = json.loads((plan.folder / JOBS / SWEEP).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(content["sweep"] == job.sweep)

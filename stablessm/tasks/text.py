@@ -1,0 +1,155 @@
+"""Language modelling: which token comes next?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError
+from stablessm.tasks import sources, tokenizers
+from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task
+from stablessm.tasks.chance import best_constant
+from stablessm.tasks.options import Options, option
+from stablessm.tasks.text_sources import source
+from stablessm.tasks.text_stream import Stream, encoded
+from stablessm.tasks.tokenizers import Level
+
+
+@final
+@dataclass(frozen=True)
+class TextOptions(Options):
+    """Which text, and what a token is."""
+
+    text: str = option("wikitext2", "wikitext2, wikifa, wikitext103, tinyshakespeare, or a text file", place=True)
+    level: Level = option("bpe", "what a token is: a character, a byte, a merged byte pair or a word")  # noqa: RUF009
+    vocabulary: int | None = option(None, "how many tokens at most: of bpe (8192 if none), of word (all words)")
+    length: int = option(1024, "tokens of a window")
+    separator: str | None = option(None, "what stands between documents of your file; none: it is one document")
+    valid: float = option(0.05, "share of a text in one file to choose settings by")
+    test: float = option(0.05, "share of a text in one file to test on")
+    tokenizer: str | None = option(None, "an earlier tokenizer.json, or a folder with one", place=True)
+
+
+@final
+class LanguageModelling(Task):
+    """The next token at each step, in windows of a long row of documents.
+
+    Before the first token of a document stands the border token, and ``reset`` says that there nothing is to be
+    remembered. Every token of valid and test is predicted once; a rest of train that fills no window is left out. The
+    loss is the mean cross-entropy of a token in nats, and so is the metric; chance is that of the best constant, which
+    gives every token its frequency in test. ``stablessm.training.perplexity`` reads a split with the state carried on.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from stablessm import tasks
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "mine.txt"
+    ...     _ = path.write_text("to be or not to be. " * 20)
+    ...     task = tasks.get("lm", text=str(path), level="char", length=16)
+    >>> batch = task.batch("train", 2)
+    >>> batch.inputs.shape, task.decode(batch.targets[0, :-1]) == task.decode(batch.inputs[0, 1:])
+    (torch.Size([2, 16]), True)
+    """
+
+    metric = "nats"
+
+    def __init__(self, options: TextOptions, name: str = "lm") -> None:
+        self.name, self.options = name, options
+        length = whole_number("length", options.length)
+        own = None if options.tokenizer is None else tokenizers.load(options.tokenizer)
+        if own is not None and own.level != options.level:
+            raise ArgumentError("level", f"{own.level}, as the tokenizer has it", options.level)
+        if own is not None and options.vocabulary is not None:
+            raise ArgumentError("vocabulary", "none beside a tokenizer", options.vocabulary)
+        found = source(options.text, options.separator, options.valid, options.test)
+        vocabulary = tokenizers.DEFAULT_PIECES if options.level == "bpe" and own is None else None
+        text = encoded(found, options.level, options.vocabulary or vocabulary, own)
+        self.tokenizer, self.streams = text.tokenizer, text.streams
+        rows = {split: len(stream.tokens) for split, stream in self.streams.items()}
+        self.sizes = {split: n // length if split == "train" else -(-n // length) for split, n in rows.items()}
+        if not self.sizes["train"]:
+            raise ArgumentError("length", f"at most {rows['train']}, the tokens of train", length)
+        self.companions = {tokenizers.FILE: self.tokenizer.content()}
+        parts = [part for split in SPLITS for part in (self.streams[split].tokens, self.streams[split].starts)]
+        self.content = sources.content_digest(self.companions[tokenizers.FILE].encode(), *parts)
+        self.inputs = Inputs("tokens", self.tokenizer.size, length)
+        self.outputs = Outputs("classes", self.tokenizer.size, per_step=True)
+        self._tensors = {"steps": torch.arange(length)}
+        for split, stream in self.streams.items():
+            tokens = np.concatenate([[self.tokenizer.border], stream.tokens]).astype(np.int32)
+            self._tensors[f"{split}.tokens"] = torch.from_numpy(tokens)
+            if stream.documents > 1:
+                new = torch.zeros(len(stream.tokens), dtype=torch.bool)
+                new[torch.from_numpy(stream.starts)] = True
+                self._tensors[f"{split}.new"] = new
+
+    @cached_property
+    def chance(self) -> float:
+        """The entropy of the frequencies of test."""
+        return best_constant("nats", self._tensors["test.tokens"][1:])
+
+    def decode(self, tokens: Tensor) -> str:
+        """The text of a row of tokens."""
+        return self.tokenizer.decode(tokens.tolist())
+
+    def describe(self) -> dict[str, Any]:
+        """With how many tokens, words and bytes each split has."""
+        counts = {
+            split: {"tokens": len(row.tokens), "words": row.words, "bytes": row.bytes, "documents": row.documents}
+            for split, row in self.streams.items()
+        }
+        return {**super().describe(), "counts": counts}
+
+    def lanes(self, split: Split, batch_size: int) -> Iterator[Batch]:
+        """The whole split in batches to be read in turn, with the state carried from one to the next.
+
+        Every lane holds whole documents, so that what a model says of a token does not depend on how many lanes there
+        are; a text in one document is one lane, in longer windows. At most ``batch_size`` windows' tokens at a time.
+        """
+        self.steps(split, batch_size)
+        row = self.streams[split]
+        edges = _edges(row, batch_size)
+        lanes = len(edges) - 1
+        window = self.inputs.length * max(batch_size // lanes, 1)
+        begin, end = edges[:-1].to(self.device), edges[1:].to(self.device)
+        steps = torch.arange(window, device=self.device)
+        for first in range(0, int((edges[1:] - edges[:-1]).max()), window):
+            places = begin[:, None] + first + steps
+            yield self._read(split, places, places < end[:, None])
+
+    def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
+        length = self.inputs.length
+        places = (indices * length).to(self.device, non_blocking=True)[:, None] + self._tensors["steps"]
+        tokens = len(self.streams[split].tokens)
+        inside = int(indices.max() + 1) * length <= tokens
+        return self._read(split, places, None if inside else places < tokens)
+
+    def _read(self, split: Split, places: Tensor, real: Tensor | None) -> Batch:
+        """What stands there, and where it counts; after the end anything."""
+        tokens, new = self._tensors[f"{split}.tokens"], self._tensors.get(f"{split}.new")
+        if real is not None:
+            places = places.clamp(max=len(tokens) - 2)
+        inputs, targets = tokens[places].to(torch.int64), tokens[places + 1].to(torch.int64)
+        reset = None if new is None else new[places]
+        if reset is not None:
+            inputs = inputs.masked_fill(reset, self.tokenizer.border)
+        return Batch(inputs, targets, weights=None if real is None else real.float(), reset=reset)
+
+
+def _edges(row: Stream, lanes: int) -> Tensor:
+    """Where lanes of about the same length begin, and the end; each begins with a document.
+
+    >>> _edges(Stream(np.zeros(10), np.array([0, 2, 4, 9]), 0, 0, 0), 3).tolist()
+    [0, 4, 9, 10]
+    """
+    total = len(row.tokens)
+    wanted = np.arange(1, lanes) * total / lanes
+    nearest = row.starts[np.abs(row.starts[:, None] - wanted).argmin(0)] if len(wanted) else []
+    return torch.tensor(sorted({0, *map(int, nearest), total}))

@@ -1,0 +1,173 @@
+"""Texts by name or from your file, in splits and documents, with their words and bytes counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from stablessm._errors import ArgumentError
+from stablessm.tasks import sources
+from stablessm.tasks.base import SPLITS, Split
+from stablessm.tasks.stored import split_sizes
+
+_HEADING = re.compile(r"^ \n = (?!= )[^\n]+(?<! =) = \n(?= \n)", re.MULTILINE)
+"""Where an article of WikiText begins: a line `` = Title = `` between empty ones."""
+_HUB_SPLITS: Final[dict[Split, str]] = {"train": "train", "valid": "validation", "test": "test"}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Text:
+    """One split of a text.
+
+    >>> text = Text.of("one two\\n\\nthree", "\\n\\n")
+    >>> text.documents, text.words, text.bytes
+    (('one two', 'three'), 3, 14)
+    """
+
+    documents: tuple[str, ...]
+    closed: bool
+    """Whether documents end: then a border follows each, for what stood between them."""
+    words: int
+    """How many, between white space."""
+    bytes: int
+    """In UTF-8, with what stands between documents."""
+
+    @classmethod
+    def of(cls, text: str, separator: str | None) -> Text:
+        """A text whose documents have this between them; one document if None."""
+        documents = (text,) if separator is None else _separated(text, separator)
+        words = sum(len(document.split()) for document in documents)
+        return cls(tuple(documents), separator is not None, words, len(text.encode()))
+
+    @classmethod
+    def of_articles(cls, text: str) -> Text:
+        """A text in the form of WikiText: documents begin at headings, and nothing stands between them."""
+        starts = [0, *(match.start() for match in _HEADING.finditer(text) if match.start())]
+        documents = (text[a:b] for a, b in zip(starts, [*starts[1:], len(text)], strict=True))
+        return cls(tuple(documents), False, len(text.split()), len(text.encode()))
+
+
+@final
+@dataclass(frozen=True)
+class Source:
+    """A text that can be read, and what identifies it before it is."""
+
+    name: str
+    keys: tuple[str, ...]
+    """Of what will do, where it lies encoded; the last is that of what ``read`` gives."""
+    read: Callable[[], Mapping[Split, Text]]
+
+
+@final
+@dataclass(frozen=True)
+class _Named:
+    """Files of a text that comes in splits."""
+
+    file: str
+    parse: Callable[[str], Text]
+    hub: tuple[str, str] | None = None
+
+
+NAMED: Final[dict[str, _Named]] = {
+    "wikitext2": _Named("wikitext2_{}.txt.gz", Text.of_articles, ("Salesforce/wikitext", "wikitext-2-v1")),
+    "wikifa": _Named("wikifa_{}.txt.xz", lambda text: Text.of(text, "\n\n")),
+    "wikitext103": _Named("wikitext103_{}.txt.gz", Text.of_articles, ("Salesforce/wikitext", "wikitext-103-v1")),
+}
+SHAKESPEARE: Final = "tinyshakespeare"
+NAMES: Final = (*NAMED, SHAKESPEARE)
+
+
+def source(text: str, separator: str | None, valid: float, test: float) -> Source:
+    """A text by name, or the path of a file of yours.
+
+    Args:
+        separator: what stands between documents of your file; None: it is one document.
+        valid, test: shares of a text that comes in one file, from its end.
+    """
+    if text in NAMED:
+        if separator is not None:
+            raise ArgumentError("separator", f"none for {text}, whose documents are known", repr(separator))
+        named = NAMED[text]
+        key = _known_key(text, [named.file.format(split) for split in SPLITS])
+        from_hub = named.hub is not None and not os.environ.get(sources.VARIABLE)
+        return Source(text, (key, f"{key}, hub") if from_hub else (key,), lambda: _read_named(named))
+    cut = json.dumps([separator, valid, test])
+    if text == SHAKESPEARE:
+        file = f"{SHAKESPEARE}.txt.gz"
+
+        def read() -> Mapping[Split, Text]:
+            path = sources.find(file)
+            if path is None:
+                raise ArgumentError(sources.VARIABLE, f"a folder with {file}", "no such variable")
+            return split_text(sources.text(path, "a text"), separator, valid, test)
+
+        return Source(text, (_known_key(text, [file]) + cut,), read)
+    path = Path(text)
+    if not path.is_file():
+        raise ArgumentError("text", f"one of {', '.join(NAMES)}, or a text file", f"{text} (no such file)")
+    content = sources.text(path, "a text in UTF-8")
+    key = sources.content_digest(content.encode()) + cut
+    return Source(path.name.partition(".")[0], (key,), lambda: split_text(content, separator, valid, test))
+
+
+def split_text(text: str, separator: str | None, valid: float, test: float) -> dict[Split, Text]:
+    """A text in one piece, cut into splits: between documents, or between characters if it is one document.
+
+    >>> parts = split_text("a" * 80 + "b" * 10 + "c" * 10, None, 0.1, 0.1)
+    >>> {split: len(part.documents[0]) for split, part in parts.items()}
+    {'train': 80, 'valid': 10, 'test': 10}
+    """
+    if separator is None:
+        sizes = split_sizes(len(text), valid, test)
+        pieces: list[str] | str = text
+    else:
+        separator = separator.replace("\\n", "\n")  # as it is written on a command line
+        if not separator:
+            raise ArgumentError("separator", "at least one character", "none")
+        pieces = _separated(text, separator)
+        sizes = split_sizes(len(pieces), valid, test)
+    found, end = {}, 0
+    for split in SPLITS:
+        begin, end = end, end + sizes[split]
+        part = pieces[begin:end]
+        joined = part if isinstance(part, str) else (separator or "").join([*part, ""] if part else [])
+        found[split] = Text.of(joined, separator)
+    return found
+
+
+def _separated(text: str, separator: str) -> list[str]:
+    return [piece for part in text.split(separator) if (piece := part.strip("\n"))]
+
+
+def _known_key(name: str, files: Sequence[str]) -> str:
+    """The name, for the files we know or none at all; of others a digest of what they hold."""
+    folder = os.environ.get(sources.VARIABLE)
+    paths = [Path(folder) / file for file in files] if folder else []
+    if not all(path.is_file() for path in paths):
+        return name
+    if all(path.stat().st_size == sources.FILES.get(path.name, (-1, ""))[0] for path in paths):
+        return name
+    return sources.content_digest(*(sources.text(path, "a text in UTF-8").encode() for path in paths))
+
+
+def _read_named(named: _Named) -> dict[Split, Text]:
+    found: dict[Split, Text] = {}
+    for split in SPLITS:
+        file = named.file.format(split)
+        path = sources.find(file)
+        if path is not None:
+            text = sources.text(path, "a text in UTF-8")
+        elif named.hub is not None:
+            data_set, version = named.hub
+            rows = sources.from_hub(data_set, _HUB_SPLITS[split], file, version)["text"]
+            text = "".join(row or " \n" for row in rows)  # the hub has nothing for an empty line
+        else:
+            raise ArgumentError(sources.VARIABLE, f"a folder with {file}", "no such variable")
+        found[split] = named.parse(text)
+    return found

@@ -1,0 +1,124 @@
+"""Encoded texts: a split is one long row of tokens with document borders; what took long to encode is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from stablessm import record
+from stablessm._errors import ArgumentError
+from stablessm.tasks import sources, tokenizers
+from stablessm.tasks.base import SPLITS, Split
+from stablessm.tasks.text_sources import Source, Text
+from stablessm.tasks.tokenizers import Level, Tokenizer
+
+_KIND = "encoded text 1"
+_LARGE = 2**23
+"""Bytes of text from which on encoding is worth keeping, whatever the level."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """The tokens of a split, one document after the other."""
+
+    tokens: np.ndarray
+    """(N,) every token, in turn to be predicted."""
+    starts: np.ndarray
+    """(documents,) int64, the number of the first token of each."""
+    words: int
+    bytes: int
+    lost: int
+    """How many words or characters are unknown: what they are is then not predicted."""
+
+    @property
+    def documents(self) -> int:
+        """How many there are."""
+        return len(self.starts)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A text in tokens."""
+
+    tokenizer: Tokenizer
+    streams: Mapping[Split, Stream]
+
+
+def encoded(source: Source, level: Level, vocabulary: int | None, own: Tokenizer | None) -> Encoded:
+    """A text in tokens: from the cache folder (or the data folder) if it is there, even if the text is not.
+
+    Args:
+        own: an earlier tokenizer; None: one is learnt from the training split.
+    """
+    made_by = (level, "" if own is None else own.content(), vocabulary)
+    files = [_file(source.name, key, *made_by) for key in source.keys]
+    cache = sources.cache_folder()
+    for folder, file in product((cache, Path(os.environ.get(sources.VARIABLE) or cache)), files):
+        if (folder / file).is_file() and (found := _load(folder / file)) is not None:
+            return found
+    texts = source.read()
+    tokenizer = own or tokenizers.learnt(level, texts["train"].documents, vocabulary)
+    made = Encoded(tokenizer, {split: stream(texts[split], tokenizer) for split in SPLITS})
+    if level == "bpe" or texts["train"].bytes > _LARGE:
+        _save(cache / files[-1], made)
+    return made
+
+
+def stream(text: Text, tokenizer: Tokenizer) -> Stream:
+    """One split in tokens.
+
+    >>> row = stream(Text.of("ab--c", "--"), tokenizers.Bytes())
+    >>> row.tokens.tolist(), row.starts.tolist(), row.words, row.bytes
+    ([97, 98, 256, 99, 256], [0, 3], 2, 5)
+    """
+    from tqdm import tqdm
+
+    end = np.array([tokenizer.border] if text.closed else [], tokenizer.dtype)
+    rows, starts, lost, place = [np.empty(0, tokenizer.dtype)], [], 0, 0
+    many = text.bytes > _LARGE
+    with tqdm(total=text.bytes, unit="B", unit_scale=True, desc="encoding", disable=None if many else True) as bar:
+        for document, row in zip(text.documents, tokenizer.encode_all(text.documents), strict=True):
+            starts.append(place)
+            rows += [row, end]
+            lost += tokenizer.lost(document, row)
+            place += len(row) + len(end)
+            bar.update(len(document))
+    return Stream(np.concatenate(rows), np.array(starts, np.int64), text.words, text.bytes, lost)
+
+
+def _file(name: str, key: str, level: Level, tokenizer: str, vocabulary: int | None) -> str:
+    identity = json.dumps([_KIND, key, level, tokenizer, vocabulary]).encode()
+    parts = ["text", re.sub(r"\W", "_", name), level, *([] if vocabulary is None else [str(vocabulary)])]
+    return f"{'-'.join(parts)}-{sources.content_digest(identity)[:12]}.npz"
+
+
+def _save(path: Path, made: Encoded) -> None:
+    counts = {s: {"words": row.words, "bytes": row.bytes, "lost": row.lost} for s, row in made.streams.items()}
+    meta = {"tokenizer": made.tokenizer.content(), "counts": counts}
+    rows = made.streams.items()
+    arrays = {f"{split}.{part}": getattr(row, part) for split, row in rows for part in ("tokens", "starts")}
+    record.save_arrays(path, _KIND, meta, arrays)
+
+
+def _load(path: Path) -> Encoded | None:
+    """What :func:`_save` wrote; None if it is damaged: it will be made again."""
+    try:
+        meta, arrays = record.load_arrays(path, _KIND)
+        tokenizer = tokenizers.read(meta["tokenizer"], str(path))
+        rows = {
+            split: Stream(arrays[f"{split}.tokens"], arrays[f"{split}.starts"], **meta["counts"][split])
+            for split in SPLITS
+        }
+    except (*sources.BROKEN, ArgumentError):
+        return None
+    return Encoded(tokenizer, rows)

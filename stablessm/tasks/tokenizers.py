@@ -1,0 +1,312 @@
+"""Text to token ids and back: characters, bytes, byte pairs or words, each as one JSON file."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+
+from stablessm._errors import ArgumentError
+
+Level: TypeAlias = Literal["char", "byte", "bpe", "word"]
+
+BORDER, UNKNOWN, LINE_END = "<|endoftext|>", "<unk>", "<eos>"
+DEFAULT_PIECES = 8192
+"""How many byte pairs are learnt if nobody says."""
+FILE = "tokenizer.json"
+"""Its name beside a model."""
+_FORMAT = "stablessm tokenizer"
+_AT_ONCE = 64
+"""Texts encoded between two reports of progress."""
+
+
+class Tokenizer(ABC):
+    """Ids of texts, and the bytes that each id stands for."""
+
+    level: Level
+    size: int
+    """How many ids there are."""
+    border: int
+    """The id before the first of every document, and after the last where documents end."""
+    unknown: int | None = None
+    """The id of whatever has none of its own."""
+
+    @abstractmethod
+    def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
+        """The ids of each text in turn, without borders."""
+
+    @abstractmethod
+    def piece(self, token: int) -> bytes:
+        """What an id stands for; nothing for a border that is not part of the text."""
+
+    @abstractmethod
+    def content(self) -> str:
+        """Everything, as JSON: :func:`read` makes it again."""
+
+    @final
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of one text."""
+        return next(self.encode_all([text]))
+
+    @final
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of these ids; bytes that are no text become �."""
+        return "".join(self.decode_stream(tokens))
+
+    @final
+    def decode_stream(self, tokens: Iterable[int]) -> Iterator[str]:
+        """The text as ids come, held back until a character is whole."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for token in tokens:
+            yield decoder.decode(self.piece(int(token)))
+        yield decoder.decode(b"", final=True)
+
+    def lost(self, text: str, tokens: np.ndarray) -> int:
+        """How many ids of a text are unknown: it cannot be read back from them."""
+        return 0 if self.unknown is None else int((tokens == self.unknown).sum())
+
+    @final
+    @property
+    def dtype(self) -> np.dtype:
+        """The smallest type that holds its ids."""
+        return np.dtype(np.uint16 if self.size <= 2**16 else np.uint32)
+
+
+@final
+class Bytes(Tokenizer):
+    """The bytes of a text in UTF-8.
+
+    >>> Bytes().encode("é").tolist(), Bytes().size
+    ([195, 169], 257)
+    """
+
+    level: Level = "byte"
+    size = 257
+    border = 256
+
+    def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
+        """Its bytes."""
+        for text in texts:
+            yield np.frombuffer(text.encode(), np.uint8).astype(self.dtype)
+
+    def piece(self, token: int) -> bytes:
+        """The byte itself."""
+        return b"" if token == self.border else bytes([token])
+
+    def content(self) -> str:
+        """There is nothing to learn."""
+        return _own(self.level, [])
+
+
+@final
+class Characters(Tokenizer):
+    """The characters that a text has; others are unknown.
+
+    >>> letters = Characters.of(["banana"])
+    >>> letters.encode("nab!").tolist(), letters.decode([2, 4, 3])
+    ([4, 2, 3, 1], 'anb')
+    """
+
+    level: Level = "char"
+    border, unknown = 0, 1
+
+    def __init__(self, characters: Sequence[str]) -> None:
+        self.characters = tuple(characters)
+        self.size = len(self.characters) + 2
+        codes = np.array([ord(character) for character in characters], np.int64)
+        self._ids = np.full(0x110000, self.unknown, self.dtype)
+        self._ids[codes] = np.arange(2, self.size)
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Characters:
+        """Those of these texts, in the order of Unicode."""
+        return cls(sorted(set().union(*texts)))
+
+    def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
+        """A character, an id."""
+        for text in texts:
+            yield self._ids[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)]
+
+    def piece(self, token: int) -> bytes:
+        """The character in UTF-8."""
+        return (b"", "�".encode())[token] if token < 2 else self.characters[token - 2].encode()
+
+    def content(self) -> str:
+        """The characters."""
+        return _own(self.level, self.characters)
+
+
+@final
+class Words(Tokenizer):
+    """What stands between spaces; a line end is a word of its own, ``<eos>``, and also the border of documents.
+
+    This is how WikiText is read in the literature.
+
+    >>> words = Words.of(["the cat \\n the dog \\n"], most=None)
+    >>> words.words, words.encode("the bird\\n").tolist()
+    (('<eos>', '<unk>', 'the', 'cat', 'dog'), [2, 1, 0])
+    """
+
+    level: Level = "word"
+    border, unknown = 0, 1
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self.size = len(self.words)
+        self._ids = {word: i for i, word in enumerate(self.words)}
+
+    @classmethod
+    def of(cls, texts: Iterable[str], most: int | None) -> Words:
+        """The ``most`` frequent words of these texts, or all; equally frequent ones in alphabetical order."""
+        counts = Counter(word for text in texts for word in text.split())
+        for special in (LINE_END, UNKNOWN):
+            counts.pop(special, None)
+        frequent = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls((LINE_END, UNKNOWN, *frequent[: None if most is None else most - 2]))
+
+    def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
+        """A word, an id."""
+        for text in texts:
+            words = text.replace("\n", f" {LINE_END} ").split()
+            yield np.array([self._ids.get(word, self.unknown) for word in words], self.dtype)
+
+    def piece(self, token: int) -> bytes:
+        """The word and a space, or the end of the line."""
+        return b"\n" if token == self.border else self.words[token].encode() + b" "
+
+    def content(self) -> str:
+        """The words."""
+        return _own(self.level, self.words)
+
+    def lost(self, text: str, tokens: np.ndarray) -> int:
+        """Words that the text calls unknown itself are not lost."""
+        return super().lost(text, tokens) - text.split().count(UNKNOWN)
+
+
+@final
+class BytePairs(Tokenizer):
+    """Byte pairs merged by how often they occur, by the package ``tokenizers``; every text can be read back.
+
+    The file is that package's own, so ``transformers.PreTrainedTokenizerFast(tokenizer_file=…)`` reads it too.
+    """
+
+    level: Level = "bpe"
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._tokenizer.encode_special_tokens = True  # a border written in a text is a text
+        self.size = tokenizer.get_vocab_size()
+        border = tokenizer.token_to_id(BORDER)
+        if border is None:
+            raise ArgumentError("tokenizer", f"a byte-level one with a token {BORDER}", "none of that name")
+        self.border = border
+
+    @classmethod
+    def of(cls, texts: Sequence[str], most: int) -> BytePairs:
+        """At most so many tokens, learnt from these texts."""
+        package = _package()
+        tokenizer = package.Tokenizer(package.models.BPE())
+        tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = package.decoders.ByteLevel()
+        trainer = package.trainers.BpeTrainer(
+            vocab_size=most,
+            special_tokens=[BORDER],
+            initial_alphabet=sorted(package.pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(texts, trainer, length=len(texts))
+        return cls(tokenizer)
+
+    def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
+        """Many at a time, on all cores."""
+        for first in range(0, len(texts), _AT_ONCE):
+            for found in self._tokenizer.encode_batch_fast(list(texts[first : first + _AT_ONCE])):
+                yield np.array(found.ids, self.dtype)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a pair of pairs."""
+        return b"" if token == self.border else self._pieces[token]
+
+    @cached_property
+    def _pieces(self) -> list[bytes]:
+        byte = {character: number for number, character in _byte_characters().items()}
+        pieces = (self._tokenizer.id_to_token(i) for i in range(self.size))
+        return [b"" if piece == BORDER else bytes(byte[character] for character in piece) for piece in pieces]
+
+    def content(self) -> str:
+        """As the package has it."""
+        return str(self._tokenizer.to_str())
+
+
+def learnt(level: Level, texts: Sequence[str], vocabulary: int | None) -> Tokenizer:
+    """The tokenizer of a level, made from these texts; ``vocabulary``: how many ids at most, for bpe and word.
+
+    >>> learnt("char", ["abc"], None).size
+    5
+    """
+    if vocabulary is not None:
+        least = {"bpe": 257, "word": 3}.get(level)
+        if least is None:
+            raise ArgumentError("vocabulary", f"none at level {level}, whose tokens are given", vocabulary)
+        if vocabulary < least:
+            raise ArgumentError("vocabulary", f"at least {least} at level {level}", vocabulary)
+    if level == "byte":
+        return Bytes()
+    if level == "char":
+        return Characters.of(texts)
+    return Words.of(texts, vocabulary) if level == "word" else BytePairs.of(texts, vocabulary or DEFAULT_PIECES)
+
+
+def read(content: str, place: str) -> Tokenizer:
+    """What ``content()`` gave; ``place``: where it stood, for errors.
+
+    >>> read(Characters.of(["abc"]).content(), "here").decode([2, 3])
+    'ab'
+    """
+    try:
+        found = json.loads(content)
+        if found.get("format") != _FORMAT:
+            return BytePairs(_package().Tokenizer.from_str(content))
+        level, vocabulary = found["level"], found["vocabulary"]
+        return Bytes() if level == "byte" else {"char": Characters, "word": Words}[level](vocabulary)
+    except ArgumentError:
+        raise
+    except Exception as error:  # the package raises the bare kind
+        raise ArgumentError(place, "a tokenizer that stablessm wrote", f"{type(error).__name__}: {error}") from error
+
+
+def load(path: str | Path) -> Tokenizer:
+    """The tokenizer in a file, or the one beside a model in its folder."""
+    path = Path(path)
+    if path.is_dir():
+        path = next((folder / FILE for folder in (path, path / "model") if (folder / FILE).is_file()), path / FILE)
+    try:
+        return read(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError("tokenizer", f"a {FILE}, or a folder with one", f"{path} ({error})") from error
+
+
+def _own(level: Level, vocabulary: Sequence[str]) -> str:
+    return json.dumps({"format": _FORMAT, "level": level, "vocabulary": vocabulary}, ensure_ascii=False)
+
+
+def _package() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ArgumentError("level", "the package tokenizers for bpe (pip install 'stablessm[hf]')", "none") from error
+    return tokenizers
+
+
+def _byte_characters() -> dict[int, str]:
+    """The character that byte-level tokenizers write for each byte: itself if it can be seen, else one from 256 up."""
+    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in seen]
+    return {byte: chr(byte) for byte in seen} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}

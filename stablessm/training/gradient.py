@@ -1,0 +1,102 @@
+"""The loss of a step and its gradient: a function of the weights and of the number of the step alone."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import final
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.tasks.base import Batch, Task
+from stablessm.training.config import TrainingConfig
+from stablessm.training.divergence import Watch
+from stablessm.training.evaluate import apply
+from stablessm.training.ranks import Ranks
+from stablessm.training.trainee import Trainee
+
+_SEEDS = 2**31
+_DROPOUT = 1 << 62
+"""Apart from the seeds with which tasks order their data."""
+_APART = 0x9E3779B97F4A7C15
+"""Between the seeds of ranks."""
+
+
+@final
+class Gradient:
+    """What a step of training computes, each rank for its rows of the batch.
+
+    Args:
+        epoch: steps in one.
+        watch: is told what loss is normal, at step 0.
+    """
+
+    def __init__(
+        self, trainee: Trainee, task: Task, config: TrainingConfig, epoch: int, watch: Watch, ranks: Ranks
+    ) -> None:
+        if ranks.size > 1:
+            _require_parts(task, config.batch_size, ranks.size)
+        self.trainee, self.task, self.config, self.ranks = trainee, task, config, ranks
+        self.epoch, self.watch = epoch, watch
+
+    def compute(self, step: int) -> Tensor:
+        """The gradient in the parameters that are trained, averaged over ranks; the loss over the rows of all."""
+        self._seed(step, self.ranks.rank)
+        total = torch.zeros((), device=self.task.device)
+        for i in range(self.config.accumulate):
+            batch = self._batch(step, i, self.ranks.part)
+            last = i + 1 == self.config.accumulate
+            with nullcontext() if last else self.trainee.accumulating():
+                output = apply(self.trainee.runner, batch, autocast=self.config.autocast)
+                loss, value = self._mean_loss(output, batch)
+                (loss / self.config.accumulate).backward()
+            total = total + value / self.config.accumulate
+            if step == 0 and i == 0:
+                _, silent = self._mean_loss(torch.zeros_like(output), batch)
+                self.watch.start(torch.maximum(value, silent), self.config.explode)
+        return total
+
+    def replay(self, step: int) -> None:
+        """The gradient in the caller's model, which is whole: the parts of all ranks one after the other.
+
+        Parts weigh the same here: with padding it is not the exact gradient, but good enough to find a bad value.
+        """
+        model = self.trainee.model
+        device = next(model.parameters()).device
+        for rank in range(self.ranks.size):
+            self._seed(step, rank)
+            for i in range(self.config.accumulate):
+                batch = self._batch(step, i, (rank, self.ranks.size)).to(device)
+                loss = self.task.loss(apply(model, batch, autocast=self.config.autocast), batch)
+                (loss / self.config.accumulate / self.ranks.size).backward()
+
+    def _mean_loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Over the rows of all ranks: something whose gradient, averaged over ranks, is its gradient; and its value."""
+        if self.ranks.size == 1:
+            loss = self.task.loss(output, batch)
+            return loss, loss.detach()
+        total, count = self.task.total_loss(output, batch)
+        totals, counts = self.ranks.sum(torch.stack([total.detach().double(), count.double()]))
+        return total * (self.ranks.size / counts), totals / counts
+
+    def _seed(self, step: int, rank: int) -> None:
+        """What is random in a step: other on every rank."""
+        seed = _DROPOUT + (self.config.seed % _SEEDS) * _SEEDS + step
+        torch.manual_seed((seed + rank * _APART) % 2**63)
+
+    def _batch(self, step: int, i: int, part: tuple[int, int]) -> Batch:
+        """Batch i of the step, or a part of it."""
+        epoch, index = divmod(step, self.epoch)
+        at, size, seed = index * self.config.accumulate + i, self.config.batch_size, self.config.seed
+        return self.task.batch("train", size, seed=seed, epoch=epoch, index=at, part=part)
+
+
+def _require_parts(task: Task, batch_size: int, ranks: int) -> None:
+    """Raise an error where the loss of a batch is not the sum of that of its parts."""
+    if batch_size < ranks:
+        raise ArgumentError("batch_size", f"a sequence or more for each of {ranks} ranks", batch_size)
+    cls = type(task)
+    if cls.loss is not Task.loss and cls.total_loss is Task.total_loss:
+        expected = "one that says by total_loss how its own loss adds up over ranks"
+        raise ArgumentError("task", expected, f"{cls.__name__}, with loss alone")

@@ -1,0 +1,175 @@
+"""A model as one or more processes train it: whole on each of them (DDP), or each with a shard of it (FSDP2)."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from stablessm.instruments import GradientOverWeight, gradient_over_weight
+from stablessm.instruments.modes import recurrent_modules
+from stablessm.training.config import TrainingConfig
+from stablessm.training.ranks import Ranks
+
+
+class Trainee(ABC):
+    """The caller's model, and the one whose parameters are updated: the same, unless that is in shards."""
+
+    model: nn.Module
+    """The caller's: plain and whole."""
+    trained: nn.Module
+    """Whose parameters are updated; it can be evaluated."""
+    runner: Any
+    """What a training step calls."""
+    sharded: bool
+
+    @abstractmethod
+    def accumulating(self) -> AbstractContextManager[object]:
+        """Within, a backward pass may leave the exchange of gradients to a later one."""
+
+    @abstractmethod
+    def collect(self) -> None:
+        """The caller's model gets the weights."""
+
+    @abstractmethod
+    def spread(self) -> None:
+        """The weights become those of the caller's model."""
+
+    @abstractmethod
+    def ratios(self) -> GradientOverWeight:
+        """Gradient over weight of the recurrent parameters, after a backward pass."""
+
+
+@final
+class Whole(Trainee):
+    """All weights on every rank; gradients are averaged by ``DistributedDataParallel`` where there are several."""
+
+    sharded = False
+
+    def __init__(self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool) -> None:
+        self.model = self.trained = model.to(device)
+        ranks.share(model)
+        self.runner = torch.compile(model) if compiled else model
+        if ranks.size > 1:
+            self.runner = nn.parallel.DistributedDataParallel(self.runner, gradient_as_bucket_view=True)
+
+    def accumulating(self) -> AbstractContextManager[object]:
+        """DDP's ``no_sync``."""
+        if isinstance(self.runner, nn.parallel.DistributedDataParallel):
+            return self.runner.no_sync()
+        return nullcontext()
+
+    def collect(self) -> None:
+        """They are the caller's."""
+
+    def spread(self) -> None:
+        """They are the caller's."""
+
+    def ratios(self) -> GradientOverWeight:
+        """Those of the model itself."""
+        return gradient_over_weight(self.model, recurrent_only=True)
+
+
+@final
+class Sharded(Trainee):
+    """FSDP2: every rank keeps a part of each parameter and of its moments; blocks are put together as they run.
+
+    A block is an entry of an ``nn.ModuleList`` that is in no other; what is in no block is one more. The caller's
+    model stays on the CPU, to be saved or searched for a divergence. Parameters stay in their own dtype: recurrences
+    in bfloat16 would not be what they say, so a shorter dtype is autocast's matter.
+    """
+
+    sharded = True
+
+    def __init__(self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        self.model = model.to("cpu")
+        ranks.share(model)
+        self.trained = copy.deepcopy(model)
+        mesh = init_device_mesh(device.type, (ranks.size,))
+        for block in _blocks(self.trained):
+            fully_shard(block, mesh=mesh)
+        fully_shard(self.trained, mesh=mesh)
+        self.runner = torch.compile(self.trained) if compiled else self.trained
+
+    def accumulating(self) -> AbstractContextManager[object]:
+        """Shards of gradients are added up each time: whole ones would take the memory that sharding saves."""
+        return nullcontext()
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """One tensor after the other, on every rank."""
+        own = self.model.state_dict()
+        for name, tensor in self.trained.state_dict().items():
+            own[name].copy_(whole(tensor))
+
+    @torch.no_grad()
+    def spread(self) -> None:
+        """Every rank takes its shards of its model's tensors."""
+        own = self.model.state_dict()
+        for name, tensor in self.trained.state_dict().items():
+            tensor.copy_(placed(own[name], tensor))
+
+    @torch.no_grad()
+    def ratios(self) -> GradientOverWeight:
+        """From the whole weights and gradients, of recurrent parameters alone."""
+        recurrent = {
+            f"{name}.{own}".lstrip(".") for name, module in recurrent_modules(self.model)
+            for own in module.recurrent_parameters
+        }  # fmt: skip
+        shards, seen = dict(self.trained.named_parameters()), []
+        for name, parameter in self.model.named_parameters():
+            gradient = shards[name].grad
+            if name in recurrent and gradient is not None:
+                parameter.copy_(whole(shards[name]))
+                parameter.grad = whole(gradient).to(parameter.device)
+                seen.append(parameter)
+        found = gradient_over_weight(self.model, recurrent_only=True)
+        for parameter in seen:
+            parameter.grad = None
+        return found
+
+
+def trainee(model: nn.Module, config: TrainingConfig, device: torch.device, ranks: Ranks) -> Trainee:
+    """As ``config.parallel`` says; whole where there is one rank."""
+    cls = Sharded if ranks.size > 1 and config.parallel == "fsdp" else Whole
+    return cls(model, device, ranks, compiled=config.compile)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor of which every rank may have a shard; to be called by all of them."""
+    from torch.distributed.tensor import DTensor
+
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def placed(tensor: Tensor, like: Tensor) -> Tensor:
+    """A tensor that every rank has, where and in the shards that ``like`` is in."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if isinstance(like, DTensor) and not isinstance(tensor, DTensor):
+        there = tensor.to(like.device)
+        return distribute_tensor(there, like.device_mesh, like.placements, src_data_rank=None)
+    return tensor.to(like.device)
+
+
+@torch.no_grad()
+def load(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """A module's state from tensors that are whole or in the module's shards."""
+    own = module.state_dict()
+    module.load_state_dict({name: placed(tensor, own[name]) for name, tensor in tensors.items()})
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield from (block for block in child if any(True for _ in block.parameters()))
+        else:
+            yield from _blocks(child)

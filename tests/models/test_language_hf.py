@@ -1,0 +1,349 @@
+"""The language model in Hugging Face's form."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import tracemalloc
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+import stablessm as ssm
+from stablessm import ArgumentError, instruments
+from stablessm.models import LanguageModel, StableSSMCache, StableSSMConfig, StableSSMForCausalLM
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+MIXERS = ("hyena-real", "hyena-lru", "hyena-s4d")
+VOCABULARY = 31
+
+
+def make(mixer: str = "hyena-real", **options: object) -> StableSSMForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCABULARY, "d_model": 8, "n_layers": 2, "d_state": 4}
+    model = StableSSMForCausalLM(StableSSMConfig(**{**sizes, "mixer": mixer, **options})).double().eval()
+    with torch.no_grad():  # larger than at the start, so that a text has many turns
+        for p in model.parameters():
+            if p.dim() > 1:
+                p.mul_(2)
+    return model
+
+
+def tokens(batch: int, steps: int) -> Tensor:
+    return torch.randint(0, VOCABULARY, (batch, steps))
+
+
+def close(ours: Tensor, truth: Tensor) -> None:
+    torch.testing.assert_close(ours, truth, rtol=1e-9, atol=1e-9)
+
+
+def greedy(model: StableSSMForCausalLM, prompt: Tensor, count: int, **options: object) -> Tensor:
+    return model.generate(prompt, max_new_tokens=count, do_sample=False, **options)[:, prompt.shape[1] :]
+
+
+def padded(prompts: list[Tensor], side: str, fill: int = 0) -> tuple[Tensor, Tensor]:
+    """Prompts (1, ·) as a batch, and its mask."""
+    longest = max(prompt.shape[1] for prompt in prompts)
+    gaps = [longest - prompt.shape[1] for prompt in prompts]
+    places = [(gap, 0) if side == "left" else (0, gap) for gap in gaps]
+    pad = torch.nn.functional.pad
+    rows = [pad(prompt, place, value=fill) for prompt, place in zip(prompts, places, strict=True)]
+    masks = [pad(torch.ones_like(prompt), place) for prompt, place in zip(prompts, places, strict=True)]
+    return torch.cat(rows), torch.cat(masks)
+
+
+def check_greedy(mixer: str, count: int) -> None:
+    model, text = make(mixer), tokens(2, 3)
+    ours = greedy(model, text, count)
+    assert len(ours[0].unique()) > 3  # not the same token again and again
+    for t in range(count):
+        best = model(text, use_cache=False).logits[:, -1].argmax(-1)
+        assert torch.equal(ours[:, t], best), t
+        text = torch.cat([text, best[:, None]], 1)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_greedy_is_the_argmax_of_full_passes(mixer):
+    check_greedy(mixer, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_greedy_is_the_argmax_of_full_passes_for_a_thousand_tokens(mixer):
+    check_greedy(mixer, 1000)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_padded_prompts_generate_what_they_generate_alone(mixer, side):
+    model = make(mixer, pad_token_id=0)
+    prompts = [tokens(1, length) for length in (5, 1, 9, 2, 7, 3, 9, 4)]
+    rows, mask = padded(prompts, side, fill=13)
+    together = greedy(model, rows, 12, attention_mask=mask)
+    in_chunks = greedy(model, rows, 12, attention_mask=mask, prefill_chunk_size=4)
+    for i, prompt in enumerate(prompts):
+        alone = greedy(model, prompt, 12, attention_mask=torch.ones_like(prompt))[0]
+        assert torch.equal(together[i], alone), i
+        assert torch.equal(in_chunks[i], alone), i
+
+
+@settings(max_examples=25)
+@given(data=st.data(), steps=st.integers(1, 9), mixer=st.sampled_from(MIXERS))
+def test_padding_anywhere_changes_no_real_token(data, steps, mixer):
+    """In one call or two, with holes or without; what stands in the padding does not matter."""
+    model = make(mixer)
+    flags = st.lists(st.integers(0, 1), min_size=steps, max_size=steps)
+    mask = torch.tensor([data.draw(flags), data.draw(flags)])
+    x, cut = tokens(2, steps), data.draw(st.integers(0, steps))
+    cache = StableSSMCache()
+    first = model(x[:, :cut], attention_mask=mask[:, :cut], past_key_values=cache).logits
+    second = model(x[:, cut:], attention_mask=mask, past_key_values=cache).logits
+    together = torch.cat([first, second], 1)
+    assert cache.get_seq_length() == steps
+    for row, real, found in zip(x, mask.bool(), together, strict=True):
+        alone = model(row[real][None]).logits[0]
+        close(found[real], alone)
+        before = real.cumsum(0)
+        for t in range(steps):  # at padding: what the real token before it says
+            close(found[t], alone[before[t] - 1] if before[t] else torch.zeros(VOCABULARY).double())
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_the_loss_does_not_know_on_which_side_the_padding_is(mixer):
+    model, prompts = make(mixer), [tokens(1, length) for length in (6, 2, 4)]
+    losses = []
+    for side in ("left", "right"):
+        rows, mask = padded(prompts, side)
+        losses.append(model(rows, attention_mask=mask, labels=rows).loss)
+    each = [torch.nn.functional.cross_entropy(model(p).logits[0, :-1], p[0, 1:], reduction="sum") for p in prompts]
+    truth = sum(each) / (5 + 1 + 3)
+    for loss in losses:
+        torch.testing.assert_close(loss.double(), truth, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_beams_and_samples(mixer):
+    """Beam search with a cache gives what it gives without; so does sampling from one seed."""
+    model, prompt = make(mixer), tokens(2, 4)
+    for options in (
+        {"num_beams": 3, "do_sample": False},
+        {"do_sample": True, "top_k": 5},
+        {"num_beams": 2, "do_sample": True},
+    ):
+        found = []
+        for use_cache in (True, False):
+            torch.manual_seed(1)
+            found.append(model.generate(prompt, max_new_tokens=8, use_cache=use_cache, **options))
+        assert torch.equal(*found)
+
+
+def test_generation_goes_on_from_a_cache():
+    model, prompt = make(), tokens(2, 5)
+    whole = greedy(model, prompt, 12)
+    out = model.generate(prompt, max_new_tokens=6, do_sample=False, return_dict_in_generate=True)
+    cache = out.past_key_values
+    assert cache.get_seq_length() == out.sequences.shape[1] - 1  # the last token has not been read
+    kept = copy.copy(cache)
+    for own in (cache, kept):
+        again = model.generate(out.sequences, max_new_tokens=6, do_sample=False, past_key_values=own)
+        assert torch.equal(again[:, 5:], whole)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_memory_does_not_grow_with_the_text(mixer):
+    model, sizes, peaks = make(mixer), [], []
+    for length in (20, 200):
+        tracemalloc.start()
+        cache = StableSSMCache()
+        model.generate(tokens(1, 4), max_new_tokens=length, min_new_tokens=length, past_key_values=cache)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert cache.get_seq_length() == length + 3
+        sizes.append(cache.nbytes)
+    # 8 channels, 2 blocks: two rows of the filter, 4 states (8 channels of 4 for s4d), and the last output
+    states = {"hyena-real": 4 * 8, "hyena-lru": 4 * 16, "hyena-s4d": 8 * 4 * 16}[mixer]
+    assert sizes == [2 * (2 * 24 * 8 + states) + 8 * 8] * 2
+    assert peaks[-1] < 1.5 * peaks[0] + 2**18
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_memory_is_flat_up_to_a_hundred_thousand_tokens(mixer):
+    """Of the process: what grows is the text itself, 8 bytes a token, in a few copies."""
+
+    def resident() -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    model, after = make(mixer, pad_token_id=0), []
+    model.generate(tokens(1, 4), max_new_tokens=1000, do_sample=False)  # whatever is made once
+    for length in (100, 100_000):
+        cache = StableSSMCache()
+        model.generate(tokens(1, 4), max_new_tokens=length, do_sample=False, past_key_values=cache)
+        assert cache.get_seq_length() == length + 3
+        after.append((cache.nbytes, resident()))
+    assert after[0][0] == after[1][0]
+    assert after[1][1] - after[0][1] < 32 * 2**20
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_comes_back_as_it_was(tmp_path, mixer, tied):
+    best = ssm.reparam.get("best", b=0.7, time="discrete" if mixer == "hyena-lru" else "continuous")
+    model, x = make(mixer, tie_word_embeddings=tied, map=best), tokens(2, 9)
+    model.save_pretrained(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "generation_config.json", "model.safetensors"}
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(again) is StableSSMForCausalLM
+    assert again.config.map_options["b"] == 0.7
+    assert repr(again.network) == repr(model.network)
+    before, after = model.state_dict(), again.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(p.data_ptr() % 64 == 0 for p in again.parameters())  # not as in the mapped file
+    assert torch.equal(again(x).logits, model(x).logits)
+    assert torch.equal(greedy(again, x, 5), greedy(model, x, 5))
+    short = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    recurrent = {name for name, p in short.named_parameters() if p.dtype == torch.float32}
+    assert {name.rpartition(".")[2] for name in recurrent} == set(
+        short.network.body.blocks[0].mixer.inner.recurrent_parameters
+    )
+    assert short(x).logits.isfinite().all()
+    assert greedy(short, x, 3).shape == (2, 3)
+
+
+def test_what_a_file_lacks_is_drawn_as_at_the_start(tmp_path):
+    model = make(d_state=6)
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    start = weights["network.body.blocks.1.mixer.inner.w"].clone()
+    lost = ("mixer.inner.w", "mixer.output.weight", "mixer.filter")
+    save_file({k: v + 1 for k, v in weights.items() if not k.endswith(lost)}, file, {"format": "pt"})
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    found = dict(again.named_parameters())
+    for name, value in weights.items():
+        if not name.endswith(lost):
+            assert torch.equal(found[name], value + 1), name
+    torch.testing.assert_close(found["network.body.blocks.1.mixer.inner.w"], start, rtol=1e-5, atol=0)
+    small = found["network.body.blocks.1.mixer.output.weight"].abs().max()
+    assert 0 < small <= 0.5 * 8**-0.5
+
+
+def test_wrapping_leaves_every_weight_alone():
+    torch.manual_seed(0)
+    plain = LanguageModel(VOCABULARY, d_model=8, n_layers=2, d_state=4, mixer="hyena-s4d", map="softplus", tied=False)
+    before = copy.deepcopy(plain.state_dict())
+    wrapped = StableSSMForCausalLM.of(plain, eos_token_id=3)
+    assert wrapped.network is plain
+    assert all(torch.equal(value, before[name]) for name, value in wrapped.network.state_dict().items())
+    assert wrapped.generation_config.eos_token_id == 3
+    torch.manual_seed(0)
+    fresh = StableSSMForCausalLM(wrapped.config)
+    assert all(torch.equal(value, before[name]) for name, value in fresh.network.state_dict().items())
+    x = tokens(1, 6)
+    torch.testing.assert_close(wrapped(x).logits, plain(x))
+    torch.testing.assert_close(wrapped(inputs_embeds=wrapped.get_input_embeddings()(x)).logits, plain(x))
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_run_of_the_trainer(tmp_path, checkpointing):
+    model = make(d_model=16, d_state=8).float()
+    data = [{"input_ids": row, "labels": row} for row in tokens(40, 6).repeat(1, 3)]
+    arguments = transformers.TrainingArguments(
+        tmp_path, max_steps=20, per_device_train_batch_size=8, learning_rate=0.01, logging_steps=10, report_to=[],
+        save_strategy="no", use_cpu=True, disable_tqdm=True, gradient_checkpointing=checkpointing,
+    )  # fmt: skip
+    optimiser = torch.optim.AdamW(ssm.param_groups(model, 0.01, weight_decay=0.1))
+    trainer = transformers.Trainer(
+        model, arguments, train_dataset=data, eval_dataset=data, optimizers=(optimiser, None)
+    )
+    before = trainer.evaluate()["eval_loss"]
+    assert trainer.train().global_step == 20
+    assert trainer.evaluate()["eval_loss"] < before - 0.2
+    assert model.is_gradient_checkpointing is checkpointing
+
+
+def test_gradient_checkpointing_gives_the_same_gradients():
+    model, x, grads = make().train(), tokens(2, 12), []
+    for enabled in (False, True):
+        if enabled:
+            model.gradient_checkpointing_enable()
+        assert model.network.body.gradient_checkpointing is enabled
+        model.zero_grad()
+        model(x, labels=x).loss.backward()
+        grads.append([p.grad.clone() for p in model.parameters()])
+    for ours, truth in zip(*grads, strict=True):
+        close(ours, truth)
+
+
+def test_more_tokens(tmp_path):
+    for tied in (True, False):
+        model, x = make(tie_word_embeddings=tied), tokens(2, 5)
+        before = model(x).logits
+        model.resize_token_embeddings(VOCABULARY + 4)
+        after = model(torch.cat([x, torch.full((2, 1), VOCABULARY + 3)], 1)).logits
+        assert after.shape == (2, 6, VOCABULARY + 4)
+        close(after[:, :5, :VOCABULARY], before)
+        ssm.save(model.network, tmp_path / str(tied))
+        close(ssm.load(tmp_path / str(tied))(x)[..., :VOCABULARY], before)
+
+
+def test_outputs_that_are_asked_for():
+    model, x = make(), tokens(2, 7)
+    out = model(x, output_hidden_states=True)
+    assert [tuple(h.shape) for h in out.hidden_states] == [(2, 7, 8)] * 3
+    close(model.network.logits(out.hidden_states[-1]), out.logits)
+    close(out.hidden_states[0], model.get_input_embeddings()(x))
+    close(model(x, logits_to_keep=2).logits, out.logits[:, -2:])
+    close(model(x, logits_to_keep=torch.tensor([1, 3])).logits, out.logits[:, [1, 3]])
+    assert model(x, use_cache=False).past_key_values is None
+    assert model.train()(x).past_key_values is None
+    close(model.eval()(x, return_dict=False)[0], out.logits)
+
+
+def test_instruments_measure_it():
+    model = make()
+    system = instruments.systems.as_system(model)
+    assert system.streams
+    assert ssm.memory_function(model, 12, samples=2, ascent=0).value.shape == (12,)
+    assert ssm.stability_radius(model) == float("inf")
+
+
+def test_the_config_is_plain():
+    config = StableSSMConfig(vocab_size=9, map=ssm.reparam.get("best", b=0.5), d_model=12, n_layers=3)
+    assert (config.map, config.map_options, config.hidden_size, config.num_hidden_layers) == (
+        "best",
+        {"a": 1.0, "b": 0.5},
+        12,
+        3,
+    )
+    again = StableSSMConfig.from_dict(json.loads(config.to_json_string()))
+    assert again.network() == config.network()
+    with pytest.raises(ArgumentError, match="d_model: expected"):
+        StableSSMConfig(d_model=0)
+
+
+def test_bad_inputs_are_named():
+    model, x = make(), tokens(2, 5)
+    with pytest.raises(ArgumentError, match="past_key_values: expected a StableSSMCache, got DynamicCache"):
+        model(x, past_key_values=transformers.DynamicCache())
+    with pytest.raises(ArgumentError, match="input_ids, inputs_embeds: expected one of them"):
+        model()
+    with pytest.raises(ArgumentError, match="attention_mask: expected"):
+        model(x, attention_mask=torch.ones(2, 3))
+    with pytest.raises(ArgumentError, match=r"x: expected tokens from 0 to 30"):
+        model(x + VOCABULARY)
+    with pytest.raises(ArgumentError, match="tokens_to_remove: expected 0"):
+        model(x).past_key_values.crop(-1)
