@@ -59,4 +59,4 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "needs the package transformers, 5.0 or newer (pip install 'stablessm[hf]')" in done.stdout, done.stderr
+    assert "needs the package transformers, 5.4 or newer (pip install 'stablessm[hf]')" in done.stdout, done.stderr

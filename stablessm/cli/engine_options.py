@@ -14,8 +14,8 @@ def chosen_engine(
     memory: str | None,
     retries: int,
     address: str | None,
-    executor: str,
-    minutes: int,
+    executor: str | None,
+    minutes: int | None,
     options: dict[str, str],
 ) -> Any | None:
     """None: in this process, one after the other, with all its cores."""
@@ -25,15 +25,17 @@ def chosen_engine(
 
     if on not in ("processes", "ray", "slurm"):
         raise ArgumentError("--on", "processes, ray or slurm", repr(on))
-    if address is not None and on != "ray":
-        raise ArgumentError("--address", "--on ray beside it", f"--on {on}")
-    if options and on != "slurm":
-        raise ArgumentError("--slurm", "--on slurm beside it", f"--on {on}")
+    belongs = {"--address": ("ray", address), "--executor": ("slurm", executor), "--minutes": ("slurm", minutes)}
+    for option, (where, given) in {**belongs, "--slurm": ("slurm", options or None)}.items():
+        if given is not None and on != where:
+            raise ArgumentError(option, f"--on {where} beside it", f"--on {on}")
     if on == "processes" and jobs is None and cpus is None and not gpus and memory is None:
         return None
     needs = Resources(1 if cpus is None else cpus, gpus, None if memory is None else engines.memory(memory))
     if on == "ray":
         return RayCluster(jobs, needs, retries, address)
     if on == "slurm":
-        return Slurm(jobs, needs, retries, executor, minutes, options)  # type: ignore[arg-type]
+        told: dict[str, Any] = {"executor": executor, "minutes": minutes}
+        told = {name: value for name, value in told.items() if value is not None}
+        return Slurm(jobs, needs, retries, options=options, **told)
     return Processes(1 if jobs is None else jobs, needs, retries)

@@ -29,8 +29,10 @@ def run(
     memory: Annotated[str | None, typer.Option(help="For each job, such as 4GB; with --on ray or slurm.")] = None,
     retries: Annotated[int, typer.Option(help="How often a job whose worker is lost is given to another.")] = 2,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster, with --on ray.")] = None,
-    executor: Annotated[str, typer.Option(help="With --on slurm: slurm, or local to try it here.")] = "slurm",
-    minutes: Annotated[int, typer.Option(help="With --on slurm: what a job may take.")] = 1440,
+    executor: Annotated[
+        str | None, typer.Option(help="With --on slurm: slurm (the default), or local to try it here.")
+    ] = None,
+    minutes: Annotated[int | None, typer.Option(help="With --on slurm: what a job may take; 1440 by default.")] = None,
     sbatch: Annotated[
         list[str] | None, typer.Option("--slurm", help="KEY=VALUE for sbatch, such as partition=gpu; repeatable.")
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,6 +46,7 @@ def search(
     from stablessm.cli.train import pairs
     from stablessm.sweeps.space import told
 
+    sys.path.insert(0, "")  # as python -m does, so that a module of the current folder is found
     try:
         ranges = [sweeps.Range.read("--over", text) for text in over]
         aim = _objective(name, model, size, objective, maximize, pairs("--set", settings))

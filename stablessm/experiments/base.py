@@ -88,6 +88,11 @@ class Plan:
             config, label = custom, f"{size}-{_digest(custom)}"
         return Plan(experiment, size, changes or {}, config, out / experiment.id / label)
 
+    @property
+    def id(self) -> str:
+        """The same in every place: ``ID/SIZE``."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
+
     def jobs(self) -> dict[str, Callable[[Run], object]]:
         """What can be computed apart, by name."""
         if self.experiment.jobs is None:

@@ -12,13 +12,15 @@ from stablessm._errors import ArgumentError
 
 JOB = "lock"
 """The name of the lock of a job, in the folder of its notes."""
+_LOOK = 0.5
+"""Seconds: who looks whether a lock is taken holds it for less."""
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """The run folder for this process alone, or an error."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0)
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"), timeout=_LOOK, poll_interval=_LOOK / 10)
     try:
         lock.acquire()
     except Timeout as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -25,22 +25,25 @@ def changed(config: C, changes: Mapping[str, str]) -> C:
     >>> changed(Config(), {"words": "fine, awful"})
     Config(words=('fine', 'awful'), seeds=3)
     """
-    for name, text in changes.items():
-        config = _with(config, name.split("."), name, text)
-    return config
+    return _with(config, [(name.split("."), name, text) for name, text in changes.items()])
 
 
-def _with(config: Any, path: list[str], name: str, text: str) -> Any:
+def _with(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
+    """All at once: what a config allows of one field may depend on another."""
     known = [field.name for field in fields(config)]
-    first, *rest = path
-    if first not in known:
-        raise ArgumentError("--set", f"one of the settings {', '.join(known)}", name)
-    value = getattr(config, first)
-    if rest and is_dataclass(value):
-        return replace(config, **{first: _with(value, rest, name, text)})
-    if rest:
-        raise ArgumentError("--set", f"{first} without a dot, since it has no settings of its own", name)
-    return replace(config, **{first: _read(get_type_hints(type(config))[first], name, text)})
+    values: dict[str, Any] = {}
+    inner: dict[str, list[tuple[list[str], str, str]]] = {}
+    for (first, *rest), name, text in changes:
+        if first not in known:
+            raise ArgumentError("--set", f"one of the settings {', '.join(known)}", name)
+        if not rest:
+            values[first] = _read(get_type_hints(type(config))[first], name, text)
+        elif is_dataclass(getattr(config, first)):
+            inner.setdefault(first, []).append((rest, name, text))
+        else:
+            raise ArgumentError("--set", f"{first} without a dot, since it has no settings of its own", name)
+    values |= {first: _with(getattr(config, first), parts) for first, parts in inner.items()}
+    return replace(config, **values)
 
 
 def _read(kind: Any, name: str, text: str) -> Any:

@@ -128,6 +128,8 @@ class Figure:
 
         folder = Path(folder)
         canvas = self.draw()
+        canvas.draw_without_rendering()
+        canvas.set_layout_engine("none")  # laid out once, not for each file: it takes longer than to draw
         for suffix in ("png", "svg"):
             with record.atomic(folder / f"{self.name}.{suffix}") as path:
                 # no date, so that the same numbers give the same file

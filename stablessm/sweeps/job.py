@@ -36,8 +36,7 @@ class Job:
     @property
     def id(self) -> str:
         """The same whenever and wherever it is computed."""
-        folder = self.plan().folder
-        return f"{folder.parent.name}/{folder.name}/{self.name}"
+        return f"{self.plan().id}/{self.name}"
 
     def plan(self, out: str | Path | None = None) -> Plan:
         """The experiment, in its folder, or in one below ``out``."""

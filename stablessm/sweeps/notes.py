@@ -14,7 +14,8 @@ from stablessm import record
 from stablessm.experiments import locks
 
 State: TypeAlias = Literal["left", "running", "done", "failed"]
-_FILE = "state.json"
+FILE = "state.json"
+"""In the folder of a job."""
 
 
 @final
@@ -40,7 +41,7 @@ def read(folder: Path) -> Notes:
     Notes(state='left', attempts=0, worker='', seconds=0.0, error='', traceback='')
     """
     try:
-        notes = Notes(**json.loads((folder / _FILE).read_text(encoding="utf-8")))
+        notes = Notes(**json.loads((folder / FILE).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return Notes()
     if notes.state == "running" and not locks.running(folder):
@@ -58,7 +59,7 @@ def begin(folder: Path) -> float:
 def end(folder: Path, began: float, error: str = "", traceback: str = "") -> None:
     """It has come to its end, good or bad."""
     seconds, state = round(time.perf_counter() - began, 3), "failed" if error else "done"
-    now = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+    now = json.loads((folder / FILE).read_text(encoding="utf-8"))
     _write(folder, Notes(**{**now, "state": state, "seconds": seconds, "error": error, "traceback": traceback}))
 
 
@@ -70,4 +71,4 @@ def again(folder: Path) -> None:
 
 
 def _write(folder: Path, notes: Notes) -> None:
-    record.write_json(folder / _FILE, asdict(notes))
+    record.write_json(folder / FILE, asdict(notes))

@@ -21,8 +21,6 @@ from stablessm.sweeps.job import Job
 from stablessm.sweeps.worker import Outcome
 
 RETRIES = 2
-_PATIENCE = 5.0
-"""Seconds in which a process with nothing to do must end."""
 
 
 @final
@@ -112,8 +110,6 @@ class _Slot:
 
     def close(self) -> None:
         self.connection.close()
-        if self.job is None:
-            self.process.join(_PATIENCE)  # it sees the end of the line
         self.process.kill()  # whatever it computes can be gone on with
         self.process.join()
 

@@ -110,7 +110,7 @@ def _revive(study: Any, out: Path, states: Any) -> None:
 
 
 def _study(optuna: Any, objective: Objective, ranges: Sequence[Range], out: Path, storage: str | None) -> Any:
-    about = json.loads(json.dumps({**objective.describe(), "over": [asdict(one) for one in ranges]}))
+    about = json.loads(json.dumps({**objective.describe(), "direction": objective.direction, "over": [asdict(one) for one in ranges]}))
     try:
         kept = optuna.storages.RDBStorage(storage or f"sqlite:///{out.resolve() / 'search.db'}")
     except Exception as error:  # of the database's own kind
@@ -140,7 +140,7 @@ def _written(study: Any, out: Path, states: Any) -> Found | None:
         for trial in trials
     ]
     complete = [trial for trial in trials if trial.state == states.COMPLETE]
-    content = {**study.user_attrs[_ABOUT], "direction": study.direction.name.lower(), "trials": rows}
+    content = {**study.user_attrs[_ABOUT], "trials": rows}
     record.write_json(out / "search.json", content)
     if not complete:
         return None

@@ -41,7 +41,7 @@ def runs(out: Path) -> list[RunStatus]:
     >>> runs(Path("nowhere"))
     []
     """
-    return [_status(path.parent) for path in sorted(out.glob("*/*/config.json"))]
+    return [_status(path.parent) for path in sorted(out.glob("[!.]*/[!.]*/config.json"))]
 
 
 def _status(folder: Path) -> RunStatus:

@@ -14,7 +14,7 @@ from stablessm import record
 from stablessm.experiments import catalogue
 from stablessm.experiments.base import Plan, Size, is_complete
 from stablessm.experiments.run import JOBS, Run
-from stablessm.sweeps import notes
+from stablessm.sweeps import notes, worker
 from stablessm.sweeps.engine import Engine
 from stablessm.sweeps.job import Job, expand
 from stablessm.sweeps.worker import SWEEP
@@ -29,7 +29,7 @@ class Swept:
     cached: bool = False
     """Whether all of it was there before."""
     failures: Mapping[str, str] = field(default_factory=dict)
-    """Errors by the ids of jobs. The others are kept: the same sweep again computes only these."""
+    """Errors by the ids of jobs, or of the run where they could not be put together. The others are kept: the same sweep again computes only these."""
 
 
 @dataclass
@@ -43,11 +43,15 @@ class _Part:
     failures: dict[str, str] = field(default_factory=dict)
 
     def end(self) -> Swept:
+        """Put it together. What that raises is told, so that other experiments go on; a plain run shows where."""
         if not self.failures:
             found = {job.name: notes.read(self.run.notes(job.name)) for job in self.jobs}
             facts = {name: {"attempts": note.attempts, "seconds": note.seconds} for name, note in found.items()}
             record.write_json(self.plan.folder / SWEEP, {"jobs": facts})
-            self.plan.finish(self.run)
+            try:
+                self.plan.finish(self.run)
+            except Exception as error:
+                self.failures[self.plan.id] = worker.told(error)
         return Swept(self.plan.folder, failures=self.failures)
 
 
@@ -107,6 +111,6 @@ def _begin(plan: Plan) -> str:
 
 def _receive(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write what a worker sent that does not see the folder."""
-    for name, content in files.items():
+    for name in sorted(files, key=lambda name: Path(name).name == notes.FILE):  # the note that it is done comes last
         with record.atomic(folder / name) as temporary:
-            temporary.write_bytes(content)
+            temporary.write_bytes(files[name])

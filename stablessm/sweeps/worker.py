@@ -72,6 +72,15 @@ def compute(job: Job, cpus: int) -> Outcome:
         return Outcome(error, {name: path.read_bytes() for name, path in files.items() if path.name != locks.JOB})
 
 
+def told(error: Exception) -> str:
+    """In a line.
+
+    >>> told(ValueError("no"))
+    'ValueError: no'
+    """
+    return f"{type(error).__name__}: {error}"
+
+
 def _compute(job: Job, plan: Plan) -> str:
     run = Run(plan.folder, asdict(plan.config), progress=False, job=job.name)
     folder = run.notes(job.name)
@@ -82,7 +91,7 @@ def _compute(job: Job, plan: Plan) -> str:
         try:
             plan.jobs()[job.name](run)
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
+            said = told(error)
             notes.end(folder, began, said, traceback.format_exc())
             return said
         notes.end(folder, began)

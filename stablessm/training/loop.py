@@ -128,7 +128,7 @@ class _Run:
         ranks.first(lambda: run_folder.claim(folder, marker, task.companions, fresh=not resume))
         self.metrics = Metrics(folder, self.step) if ranks.main else None
         self.saved_at = self.mark = time.perf_counter()
-        self.save_cost, self.marked = 0.0, self.step
+        self.save_cost, self.marked, self.saved = 0.0, self.step, -1
 
     def complete(self) -> TrainingResult:
         """Run to the end, and write it up."""
@@ -252,6 +252,8 @@ class _Run:
         return time.perf_counter() - self.saved_at > max(CHECKPOINT_SECONDS, 20 * self.save_cost)
 
     def _checkpoint(self) -> None:
+        if self.saved == self.step:  # with the best score, just now
+            return
         if self.watch.bad:  # nothing is kept of a run that has diverged since the last look
             self._diverge()
             return
@@ -262,7 +264,7 @@ class _Run:
         tensors = {f"{part}:{name}": value for part, named in parts.items() for name, value in named.items()}
         facts = {"seconds": self._seconds(), "best": self.best, "last": self.last}
         self.checkpoints.save(Checkpoint(self.step, tensors, facts), sharded=self.trainee.sharded)
-        self.saved_at = time.perf_counter()
+        self.saved, self.saved_at = self.step, time.perf_counter()
         self.save_cost = self.saved_at - began
 
     def _resume(self, checkpoint: Checkpoint | None) -> None:

@@ -6,15 +6,19 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, TypeGuard, final
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from stablessm.instruments import GradientOverWeight, gradient_over_weight
 from stablessm.instruments.modes import recurrent_modules
 from stablessm.training.config import TrainingConfig
 from stablessm.training.ranks import Ranks
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 class Trainee(ABC):
@@ -56,7 +60,9 @@ class Whole(Trainee):
         ranks.share(model)
         self.runner = torch.compile(model) if compiled else model
         if ranks.size > 1:
-            self.runner = nn.parallel.DistributedDataParallel(self.runner, gradient_as_bucket_view=True)
+            self.runner = nn.parallel.DistributedDataParallel(
+                self.runner, gradient_as_bucket_view=True, broadcast_buffers=False
+            )  # buffers: the loop's matter, after a step
 
     def accumulating(self) -> AbstractContextManager[object]:
         """DDP's ``no_sync``."""
@@ -145,19 +151,17 @@ def trainee(model: nn.Module, config: TrainingConfig, device: torch.device, rank
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor of which every rank may have a shard; to be called by all of them."""
-    from torch.distributed.tensor import DTensor
-
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if _in_shards(tensor) else tensor
 
 
 def placed(tensor: Tensor, like: Tensor) -> Tensor:
     """A tensor that every rank has, where and in the shards that ``like`` is in."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
+    there = tensor.to(like.device)
+    if _in_shards(like) and not _in_shards(tensor):
+        from torch.distributed.tensor import distribute_tensor
 
-    if isinstance(like, DTensor) and not isinstance(tensor, DTensor):
-        there = tensor.to(like.device)
         return distribute_tensor(there, like.device_mesh, like.placements, src_data_rank=None)
-    return tensor.to(like.device)
+    return there
 
 
 @torch.no_grad()
@@ -165,6 +169,15 @@ def load(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """A module's state from tensors that are whole or in the module's shards."""
     own = module.state_dict()
     module.load_state_dict({name: placed(tensor, own[name]) for name, tensor in tensors.items()})
+
+
+def _in_shards(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Never, in a PyTorch that was built without torch.distributed."""
+    if not dist.is_available():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:

@@ -132,6 +132,18 @@ def test_one_that_diverges_later_has_the_losses_before():
     assert later["looks"].max() < step
 
 
+def test_only_one_that_diverged_may_be_too_bad_to_measure(monkeypatch):
+    def refuse(*_, **__):
+        raise ArgumentError("model", "sequences that do not mix", "others")
+
+    monkeypatch.setattr(language_study, "memory_function", refuse)
+    found = language_study.remembered(model("exp"), TEXT, 2, 8, {"diverged": np.array(3)})
+    assert np.isnan(found["memory"]).all()
+    assert found["memory"].shape == (8,)
+    with pytest.raises(ArgumentError):
+        language_study.remembered(model("exp"), TEXT, 2, 8, {"diverged": np.array(-1)})
+
+
 def test_the_made_text_can_be_learnt():
     long = dataclasses.replace(OPTIONS, steps=60)
     found = fit(model("best-1"), TEXT, long, 0.02, 0)
@@ -321,6 +333,7 @@ def test_table_3_follows_the_numbers(tmp_path):
     assert verdicts(claims) == ["reproduced", "reproduced", "partly", "reproduced"]
     assert "seed 2 diverged at step 42" in claims[3].ours
     assert "forward: inf in 'blocks.0'" in claims[3].why
+    assert [len(panel.series) for panel in table3.figures(config, run)[0].panels] == [12, 12, 12]
     stuck = {"diverged": np.array(-1), "losses": np.full(100, 9.0)}
     assert not table3.converged(stuck)
 

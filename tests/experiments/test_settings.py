@@ -14,6 +14,7 @@ from stablessm import ArgumentError
 from stablessm.cli import app
 from stablessm.experiments import catalogue
 from stablessm.experiments.base import Claim, Experiment, execute
+from stablessm.experiments.language_study import StudyConfig
 from stablessm.experiments.settings import changed
 
 
@@ -116,3 +117,10 @@ def test_from_the_command_line(tmp_path, monkeypatch):
         refused = invoke(app, ["run", "count", "--set", bad])
         assert refused.exit_code == 2
         assert "--set: expected KEY=VALUE" in refused.output
+
+
+def test_settings_that_depend_on_each_other_come_in_any_order():
+    """More steps of warm-up than there were steps, and fewer steps than there was warm-up."""
+    for one, other in ((("warmup", 1500), ("steps", 2000)), (("steps", 20), ("warmup", 5))):
+        training = changed(StudyConfig(), {f"training.{name}": str(value) for name, value in (one, other)}).training
+        assert [getattr(training, name) for name, _ in (one, other)] == [one[1], other[1]]

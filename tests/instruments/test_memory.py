@@ -508,3 +508,10 @@ def test_bad_arguments(options, message):
 def test_a_model_that_cannot_be_measured_gets_a_reason(model, d_input, message):
     with pytest.raises(ArgumentError, match=message):
         ssm.memory_function(model, 10, d_input=d_input)
+
+
+def test_rows_that_differ_by_rounding_are_apart_and_mixed_ones_are_not():
+    """A GPU may add up in another order when the batch is another."""
+    systems.as_system(lambda x: x.cumsum(1) * (1 + 1e-10 * len(x)), d_input=2)
+    with pytest.raises(ArgumentError, match="sequences in a batch that do not mix"):
+        systems.as_system(lambda x: x.cumsum(1) + 0.01 * x.mean(0), d_input=2)

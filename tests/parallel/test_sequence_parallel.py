@@ -27,6 +27,8 @@ def test_a_call_by_name_is_the_same() -> None:
     truth = layer(x, state, reset=torch.arange(9) == 4)[0]
     with parallel.sequence_parallel(layer):
         assert torch.allclose(layer(x=x, state=state, reset=torch.arange(9) == 4)[0], truth, atol=1e-6)
+        with pytest.raises(ssm.ArgumentError, match="the rest by name, got 3 in order"):
+            layer(x, state, torch.arange(9) == 4)
 
 
 def test_hooks_leave_when_asked_and_survive_a_copy() -> None:

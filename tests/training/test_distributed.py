@@ -171,20 +171,7 @@ def test_a_damaged_shard_is_named(by_two, alone, runs):
 
 
 def test_the_command_by_two_ranks(launch, tmp_path):
-    arguments = [
-        "train",
-        "recall",
-        "--model",
-        "tiny",
-        "--set",
-        "mixer=real",
-        "--steps",
-        "4",
-        "--batch-size",
-        "8",
-        "--evaluate-every",
-        "4",
-    ]
+    arguments = "train recall --model tiny --set mixer=real --steps 4 --batch-size 8 --evaluate-every 4".split()
     small = ["-o", "train_examples=64", "-o", "valid_examples=8", "-o", "test_examples=8", "--device", "cpu"]
     both = [*arguments, *small, "--parallel", "fsdp", "--out", str(tmp_path / "run")]
     assert launch(2, "command", arguments=both) == [0, 0]
@@ -211,7 +198,7 @@ def test_the_trainer_of_hugging_face_on_two_ranks(launch, tmp_path):
     assert alone["losses"][-1] < alone["losses"][0]
 
 
-def test_parts_of_a_batch_are_its_rows(tmp_path):
+def test_parts_of_a_batch_are_its_rows():
     task = Wide()
     for ranks in (1, 3, 4):
         parts = [task.batch("train", 10, seed=2, epoch=1, index=3, part=(i, ranks)) for i in range(ranks)]
@@ -238,7 +225,8 @@ def test_a_single_process_takes_no_notice(tmp_path):
 @pytest.mark.slow
 def test_torchrun(tmp_path):
     small = ["-o", "train_examples=64", "-o", "valid_examples=8", "-o", "test_examples=9", "--batch-size", "8"]
-    start = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "-m", "stablessm", "train"]
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone"]  # at a port that is free
+    start = [*torchrun, "--nproc-per-node", "2", "-m", "stablessm", "train"]
     options = {"capture_output": True, "text": True, "cwd": tmp_path, "timeout": 240}
     whole = ["recall", "--model", "tiny", "--steps", "6", *small, "--out", "run"]
     done = subprocess.run([*start, *whole, "--parallel", "fsdp"], **options, check=True)

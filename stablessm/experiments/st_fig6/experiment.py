@@ -62,7 +62,8 @@ def figures(config: StudyConfig, run: Run) -> list[Figure]:
         Figure(
             "memory",
             "How strongly the output of each trained model still moves after a token has been repeated t times: the "
-            f"largest over {config.words} tokens. A model that is not there has an output that is not finite, or diverged.",
+            f"largest over {config.words} tokens. A model that is not there has an output that is not finite, or "
+            "diverged.",
             [study.memories(f"rate {rate:g}", found) for rate, found in cells.items()],
         ),
     ]

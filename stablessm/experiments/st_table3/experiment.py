@@ -107,9 +107,9 @@ def figures(config: Config, run: Run) -> list[Figure]:
         Figure(
             "losses",
             f"The training loss at the rate {config.rate:g}, and the largest |gradient| / |weight| of recurrent "
-            "weights. A line that ends before the last step diverged. Last: how strongly the output of each model, with "
-            f"the weights it ended with, still moves after t repetitions of a token, the largest over {config.words}; "
-            "one that is not there has an output that is not finite, or diverged.",
+            "weights. A line that ends before the last step diverged. Last: how strongly the output of each model, "
+            "with the weights it ended with, still moves after t repetitions of a token, the largest over "
+            f"{config.words}; one that is not there has an output that is not finite, or diverged.",
             [
                 Panel("loss", "step", "cross-entropy [nats]", losses),
                 Panel("ratio", "step", "largest |gradient| / |weight|", ratios, y_scale="log"),
