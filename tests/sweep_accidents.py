@@ -71,7 +71,7 @@ def meanwhile(action: Callable[[], object]) -> Iterator[None]:
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=act)
+    thread = threading.Thread(target=act, daemon=True)  # if the block raises, nobody waits for it
     thread.start()
     yield
     thread.join()

@@ -108,7 +108,7 @@ class _Incoming:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         if len(args) > 2:
-            raise ArgumentError("model", "calls with x and state in order and the rest by name", f"{len(args)} in order")
+            raise ArgumentError("model", "calls with x and state in order, the rest by name", f"{len(args)} in order")
         given = dict(zip(("x", "state"), args, strict=False)) | options
         x, state = given.pop("x"), given.pop("state", None)
         return (x, incoming_state(module, x, state, self.group, **given)), given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -69,6 +70,14 @@ class RayCluster:
             **memory,
         }
 
+    def _require_room(self, ray: Any) -> None:
+        """Ray would wait for a node that is large enough, for ever where none is added by itself."""
+        if not any(_has_room(node["Resources"], self.resources) for node in ray.nodes() if node["Alive"]):
+            said = f"{self.resources.cpus} CPUs, {self.resources.gpus} GPUs, {self.resources.memory or 0} bytes"
+            if self.address is None:
+                raise ArgumentError("--cpus, --gpus, --memory", "what a node of the cluster has", said)
+            warnings.warn(f"no node of the cluster has {said}: jobs wait for one", stacklevel=2)
+
     @contextmanager
     def _connected(self, ray: Any) -> Iterator[None]:
         if ray.is_initialized():
@@ -83,9 +92,15 @@ class RayCluster:
             room = {} if self.jobs is None else {"num_cpus": self.jobs * self.resources.cpus}
             ray.init(include_dashboard=False, **options, **room)
         try:
+            self._require_room(ray)
             yield
         finally:
             ray.shutdown()
+
+
+def _has_room(node: dict[str, float], resources: Resources) -> bool:
+    wanted = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory or 0}
+    return all(node.get(name, 0) >= amount for name, amount in wanted.items())
 
 
 def _answers(address: str) -> bool:

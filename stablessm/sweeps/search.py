@@ -110,7 +110,9 @@ def _revive(study: Any, out: Path, states: Any) -> None:
 
 
 def _study(optuna: Any, objective: Objective, ranges: Sequence[Range], out: Path, storage: str | None) -> Any:
-    about = json.loads(json.dumps({**objective.describe(), "direction": objective.direction, "over": [asdict(one) for one in ranges]}))
+    about = json.loads(
+        json.dumps({**objective.describe(), "direction": objective.direction, "over": [asdict(one) for one in ranges]})
+    )
     try:
         kept = optuna.storages.RDBStorage(storage or f"sqlite:///{out.resolve() / 'search.db'}")
     except Exception as error:  # of the database's own kind

@@ -29,7 +29,8 @@ class Swept:
     cached: bool = False
     """Whether all of it was there before."""
     failures: Mapping[str, str] = field(default_factory=dict)
-    """Errors by the ids of jobs, or of the run where they could not be put together. The others are kept: the same sweep again computes only these."""
+    """Errors by the ids of jobs, or of the run if that cannot be put together. What is done is kept: the same sweep
+    again computes only these."""
 
 
 @dataclass

@@ -86,6 +86,8 @@ def test_without_an_extra_commands_say_what_to_install(monkeypatch, tmp_path, pa
         (("--on", "moon"), "--on: expected processes, ray or slurm"),
         (("--address", "auto"), "--address: expected --on ray beside it"),
         (("--slurm", "partition=gpu"), "--slurm: expected --on slurm beside it"),
+        (("--executor", "local"), "--executor: expected --on slurm beside it"),
+        (("--jobs", "2", "--minutes", "5"), "--minutes: expected --on slurm beside it"),
         (("--memory", "4GB"), "--memory: expected --on ray or --on slurm"),
         (("--jobs", "0"), "--jobs: expected a whole number, at least 1"),
         (("--on", "slurm", "--slurm", "partition"), "--slurm: expected KEY=VALUE"),
@@ -101,3 +103,10 @@ def test_experiments_of_ones_own(tmp_path):
     assert "expected module:NAME, both of which exist" in invoke("run", "sweep_experiment:NOTHING", code=2)
     assert "expected module:NAME of an Experiment" in invoke("run", "sweep_experiment:REFERENCE", code=2)
     assert "written: runs/walks/smoke" in invoke("run", REFERENCE)
+
+
+def test_a_module_of_the_current_folder_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder not in ("", str(tmp_path))])
+    (tmp_path / "sweep_beside.py").write_text("from sweep_experiment import EXPERIMENT\n")
+    given = "sweep_beside:EXPERIMENT", "--over", "steps=int:1:6", "--objective", "sum/x:max", "--trials", "1"
+    assert "best of 1 trials" in invoke("search", *given)

@@ -17,7 +17,7 @@ from stablessm.experiments.base import execute
 from stablessm.sweeps import Processes, Resources, runs, sweep
 from stablessm.sweeps.engine import memory
 
-SLOW = {"steps": "20", "pause": "0.02"}
+SLOW = {"steps": "12", "pause": "0.05"}
 
 
 def test_a_worker_that_is_killed_costs_nothing(tmp_path, monkeypatch):

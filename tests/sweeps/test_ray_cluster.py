@@ -44,18 +44,20 @@ def parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def lose_worker(cluster, jobs: dict[str, int]) -> str:
-    name, process = next(iter(jobs.items()))
+def lose_worker(cluster, out: Path) -> str:
+    name, process = next(iter(running(out).items()))
     kill(process)
     return name
 
 
-def lose_node(cluster, jobs: dict[str, int]) -> str:
+def lose_node(cluster, out: Path) -> str:
     """One that is computing, but not the head, on which the cluster depends."""
     nodes = {node.all_processes["raylet"][0].process.pid: node for node in cluster.worker_nodes}
-    name, process = next((name, process) for name, process in jobs.items() if parent(process) in nodes)
-    cluster.remove_node(nodes[parent(process)], allow_graceful=False)
-    return name
+    while True:
+        for name, process in running(out).items():
+            if parent(process) in nodes:
+                cluster.remove_node(nodes[parent(process)], allow_graceful=False)
+                return name
 
 
 def swept_with_an_accident(cluster, accident, tmp_path, pause: float) -> None:
@@ -65,10 +67,7 @@ def swept_with_an_accident(cluster, accident, tmp_path, pause: float) -> None:
 
     def happen() -> None:
         wait_for(10, tally)
-        jobs = {}
-        while len(jobs) < 2:  # so that one of them is not on the head
-            jobs = running(tmp_path / "sweep")
-        hit.append(accident(cluster, jobs))
+        hit.append(accident(cluster, tmp_path / "sweep"))
 
     engine = RayCluster(address=cluster.address)
     with meanwhile(happen):
@@ -83,7 +82,7 @@ def swept_with_an_accident(cluster, accident, tmp_path, pause: float) -> None:
 
 
 def test_a_worker_that_is_killed_costs_nothing(three_nodes, tmp_path):
-    swept_with_an_accident(three_nodes, lose_worker, tmp_path, 0.03)
+    swept_with_an_accident(three_nodes, lose_worker, tmp_path, 0.05)
 
 
 @pytest.mark.slow
@@ -97,14 +96,8 @@ def test_st_fig1_survives(three_nodes, accident, tmp_path):
     changes = {"training.epochs": "60"}
     hit: list[str] = []
 
-    def happen() -> None:
-        jobs = {}
-        while len(jobs) < 2:
-            jobs = running(tmp_path / "sweep")
-        hit.append(accident(three_nodes, jobs))
-
     engine = RayCluster(address=three_nodes.address)
-    with meanwhile(happen):
+    with meanwhile(lambda: hit.append(accident(three_nodes, tmp_path / "sweep"))):
         (result,) = sweep(["st-fig1"], "smoke", tmp_path / "sweep", engine, changes=changes, progress=False)
     assert not result.failures
     facts = json.loads((result.folder / "sweep.json").read_text())["jobs"]
@@ -162,3 +155,20 @@ def test_what_a_task_asks_for():
     asked = RayCluster(resources=Resources(2, 1, 4_000_000_000), retries=5)._options()
     assert asked == asked | {"num_cpus": 2, "num_gpus": 1, "memory": 4_000_000_000, "max_retries": 5}
     assert asked["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "2"
+
+
+def test_a_node_must_have_room_for_a_job():
+    class OneNode:
+        @staticmethod
+        def nodes():
+            return [
+                {"Alive": True, "Resources": {"CPU": 2.0, "memory": 1e9}},
+                {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0, "memory": 1e12}},
+            ]
+
+    RayCluster(resources=Resources(2, 0, 10**9))._require_room(OneNode)
+    for needs in (Resources(3), Resources(1, 1), Resources(1, 0, 2 * 10**9)):
+        with pytest.raises(ArgumentError, match="--cpus, --gpus, --memory: expected what a node of the cluster has"):
+            RayCluster(resources=needs)._require_room(OneNode)
+    with pytest.warns(UserWarning, match="no node of the cluster has 3 CPUs"):  # one may be added
+        RayCluster(resources=Resources(3), address="auto")._require_room(OneNode)

@@ -70,6 +70,10 @@ def test_another_search_is_not_mixed_in(tmp_path):
     search(Bowl(), [LR], tmp_path, trials=1, progress=False)
     with pytest.raises(ArgumentError, match=r"--over: expected what the search .* is about"):
         search(Bowl(), [Range("lr", "float", 0.0, 1.0)], tmp_path, trials=2, progress=False)
+    turned = Bowl()
+    turned.direction = "maximize"
+    with pytest.raises(ArgumentError, match=r"--over: expected what the search .* is about"):
+        search(turned, [LR], tmp_path, trials=2, progress=False)
     with pytest.raises(ArgumentError, match="--over: expected one range"):
         search(Bowl(), [], tmp_path, trials=2, progress=False)
     with pytest.raises(ArgumentError, match="--storage: expected such as sqlite"):

@@ -23,7 +23,7 @@ def _importable(monkeypatch):
 
 def test_a_job_that_is_killed_is_queued_again(tmp_path):
     tally = tmp_path / "tally"
-    changes = {"walks": "2", "steps": "20", "pause": "0.02", "tally": str(tally)}
+    changes = {"walks": "2", "steps": "20", "pause": "0.05", "tally": str(tally)}
     killed: list[str] = []
 
     def accident() -> None:

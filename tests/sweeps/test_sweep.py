@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_experiment import EXPERIMENT, REFERENCE, Config, differences
 
-from stablessm import ArgumentError
+from stablessm import ArgumentError, record
 from stablessm.experiments import catalogue, locks
 from stablessm.experiments.base import Plan, execute
 from stablessm.experiments.run import Run
 from stablessm.sweeps import Job, runs, sweep, worker
 from stablessm.sweeps.job import expand
+from stablessm.sweeps.sweep import _receive
 from stablessm.sweeps.worker import Outcome
 
 
@@ -150,6 +151,31 @@ def test_lost_jobs_are_reported(tmp_path):
     (result,) = swept(tmp_path, Losing())
     assert len(result.failures) == 4
     assert not (result.folder / "record.json").exists()
+
+
+def test_a_run_that_cannot_be_put_together_does_not_stop_the_others(tmp_path, monkeypatch):
+    def claims(config, run):
+        raise RuntimeError("no claim")
+
+    broken = replace(EXPERIMENT, id="broken", claims=claims)
+    monkeypatch.setattr(catalogue, "get", lambda id: broken if id == "broken" else EXPERIMENT)
+    first, second = sweep(["walks", "broken"], "smoke", tmp_path, Here(), progress=False)  # backwards
+    assert first.failures == {"broken/smoke": "RuntimeError: no claim"}
+    assert not second.failures
+    monkeypatch.setattr(
+        catalogue, "get", lambda id: EXPERIMENT if id == "walks" else replace(broken, claims=lambda *_: [])
+    )
+    (again,) = sweep(["broken"], "smoke", tmp_path, Here(most=0), progress=False)
+    assert not again.failures
+
+
+def test_a_job_is_noted_as_done_after_its_files(tmp_path, monkeypatch):
+    written: list[str] = []
+    atomic = record.atomic
+    monkeypatch.setattr(record, "atomic", lambda path: (written.append(path.name), atomic(path))[1])
+    _receive(tmp_path, {"jobs/walk-0/state.json": b"{}", "walk-0.npz": b"x", "jobs/walk-0/metrics.jsonl": b""})
+    assert sorted(written[:2]) == ["metrics.jsonl", "walk-0.npz"]
+    assert written[2:] == ["state.json"]
 
 
 def test_names_of_jobs_must_be_names_of_folders(monkeypatch, tmp_path):

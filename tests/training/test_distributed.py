@@ -171,7 +171,8 @@ def test_a_damaged_shard_is_named(by_two, alone, runs):
 
 
 def test_the_command_by_two_ranks(launch, tmp_path):
-    arguments = "train recall --model tiny --set mixer=real --steps 4 --batch-size 8 --evaluate-every 4".split()
+    arguments = ["train", "recall", "--model", "tiny", "--set", "mixer=real"]
+    arguments += ["--steps", "4", "--batch-size", "8", "--evaluate-every", "4"]
     small = ["-o", "train_examples=64", "-o", "valid_examples=8", "-o", "test_examples=8", "--device", "cpu"]
     both = [*arguments, *small, "--parallel", "fsdp", "--out", str(tmp_path / "run")]
     assert launch(2, "command", arguments=both) == [0, 0]
