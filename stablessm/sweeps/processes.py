@@ -21,6 +21,8 @@ from stablessm.sweeps.job import Job
 from stablessm.sweeps.worker import Outcome
 
 RETRIES = 2
+_PATIENCE = 5.0
+"""Seconds in which a process with nothing to do must end."""
 
 
 @final
@@ -59,6 +61,8 @@ class Processes:
                     else:
                         yield job, outcome or Outcome(f"its process died {lost[job] + 1} times")
         finally:
+            for slot in slots:
+                slot.connection.close()  # so that they end side by side
             for slot in slots:
                 slot.close()
 
@@ -110,6 +114,8 @@ class _Slot:
 
     def close(self) -> None:
         self.connection.close()
+        if self.job is None:
+            self.process.join(_PATIENCE)  # it sees the end of the line
         self.process.kill()  # whatever it computes can be gone on with
         self.process.join()
 

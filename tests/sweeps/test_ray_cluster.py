@@ -145,6 +145,14 @@ def test_a_sweep_whose_driver_is_killed_goes_on(three_nodes, tmp_path):
     assert differences(alone, run.folder) == []
 
 
+@pytest.mark.slow
+def test_without_an_address(tmp_path):
+    started = driver(tmp_path, "--on", "ray", "--jobs", "2", settings={"walks": 3})  # or it joins one that runs here
+    output = started.communicate()[0]
+    assert started.returncode == 0, output
+    assert [run.state for run in runs(tmp_path)] == ["complete"]
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "host:port"])
 def test_an_address_without_a_cluster_is_refused(address):
     with pytest.raises(ArgumentError, match="--address: expected auto, or that of a Ray cluster"):
