@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import threading
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -84,6 +86,7 @@ class RayCluster:
             yield
             return
         options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+        handler = signal.getsignal(signal.SIGTERM)  # Ray puts its own in the place, and leaves it there
         try:
             ray.init(address=self.address or "auto", **options)
         except ConnectionError as error:
@@ -96,6 +99,8 @@ class RayCluster:
             yield
         finally:
             ray.shutdown()
+            if handler is not None and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)
 
 
 def _has_room(node: dict[str, float], resources: Resources) -> bool:

@@ -163,10 +163,11 @@ def test_a_signal_leaves_a_checkpoint(tmp_path, number):
                 signal.raise_signal(number)
             return super().batch(split, *args, **options)
 
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Interrupted, match=signal.Signals(number).name) as caught:
         run(tmp_path / "stopped", task=Signalling())
     assert (caught.value.step, caught.value.signal) == (7, number)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
     stopped, result = run(tmp_path / "stopped")
     whole, _ = run(tmp_path / "whole")
     assert torch.equal(weights(stopped), weights(whole))
