@@ -8,6 +8,7 @@ from stablessm.experiments import language_study as study
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.language_stability import final_loss
 from stablessm.experiments.language_study import PAPERS, SMOKE, StudyConfig
+from stablessm.experiments.map_tables import judged
 from stablessm.experiments.run import Run
 from stablessm.experiments.st_fig3.experiment import listed
 from stablessm.report.figure import Figure, Panel, Series
@@ -87,7 +88,7 @@ def smallest(typical: dict[str, float], highest: dict[str, float]) -> Claim:
         "best (b = 0.5) has the smallest largest |gradient| / |weight| through training",
         "figure 5: the smallest",
         "median over steps: " + listed(typical) + "; highest: " + listed(highest),
-        "reproduced" if all(held) else "partly" if any(held) else "not reproduced",
+        judged(held),
         f"Its median is {ratios[0]:.2g} times that of the next map of another kind, its highest {ratios[1]:.2g} times.",
     )
 

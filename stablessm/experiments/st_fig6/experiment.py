@@ -12,6 +12,7 @@ from stablessm.experiments import language_study as study
 from stablessm.experiments.base import Claim, Experiment, Verdict
 from stablessm.experiments.language_stability import CLEAR, HEIGHT, WINDOW, Instability, calmest, final_loss
 from stablessm.experiments.language_study import PAPERS, SMOKE, StudyConfig
+from stablessm.experiments.map_tables import judged
 from stablessm.experiments.run import Run
 from stablessm.report.figure import Figure, Panel, Series
 
@@ -108,7 +109,7 @@ def comparable(rate: float, ends: Ends, alike: Sequence[str]) -> Claim:
         f"at the rate {rate:g} the final loss of best is comparable with that of {' and '.join(alike)}",
         "figure 6 (b): not optimal, but comparable",
         f"best {losses[PAPERS]:.3f}; " + _listed(losses, alike),
-        "reproduced" if all(held) else "partly" if any(held) else "not reproduced",
+        judged(held),
         "It is higher by "
         + ", ".join(f"{gap:+.3f} ({scheme})" for scheme, gap in behind.items())
         + f" nats; below {COMPARABLE:g} is called comparable.",
@@ -210,7 +211,7 @@ def remembers(config: StudyConfig, run: Run) -> Claim:
         "the memory of every model with a stable map fades",
         "section 2.2: a model without an unstable eigenvalue has decaying memory",
         "; ".join(told),
-        "reproduced" if all(fade) else "partly" if any(fade) else "not reproduced",
+        judged(fade),
         f"{sum(fade)} of {len(fade)} do: the largest M(t) of the last tenth of {config.horizon} tokens is below "
         f"{FADED:.0%} of the largest of all. In brackets how it decays, as far as a fit can tell; one for each of "
         f"the rates {', '.join(f'{rate:g}' for rate in config.rates)}.",

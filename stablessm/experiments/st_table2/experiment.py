@@ -12,6 +12,7 @@ from stablessm.experiments.base import Claim, Experiment, Verdict
 from stablessm.experiments.language_stability import CLEAR
 from stablessm.experiments.language_study import SMOKE, StudyConfig
 from stablessm.experiments.language_training import perplexity
+from stablessm.experiments.map_tables import judged
 from stablessm.experiments.run import Run
 from stablessm.report.figure import Figure, Panel, Series
 
@@ -81,7 +82,7 @@ def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[
             f"{part} " + _listed({scheme: perplexity(loss) for scheme, loss in found.items()}, list(config.maps))
             for part, found in losses.items()
         ),
-        "reproduced" if all(held) else "partly" if any(held) else "not reproduced",
+        judged(held),
         f"{sum(held)} of {len(held)} comparisons, by more than {CLEAR:g} nats; inf is one that diverged. On "
         f"{config.text}, whose perplexities cannot be compared with the paper's; one seed.",
     )
