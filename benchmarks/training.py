@@ -9,7 +9,8 @@ dropout; a step is loss, gradients, clipping and AdamW. The peer trains as S4D d
 Parameterization and Initialization of Diagonal State Space Models", the authors' ``s4d.py``): at every step a kernel of
 the whole length from all modes, then a convolution by FFT of twice that length; everything else is the same module.
 ``convolution`` is our own ``mode="conv"``, whose kernel is made in two levels. Outputs and all gradients are first
-compared with S4D's formula in float64, and a wrong one gets no time. ``mixer`` rows are the layer alone.
+compared with S4D's formula in float64, and a wrong one gets no time. ``mixer`` rows are the layer alone. On a GPU
+both also run with ``TrainingConfig(compile=True, graph=True)``: the rows ``graph``.
 
 On a CPU glibc gives large temporaries back and pays page faults for the next ones. Here it keeps them, for all alike;
 ``--default-allocator`` leaves it as users have it, where the FFT path, with more temporaries, pays more.
@@ -20,7 +21,7 @@ from __future__ import annotations
 import argparse
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,7 @@ import stablessm as ssm
 from stablessm.bench.measure import event_clock, host_clock, timings
 from stablessm.training import TrainingConfig
 from stablessm.training.optimiser import Optimiser
+from stablessm.training.replayed import Replayed
 
 OURS, CONVOLUTION, PEER = "stablessm", "stablessm, convolution", "S4D, FFT"
 DIGITS = SimpleNamespace(kind="values", size=1), SimpleNamespace(kind="classes", size=10, per_step=False)
@@ -91,17 +93,24 @@ def errors(models: dict[str, nn.Module], x: Tensor, classes: Tensor) -> dict[str
     return worst
 
 
-def training_step(model: nn.Module, x: Tensor, classes: Tensor) -> Callable[[], Tensor]:
+def training_step(model: nn.Module, x: Tensor, classes: Tensor, *, graph: bool = False) -> Callable[[], Tensor]:
     optimiser, numbers = Optimiser(model, TrainingConfig(), steps=10**6), itertools.count()
-    never = torch.zeros((), device=x.device)
+    never, parameters = torch.zeros((), device=x.device), list(model.parameters())
+    run = torch.compile(model) if graph else model
+
+    def both_ways() -> tuple[Tensor, Sequence[Tensor]]:
+        loss = F.cross_entropy(run(x), classes)
+        return loss.detach(), torch.autograd.grad(loss, parameters)
+
+    passes = Replayed(both_ways, [], []) if graph else both_ways
 
     def step() -> Tensor:
-        optimiser.clear()
-        loss = F.cross_entropy(model(x), classes)
-        loss.backward()
+        loss, gradients = passes()
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
         optimiser.clip()
         optimiser.step(next(numbers), never)
-        return loss.detach()
+        return loss
 
     return step
 
@@ -122,6 +131,9 @@ def one_case(batch: int, steps: int, layers: int, device: str, seconds: float) -
         "step": {name: training_step(model, x, classes) for name, model in right.items()},
         "mixer": {name: partial(mixer_step, model, hidden) for name, model in right.items()},
     }
+    if device == "cuda":
+        both = (name for name in (OURS, PEER) if name in right)
+        calls["graph"] = {name: training_step(right[name], x, classes, graph=True) for name in both}
     clock, rows = event_clock if device == "cuda" else host_clock, []
     for what, chosen in calls.items():
         taken = timings(chosen, seconds=seconds, clocks=dict.fromkeys(chosen, clock))
@@ -157,8 +169,13 @@ def main() -> None:
             error = f"error {row['relative_error']:.1e}"
             print(f"{row['what']:6} batch {batch:4} {row['contender']:24} {told}, {error}", flush=True)
         rows += found
-        ours = [row for row in rows if (row["what"], row["contender"]) == ("step", OURS)]
-        summary = {"times_the_speed_of_s4d_by_batch": {row["batch"]: row.get("peer_over_this") for row in ours}}
+        ours = [row for row in rows if row["contender"] == OURS and "ms" in row]
+        ratios = {
+            what: {r["batch"]: r["peer_over_this"] for r in ours if r["what"] == what} for what in ("step", "graph")
+        }
+        summary: dict[str, Any] = {
+            "times_the_speed_of_s4d_by_batch": {what: own for what, own in ratios.items() if own}
+        }
         summary["allocator"] = "glibc's default" if args.default_allocator else "keeps what is freed"
         _measure.write_record(out, args.device, rows, summary, complete=batch == batches[-1])
 

@@ -49,6 +49,9 @@ def train(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     autocast: Annotated[bool, typer.Option("--autocast", help="bfloat16 outside of the recurrences.")] = False,
     compile: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="On a GPU: a step as a CUDA graph, without waiting for the host.")
+    ] = False,
     parallel: Annotated[
         str, typer.Option(help="Under torchrun: ddp, the whole model on every rank, or fsdp, a shard of it.")
     ] = "ddp",
@@ -107,8 +110,8 @@ def train(
             raise ArgumentError("--model", f"one of {', '.join(models.PRESETS)}", repr(model))
         config = TrainingConfig(
             epochs=epochs, steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr, recurrent_lr=recurrent_lr,
-            weight_decay=weight_decay, warmup=warmup, clip=clip or None, autocast=autocast, compile=compile, seed=seed,
-            select=cast(Any, select), evaluate_every=evaluate_every, checkpoint_every=checkpoint_every,
+            weight_decay=weight_decay, warmup=warmup, clip=clip or None, autocast=autocast, compile=compile, graph=graph,
+            seed=seed, select=cast(Any, select), evaluate_every=evaluate_every, checkpoint_every=checkpoint_every,
             log_every=log_every, device=device, parallel=cast(Any, parallel),
         )  # fmt: skip
         config.chosen_device()  # an error now, not after the data was read

@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
-from stablessm.experiments.replayed import Replayed
 from stablessm.experiments.run import Run
 from stablessm.experiments.stacked_classifier import StackedClassifier
 from stablessm.experiments.training import device_called
 from stablessm.models import SequenceClassifier
 from stablessm.tasks.base import Batch, Split, Task
+from stablessm.training.precision import tensor_float32
+from stablessm.training.replayed import Replayed
 from stablessm.training.schedule import rate
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
@@ -69,12 +70,8 @@ def train(
     """
 
     def compute() -> Mapping[str, np.ndarray]:
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if options.fast else before)
-        try:
+        with tensor_float32(options.fast):
             return _train(run, name, models, rates, task, options, seed, rows)
-        finally:
-            torch.set_float32_matmul_precision(before)
 
     return run.stage(name, compute)
 
@@ -145,7 +142,7 @@ def _train(
             _adamw(weights, state["first"], state["second"], gradient, rates, decay, clock[1].to(full))
             return torch.stack([loss, hits, count]).double()
 
-    replayed: Replayed | None = None
+    replayed: Replayed[Tensor] | None = None
     for step in run.loop(name, total, save, restore):
         batch = task.batch("train", options.batch, seed=seed, epoch=step // epoch, index=step % epoch)
         if batch.lengths is not None:

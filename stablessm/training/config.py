@@ -10,7 +10,7 @@ import torch
 from stablessm._arguments import real_number, whole_number
 from stablessm._errors import ArgumentError
 
-FREE = ("device", "checkpoint_every", "parallel")
+FREE = ("device", "graph", "checkpoint_every", "parallel")
 """What a resumed run may have otherwise: the numbers do not depend on it, but for the device's rounding."""
 
 
@@ -44,9 +44,11 @@ class TrainingConfig:
     clip: float | None = 1.0
     """Largest norm of the gradient of all parameters."""
     autocast: bool = False
-    """Products of matrices in bfloat16; recurrences stay in float32."""
+    """Products of matrices in bfloat16; recurrences stay in float32, on a GPU with products in TF32."""
     compile: bool = False
     """Run the model through ``torch.compile``."""
+    graph: bool = False
+    """On one GPU, for sequences of one length: both passes of a step as a CUDA graph, which the host starts at once."""
     seed: int = 0
     """Of the order of the data and of dropout. A model's first weights are the caller's."""
     select: Literal["best", "last"] = "best"
@@ -106,6 +108,8 @@ class TrainingConfig:
             raise ArgumentError("device", "auto, cpu or cuda", repr(self.device))
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ArgumentError("device", "cpu: PyTorch finds no GPU here", repr(self.device))
+        if self.graph and device.type != "cuda":
+            raise ArgumentError("graph", "a GPU", device.type)
         return device
 
     def binding(self) -> dict[str, Any]:

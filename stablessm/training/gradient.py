@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import final
 
@@ -14,6 +15,7 @@ from stablessm.training.config import TrainingConfig
 from stablessm.training.divergence import Watch
 from stablessm.training.evaluate import apply
 from stablessm.training.ranks import Ranks
+from stablessm.training.replayed import Replayed
 from stablessm.training.trainee import Trainee
 
 _SEEDS = 2**31
@@ -37,18 +39,27 @@ class Gradient:
     ) -> None:
         if ranks.size > 1:
             _require_parts(task, config.batch_size, ranks.size)
+        if config.graph and ranks.size > 1:
+            raise ArgumentError("graph", "one process", ranks.size)
         self.trainee, self.task, self.config, self.ranks = trainee, task, config, ranks
         self.epoch, self.watch = epoch, watch
+        self._graph: Replayed[tuple[Tensor, Sequence[Tensor | None]]] | None = None
 
     def compute(self, step: int) -> Tensor:
         """The gradient in the parameters that are trained, averaged over ranks; the loss over the rows of all."""
         self._seed(step, self.ranks.rank)
+        batches = [self._batch(step, i, self.ranks.part) for i in range(self.config.accumulate)]
+        if self.config.graph and step > 0:
+            return self._replayed(step, batches)
+        return self._launched(step, batches)
+
+    def _launched(self, step: int, batches: Sequence[Batch]) -> Tensor:
+        """Kernel by kernel."""
         total = torch.zeros((), device=self.task.device)
-        for i in range(self.config.accumulate):
-            batch = self._batch(step, i, self.ranks.part)
+        for i, batch in enumerate(batches):
             last = i + 1 == self.config.accumulate
             with nullcontext() if last else self.trainee.accumulating():
-                output = apply(self.trainee.runner, batch, autocast=self.config.autocast)
+                output = self._output(batch)
                 loss, value = self._mean_loss(output, batch)
                 (loss / self.config.accumulate).backward()
             total = total + value / self.config.accumulate
@@ -56,6 +67,34 @@ class Gradient:
                 _, silent = self._mean_loss(torch.zeros_like(output), batch)
                 self.watch.start(torch.maximum(value, silent), self.config.explode)
         return total
+
+    def _replayed(self, step: int, batches: Sequence[Batch]) -> Tensor:
+        """All at once, where the batches have the shapes of the first."""
+        names = [name for name, value in vars(batches[0]).items() if value is not None]
+        arguments = [getattr(batch, name) for batch in batches for name in names]
+        parameters = [parameter for parameter in self.trainee.trained.parameters() if parameter.requires_grad]
+
+        def both_ways(*tensors: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
+            total, sums = torch.zeros((), device=self.task.device), list[Tensor | None]([None] * len(parameters))
+            for first in range(0, len(tensors), len(names)):
+                batch = Batch(**dict(zip(names, tensors[first:], strict=False)))
+                loss = self.task.loss(self._output(batch), batch) / len(batches)
+                found = torch.autograd.grad(loss, parameters, allow_unused=True)
+                sums = [new if old is None or new is None else old + new for old, new in zip(sums, found, strict=True)]
+                total = total + loss.detach()
+            return total, sums
+
+        if self._graph is None:
+            if "lengths" in names:
+                raise ArgumentError("graph", "sequences of one length", f"{self.task.name}, which pads them")
+            self._graph = Replayed(both_ways, arguments, self.trainee.trained.buffers())
+            self._seed(step, self.ranks.rank)
+        if not self._graph.fits(arguments):
+            return self._launched(step, batches)
+        loss, gradients = self._graph(*arguments)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return loss
 
     def replay(self, step: int) -> None:
         """The gradient in the caller's model, which is whole: the parts of all ranks one after the other.
@@ -70,6 +109,9 @@ class Gradient:
                 batch = self._batch(step, i, (rank, self.ranks.size)).to(device)
                 loss = self.task.loss(apply(model, batch, autocast=self.config.autocast), batch)
                 (loss / self.config.accumulate / self.ranks.size).backward()
+
+    def _output(self, batch: Batch) -> Tensor:
+        return apply(self.trainee.runner, batch, autocast=self.config.autocast)
 
     def _mean_loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Over the rows of all ranks: something whose gradient, averaged over ranks, is its gradient; and its value."""

@@ -29,6 +29,7 @@ from stablessm.training.gradient import Gradient
 from stablessm.training.interrupt import Interrupted, requests
 from stablessm.training.metrics import Metrics, read_rows
 from stablessm.training.optimiser import Optimiser
+from stablessm.training.precision import tensor_float32
 from stablessm.training.ranks import Ranks, joined
 from stablessm.training.result import TrainingResult
 from stablessm.training.schedule import rate
@@ -143,7 +144,8 @@ class _Run:
         self.model.train()
         self.trained.train()
         try:
-            with requests() as request, torch.random.fork_rng(devices), warnings.catch_warnings(), bar:
+            faster = tensor_float32(self.config.autocast and self.device.type == "cuda")
+            with requests() as request, torch.random.fork_rng(devices), warnings.catch_warnings(), faster, bar:
                 warnings.filterwarnings("ignore", _VIEW)
                 while self.step < self.total and self.diverged is None:
                     self._train_step()

@@ -31,7 +31,14 @@ class Recommended:
     preset: str = "images"
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(
-            epochs=60, batch_size=128, lr=0.01, recurrent_lr=0.001, autocast=True, select="last"
+            epochs=60,
+            batch_size=128,
+            lr=0.01,
+            recurrent_lr=0.001,
+            autocast=True,
+            compile=True,
+            graph=True,
+            select="last",
         )
     )
 

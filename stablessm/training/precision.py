@@ -1,0 +1,24 @@
+"""How exact float32 products of matrices are on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def tensor_float32(on: bool) -> Iterator[None]:
+    """Inside, if ``on``, float32 products may be computed in TF32: ten bits of mantissa, as exact as half precision.
+
+    >>> with tensor_float32(True):
+    ...     torch.get_float32_matmul_precision()
+    'high'
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if on else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,88 @@
+"""A step as a CUDA graph. Without a GPU a stand-in repeats the function, so that all but the graph itself is tested."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import stablessm as ssm
+from stablessm._errors import ArgumentError
+from stablessm.training import TrainingConfig, gradient, train
+from stablessm.training.divergence import Watch
+from stablessm.training.gradient import Gradient
+from stablessm.training.ranks import Ranks
+from stablessm.training.trainee import trainee
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Repeated:
+    """Calls the function anew, on arguments that it keeps; its results are overwritten, as a graph's."""
+
+    def __init__(self, function, arguments, state):
+        self.function, self.arguments = function, [argument.clone() for argument in arguments]
+        before = [tensor.clone() for tensor in state]
+        self.loss, self.gradients = function(*self.arguments)
+        for tensor, kept in zip(state, before, strict=True):
+            tensor.copy_(kept)
+
+    fits = ssm.training.replayed.Replayed.fits
+
+    def __call__(self, *arguments):
+        for own, argument in zip(self.arguments, arguments, strict=True):
+            own.copy_(argument)
+        loss, gradients = self.function(*self.arguments)
+        self.loss.copy_(loss)
+        for own, new in zip(self.gradients, gradients, strict=True):
+            if own is not None:
+                own.copy_(new)
+        return self.loss, self.gradients
+
+
+def pair(accumulate, **data):
+    """The same model twice: as ever, and with a graph."""
+    x = torch.randn(40, 6, 1)
+    task = ssm.tasks.get("arrays", inputs=x, targets=x.cumsum(1), valid=0.0, test=0.0, **data).to(DEVICE)
+    torch.manual_seed(0)
+    model = ssm.models.for_task(task.inputs, task.outputs, "tiny", dropout=0.3).to(DEVICE)
+    model.unused = torch.nn.Parameter(torch.zeros(3, device=DEVICE))
+    for graph in (False, True):
+        config = TrainingConfig(batch_size=6, accumulate=accumulate, graph=graph)
+        epoch = config.steps_per_epoch(task.steps("train", 6))
+        yield model, Gradient(trainee(model, config, DEVICE, Ranks()), task, config, epoch, Watch(DEVICE), Ranks())
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_replayed_step_is_the_step(monkeypatch, accumulate):
+    if DEVICE.type == "cpu":
+        monkeypatch.setattr(gradient, "Replayed", Repeated)
+    for step in range(5):
+        found = []
+        for model, passes in pair(accumulate):
+            for before in range(step + 1):  # the graph is made at step 1
+                model.zero_grad()
+                loss = passes.compute(before)
+            found.append((loss.clone(), [p.grad if p.grad is None else p.grad.clone() for p in model.parameters()]))
+        (plain, gradients), (graphed, others) = found
+        torch.testing.assert_close(graphed, plain)
+        assert sum(g is None for g in gradients) == 1
+        torch.testing.assert_close(others, gradients)
+
+
+def test_other_shapes_are_launched_one_by_one(monkeypatch):
+    monkeypatch.setattr(gradient, "Replayed", Repeated)
+    (_, plain), (model, graphed) = pair(1)
+    graphed.compute(1)
+    monkeypatch.setattr(Repeated, "__call__", lambda *_: pytest.fail("the shapes are others"))
+    short = graphed._batch(2, 0, (0, 2))
+    monkeypatch.setattr(Gradient, "_batch", lambda *_: short)
+    model.zero_grad()
+    assert torch.equal(graphed.compute(2), plain.compute(2))
+
+
+def test_what_a_graph_needs(tmp_path):
+    x = torch.randn(10, 6, 1)
+    task = ssm.tasks.get("arrays", inputs=x, targets=x)
+    with pytest.raises(ArgumentError, match="graph: expected a GPU, got cpu"):
+        train(ssm.RealSSM(1, 4, 1), task, TrainingConfig(graph=True, device="cpu"), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
