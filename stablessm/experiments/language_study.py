@@ -55,7 +55,7 @@ class StudyConfig:
     rates: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01)
     rate: float = 0.005
     """That of figures 4 and 5 and of table 2."""
-    training: LanguageTraining = field(default_factory=lambda: LanguageTraining(steps=1200))
+    training: LanguageTraining = field(default_factory=lambda: LanguageTraining(steps=1200, graph=True))
     words: int = 8
     """Tokens that are repeated to measure a memory."""
     horizon: int = 1024

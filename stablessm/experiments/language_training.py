@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from stablessm._errors import ArgumentError
 from stablessm.instruments import GradientTracker
@@ -15,7 +15,10 @@ from stablessm.tasks.base import Split, Task
 from stablessm.training import TrainingConfig
 from stablessm.training.divergence import DivergenceReport, Watch, diagnose
 from stablessm.training.evaluate import apply
+from stablessm.training.gradient import Gradient
 from stablessm.training.optimiser import Optimiser
+from stablessm.training.ranks import Ranks
+from stablessm.training.trainee import trainee
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class LanguageTraining:
     """Batches of a split on which it is scored, at most."""
     autocast: bool = True
     """Products of matrices in bfloat16."""
+    graph: bool = False
+    """On a GPU: the passes of a step as a CUDA graph."""
     device: str = "auto"
     """``auto``: a GPU if there is one."""
 
@@ -60,6 +65,7 @@ class LanguageTraining:
             warmup=self.warmup / planned,
             clip=self.clip,
             autocast=self.autocast,
+            graph=self.graph,
             seed=seed,
             explode=self.explode,
             device=self.device,
@@ -88,18 +94,20 @@ def fit(
     config = options.config(lr, seed)
     device, planned = config.chosen_device(), options.planned or options.steps
     model, task = model.to(device).train(), task.to(device)
-    optimiser, watch = Optimiser(model, config, planned), Watch(device)
+    optimiser, watch, ranks = Optimiser(model, config, planned), Watch(device), Ranks()
+    epoch = config.steps_per_epoch(task.steps("train", config.batch_size))
+    gradient = Gradient(trainee(model, config, device, ranks), task, config, epoch, watch, ranks)
     tracker = GradientTracker(model, every=options.look_every, recurrent_only=True)
     report: DivergenceReport | None = None
     for step in tqdm(range(options.steps), desc=name, disable=None if progress else True, mininterval=0.5):
         optimiser.clear()
-        loss = _gradient(model, task, config, step, watch)
+        loss = gradient.compute(step)
         tracker.update()
         watch.see(loss, optimiser.clip())
         optimiser.step(step, watch.bad)
         looks = device.type == "cpu" or (step + 1) % options.look_every == 0 or step + 1 == options.steps
         if looks and watch.bad:
-            report = _diagnosed(model, task, config, watch)
+            report = _diagnosed(model, gradient, watch)
             break
     optimiser.clear()
     last = options.steps if report is None else report.step
@@ -133,25 +141,12 @@ def mean_loss(model: nn.Module, task: Task, split: Split, options: LanguageTrain
     return float(loss / count)
 
 
-def _gradient(model: nn.Module, task: Task, config: TrainingConfig, step: int, watch: Watch | None = None) -> Tensor:
-    """The loss of a step, and its gradient in the parameters."""
-    epoch, index = divmod(step, task.steps("train", config.batch_size))
-    batch = task.batch("train", config.batch_size, seed=config.seed, epoch=epoch, index=index)
-    output = apply(model, batch, autocast=config.autocast)
-    loss = task.loss(output, batch)
-    if step == 0 and watch is not None:
-        silent = task.loss(torch.zeros_like(output), batch)
-        watch.start(torch.maximum(loss.detach(), silent.detach()), config.explode)
-    loss.backward()
-    return loss.detach()
-
-
-def _diagnosed(model: nn.Module, task: Task, config: TrainingConfig, watch: Watch) -> DivergenceReport:
+def _diagnosed(model: nn.Module, gradient: Gradient, watch: Watch) -> DivergenceReport:
     """The first bad step, done again: the optimiser has skipped it and all that followed."""
     seen, limit = watch.values(), float(watch.limit)
     step = int(np.argmin(np.isfinite(seen).all(1) & (seen[:, 2] <= limit)))
     loss, norm, mean = seen[step].tolist()
-    return diagnose(model, lambda: _gradient(model, task, config, step), step, (loss, norm, mean), limit)
+    return diagnose(model, lambda: gradient.replay(step), step, (loss, norm, mean), limit)
 
 
 def perplexity(loss: float | np.ndarray) -> float:
