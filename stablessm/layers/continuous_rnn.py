@@ -13,7 +13,7 @@ from stablessm._errors import ArgumentError
 from stablessm._typing import Time
 from stablessm.layers import activations, initialise
 from stablessm.layers.base import SequenceLayer
-from stablessm.layers.discretise import phi
+from stablessm.layers.zero_order_hold import phi
 from stablessm.reparam import Reparameterization, matrix
 from stablessm.reparam import get as get_map
 

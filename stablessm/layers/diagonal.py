@@ -99,6 +99,9 @@ class DiagonalLayer(SequenceLayer):
         dims = len(self.state_shape)
         return decay_product(decay, batch, steps, dims=dims, reset=reset, lengths=lengths), offset
 
+    def _parameter_dtype(self) -> torch.dtype:
+        return torch.promote_types(self.w.dtype, torch.float32)  # asked for often: no walk over all parameters
+
     def _factors(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         """``_discretise``, or what it gave before."""
         if self._held is None or dt is not None or torch.is_grad_enabled():

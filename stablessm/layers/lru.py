@@ -82,9 +82,9 @@ class LRU(DiagonalLayer):
     def kernel(self, times: Tensor) -> Tensor:
         """Re(C λ^k γ B) at whole steps k: (len(times), d_output, d_input)."""
         decay, gain = self._discretise(None)
-        B = self.B.to(gain.dtype)
+        B, C = self.B.to(gain.dtype), self.C.to(gain.dtype)
         inputs = torch.complex(B[:, 0], B[:, 1]) * gain[:, None]
-        readout = torch.view_as_complex(self.C.to(gain.dtype))
+        readout = torch.complex(C[..., 0], C[..., 1])
         return torch.einsum("on,tn,ni->toi", readout, discrete_powers(decay, times), inputs).real
 
     def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -105,8 +105,8 @@ class RealSSM(DiagonalLayer):
     def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         eigenvalues = self.eigenvalues()
         if self.time == "continuous":
-            step = eigenvalues.new_tensor(self.dt) if dt is None else dt
-            return self._method(eigenvalues, step[..., None])
+            step = eigenvalues.new_full((1,), self.dt) if dt is None else dt[..., None]
+            return self._method(eigenvalues, step)
         if dt is None:
             return eigenvalues, torch.ones_like(eigenvalues)
         if not torch.compiler.is_compiling() and bool((eigenvalues < 0).any()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -130,6 +130,12 @@ class S4D(DiagonalLayer):
             passed = lengths if lengths is not None else torch.tensor([steps], device=x.device)
             final = final + power(decay, passed[:, None, None]) * state
         return self._with_skip(y, x), final
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """As usual, but a C that ``assign`` put where no complex number can lie is copied to where one can."""
+        super()._load_from_state_dict(*args, **kwargs)
+        if self.C.storage_offset() % 2 or self.C.data_ptr() % (2 * self.C.element_size()):
+            self.C = nn.Parameter(self.C.detach().clone(), self.C.requires_grad)
 
     def extra_repr(self) -> str:
         """The options, for ``print(model)``."""

@@ -8,7 +8,14 @@ from torch import Tensor
 from stablessm._errors import ArgumentError
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
-DTYPES = (*LOW_PRECISION, torch.float32, torch.float64, torch.complex64, torch.complex128)
+REAL_DTYPE = {
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+    torch.complex64: torch.float32,
+    torch.complex128: torch.float64,
+}
+"""What is computed in, and of which dtype its real part is; ``tensor.real.dtype`` takes four operations."""
+DTYPES = (*LOW_PRECISION, *REAL_DTYPE)
 
 
 def check_arguments(decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None) -> None:

@@ -109,7 +109,7 @@ def forward(
 
 def backward(
     d_y: Tensor,
-    d_final: Tensor,
+    d_final: Tensor | None,
     x: Tensor,
     decay: Tensor,
     B: Tensor,
@@ -119,8 +119,8 @@ def backward(
     reset: Tensor | None,
     lengths: Tensor | None,
     checkpoints: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x, decay, B, C, D and initial."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of x, decay, B, C, D and initial (None, where there is none); no ``d_final`` stands for zeros."""
     layout, dtype, wide = _layout(decay), checkpoints.dtype, torch.float64
     tiles, groups, length, lanes = layout.tiles, layout.groups, layout.length, layout.lanes
     d_x = torch.empty(x.shape, dtype=dtype) if lengths is None else torch.zeros(x.shape, dtype=dtype)
@@ -142,9 +142,11 @@ def backward(
     kernel = numba_ssm_tables.get_kernel(layout.spec(backward=True))
     work = length * layout.channels * layout.states
     _call(kernel, GRADIENT_FIELDS, arrays, layout, units=tiles, work=work, groups=batches)
-    d_decay, d_B, d_C = (layout.unpack(result[None])[0] for result in results.unbind(2))
+    # An operator's results may not share memory.
+    d_decay, d_B, d_C = (gradient.clone() for gradient in layout.unpack(results.permute(2, 0, 1, 3, 4)))
     d_D = arrays["d_kernel"][:, 0].unflatten(0, (batches, tiles)).sum(0).flatten()[: layout.channels]
-    return d_x.to(x.dtype), d_decay, d_B, d_C, d_D.to(dtype), layout.unpack(carry)
+    d_initial = None if initial is None else layout.unpack(carry)
+    return d_x.to(x.dtype), d_decay, d_B, d_C, d_D.to(dtype), d_initial
 
 
 def _layout(decay: Tensor) -> Layout:

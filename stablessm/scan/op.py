@@ -190,17 +190,15 @@ scan_op.register_autograd(Scan.backward, setup_context=Scan.setup_context)
 EagerScan = eager(Scan)
 
 
-def choose(operator: Any, function: Any, eager_function: Any, signal: Tensor, *others: Tensor | None) -> Any:
+def choose(operator: Any, function: Any, eager_function: Any, at_once: bool, *tensors: Tensor | None) -> Any:
     """What to call: the operator in ``torch.compile``, the function in ``torch.func``, otherwise its quick forms.
 
     ``torch.compile`` cannot trace a function with a forward derivative, and ``torch.func`` does not see the
-    derivative registered with an operator: each gets the form it knows.
+    derivative registered with an operator: each gets the form it knows. ``at_once`` is what :func:`quick` says.
     """
-    if torch.compiler.is_compiling():
-        return operator
-    if not quick(signal):
-        return function.apply
-    return eager_function.apply if _differentiated(signal, *others) else function.at_once
+    if at_once:
+        return eager_function.apply if _differentiated(*tensors) else function.at_once
+    return operator if torch.compiler.is_compiling() else function.apply
 
 
 def scan(
@@ -210,9 +208,10 @@ def scan(
 
     That saves a small call a view and its derivative.
     """
-    if not quick(drive):
+    at_once = quick(drive)
+    if not at_once:
         decay = in_three(decay)
-    run = choose(scan_op, Scan, EagerScan, drive, decay, initial)
+    run = choose(scan_op, Scan, EagerScan, at_once, drive, decay, initial)
     return run(decay, drive, initial, reset, reverse, backend)
 
 

@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 from stablessm._errors import ArgumentError
 from stablessm.scan import backends, reference_ssm_backend
-from stablessm.scan.checks import DTYPES, check_reset, checked_lengths
+from stablessm.scan.checks import DTYPES, REAL_DTYPE, check_reset, checked_lengths
 from stablessm.scan.linear import linear_scan
 from stablessm.scan.reference_ssm_backend import last_state, real_steps
 from stablessm.scan.ssm_op import ssm
@@ -68,7 +68,7 @@ def ssm_scan(
     dtypes = [tensor.dtype for tensor in (decay, B, C, initial) if tensor is not None]
     wide = functools.reduce(torch.promote_types, [*dtypes, x.dtype, torch.float32])
     decay, B, C = (tensor.to(wide) for tensor in (decay, B, C))
-    D, initial = (None if D is None else D.to(decay.real.dtype)), (None if initial is None else initial.to(wide))
+    D, initial = (None if D is None else D.to(REAL_DTYPE[wide])), (None if initial is None else initial.to(wide))
     reset = None if reset is None else reset.expand(x.shape[:2])
     if dense:
         return _dense(x, decay, B, C, D, initial, reset, lengths, name)
@@ -83,7 +83,7 @@ def _dense(
     reset: Tensor | None, lengths: Tensor | None, backend: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Products of matrices around the scan; a complex one is one real product of twice the size."""
-    signal = x.to(decay.real.dtype)
+    signal = x.to(REAL_DTYPE[decay.dtype])
     if lengths is not None:
         real = real_steps(lengths, x.shape[1])[..., None]
         signal = torch.where(real, signal, torch.zeros_like(signal))

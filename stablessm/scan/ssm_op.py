@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stablessm.scan.op import choose, eager, plain, scan
+from stablessm.scan.op import choose, eager, plain, quick, scan
 from stablessm.scan.reference_ssm_backend import by_states, last_state, real_steps
 
 
@@ -144,7 +144,7 @@ class SSM(torch.autograd.Function):
         # With create_graph (double backward, torch.func) the gradient itself must be differentiable.
         again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         at_once = plain(d_y) and not again
-        if d_final is None and not (at_once and ctx.backend == "triton"):  # which alone does without
+        if d_final is None and not at_once:  # the backends themselves do without
             d_final = decay.new_zeros(len(x), *decay.shape)
         gradients: Any = _gradients_at_once if at_once else _gradients_by_states if again else ssm_backward_op
         *rest, d_D, d_initial = gradients(d_y, d_final, *tensors, checkpoints, ctx.backend)
@@ -210,7 +210,7 @@ def ssm(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     """Output and final state, differentiable everywhere (as :func:`stablessm.scan.op.scan`)."""
-    run = choose(ssm_op, SSM, EagerSSM, x, decay, B, C, D, initial)
+    run = choose(ssm_op, SSM, EagerSSM, quick(x), x, decay, B, C, D, initial)
     y, final, _ = run(x, decay, B, C, D, initial, reset, lengths, backend)
     return y, final
 

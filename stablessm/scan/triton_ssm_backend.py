@@ -1,8 +1,9 @@
 """The fused layer on a GPU: time in chunks, matrix products inside them, a walk from chunk to chunk.
 
-:mod:`.triton_ssm_kernels` has the equations and the kernels around the products. These are cuBLAS's, in float32, or
-TF32 after ``torch.set_float32_matmul_precision("high")``, as for PyTorch's own matrix products. States exist at the
-borders of chunks only, and go from one to the next in float64.
+:mod:`.triton_ssm_kernels` has the equations and the kernels around the products. These have float32's accuracy
+(:mod:`.triton_products`; sums over all rows are cuBLAS's), or TF32's after
+``torch.set_float32_matmul_precision("high")``, as PyTorch's own matrix products. States exist at the borders of chunks
+only, and go from one to the next in float64.
 
 This takes float32 and complex64. Resets, lengths and float64 go through :mod:`.ssm_blocked`.
 """
@@ -18,6 +19,7 @@ from torch import Tensor
 from stablessm.scan import ssm_blocked
 from stablessm.scan import triton_ssm_kernels as kernels
 from stablessm.scan.triton_launch import Launch
+from stablessm.scan.triton_products import multiply
 
 BLOCK = 64
 """Rows and columns of a tile that is transposed at once."""
@@ -87,9 +89,10 @@ def _forward(
 ) -> None:
     """Some channels: fills y, the states that enter the chunks and the final ones."""
     made, inputs = layer.generate(*parameters), layer.turned(x)
-    both = torch.bmm(inputs, made.M)
+    both = torch.empty((*inputs.shape[:2], layer.width), dtype=inputs.dtype, device=x.device)
+    multiply(inputs, made.M, both)
     layer.enter(both, layer.tail_added(inputs, made.M), initial, made.jumps, entering, final)
-    both[..., : layer.length].baddbmm_(layer.rows_of(entering), made.W.mT)
+    multiply(layer.rows_of(entering), made.W.mT, both[..., : layer.length], add=True)
     layer.turn_back(both, y)
 
 
@@ -147,10 +150,14 @@ def _backward(
     """Some channels: fills the gradients. What is as large as x is let go as soon as it can be."""
     made, both = layer.generate(*parameters), layer.turned(d_y, beside=layer.numbers)
     grads, states = both[..., : layer.length], layer.rows_of(entering)
-    d_jumps = layer.leave(torch.bmm(grads, made.W), entering, made.jumps, d_final, both, d_initial)
+    d_entering = torch.empty_like(states)
+    multiply(grads, made.W, d_entering)
+    d_jumps = layer.leave(d_entering, entering, made.jumps, d_final, both, d_initial)
+    del d_entering
     d_W = torch.bmm(grads.mT, states)
     tail = None if d_final is None else layer.rows_of(d_final.transpose(0, 1)[:, :, None])
-    d_inputs = torch.bmm(both, made.M.mT)
+    d_inputs = torch.empty((*both.shape[:2], layer.length), dtype=both.dtype, device=both.device)
+    multiply(both, made.M.mT, d_inputs)
     if tail is not None:
         layer.tail_of(d_inputs).baddbmm_(tail, layer.into_final(made.M).mT)
     layer.turn_back(d_inputs, d_x)

@@ -240,6 +240,28 @@ def test_parameters_are_real_and_survive_saving(name: str) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(layer))(x)[0], layer(x)[0])
 
 
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_may_lie_anywhere_in_a_larger_array(name: str, dtype: torch.dtype) -> None:
+    """Loaded without a copy (``assign``) from one array of odd beginnings; complex numbers are views at even ones."""
+    layer, x, times = make(name, dtype), torch.randn(2, 20, D, dtype=dtype), torch.arange(5, dtype=dtype)
+
+    def results() -> list[Tensor]:
+        layer.zero_grad()
+        y, _ = layer(x)
+        y.square().sum().backward()
+        kernel = [layer.kernel(times)] if getattr(layer, "activation", "linear") == "linear" else []
+        return [y, layer.step(x[:, 0])[0], *kernel, *(parameter.grad.clone() for parameter in layer.parameters())]
+
+    expected, odd = results(), {}
+    for key, value in layer.state_dict().items():
+        odd[key] = torch.cat([value.new_zeros(1), value.flatten()])[1:].view(value.shape)
+    layer.load_state_dict(odd, assign=True)
+    assert next(layer.parameters()).storage_offset() == 1
+    for ours, truth in zip(results(), expected, strict=True):
+        close(ours, truth, dtype)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_starts_from_given_eigenvalues(name: str) -> None:
     layer = make(name)

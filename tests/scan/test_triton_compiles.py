@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stablessm.scan import triton_kernels, triton_ssm_kernels
+from stablessm.scan import triton_kernels, triton_products, triton_ssm_kernels
 
 SCRIPT = Path(__file__).parents[1] / "triton_without_gpu.py"
 SHARED_BYTES = 163 * 1024
@@ -27,7 +27,7 @@ def test_kernels_compile_without_a_gpu(architecture: int, cases: list[str], tmp_
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == 0, result.stderr
     made = json.loads(result.stdout)
-    modules = (triton_kernels, triton_ssm_kernels)
+    modules = (triton_kernels, triton_products, triton_ssm_kernels)
     names = {name for module in modules for name in vars(module) if name.endswith("_kernel")}
     assert {line["kernel"] for line in made} == names
     for line in made:

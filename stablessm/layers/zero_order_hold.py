@@ -1,0 +1,164 @@
+"""The zero-order hold, and its derivative in closed form: few operations there and back, on a GPU one each way.
+
+With z = λ dt, a = e^z and g = φ(z) dt, where φ(z) = (e^z - 1) / z:
+
+    ∂a/∂λ = dt a,   ∂a/∂dt = λ a,   ∂g/∂λ = dt² φ'(z),   ∂g/∂dt = a,   φ'(z) = (e^z - φ(z)) / z.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad as _forward_mode
+
+from stablessm.scan import resolve
+from stablessm.scan.checks import REAL_DTYPE
+from stablessm.scan.op import plain, quick
+
+
+def phi(z: Tensor) -> Tensor:
+    """(e^z - 1) / z, and 1 at 0, with a gradient there.
+
+    >>> phi(torch.tensor([0.0, 1.0]))
+    tensor([1.0000, 1.7183])
+    """
+    small = z.abs() < torch.finfo(z.dtype).eps ** 0.2  # from there on z⁵/720 is below rounding
+    safe = torch.where(small, torch.ones_like(z), z)
+    series = 1 + z / 2 * (1 + z / 3 * (1 + z / 4 * (1 + z / 5)))
+    return torch.where(small, series, torch.expm1(safe) / safe)
+
+
+def zero_order_hold(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+    """a = e^{λ dt}, g = (e^{λ dt} - 1) / λ: exact when the input is constant between samples.
+
+    >>> decay, gain = zero_order_hold(torch.tensor([-1.0, 0.0]), torch.tensor(0.5))
+    >>> decay, gain
+    (tensor([0.6065, 1.0000]), tensor([0.3935, 0.5000]))
+    """
+    if dt.dtype == REAL_DTYPE.get(eigenvalues.dtype) and dt.device == eigenvalues.device:
+        if torch.compiler.is_compiling():
+            if _has_kernel(eigenvalues, dt) and not torch.compiler.is_exporting():
+                return hold_op(eigenvalues, dt)
+        elif quick(eigenvalues) and plain(dt) and _forward_mode._current_level < 0:
+            decay, gain = _Hold.apply(eigenvalues, dt)
+            return decay, gain
+    return plainly(eigenvalues, dt)
+
+
+def plainly(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+    """The truth of :func:`zero_order_hold`, differentiable to any order and in either mode."""
+    z = eigenvalues * dt
+    return z.exp(), phi(z) * dt
+
+
+class _Hold(torch.autograd.Function):
+    """The closed form: a kernel for the shapes that layers have on a GPU, few operations for all others."""
+
+    @staticmethod
+    def forward(ctx: Any, eigenvalues: Tensor, dt: Tensor) -> Any:
+        ctx.kernel = _has_kernel(eigenvalues, dt)
+        if ctx.kernel:
+            from stablessm.layers import triton_hold
+
+            ctx.save_for_backward(eigenvalues, dt)
+            return triton_hold.forward(eigenvalues, dt)
+        decay, gain, *rest = _factors(eigenvalues, dt)
+        ctx.save_for_backward(eigenvalues, dt, decay, gain, *rest)
+        return decay, gain
+
+    @staticmethod
+    def backward(ctx: Any, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor | None, ...]:
+        eigenvalues, dt, *found = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: the gradient itself must be differentiable
+            wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
+            inputs = [ctx.saved_tensors[i] for i in wanted]
+            outputs = plainly(eigenvalues, dt)
+            grads = torch.autograd.grad(outputs, inputs, (d_decay, d_gain), create_graph=True)
+            return tuple(dict(zip(wanted, grads, strict=True)).get(i) for i in range(2))
+        if ctx.kernel and plain(d_decay) and plain(d_gain):
+            from stablessm.layers import triton_hold
+
+            return triton_hold.backward(eigenvalues, dt, d_decay, d_gain)
+        return _gradients(d_decay, d_gain, eigenvalues, dt, *(found or _factors(eigenvalues, dt)))
+
+
+def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """a, g, and for the gradients dt in λ's dtype and where z is small.
+
+    Without a gradient, a branch that is not taken may divide by 0. With one the difference e^z - φ cancels for small z,
+    while φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli's numbers) does not: both err by as much at |z|⁴ = 720 ε.
+    """
+    step = dt.to(eigenvalues.dtype)  # once: a product of real and complex would convert it anew
+    z = eigenvalues * step
+    eps = torch.finfo(z.dtype).eps
+    size = torch.hypot(z.real, z.imag) if z.is_complex() else z.abs()
+    decay = torch.polar(z.real.exp(), z.imag) if z.is_complex() else z.exp()
+    series = torch.addcmul(step, step, z, value=0.5)  # what it leaves out, z²/6, is less than rounding below √ε
+    gain = torch.where(size < eps**0.5, series, torch.expm1(z) / eigenvalues)
+    return decay, gain, step, size < (720 * eps) ** 0.25
+
+
+def _gradients(
+    d_decay: Tensor, d_gain: Tensor, eigenvalues: Tensor, dt: Tensor, *found: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Of λ and dt, summed to their shapes."""
+    decay, gain, step, small = found
+    z = eigenvalues * step
+    series = torch.addcmul(gain * 0.5, gain, z, value=1 / 12)
+    slope = torch.where(small, series, (decay * step - gain) / z)  # φ'(z) dt
+    by_decay = decay.conj_physical() * d_decay
+    d_eigenvalues = step * torch.addcmul(by_decay, slope.conj_physical(), d_gain)
+    # Re Σ (conj(λ a) d_a + conj(a) d_g), as products of real numbers
+    lam, d_a, a, d_g = (_in_parts(part) for part in (eigenvalues, by_decay, decay, d_gain))
+    d_dt = torch.addcmul(lam * d_a, a, d_g).sum_to_size(*dt.shape, 1).squeeze(-1)
+    return d_eigenvalues.sum_to_size(eigenvalues.shape), d_dt
+
+
+def _in_parts(z: Tensor) -> Tensor:
+    """Real and imaginary part in one more dimension."""
+    return torch.view_as_real(z.resolve_conj()) if z.is_complex() else z[..., None]
+
+
+def _has_kernel(eigenvalues: Tensor, dt: Tensor) -> bool:
+    """Rows of λ with a step each, on a GPU."""
+    rows = dt.shape == (*eigenvalues.shape[:-1], 1) and eigenvalues.numel() > 0
+    return rows and resolve("auto", eigenvalues.device) == "triton"
+
+
+@torch.library.custom_op("stablessm::hold", mutates_args=())
+def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+    """The kernel as an operator, for ``torch.compile``, which makes no kernels of complex numbers itself."""
+    from stablessm.layers import triton_hold
+
+    return triton_hold.forward(eigenvalues, dt)
+
+
+@torch.library.custom_op("stablessm::hold_backward", mutates_args=())
+def hold_backward_op(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of λ and dt."""
+    from stablessm.layers import triton_hold
+
+    return triton_hold.backward(eigenvalues, dt, d_decay, d_gain)
+
+
+@hold_op.register_fake
+def _(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+    return eigenvalues.new_empty(eigenvalues.shape), eigenvalues.new_empty(eigenvalues.shape)
+
+
+@hold_backward_op.register_fake
+def _(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor, Tensor]:
+    return eigenvalues.new_empty(eigenvalues.shape), dt.new_empty(dt.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _back(ctx: Any, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor, Tensor]:
+    return hold_backward_op(*ctx.saved_tensors, d_decay, d_gain)
+
+
+hold_op.register_autograd(_back, setup_context=_keep)

@@ -1,0 +1,97 @@
+"""Products of matrices, channel by channel, on tensor cores with float32's accuracy.
+
+A float32 number is the sum of three bfloat16 numbers; of the nine products of two such sums the six largest make
+float32's mantissa. cuBLAS has no such mode and multiplies float32 without tensor cores.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# (Triton reads a kernel's annotations as its own; tl.constexpr is the one it knows.)
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from stablessm.scan.triton_launch import Launch
+
+BLOCK = 64
+"""Rows, columns and terms of a tile."""
+WARPS = 4
+
+
+@triton.jit(do_not_specialize=("rows", "a_h", "b_h", "c_h"))
+def product_kernel(
+    a, b, c, rows, a_h, b_h, c_h,
+    A_R: tl.constexpr, B_K: tl.constexpr, B_N: tl.constexpr, C_R: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
+    ADD: tl.constexpr, PRECISION: tl.constexpr, ALIGNED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr,
+):  # fmt: skip
+    """c = a b, or c + a b: (rows, K) and (K, N) of every channel; ALIGNED divides the distances between channels."""
+    columns: tl.constexpr = (N + COLUMNS - 1) // COLUMNS
+    tiles = tl.cdiv(rows, ROWS) * columns
+    tile = tl.program_id(0) % tiles
+    channel = (tl.program_id(0) // tiles).to(tl.int64)
+    row = (tile // columns * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    column = (tile % columns * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    term = tl.arange(0, TERMS)
+    a += tl.multiple_of(channel * a_h, ALIGNED)
+    b += tl.multiple_of(channel * b_h, ALIGNED)
+    c += tl.multiple_of(channel * c_h, ALIGNED)
+    there = (row < rows) & (column < N)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in tl.range(0, K, TERMS, num_stages=2):
+        k = first + term
+        left = tl.load(a + (row * A_R + k[None, :]), (row < rows) & (k < K)[None, :], 0.0)
+        right = tl.load(b + (k[:, None] * B_K + column * B_N), (k < K)[:, None] & (column < N), 0.0)
+        total = tl.dot(left, right, total, input_precision=PRECISION)
+    at = c + (row * C_R + column)
+    if ADD:
+        total += tl.load(at, there, 0.0)
+    tl.store(at, total, there)
+
+
+def multiply(a: Tensor, b: Tensor, out: Tensor, *, add: bool = False) -> None:
+    """out = a b, or out + a b, for (H, R, K) and (H, K, N) in float32; columns of ``a`` and ``out`` are contiguous.
+
+    After ``torch.set_float32_matmul_precision("high")`` cuBLAS is as fast in TF32, and does it.
+    """
+    if torch.get_float32_matmul_precision() == "highest":
+        precision = "ieee" if a.device.type == "cpu" else "bf16x6"  # the interpreter knows no other
+        _launch(a.shape, a.stride(), b.shape[2], b.stride(), out.stride(), add, precision)(a, b, out)
+    elif add:
+        out.baddbmm_(a, b)
+    else:
+        torch.bmm(a, b, out=out)
+
+
+@functools.lru_cache(maxsize=256)
+def _launch(
+    shape: tuple[int, ...],
+    a: tuple[int, ...],
+    columns: int,
+    b: tuple[int, ...],
+    out: tuple[int, ...],
+    add: bool,
+    precision: str,
+) -> Launch:
+    channels, rows, terms = shape
+    block = {"ROWS": BLOCK, "COLUMNS": _tile(columns), "TERMS": _tile(terms)}
+    return Launch(
+        product_kernel,
+        channels * triton.cdiv(rows, block["ROWS"]) * triton.cdiv(columns, block["COLUMNS"]),
+        (rows, a[0], b[0], out[0]),
+        {
+            "A_R": a[1], "B_K": b[1], "B_N": b[2], "C_R": out[1], "K": terms, "N": columns,
+            "ADD": add, "PRECISION": precision, "ALIGNED": math.gcd(16, a[0], b[0], out[0]), **block,
+        },
+        warps=WARPS,
+    )  # fmt: skip
+
+
+def _tile(size: int) -> int:
+    return max(16, min(BLOCK, 1 << (size - 1).bit_length()))
