@@ -6,7 +6,7 @@ A contender's failure or error is a result, so nothing that it does stops the ru
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, final
 
@@ -35,6 +35,8 @@ class Contender:
     clock: Clock
     answer: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda parts: parts
     """From what a call returns to what is expected, where the peer returns something else; not timed."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Why a phase has no calls, by phase, where somebody would miss it."""
 
 
 Makers: TypeAlias = Mapping[str, Callable[[], Contender]]
@@ -95,9 +97,10 @@ def contest(facts: Row, makers: Makers, gate: Gate, floors: Mapping[str, float],
             for found in (taken, taken | queued)  # who has no queue is compared by its calls
         )
         for name in makers:
-            if name not in running and name not in failed:
+            absent = failed[name] if name in failed else made[name].left_out.get(phase)
+            if name not in running and absent is None:
                 continue
-            error, note = checked.get(name, (None, failed.get(name)))
+            error, note = checked.get(name, (None, absent))
             row = facts | {"phase": phase, "contender": name} | timed(taken.get(name), floor, best)
             row |= {"floor_ms": floor, "relative_error": error, "note": note}
             if name in running:

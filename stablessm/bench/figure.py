@@ -64,7 +64,9 @@ def contest_table(record: Record) -> str:
         ahead = [row.get(f"{prefix}best_peer_over_this") for row in record["rows"] if row["contender"] == OURS]
         behind = sum(ratio < 1 for ratio in ahead if ratio)
         said.append(f"{way}behind the best peer in {behind} of {len([ratio for ratio in ahead if ratio])} comparisons")
-    return f"{_markdown(head, lines)}\n\n{'; '.join(said).capitalize()}."
+    return "\n\n".join(
+        [_markdown(head, lines), f"{'; '.join(said).capitalize()}.", *_without_time(record, tuple(facts))]
+    )
 
 
 def accuracy_table(record: Record) -> str:
@@ -183,6 +185,19 @@ def _about(record: Record) -> str:
     facts += [f"left out: {', '.join(missing)}"] if missing else []
     facts += [] if record["complete"] else ["the run was stopped before its end"]
     return f"`{record['command']}` on {'; '.join(facts)}.\n"
+
+
+def _without_time(record: Record, facts: Sequence[str]) -> list[str]:
+    """A sentence for each reason why a contender has no time, with the cases."""
+    cases: dict[tuple[str, ...], list[str]] = {}
+    for row in record["rows"]:
+        if row["note"]:
+            case = " ".join(str(row[key]) for key in facts)
+            cases.setdefault((row["contender"], row["phase"], row["note"]), []).append(case)
+    return [
+        f"No time for {contender}, {phase} ({note}): {', '.join(found)}."
+        for (contender, phase, note), found in cases.items()
+    ]
 
 
 def _queued(record: Record) -> bool:

@@ -161,6 +161,34 @@ def test_a_gradient_of_the_logarithm_is_brought_to_that_of_the_decay(monkeypatch
         assert [gate.check(contender, phase)[1] for phase in PHASES] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("steps", "dtype", "runs_backward"),
+    [(20, "float32", False), (2047, "bfloat16", False), (2048, "float32", True), (20, "complex64", True)],
+)
+def test_a_backward_that_reads_past_its_arrays_is_left_out_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, steps: int, dtype: str, runs_backward: bool
+) -> None:
+    """accelerated-scan runs on a GPU only: its place is taken by our scan in its layout."""
+    import sys
+    import types
+
+    package = types.ModuleType("accelerated_scan")
+    package.scalar = package.complex = types.SimpleNamespace(scan=lambda a, x: linear_scan(a.mT, x.mT).mT)
+    monkeypatch.setitem(sys.modules, "accelerated_scan", package)
+    peers = NO_PEERS | {"accelerated-scan": "0.3.1"}
+    rows = scan.one_case((1, steps, 2), dtype, "channel", peers, 1e9, TINY)
+    forward, both = (row for row in rows if row["contender"] == "accelerated-scan")
+    assert (forward["phase"], both["phase"]) == PHASES
+    assert forward["ms"] > 0
+    assert forward["note"] is None
+    assert (both["ms"] is not None) == runs_backward
+    printed = contest.show("a case", rows)
+    assert (f"no multiple of {scan_peers._ACCELERATED_BLOCK}" in printed) == (not runs_backward)
+    if not runs_backward:
+        assert both["note"].startswith("left out: ")
+        assert "clock" not in both
+
+
 def test_on_a_gpu_calls_are_also_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clocks, which need a GPU, are replaced: what is left is who is timed by which, and compared with whom."""
     for name, milliseconds in (("event_clock", 4.0), ("queued_clock", 2.0)):

@@ -26,7 +26,8 @@ def test_the_charts_are_not_stale() -> None:
 def row(contender: str, ms: float | None, phase: str, **more: object) -> dict:
     return {
         "size": "1x2x3", "dtype": "float32", "decay": "step", "phase": phase, "contender": contender, "ms": ms,
-        "quartiles_ms": ms and [0.9 * ms, 1.1 * ms], "times_floor": ms and ms / 2, **more,
+        "quartiles_ms": ms and [0.9 * ms, 1.1 * ms], "times_floor": ms and ms / 2,
+        "note": None if ms else "wrong", **more,
     }  # fmt: skip
 
 
@@ -39,8 +40,19 @@ def test_a_lost_comparison_is_in_the_table() -> None:
         rows += [row("quick", 2.0, phase, queued_ms=8.0), row("slow", 6.0, phase), row("wrong", None, phase)]
     text = figure.contest_table({"rows": rows})
     assert "| 3.00 | 1.50 | slow | 2.00 | 4.00 (3.60–4.40) | 2.00 | quick | 0.50 |" in text
-    assert text.endswith(
-        "Queued behind the best peer in 0 of 2 comparisons; called behind the best peer in 2 of 2 comparisons."
+    assert (
+        "\n\nQueued behind the best peer in 0 of 2 comparisons; called behind the best peer in 2 of 2 comparisons.\n\n"
+        in text
+    )
+
+
+def test_who_has_no_time_is_named_with_the_reason_and_the_cases() -> None:
+    rows = [row("stablessm", 4.0, phase, best_peer_over_this=None) for phase in PHASES]
+    rows += [row("peer", 6.0, PHASES[0]), row("peer", None, PHASES[1], note="left out: it would crash")]
+    text = figure.contest_table({"rows": rows + [each | {"size": "4x5x6"} for each in rows]})
+    (said,) = (line for line in text.splitlines() if line.startswith("No time"))
+    assert said == (
+        "No time for peer, forward+backward (left out: it would crash): 1x2x3 float32 step, 4x5x6 float32 step."
     )
 
 
