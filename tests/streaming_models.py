@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import stablessm as ssm
 from stablessm.constructions.pointwise._stack import LayerStack
+from stablessm.models.sequence_model import SequenceModel
 
 
 def _rnn(activation: str, **options: object) -> Callable[[], nn.Module]:
@@ -35,6 +36,19 @@ def _filters(*shape: int, head: int = 1) -> nn.Module:
     return ssm.constructions.from_convolution(filters.reshape(*shape, 80), tol=1e-4, head=head)
 
 
+def _regressor() -> nn.Module:
+    options = {"mixer": "lru", "mlp": 2, "norm": "batch", "prenorm": False, "activation": "silu", "gate": False}
+    model = ssm.models.SequenceRegressor(2, d_input=3, d_model=9, n_layers=1, d_state=5, **options)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                module.running_mean.normal_()
+                module.running_var.uniform_(0.5, 2.0)
+                module.weight.normal_()
+                module.bias.normal_()
+    return model
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "real": lambda: ssm.RealSSM(3, 20, 2, dt=0.1),
     "real-discrete": lambda: ssm.RealSSM(3, 70, 2, activation="tanh", skip=True, time="discrete", bias=False),
@@ -56,6 +70,11 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "filters-dense": lambda: _filters(3, 2, head=4),
     "filters-headless": lambda: _filters(3, head=0),
     "stack": lambda: LayerStack(ssm.LRU(3, 6, 4), ssm.RealSSM(4, 5, 2)),
+    "classifier": lambda: ssm.models.SequenceClassifier(5, d_input=3, d_model=10, n_layers=1, d_state=4, mlp=1),
+    "classifier-last": lambda: ssm.models.SequenceClassifier(
+        3, d_input=2, pool="last", mixer="hyena-s4d", d_model=7, d_state=3, norm="none", activation="none"
+    ),
+    "regressor": _regressor,
     "two layers": lambda: nn.Sequential(ssm.LRU(3, 8, 6), nn.GELU(), ssm.RealSSM(6, 5, 2)),
     "long": lambda: nn.Sequential(
         nn.Linear(3, 9), ssm.S4D(9, 4), nn.SiLU(), nn.Dropout(), nn.Linear(9, 33, bias=False), nn.Hardtanh(),
@@ -81,7 +100,7 @@ def forward(model: nn.Module, x: Tensor) -> Tensor:
         for module in model:
             x = forward(module, x)
         return x
-    y = model(x)
+    y = model.sequence(x) if isinstance(model, SequenceModel) else model(x)
     return y[0] if isinstance(y, tuple) else y
 
 

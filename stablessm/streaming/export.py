@@ -27,10 +27,10 @@ def export_step(
 ) -> Any:
     """The step (x_t, *states) -> (y_t, *states) with frozen weights and real numbers only.
 
-    x_t is (batch, d_input), y_t (batch, d_output). There is one state for each layer, in the shape the layer gives it;
-    a complex one is a pair of real numbers in a last dimension of 2, as ``torch.view_as_real`` makes it (ONNX has no
-    complex arithmetic). A stream starts from zeros. The time step is the layer's own; a dt for each sample is not
-    exported.
+    x_t is (batch, d_input), or tokens (batch,) in int64; y_t is (batch, d_output). There is one state for each layer,
+    in the shape the layer gives it; a complex one is a pair of real numbers in a last dimension of 2, as
+    ``torch.view_as_real`` makes it (ONNX has no complex arithmetic). Pooling by the mean has two: sum and count. A
+    stream starts from zeros. The time step is the layer's own; a dt for each sample is not exported.
 
     Args:
         model: as for :class:`Streamer`; its weights are copied as they are now.
@@ -57,7 +57,10 @@ def export_step(
         _require("onnx", "onnxscript")
     program = freeze(model)
     step = StepModule(program).eval()
-    example = (torch.zeros(batch, program.sizes[0], dtype=program.torch_dtype), *step.initial_state(batch))
+    x_t = torch.zeros(batch, program.sizes[0], dtype=program.torch_dtype)
+    if program.table is not None:
+        x_t = torch.zeros(batch, dtype=torch.int64)
+    example = (x_t, *step.initial_state(batch))
     if format == "torch":
         exported = torch.export.export(step, example)
         if path is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
+from functools import partial, singledispatch
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from stablessm.constructions.pointwise._stack import LayerStack
 from stablessm.constructions.series.model import VolterraSSM
 from stablessm.layers import LRU, S4D, ContinuousRNN, RealSSM
 from stablessm.models.linear_rnn_mlp import LinearRNNMLP, PointwiseMLP, Units, Whitening
+from stablessm.streaming import network_steps
 from stablessm.streaming.program import Channels, Program, Rotate, Taps
 
 KNOWN = "RealSSM, LRU, S4D, ContinuousRNN, models and constructions of them, or nn.Sequential of them and of "
@@ -225,3 +226,7 @@ def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
 def _rows(places: Tensor, rows: int) -> Tensor:
     """(rows, len(places)): one in row ``places[k]`` of column k."""
     return nn.functional.one_hot(places, rows).mT.double()
+
+
+for _kind, _step in network_steps.STEPS.items():
+    _add.register(_kind, partial(_step, add=_add))

@@ -35,6 +35,10 @@ class Memory:
         """Up to whole vectors."""
         return -(-size // self.lanes) * self.lanes
 
+    def size(self, value: int) -> int:
+        """Of a value, without the padding."""
+        return self._sizes[value]
+
     def constant(self, array: np.ndarray) -> ir.Constant:
         """The address of a copy that lives as long as the memory."""
         kept = self._zeros(array.shape)

@@ -18,6 +18,7 @@ from stablessm.streaming.program import (
     Program,
     Rotate,
     Scale,
+    Slice,
     Slot,
     Taps,
 )
@@ -107,6 +108,8 @@ class NumpyRunner:
                 ]
             case Product(out, left, right):
                 return [partial(np.multiply, at[left], at[right], out=at[out])]
+            case Slice(out, source, start):
+                return [partial(np.copyto, at[out], at[source][:, start : start + at[out].shape[1]])]
             case Pointwise(out, source, function):
                 return [partial(FUNCTIONS[function], at[source], at[out])]
 
@@ -160,6 +163,11 @@ def _sigmoid_slope(z: np.ndarray, out: np.ndarray) -> None:
     np.power(out, -2.0, out=out)
 
 
+def _rsqrt(z: np.ndarray, out: np.ndarray) -> None:
+    np.sqrt(z, out=out)
+    np.reciprocal(out, out=out)
+
+
 FUNCTIONS: dict[str, Callable[[np.ndarray, np.ndarray], object]] = {
     "relu": lambda z, out: np.maximum(z, 0.0, out=out),
     "hardtanh": lambda z, out: np.clip(z, -1.0, 1.0, out=out),
@@ -172,4 +180,6 @@ FUNCTIONS: dict[str, Callable[[np.ndarray, np.ndarray], object]] = {
     "hardtanh_slope": _hardtanh_slope,
     "tanh_slope": _tanh_slope,
     "sigmoid_slope": _sigmoid_slope,
+    "rsqrt": _rsqrt,
+    "reciprocal": lambda z, out: np.reciprocal(z, out=out),
 }

@@ -106,6 +106,16 @@ class Product:
 
 @final
 @dataclass(frozen=True, eq=False)
+class Slice:
+    """out = source from number ``start`` on, as many as out has."""
+
+    out: int
+    source: int
+    start: int
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Pointwise:
     """out = function(source), by name."""
 
@@ -114,11 +124,11 @@ class Pointwise:
     function: str
 
 
-Operation: TypeAlias = Affine | Scale | Rotate | Channels | Taps | Product | Pointwise
+Operation: TypeAlias = Affine | Scale | Rotate | Channels | Taps | Product | Slice | Pointwise
 
 FUNCTIONS = (
     "relu", "hardtanh", "tanh", "sigmoid", "gelu", "silu", "phi",
-    "relu_slope", "hardtanh_slope", "tanh_slope", "sigmoid_slope",
+    "relu_slope", "hardtanh_slope", "tanh_slope", "sigmoid_slope", "rsqrt", "reciprocal",
 )  # fmt: skip
 """What ``Pointwise`` may name; φ(z) = (e^z - 1) / z."""
 
@@ -149,6 +159,8 @@ class Program:
         self.operations: list[Operation] = []
         self.slots: list[Slot] = []
         self.output = 0
+        self.table: np.ndarray | None = None
+        """Embeddings (tokens, size of value 0) where the input is a token: value 0 is then its row."""
         self.structure: Any = []
         """The model's state, with the number of a slot for each tensor."""
 
@@ -190,6 +202,13 @@ class Program:
         out = self.value(self.sizes[left])
         self.operations.append(Product(out, left, right))
         return out
+
+    def thirds(self, source: int) -> tuple[int, int, int]:
+        """A vector in three of the same size."""
+        size = self.sizes[source] // 3
+        first, second, third = (self.value(size) for _ in range(3))
+        self.operations += [Slice(out, source, k * size) for k, out in enumerate((first, second, third))]
+        return first, second, third
 
     def pointwise(self, source: int, function: str) -> int:
         """function(source); ``linear`` is no operation."""

@@ -16,7 +16,18 @@ from llvmlite import ir
 
 from stablessm.scan.llvm_emitter import I64, VECTOR_BYTES, Emitter
 from stablessm.streaming.memory import Memory
-from stablessm.streaming.program import Affine, Channels, Operation, Pointwise, Product, Program, Rotate, Scale, Taps
+from stablessm.streaming.program import (
+    Affine,
+    Channels,
+    Operation,
+    Pointwise,
+    Product,
+    Program,
+    Rotate,
+    Scale,
+    Slice,
+    Taps,
+)
 from stablessm.streaming.vector_functions import VectorMath
 
 TILE_VECTORS = 4
@@ -117,8 +128,10 @@ class _Code:
             case Rotate(real, imag, decay, drive_real, drive_imag):
                 parts = [vector(decay.real), vector(decay.imag)]
                 self._recur([real, imag], [drive_real, drive_imag], parts, self._complex_step)
-            case Scale(out, source, factor, int(plus)) if out == source:
-                self._recur([out], [plus], [vector(factor)], lambda h, u, a: [self.wide.multiply_add(h, a, u)])
+            case Scale(out, source, factor, plus) if out == source:
+                sources, constants = ([plus], []) if isinstance(plus, int) else ([], [vector(plus)])
+                numbers = [*constants, vector(factor)]
+                self._recur([out], sources, numbers, lambda h, u, a: [self.wide.multiply_add(h, a, u)])
             case Scale(out, source, factor, plus):
                 if isinstance(plus, int):
                     self._each([source, plus], [vector(factor)], [out], lambda z, p, f: [multiply_add(z, f, p)])
@@ -128,6 +141,9 @@ class _Code:
                 self._taps(operation)
             case Product(out, left, right):
                 self._each([left, right], [], [out], lambda u, v: [self.builder.fmul(u, v)])
+            case Slice(out, source, start):
+                first, size = I64(start * self.emit.size), self.memory.size(out)
+                self.rows(lambda row: self.copy(self.builder.add(self.at(source, row), first), self.at(out, row), size))
             case Pointwise(out, source, function):
                 self._each([source], [], [out], lambda z: [self.math.function(function)(z)])
 

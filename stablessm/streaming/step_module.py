@@ -11,8 +11,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stablessm.layers import activations
-from stablessm.layers.discretise import phi
-from stablessm.streaming.program import Affine, Channels, Operation, Pointwise, Product, Program, Rotate, Scale, Taps
+from stablessm.layers.zero_order_hold import phi
+from stablessm.streaming.program import (
+    Affine,
+    Channels,
+    Operation,
+    Pointwise,
+    Product,
+    Program,
+    Rotate,
+    Scale,
+    Slice,
+    Taps,
+)
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     **{name: activation.value for name, activation in activations.ACTIVATIONS.items()},
@@ -20,6 +31,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "silu": F.silu,
     "phi": phi,
+    "rsqrt": torch.rsqrt,
+    "reciprocal": torch.reciprocal,
 }
 
 
@@ -42,6 +55,8 @@ class StepModule(nn.Module):
     def __init__(self, program: Program) -> None:
         super().__init__()
         self.program = program
+        if program.table is not None:
+            self.register_buffer("table", torch.from_numpy(program.table))
         for number, operation in enumerate(program.operations):
             for name, numbers in _constants(operation).items():
                 self.register_buffer(f"{name}_{number}", torch.from_numpy(np.ascontiguousarray(numbers)))
@@ -53,8 +68,8 @@ class StepModule(nn.Module):
         )
 
     def forward(self, x_t: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
-        """One step: (B, d_input) to (B, d_output)."""
-        values = {0: x_t}
+        """One step: (B, d_input), or tokens (B,), to (B, d_output)."""
+        values = {0: x_t if self.program.table is None else F.embedding(x_t, self.get_buffer("table"))}
         for slot, state in zip(self.program.slots, states, strict=True):
             parts = (state,) if len(slot.values) == 1 else state.unbind(-1)
             values |= {value: part.flatten(1) for value, part in zip(slot.values, parts, strict=True)}
@@ -68,8 +83,7 @@ class StepModule(nn.Module):
             after.append(new[0] if len(new) == 1 else torch.stack(new, -1))
         return values[self.program.output], *after
 
-    @staticmethod
-    def _compute(operation: Operation, constants: dict[str, Tensor], at: dict[int, Tensor]) -> None:
+    def _compute(self, operation: Operation, constants: dict[str, Tensor], at: dict[int, Tensor]) -> None:
         match operation:
             case Affine(out, sources, _, _):
                 total = F.linear(at[sources[0]], constants["weights0"], constants["bias"])
@@ -94,6 +108,8 @@ class StepModule(nn.Module):
                 at[past] = seen[:, 1:, constants["first"]].flatten(1)
             case Product(out, left, right):
                 at[out] = at[left] * at[right]
+            case Slice(out, source, start):
+                at[out] = at[source][:, start : start + self.program.sizes[out]]
             case Pointwise(out, source, function):
                 at[out] = FUNCTIONS[function](at[source])
 

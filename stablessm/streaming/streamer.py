@@ -40,8 +40,9 @@ class Streamer:
     denormal numbers count as zero, so that silence is not slower than sound. A streamer serves one thread at a time.
 
     Args:
-        model: a layer (``RealSSM``, ``LRU``, ``S4D``, ``ContinuousRNN``), ``models.LinearRNNMLP``, what
-            ``constructions.from_convolution``, ``volterra``, ``elementwise`` or ``kolmogorov_arnold`` made, or an
+        model: a layer (``RealSSM``, ``LRU``, ``S4D``, ``ContinuousRNN``), a ``SequenceClassifier``,
+            ``SequenceRegressor`` or ``LanguageModel`` (at every step what its ``step`` gives), ``models.LinearRNNMLP``,
+            what ``constructions.from_convolution``, ``volterra``, ``elementwise`` or ``kolmogorov_arnold`` made, or an
             ``nn.Sequential`` of these and of ``Linear``, ``GELU``, ``SiLU``, ``ReLU``, ``Tanh``, ``Sigmoid``,
             ``Hardtanh``, ``Dropout`` (off) and ``Identity``; parameters in float32 or float64. Later changes of its
             weights are not seen.
@@ -73,8 +74,9 @@ class Streamer:
         self._runner = _runner(program, self.batch, self.backend)
         self._step = self._runner.step
         x, y = self._runner.x, self._runner.y
-        self._buffers = {x.shape: (x, y, torch.from_numpy(y))}
-        if self.batch == 1:
+        tokens = program.table is not None
+        self._buffers = {x.shape[:1] if tokens else x.shape: (x, y, torch.from_numpy(y))}
+        if self.batch == 1 and not tokens:
             self._buffers[x.shape[1:]] = (x[0], y[0], torch.from_numpy(y[0]))
 
     @overload
@@ -82,18 +84,22 @@ class Streamer:
     @overload
     def __call__(self, x_t: Tensor) -> Tensor: ...
     def __call__(self, x_t: Any) -> Any:
-        """One step. x_t: (batch, d_input), or (d_input,) if batch is 1; an array gives an array, a tensor a tensor."""
+        """One step. x_t: (batch, d_input), or (d_input,) if batch is 1, or tokens (batch,).
+
+        An array gives an array, a tensor a tensor.
+        """
         try:
             source, result, tensor = self._buffers[x_t.shape]
         except (KeyError, AttributeError):
             raise self._refused("x_t", x_t, " or ".join(map(str, self._buffers))) from None
-        if isinstance(x_t, np.ndarray):
-            source[...] = x_t
-            self._step()
-            return result
-        source[...] = x_t.numpy()
+        given = isinstance(x_t, np.ndarray)
+        array = x_t if given else x_t.numpy()
+        if self._program.table is None:
+            source[...] = array
+        else:
+            np.take(self._program.table, self._tokens("x_t", array), 0, source, "clip")
         self._step()
-        return tensor
+        return result if given else tensor
 
     @overload
     def run(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray: ...
@@ -102,12 +108,15 @@ class Streamer:
     def run(self, x: Any, out: Any = None) -> Any:
         """A block of samples, (batch, time, d_input) to (batch, time, d_output), from the state it is in.
 
+        Of tokens (batch, time).
         ``out`` takes the outputs if given: contiguous, of the streamer's dtype, so that nothing is allocated.
         """
-        if getattr(x, "ndim", None) != 3 or (x.shape[0], x.shape[2]) != (self.batch, self.d_input):
-            raise self._refused("x", x, f"({self.batch}, time, {self.d_input})")
+        table, sizes = self._program.table, () if self._program.table is not None else (self.d_input,)
+        if getattr(x, "ndim", None) != 2 + len(sizes) or (x.shape[0], *x.shape[2:]) != (self.batch, *sizes):
+            raise self._refused("x", x, f"({', '.join(map(str, (self.batch, 'time', *sizes)))})")
         given = isinstance(x, np.ndarray)
-        block = np.ascontiguousarray(x if given else x.numpy(), self._program.dtype)
+        array = x if given else x.numpy()
+        block = np.ascontiguousarray(array if table is None else table[self._tokens("x", array)], self._program.dtype)
         shape = (*block.shape[:2], self.d_output)
         y = np.empty(shape, self._program.dtype) if out is None else out if given else out.numpy()
         if y.shape != shape or y.dtype != self._program.dtype or not y.flags.c_contiguous:
@@ -155,6 +164,16 @@ class Streamer:
         if not isinstance(state, Sequence) or len(state) != len(structure):
             raise ArgumentError("state", f"a tuple of {len(structure)}", type(state).__name__)
         return [pair for inner, part in zip(structure, state, strict=True) for pair in self._pairs(inner, part)]
+
+    def _tokens(self, name: str, tokens: np.ndarray) -> np.ndarray:
+        """The same, if they are tokens that the model knows."""
+        assert self._program.table is not None
+        count = len(self._program.table)
+        if not np.issubdtype(tokens.dtype, np.integer):
+            raise ArgumentError(name, f"tokens, whole numbers from 0 to {count - 1}", tokens.dtype)
+        if tokens.size and not 0 <= tokens.min() <= tokens.max() < count:
+            raise ArgumentError(name, f"tokens from 0 to {count - 1}", f"{tokens.min()} to {tokens.max()}")
+        return tokens
 
     def _refused(self, name: str, x: Any, expected: str) -> ArgumentError:
         got = f"shape {tuple(x.shape)}" if hasattr(x, "shape") else type(x).__name__

@@ -35,7 +35,7 @@ class VectorMath:
             "relu": self._relu, "hardtanh": self._hardtanh, "tanh": self._tanh, "sigmoid": self._sigmoid,
             "gelu": self._gelu, "silu": self._silu, "phi": self._phi, "relu_slope": self._relu_slope,
             "hardtanh_slope": self._hardtanh_slope, "tanh_slope": self._tanh_slope,
-            "sigmoid_slope": self._sigmoid_slope,
+            "sigmoid_slope": self._sigmoid_slope, "rsqrt": self._rsqrt, "reciprocal": self._reciprocal,
         }  # fmt: skip
         return functions[name]
 
@@ -88,6 +88,12 @@ class VectorMath:
     def _sigmoid_slope(self, z: ir.Value) -> ir.Value:
         b = self._emit.builder
         return b.fmul(self._sigmoid(z), self._sigmoid(b.fneg(z)))
+
+    def _rsqrt(self, z: ir.Value) -> ir.Value:
+        return self._reciprocal(self._call("sqrt", z))
+
+    def _reciprocal(self, z: ir.Value) -> ir.Value:
+        return self._emit.builder.fdiv(self._all(1.0), z)
 
     def _exp(self, z: ir.Value) -> ir.Value:
         small, power = self._reduced(z)

@@ -33,6 +33,18 @@ def test_onnx(tmp_path):
     assert [port.shape for port in session.get_inputs()] == [[1, 3], [1, 3, 4, 2]]
 
 
+def test_a_saved_network(tmp_path):
+    model = ssm.models.SequenceClassifier(4, d_input=3, d_model=8, n_layers=1, d_state=4).eval()
+    ssm.save(model, tmp_path / "model")
+    export(tmp_path / "model", tmp_path / "step.pt2")
+    exported = torch.export.load(tmp_path / "step.pt2")
+    states = [torch.zeros_like(example) for example in exported.example_inputs[0][1:]]
+    x = torch.randn(1, 30, 3)
+    for x_t in x.unbind(1):
+        y_t, *states = exported.module()(x_t, *states)
+    assert torch.allclose(y_t, model(x), atol=1e-5)
+
+
 def test_errors(tmp_path):
     ssm.save(ssm.LRU(3, 8, 2), tmp_path / "layer")
     assert "PATH: expected a file that ends in .onnx or .pt2" in export(tmp_path / "layer", "step.h5", code=2)

@@ -15,7 +15,11 @@ from stablessm import ArgumentError, BackendUnavailableError
 from stablessm.streaming import export
 
 STEPS = 1000
-ONNX = ["real", "real-discrete", "lru", "s4d", "rnn-tanh", "rnn-diagonal-sigmoid", "mlp", "filters-dense", "two layers"]
+ONNX = [
+    "real", "real-discrete", "lru", "s4d", "rnn-tanh", "rnn-diagonal-sigmoid", "mlp", "filters-dense", "two layers",
+    "classifier",
+]  # fmt: skip
+_DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64"}
 
 
 def stepped(step, x: Tensor, *states: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -34,7 +38,7 @@ def through_onnxruntime(path, x: Tensor) -> Tensor:
     first, *others = session.get_inputs()
     assert first.name == "x"
     assert [port.name for port in session.get_outputs()] == ["y", *(f"next_{port.name}" for port in others)]
-    states = [torch.zeros(port.shape, dtype=x.dtype) for port in others]
+    states = [torch.zeros(port.shape, dtype=getattr(torch, _DTYPES[port.type])) for port in others]
 
     def step(x_t: Tensor, *states: Tensor) -> list[Tensor]:
         named = dict(zip((port.name for port in (first, *others)), (x_t, *states), strict=True))
@@ -59,6 +63,22 @@ def test_onnx_in_double_precision_and_batches(tmp_path):
     ssm.export_step(model, tmp_path / "step.onnx", format="onnx", batch=4)
     x = torch.randn(4, 100, 3, dtype=torch.float64)
     assert relative_error(through_onnxruntime(tmp_path / "step.onnx", x), forward(model, x)) <= 1e-12
+
+
+@pytest.mark.parametrize("format", ["torch", "onnx"])
+def test_tokens_go_in_as_whole_numbers(format, tmp_path):
+    torch.manual_seed(0)
+    model = ssm.models.LanguageModel(11, d_model=8, n_layers=1, d_state=4).eval()
+    tokens = torch.randint(0, 11, (2, 40))
+    if format == "onnx":
+        pytest.importorskip("onnxscript")
+        ssm.export_step(model, tmp_path / "step.onnx", format="onnx", batch=2)
+        y = through_onnxruntime(tmp_path / "step.onnx", tokens)
+    else:
+        exported = ssm.export_step(model, batch=2)
+        states = (torch.zeros_like(example) for example in exported.example_inputs[0][1:])
+        y, _ = stepped(exported.module(), tokens, *states)
+    assert relative_error(y, forward(model, tokens)) <= 1e-5
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,0 +1,132 @@
+"""The steps of our networks: blocks, norms, gates and pooling, written down with the operations of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm.models.block import Block
+from stablessm.models.classifier import SequenceClassifier
+from stablessm.models.hyena import Hyena
+from stablessm.models.language import LanguageModel
+from stablessm.models.norms import BatchNorm, LayerNorm, NoNorm
+from stablessm.models.pooling import Mean
+from stablessm.models.regressor import SequenceRegressor
+from stablessm.models.sequence_model import SequenceModel
+from stablessm.streaming.program import Program, Taps
+
+Add: TypeAlias = Callable[[nn.Module, Program, int], int]
+"""Appends a module's step from a value; returns the value of its output."""
+
+
+class Step(Protocol):
+    """The same for one kind of module, by way of ``add`` for those in it."""
+
+    def __call__(self, module: Any, program: Program, x: int, /, add: Add) -> int:
+        """Append it."""
+
+
+def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
+    """What ``model.step`` gives: of each step, or of the sequence up to it. Tokens come in as their embeddings."""
+    outer, program.structure = program.structure, []
+    if model.config.vocab_size is None:
+        x = add(model.body.encoder, program, x)
+    elif x:
+        raise ArgumentError("model", "nothing before a model of tokens", "a value in the place of tokens")
+    else:
+        program.table = program.array(model.body.encoder.weight)
+    for block in model.body.blocks:
+        x = add(block, program, x)
+    x = add(model.body.norm, program, x)
+    blocks, program.structure = tuple(program.structure), []
+    if isinstance(model._pooling, Mean):
+        x = _mean(program, x)
+    program.structure = [*outer, (blocks, tuple(program.structure))]
+    return program.affine((x, model._table), bias=None if model.readout is None else model.readout.bias)
+
+
+def _mean(program: Program, x: int) -> int:
+    """The mean so far: a sum and a count are kept."""
+    size = program.sizes[x]
+    (total,), (count,) = program.state((size,)), program.state((1,))
+    program.scale(total, torch.ones(1), x, out=total)
+    program.scale(count, torch.ones(1), torch.ones(1), out=count)
+    return program.product(total, _everywhere(program, program.pointwise(count, "reciprocal"), size))
+
+
+def _block(block: Block, program: Program, x: int, add: Add) -> int:
+    def before(norm: nn.Module, value: int) -> int:
+        return add(norm, program, value) if block.prenorm else value
+
+    def joined(norm: nn.Module, value: int, onto: int) -> int:
+        total = program.scale(onto, torch.ones(1), value)
+        return total if block.prenorm else add(norm, program, total)
+
+    y = add(block.mixer, program, before(block.norm, x))
+    y = program.pointwise(y, "linear" if block.activation == "none" else block.activation)
+    if block.gate is not None:
+        (V, W), (b, c) = block.gate.weight.chunk(2), block.gate.bias.chunk(2)
+        y = program.product(
+            program.affine((y, V), bias=b), program.pointwise(program.affine((y, W), bias=c), "sigmoid")
+        )
+    x = joined(block.norm, y, onto=x)
+    if block.mlp_norm is None or block.wide is None or block.narrow is None:
+        return x
+    y = program.pointwise(add(block.wide, program, before(block.mlp_norm, x)), "gelu")
+    return joined(block.mlp_norm, add(block.narrow, program, y), onto=x)
+
+
+def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
+    """The filter sees three steps: its state is the last two, and what leaves these is the third."""
+    outer, program.structure = program.structure, []
+    z, width = add(module.projection, program, x), 3 * module.d_model
+    (past,) = program.state((2, width))
+    out, oldest = program.value(width), program.value(width)
+    program.operations.append(Taps(out, oldest, z, past, program.array(module.filter[:2].mT), np.arange(width)))
+    q, k, v = program.thirds(program.scale(oldest, module.filter[2], out))
+    y = add(module.inner, program, program.product(k, v))
+    program.structure = [*outer, tuple(program.structure)]
+    return add(module.output, program, program.product(q, y))
+
+
+def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
+    """(x - mean) / √(variance + ε) ⊙ weight + bias."""
+    size = program.sizes[x]
+    average = torch.full((1, size), 1 / size, dtype=torch.float64)
+    centred = program.scale(x, torch.ones(1), _everywhere(program, program.affine((x, -average)), size))
+    variance = program.affine((program.product(centred, centred), average), bias=average.new_tensor([norm.eps]))
+    normal = program.product(centred, _everywhere(program, program.pointwise(variance, "rsqrt"), size))
+    return program.scale(normal, norm.weight, norm.bias)
+
+
+def _batch_norm(norm: BatchNorm, program: Program, x: int, add: Add) -> int:
+    """By the statistics that training kept."""
+    mean, variance = (_there(part).double() for part in (norm.running_mean, norm.running_var))
+    factor = norm.weight / (variance + norm.eps).sqrt()
+    return program.scale(x, factor, norm.bias - mean * factor)
+
+
+def _no_norm(norm: NoNorm, program: Program, x: int, add: Add) -> int:
+    return x
+
+
+def _everywhere(program: Program, number: int, size: int) -> int:
+    """A vector of one number."""
+    return program.affine((number, torch.ones(size, 1)))
+
+
+def _there(part: Tensor | None) -> Tensor:
+    assert part is not None
+    return part
+
+
+STEPS: dict[type[nn.Module], Step] = {
+    SequenceClassifier: _model, SequenceRegressor: _model, LanguageModel: _model, Block: _block, Hyena: _hyena,
+    LayerNorm: _layer_norm, BatchNorm: _batch_norm, NoNorm: _no_norm,
+}  # fmt: skip
+"""By the class of a module."""
