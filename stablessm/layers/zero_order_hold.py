@@ -93,8 +93,8 @@ def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, T
     step = dt.to(eigenvalues.dtype)  # once: a product of real and complex would convert it anew
     z = eigenvalues * step
     eps = torch.finfo(z.dtype).eps
-    size = torch.hypot(z.real, z.imag) if z.is_complex() else z.abs()
-    decay = torch.polar(z.real.exp(), z.imag) if z.is_complex() else z.exp()
+    size = z.abs()
+    decay = torch.polar(z.real.exp(), z.imag) if z.is_complex() else z.exp()  # a quarter of the time of a complex exp
     series = torch.addcmul(step, step, z, value=0.5)  # what it leaves out, z²/6, is less than rounding below √ε
     gain = torch.where(size < eps**0.5, series, torch.expm1(z) / eigenvalues)
     return decay, gain, step, size < (720 * eps) ** 0.25

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from stablessm.scan.triton_launch import Launch
 
-BLOCK = 64
-"""Rows, columns and terms of a tile."""
+ROWS, COLUMNS, TERMS = 64, 64, 32
+"""Of a tile, at most. More terms would not fit into the registers from which tensor cores before sm_90 take them."""
 WARPS = 4
 
 
@@ -80,7 +80,7 @@ def _launch(
     precision: str,
 ) -> Launch:
     channels, rows, terms = shape
-    block = {"ROWS": BLOCK, "COLUMNS": _tile(columns), "TERMS": _tile(terms)}
+    block = {"ROWS": ROWS, "COLUMNS": _tile(columns, COLUMNS), "TERMS": _tile(terms, TERMS)}
     return Launch(
         product_kernel,
         channels * triton.cdiv(rows, block["ROWS"]) * triton.cdiv(columns, block["COLUMNS"]),
@@ -93,5 +93,5 @@ def _launch(
     )  # fmt: skip
 
 
-def _tile(size: int) -> int:
-    return max(16, min(BLOCK, 1 << (size - 1).bit_length()))
+def _tile(size: int, most: int) -> int:
+    return max(16, min(most, 1 << (size - 1).bit_length()))
