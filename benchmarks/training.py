@@ -100,7 +100,7 @@ def training_step(model: nn.Module, x: Tensor, classes: Tensor, *, graph: bool =
 
     def both_ways() -> tuple[Tensor, Sequence[Tensor]]:
         loss = F.cross_entropy(run(x), classes)
-        return loss.detach(), torch.autograd.grad(loss, parameters)
+        return loss.detach(), [gradient.contiguous() for gradient in torch.autograd.grad(loss, parameters)]
 
     passes = Replayed(both_ways, [], []) if graph else both_ways
 

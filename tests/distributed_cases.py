@@ -27,7 +27,7 @@ from torch import nn
 from training_task import Sums
 
 import stablessm as ssm
-from stablessm import models
+from stablessm import models, tasks
 from stablessm.cli import app
 from stablessm.tasks.base import Inputs, Outputs
 from stablessm.training import Interrupted, TrainingConfig, evaluate, joined, train
@@ -58,13 +58,13 @@ def trained(
     seed: int = 0,
     task: Any = None,
     resume: bool | str = True,
-    model: dict[str, Any] | None = None,
+    model: dict[str, Any] | nn.Module | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
     """Train; what came out, in numbers that ranks can be compared by."""
     common = {"steps": 50, "batch_size": 10, "lr": 0.02, "clip": 0.5, "device": "cpu"}
     often = {"log_every": 1, "evaluate_every": 50, "checkpoint_every": 1000}
-    network_ = network(seed=seed, **(model or {}))
+    network_ = model if isinstance(model, nn.Module) else network(seed=seed, **(model or {}))
     config = TrainingConfig(**{**common, **often, **changes})
     result = train(network_, task or Wide(), config, folder, progress=False, resume=resume)
     return {
@@ -89,6 +89,26 @@ def part_way(folder: str, stop: int, **options: Any) -> int:
     except Interrupted as error:
         return error.step
     return -1
+
+
+def carried(folder: str, text: str, *, stop: int | None = None, **changes: Any) -> dict[str, Any] | int:
+    """A language model whose state is carried on: :func:`trained`, or the step that a signal stopped it after."""
+    torch.manual_seed(0)
+    task = tasks.get("lm", text=text, level="byte", separator="|", length=6, carry=True)
+    model = models.LanguageModel(257, d_model=6, n_layers=2, d_state=3, mixer="hyena-lru").double()
+    batches, calls = task.batch, []
+
+    def batch(split: Any, *args: Any, **given: Any) -> Any:
+        calls.append(split)
+        if calls.count("train") == stop and given["part"][0] == given["part"][1] - 1:
+            signal.raise_signal(signal.SIGTERM)
+        return batches(split, *args, **given)
+
+    task.batch = batch
+    try:
+        return trained(folder, task=task, model=model, **{"steps": 30, "evaluate_every": 15, **changes})
+    except Interrupted as error:
+        return error.step
 
 
 def several(jobs: list[list[Any]]) -> list[Any]:

@@ -102,6 +102,13 @@ def options(folder: Path) -> dict[str, dict[str, Any]]:
             "valid": 0.2,
             "test": 0.4,
         },
+        "lm:carried": {
+            "text": str(folder / "text.txt"),
+            "level": "char",
+            "length": 16,
+            "separator": "--",
+            "carry": True,
+        },
         "lm:words": {"text": str(folder / "text.txt"), "level": "word", "length": 6, "vocabulary": 7},
         "etth1": {"window": 20, "horizon": 4},
         "etth1:temperature": {"window": 20, "horizon": 3, "columns": "OT", "metric": "mae"},

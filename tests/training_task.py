@@ -64,8 +64,26 @@ class Slow(Sums):
 def train_slowly(folder: str, options: dict[str, Any]) -> None:
     """A whole training, for a process that may be killed."""
     torch.manual_seed(0)
+    carries = options.pop("carries", False)
     common = {"batch_size": 8, "lr": 0.02, "log_every": 7, "evaluate_every": 13, "checkpoint_every": 1, "device": "cpu"}
-    train(Net(), Slow(), TrainingConfig(**common, **options), folder, progress=False)
+    model, task = (ssm.LanguageModel(257, d_model=8, d_state=4, dropout=0.1), text()) if carries else (Net(), Slow())
+    train(model, task, TrainingConfig(**common, **options), folder, progress=False)
+
+
+def text() -> Task:
+    """A text whose states are carried on, as slow."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("to be or not to be, that is the question. " * 30)
+        file.flush()
+        task = ssm.tasks.get("lm", text=file.name, level="byte", length=8, carry=True)
+    batches = task.batch
+
+    def batch(*args: Any, **options: Any) -> Batch:
+        time.sleep(0.01)
+        return batches(*args, **options)
+
+    task.batch = batch  # type: ignore[method-assign]
+    return task
 
 
 def nursery() -> None:

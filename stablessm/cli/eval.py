@@ -27,7 +27,8 @@ def evaluate(
 
     A language model reads the whole split with its state carried on, from the start of every document: perplexity per
     token, per word (between white space) and per byte. Beside it, the same with no state at the start of every window,
-    as in training: if that is better, the model remembers badly beyond its windows, and longer ones help.
+    as in training without -o carry=true: if that is better, the model remembers badly beyond its windows. Longer ones
+    help, shorter time scales, or a training that carries the state.
 
     Examples:
 

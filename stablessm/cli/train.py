@@ -22,7 +22,8 @@ def train(
         list[str] | None, typer.Option("--set", help="A setting of the model, such as n_layers=4; repeatable.")
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="An option of the task, such as length=20; repeatable.")
+        list[str] | None,
+        typer.Option("--option", "-o", help="An option of the task, such as length=20 or carry=true; repeatable."),
     ] = None,
     data: Annotated[
         Path | None,
@@ -85,6 +86,8 @@ def train(
 
       stablessm train lm -o text=mine.txt -o length=512 --model lm-small --map best --lr 0.002 --out runs/mine
 
+      stablessm train lm -o text=mine.txt -o length=128 -o carry=true --batch-size 32 --out runs/carried
+
       stablessm measure runs/load
 
       torchrun --nproc-per-node 2 -m stablessm train mnist --model paper-images --parallel fsdp --out runs/mnist
@@ -110,9 +113,9 @@ def train(
             raise ArgumentError("--model", f"one of {', '.join(models.PRESETS)}", repr(model))
         config = TrainingConfig(
             epochs=epochs, steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr, recurrent_lr=recurrent_lr,
-            weight_decay=weight_decay, warmup=warmup, clip=clip or None, autocast=autocast, compile=compile, graph=graph,
-            seed=seed, select=cast(Any, select), evaluate_every=evaluate_every, checkpoint_every=checkpoint_every,
-            log_every=log_every, device=device, parallel=cast(Any, parallel),
+            weight_decay=weight_decay, warmup=warmup, clip=clip or None, autocast=autocast, compile=compile,
+            graph=graph, seed=seed, select=cast(Any, select), evaluate_every=evaluate_every,
+            checkpoint_every=checkpoint_every, log_every=log_every, device=device, parallel=cast(Any, parallel),
         )  # fmt: skip
         config.chosen_device()  # an error now, not after the data was read
         changes = {key: _value(text) for key, text in pairs("--set", setting).items()}

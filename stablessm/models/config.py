@@ -31,6 +31,7 @@ class StackConfig:
         map, map_options: reparameterization of the eigenvalues, a name and its options, or an instance for ``map``.
         mixer_options: whatever else the layer takes (``dt_min``, ``r_max``, ``mode``, …).
         norm, prenorm, activation, gate, mlp, dropout: as in :class:`~stablessm.models.Block`.
+        edge_dropout: the same before the first block and after the last: of what is encoded and of what is read out.
 
     >>> from stablessm import reparam
     >>> config = StackConfig(d_input=1, map=reparam.get("best", b=1.0))
@@ -53,6 +54,7 @@ class StackConfig:
     gate: bool = True
     mlp: int = 0
     dropout: float = 0.0
+    edge_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if (self.d_input is None) == (self.vocab_size is None):

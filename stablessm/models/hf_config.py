@@ -16,7 +16,7 @@ from stablessm.models.config import LanguageConfig
 
 _NAMES = (
     "vocab_size", "d_model", "n_layers", "mixer", "d_state", "map", "map_options", "mixer_options", "norm", "prenorm",
-    "activation", "gate", "mlp", "dropout",
+    "activation", "gate", "mlp", "dropout", "edge_dropout",
 )  # fmt: skip
 """What both configs call by the same name."""
 
@@ -49,6 +49,7 @@ class StableSSMConfig(PreTrainedConfig):
     gate: bool = False
     mlp: int = 4
     dropout: float = 0.0
+    edge_dropout: float = 0.0
     tie_word_embeddings: bool = True
     use_cache: bool = True
     bos_token_id: int | None = None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from stablessm._errors import ArgumentError
-from stablessm.models.block import Block
+from stablessm.models.block import Block, TiedDropout
 from stablessm.models.config import StackConfig
 from stablessm.models.mixers import mixer_of
 from stablessm.models.norms import norm_of
@@ -45,6 +45,7 @@ class SequenceStack(nn.Module):
             self.encoder = nn.Linear(self.d_input, d_model)
         self.blocks = nn.ModuleList(self._block() for _ in range(config.n_layers))
         self.norm = norm_of(config.norm if config.prenorm else "none", d_model)
+        self.dropout = TiedDropout(config.edge_dropout)
         # names that Hugging Face's gradient_checkpointing_enable looks for
         self.gradient_checkpointing = False
         self._gradient_checkpointing_func: Any = partial(checkpoint, use_reentrant=False)
@@ -81,13 +82,13 @@ class SequenceStack(nn.Module):
         real = None if lengths is None else real_steps(lengths, steps)
         if real is not None:
             x = torch.where(real if x.dim() == 2 else real[..., None], x, torch.zeros_like(x))
-        h, after = self._encoded(x), []
+        h, after = self.dropout(self._encoded(x)), []
         again = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for block, own in zip(self.blocks, before, strict=True):
             run = partial(self._gradient_checkpointing_func, block) if again else block
             h, own = run(h, own, lengths=lengths, reset=reset, dt=dt)
             after.append(own)
-        return self.norm(h, real), tuple(after)
+        return self.dropout(self.norm(h, real)), tuple(after)
 
     def step(
         self, x_t: Tensor, state: Sequence[Any] | None = None, *, dt: float | Tensor | None = None

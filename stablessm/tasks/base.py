@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Self, TypeAlias, final, get_args
@@ -53,6 +53,12 @@ class Batch:
         others = (self.lengths, self.weights, self.reset)
         return Batch(inputs, targets, *(t if t is None else t.to(device, non_blocking=True) for t in others))
 
+    def rows(self, part: tuple[int, int]) -> Batch:
+        """Some of the examples: part i of n, for (i, n)."""
+        mine = share(len(self), part)
+        others = (self.lengths, self.weights, self.reset)
+        return Batch(self.inputs[mine], self.targets[mine], *(t if t is None else t[mine] for t in others))
+
 
 @final
 @dataclass(frozen=True)
@@ -96,6 +102,8 @@ class Task(ABC):
     options: Options
     content: str | None = None
     """SHA-256 of data that was read."""
+    carries: bool = False
+    """Whether row b of a training batch goes on where row b of the one before ended, and a model's state with it."""
 
     device = torch.device("cpu")
     """Where batches are made."""
@@ -149,6 +157,7 @@ class Task(ABC):
 
         Training examples come in an order that seed and epoch decide, each at most once an epoch; valid and test in
         their own order, whatever the seed. ``part``, (i, n): only part i of the batch cut into n of nearly equal size.
+        Of a task that carries, row b of a training batch is example ``index`` of those from b · steps on.
         """
         steps = self.steps(split, batch_size)
         if not 0 <= index < steps:
@@ -158,13 +167,21 @@ class Task(ABC):
                 raise ArgumentError(name, f"a whole number from 0 to {_SEEDS - 1}", value)
         size = self._size(split)
         first, last = index * batch_size, min((index + 1) * batch_size, size)
-        cut, parts = part
         rows = last - first
-        if not 0 <= cut < parts <= rows:
+        if not 0 <= part[0] < part[1] <= rows:
             raise ArgumentError("part", f"(i, n), i below n, and n at most the {rows} examples of the batch", part)
-        first, last = first + rows * cut // parts, first + rows * (cut + 1) // parts
-        indices = _order(size, seed, epoch)[first:last] if split == "train" else torch.arange(first, last)
+        mine = share(rows, part)
+        if split == "train" and self.carries:
+            indices = torch.arange(mine.start, mine.stop) * steps + index
+        elif split == "train":
+            indices = _order(size, seed, epoch)[first + mine.start : first + mine.stop]
+        else:
+            indices = torch.arange(first + mine.start, first + mine.stop)
         return self._examples(split, indices, seed, epoch)
+
+    def lanes(self, split: Split, batch_size: int) -> Iterator[Batch]:
+        """Of a task that carries: a whole split in batches, each row to be read on from where it ended before."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how a split is read with a state")
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """The mean over what counts: cross-entropy of classes, squared error of values."""
@@ -204,7 +221,22 @@ class Task(ABC):
         return self.sizes.get(split, 0)
 
 
+def share(rows: int, part: tuple[int, int]) -> slice:
+    """Which of so many rows part i of n has, for (i, n): all have nearly as many.
+
+    >>> [share(10, (i, 3)) for i in range(3)]
+    [slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)]
+    """
+    i, n = part
+    return slice(rows * i // n, rows * (i + 1) // n)
+
+
+def generator(seed: int, epoch: int) -> torch.Generator:
+    """From which an epoch draws."""
+    return torch.Generator().manual_seed(seed * _SEEDS + epoch)
+
+
 @lru_cache(maxsize=4)
 def _order(size: int, seed: int, epoch: int) -> Tensor:
     """The training order of an epoch."""
-    return torch.randperm(size, generator=torch.Generator().manual_seed(seed * _SEEDS + epoch))
+    return torch.randperm(size, generator=generator(seed, epoch))

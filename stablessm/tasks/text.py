@@ -14,7 +14,7 @@ from torch import Tensor
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.tasks import sources, tokenizers
-from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task
+from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task, generator
 from stablessm.tasks.chance import best_constant
 from stablessm.tasks.options import Options, option
 from stablessm.tasks.text_sources import source
@@ -31,6 +31,7 @@ class TextOptions(Options):
     level: Level = option("bpe", "what a token is: a character, a byte, a merged byte pair or a word")  # noqa: RUF009
     vocabulary: int | None = option(None, "how many tokens at most: of bpe (8192 if none), of word (all words)")
     length: int = option(1024, "tokens of a window")
+    carry: bool = option(False, "train and score with the state carried on from window to window of a text")
     separator: str | None = option(None, "what stands between documents of your file; none: it is one document")
     valid: float = option(0.05, "share of a text in one file to choose settings by")
     test: float = option(0.05, "share of a text in one file to test on")
@@ -45,6 +46,10 @@ class LanguageModelling(Task):
     remembered. Every token of valid and test is predicted once; a rest of train that fills no window is left out. The
     loss is the mean cross-entropy of a token in nats, and so is the metric; chance is that of the best constant, which
     gives every token its frequency in test. ``stablessm.training.perplexity`` reads a split with the state carried on.
+
+    With ``carry`` row b of a training batch goes on where row b of the one before ended, and training hands the state
+    of a model on. An epoch begins at a token that seed and epoch decide, and goes around the text: windows and rows
+    are cut elsewhere each time. Scores are then read with the state carried on, too.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -61,7 +66,7 @@ class LanguageModelling(Task):
     metric = "nats"
 
     def __init__(self, options: TextOptions, name: str = "lm") -> None:
-        self.name, self.options = name, options
+        self.name, self.options, self.carries = name, options, options.carry
         length = whole_number("length", options.length)
         own = None if options.tokenizer is None else tokenizers.load(options.tokenizer)
         if own is not None and own.level != options.level:
@@ -85,7 +90,7 @@ class LanguageModelling(Task):
         for split, stream in self.streams.items():
             tokens = np.concatenate([[self.tokenizer.border], stream.tokens]).astype(np.int32)
             self._tensors[f"{split}.tokens"] = torch.from_numpy(tokens)
-            if stream.documents > 1:
+            if stream.documents > 1 or (self.carries and split == "train"):  # that goes around, to its beginning
                 new = torch.zeros(len(stream.tokens), dtype=torch.bool)
                 new[torch.from_numpy(stream.starts)] = True
                 self._tensors[f"{split}.new"] = new
@@ -128,6 +133,9 @@ class LanguageModelling(Task):
         length = self.inputs.length
         places = (indices * length).to(self.device, non_blocking=True)[:, None] + self._tensors["steps"]
         tokens = len(self.streams[split].tokens)
+        if self.carries and split == "train":
+            first = int(torch.randint(tokens, (), generator=generator(seed, epoch)))
+            return self._read(split, (first + places) % tokens, None)
         inside = int(indices.max() + 1) * length <= tokens
         return self._read(split, places, None if inside else places < tokens)
 

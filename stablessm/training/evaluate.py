@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,16 +11,36 @@ from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
 from stablessm.tasks.base import Batch, Split, Task
+from stablessm.training.nested import State
 from stablessm.training.ranks import Ranks
 
 
 def apply(model: Any, batch: Batch, *, autocast: bool = False) -> Tensor:
     """What a model says of a batch, in float32 or better; of a layer's ``(output, state)`` the output."""
-    given = {name: value for name in ("lengths", "reset") if (value := getattr(batch, name)) is not None}
-    with torch.autocast(batch.inputs.device.type, torch.bfloat16, enabled=autocast):
-        output = model(batch.inputs, **given)
-    output = output[0] if isinstance(output, tuple) else output
-    return cast(Tensor, output.to(torch.promote_types(output.dtype, torch.float32)))
+    output = _called(model, batch, autocast=autocast)
+    return _wide(output[0] if isinstance(output, tuple) else output)
+
+
+def apply_from(sequence: Any, batch: Batch, state: State, *, autocast: bool = False) -> tuple[Tensor, State]:
+    """What ``sequence(x, state, reset=…) -> (outputs, state)`` says of a batch that goes on from a state."""
+    output, state = _called(sequence, batch, state, autocast=autocast)
+    return _wide(output), state
+
+
+def sequence_of(model: nn.Module) -> Any:
+    """The model as a function ``(x, state, reset=…) -> (outputs, state)``; an error if it cannot go on from a state.
+
+    >>> sequence_of(nn.Linear(1, 1))
+    Traceback (most recent call last):
+    ...
+    stablessm._errors.ArgumentError: model: expected one with sequence(x, state, reset=…) -> (outputs, state), for \
+a task that carries it, got Linear
+    """
+    found = getattr(model, "sequence", None)
+    if not callable(found):
+        expected = "one with sequence(x, state, reset=…) -> (outputs, state), for a task that carries it"
+        raise ArgumentError("model", expected, type(model).__name__)
+    return found
 
 
 @torch.no_grad()
@@ -34,6 +55,8 @@ def evaluate(
 ) -> dict[str, float]:
     """The task's metric and loss over a whole split: the same whatever the batch size, but for rounding.
 
+    Of a task that carries, the split is read with the state carried on, from the start of every document.
+
     The model runs where its parameters are, in evaluation mode; its mode is left as it was. ``ranks``
     (``stablessm.training.joined``): each process takes its rows of every batch, and all get the scores of all.
 
@@ -45,19 +68,12 @@ def evaluate(
     """
     device, ranks = next(model.parameters()).device, ranks or Ranks()
     task, before = task.to(device), model.training
-    batches = task.steps(split, batch_size)
-    if not batches:
-        raise ArgumentError("split", f"one that task {task.name} has", repr(split))
     total = torch.zeros(4, dtype=torch.float64, device=device)  # metric, loss, how many they are sums over, examples
     model.eval()
     try:
-        for index in range(batches):
-            rows = min(batch_size, task.sizes[split] - index * batch_size)
-            spare = ranks.rank >= rows  # too few for all ranks: it runs along, since a model in shards needs everyone
-            part = (0, rows) if spare else (ranks.rank, min(ranks.size, rows))
-            batch = task.batch(split, batch_size, seed=0, epoch=0, index=index, part=part)
-            output = apply(model, batch, autocast=autocast)
-            if spare:
+        read = outputs(model, task, split, batch_size, carry=task.carries, autocast=autocast, ranks=ranks)
+        for output, batch, counts in read:
+            if not counts:
                 continue
             metric, count = task.score(output, batch)
             loss = metric if task.metric == "nats" else task.loss(output, batch).double() * count
@@ -66,5 +82,57 @@ def evaluate(
     finally:
         model.train(before)
     metric, loss, count, examples = ranks.sum(total).tolist()
+    examples = task.sizes[split] if task.carries else examples  # a lane has many
     derived = {"perplexity": float(np.exp(metric / count))} if task.metric == "nats" else {}
     return {task.metric: metric / count, **derived, "loss": loss / count, "examples": int(examples)}
+
+
+def outputs(
+    model: nn.Module,
+    task: Task,
+    split: Split,
+    batch_size: int,
+    *,
+    carry: bool,
+    autocast: bool = False,
+    ranks: Ranks | None = None,
+) -> Iterator[tuple[Tensor, Batch, bool]]:
+    """What a model says of a whole split: outputs, their batch, and whether this rank's rows of it count.
+
+    Too few rows for all ranks, and some run along with what others have: a model in shards needs everyone.
+
+    Args:
+        carry: in lanes (``Task.lanes``), with the state carried on; otherwise windows, each without a state.
+    """
+    ranks, state = ranks or Ranks(), None
+    steps = task.steps(split, batch_size)
+    if not steps:
+        raise ArgumentError("split", f"one that task {task.name} has", repr(split))
+    if carry:
+        sequence = sequence_of(model)
+        for batch in task.lanes(split, batch_size):
+            part, counts = _part(len(batch), ranks)
+            own = batch.rows(part)
+            output, state = apply_from(sequence, own, state, autocast=autocast)
+            yield output, own, counts
+        return
+    for index in range(steps):
+        part, counts = _part(min(batch_size, task.sizes[split] - index * batch_size), ranks)
+        batch = task.batch(split, batch_size, seed=0, epoch=0, index=index, part=part)
+        yield apply(model, batch, autocast=autocast), batch, counts
+
+
+def _part(rows: int, ranks: Ranks) -> tuple[tuple[int, int], bool]:
+    """Which part of so many rows this rank takes, and whether it counts."""
+    spare = ranks.rank >= rows
+    return (0, rows) if spare else (ranks.rank, min(ranks.size, rows)), not spare
+
+
+def _called(call: Any, batch: Batch, *state: State, autocast: bool) -> Any:
+    given = {name: value for name in ("lengths", "reset") if (value := getattr(batch, name)) is not None}
+    with torch.autocast(batch.inputs.device.type, torch.bfloat16, enabled=autocast):
+        return call(batch.inputs, *state, **given)
+
+
+def _wide(output: Tensor) -> Tensor:
+    return output.to(torch.promote_types(output.dtype, torch.float32))

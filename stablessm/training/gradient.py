@@ -1,22 +1,24 @@
-"""The loss of a step and its gradient: a function of the weights and of the number of the step alone."""
+"""The loss of a step and its gradient: a function of the weights, the number of the step and the carried state."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
 from stablessm.tasks.base import Batch, Task
+from stablessm.training.carry import Carry
 from stablessm.training.config import TrainingConfig
 from stablessm.training.divergence import Watch
 from stablessm.training.evaluate import apply
+from stablessm.training.nested import State
 from stablessm.training.ranks import Ranks
 from stablessm.training.replayed import Replayed
-from stablessm.training.trainee import Trainee
+from stablessm.training.trainee import Carrying, Trainee
 
 _SEEDS = 2**31
 _DROPOUT = 1 << 62
@@ -41,13 +43,16 @@ class Gradient:
             _require_parts(task, config.batch_size, ranks.size)
         if config.graph and ranks.size > 1:
             raise ArgumentError("graph", "one process", ranks.size)
+        if config.graph and task.carries:
+            raise ArgumentError("graph", "a task that carries no state", task.name)
         self.trainee, self.task, self.config, self.ranks = trainee, task, config, ranks
-        self.epoch, self.watch = epoch, watch
+        self.epoch, self.watch, self.carry = epoch, watch, Carry(config.batch_size, ranks)
         self._graph: Replayed[tuple[Tensor, Sequence[Tensor | None]]] | None = None
 
     def compute(self, step: int) -> Tensor:
         """The gradient in the parameters that are trained, averaged over ranks; the loss over the rows of all."""
         self._seed(step, self.ranks.rank)
+        self.carry.begin(anew=step % self.epoch == 0)
         batches = [self._batch(step, i, self.ranks.part) for i in range(self.config.accumulate)]
         if self.config.graph and step > 0:
             return self._replayed(step, batches)
@@ -59,7 +64,7 @@ class Gradient:
         for i, batch in enumerate(batches):
             last = i + 1 == self.config.accumulate
             with nullcontext() if last else self.trainee.accumulating():
-                output = self._output(batch)
+                output = self._output(self.trainee.runner, batch, self.carry)
                 loss, value = self._mean_loss(output, batch)
                 (loss / self.config.accumulate).backward()
             total = total + value / self.config.accumulate
@@ -78,11 +83,11 @@ class Gradient:
             total, sums = torch.zeros((), device=self.task.device), list[Tensor | None]([None] * len(parameters))
             for first in range(0, len(tensors), len(names)):
                 batch = Batch(**dict(zip(names, tensors[first:], strict=False)))
-                loss = self.task.loss(self._output(batch), batch) / len(batches)
+                loss = self.task.loss(self._output(self.trainee.runner, batch, self.carry), batch) / len(batches)
                 found = torch.autograd.grad(loss, parameters, allow_unused=True)
                 sums = [new if old is None or new is None else old + new for old, new in zip(sums, found, strict=True)]
                 total = total + loss.detach()
-            return total, sums
+            return total, [gradient if gradient is None else gradient.contiguous() for gradient in sums]  # for AdamW
 
         if self._graph is None:
             if "lengths" in names:
@@ -96,22 +101,27 @@ class Gradient:
             parameter.grad = gradient
         return loss
 
-    def replay(self, step: int) -> None:
+    def replay(self, step: int, carried: State = None) -> None:
         """The gradient in the caller's model, which is whole: the parts of all ranks one after the other.
 
         Parts weigh the same here: with padding it is not the exact gradient, but good enough to find a bad value.
+        ``carried``: where a state is, ``carry.everyone()`` after that step.
         """
         model = self.trainee.model
-        device = next(model.parameters()).device
+        device, runner = next(model.parameters()).device, Carrying(model) if self.task.carries else model
         for rank in range(self.ranks.size):
             self._seed(step, rank)
+            carry = self.carry.of_rank(carried, rank, device)
+            carry.begin(anew=step % self.epoch == 0)
             for i in range(self.config.accumulate):
                 batch = self._batch(step, i, (rank, self.ranks.size)).to(device)
-                loss = self.task.loss(apply(model, batch, autocast=self.config.autocast), batch)
+                loss = self.task.loss(self._output(runner, batch, carry), batch)
                 (loss / self.config.accumulate / self.ranks.size).backward()
 
-    def _output(self, batch: Batch) -> Tensor:
-        return apply(self.trainee.runner, batch, autocast=self.config.autocast)
+    def _output(self, runner: Any, batch: Batch, carry: Carry) -> Tensor:
+        if self.task.carries:
+            return carry.run(runner, batch, autocast=self.config.autocast)
+        return apply(runner, batch, autocast=self.config.autocast)
 
     def _mean_loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Over the rows of all ranks: something whose gradient, averaged over ranks, is its gradient; and its value."""

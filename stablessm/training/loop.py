@@ -65,8 +65,9 @@ def train(
     writes the folder, which all must be able to read. What is in it goes on with another number of processes.
 
     Args:
-        model: from a batch's inputs to outputs, or to ``(outputs, state)`` as layers do. It ends on
-            ``config.device`` (in shards, on the CPU) with the weights that ``config.select`` says.
+        model: from a batch's inputs to outputs, or to ``(outputs, state)`` as layers do; for a task that carries, one
+            with ``sequence(x, state, reset=…) -> (outputs, state)``. It ends on ``config.device`` (in shards, on the
+            CPU) with the weights that ``config.select`` says.
         resume: ``True``: go on from the last checkpoint, if there is one. ``"last-good"``: the same, but from the one
             before if the last is damaged. ``False``: start again, and remove what an earlier run left.
         progress: whether to show a bar (on a terminal), and to say so when a run goes on.
@@ -107,7 +108,7 @@ class _Run:
         self.config, self.folder, self.ranks, self.progress = config, folder, ranks, progress and ranks.main
         self.device = ranks.device(config.chosen_device())
         self.settings = {"config": config.binding(), "task": task.describe(), "model": signature(model)}
-        self.trainee = trainee(model, config, self.device, ranks)
+        self.trainee = trainee(model, config, self.device, ranks, carries=task.carries)
         self.model, self.trained = model, self.trainee.trained
         self.task = task.to(self.device)
         batches = task.steps("train", config.batch_size)
@@ -167,6 +168,7 @@ class _Run:
         loss = self.gradient.compute(self.step)
         norm = self.optimiser.clip()
         self.watch.see(loss, norm)
+        self.gradient.carry.settle(self.watch.bad)
         self.ratios = None
         if self.recurrent and self._logs(self.step + 1):
             self.ratios = self.trainee.ratios()
@@ -231,8 +233,9 @@ class _Run:
         self.step += first - len(seen)
         loss, norm, mean = seen[first].tolist()
         self.trainee.collect()
+        carried = self.gradient.carry.everyone()
         self.diverged = diagnose(
-            self.model, lambda: self.gradient.replay(self.step), self.step, (loss, norm, mean), limit
+            self.model, lambda: self.gradient.replay(self.step, carried), self.step, (loss, norm, mean), limit
         )
         self.model.zero_grad()
 
@@ -262,9 +265,11 @@ class _Run:
         began = time.perf_counter()
         parts = {
             "model": self.trained.state_dict(), "optimiser": self.optimiser.tensors(), "watch": self.watch.tensors(),
+            "carry": self.gradient.carry.tensors(),
         }  # fmt: skip
         tensors = {f"{part}:{name}": value for part, named in parts.items() for name, value in named.items()}
         facts = {"seconds": self._seconds(), "best": self.best, "last": self.last}
+        facts["carry"] = self.gradient.carry.form()
         self.checkpoints.save(Checkpoint(self.step, tensors, facts), sharded=self.trainee.sharded)
         self.saved, self.saved_at = self.step, time.perf_counter()
         self.save_cost = self.saved_at - began
@@ -272,13 +277,14 @@ class _Run:
     def _resume(self, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
             return
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "watch": {}}
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "watch": {}, "carry": {}}
         for key, tensor in checkpoint.tensors.items():
             part, _, name = key.partition(":")
             parts[part][name] = tensor
         load(self.trained, parts["model"])
         self.optimiser.restore(parts["optimiser"])
         self.watch.restore(**parts["watch"])
+        self.gradient.carry.restore(checkpoint.facts.get("carry"), parts["carry"], self.device)
         self.step, self.seconds_before = checkpoint.step, float(checkpoint.facts["seconds"])
         self.best, self.last = (_scores(checkpoint.facts[name]) for name in ("best", "last"))
 

@@ -9,10 +9,9 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from stablessm._errors import ArgumentError
 from stablessm.tasks.base import Split
 from stablessm.tasks.text import LanguageModelling
-from stablessm.training.evaluate import apply
+from stablessm.training.evaluate import outputs
 
 
 @final
@@ -80,8 +79,8 @@ def perplexity(
 
     Args:
         batch_size: how many windows of the task's length are in memory at once.
-        carry: ``False``: every window begins without a state, as in training. So it is for a model that has no
-            ``sequence(x, state, reset=…) -> (logits, state)``.
+        carry: ``False``: every window begins without a state, as in training unless the task carries it. So it is
+            for a model that has no ``sequence(x, state, reset=…) -> (logits, state)``.
 
     >>> import tempfile, stablessm as ssm
     >>> from pathlib import Path
@@ -98,26 +97,18 @@ def perplexity(
 
     device = next(model.parameters()).device
     task, before = task.to(device), model.training
-    if not task.steps(split, batch_size):
-        raise ArgumentError("split", f"one that task {task.name} has", repr(split))
-    sequence, state = getattr(model, "sequence", None) if carry else None, None
+    carry = carry and callable(getattr(model, "sequence", None))
     total = torch.zeros(2, dtype=torch.float64, device=device)
-    windows = (task.batch(split, batch_size, index=i) for i in range(task.steps(split, batch_size)))
-    batches = windows if sequence is None else task.lanes(split, batch_size)
     model.eval()
     try:
-        for batch in tqdm(batches, unit="batch", leave=False, disable=None if progress else True):
-            if sequence is None:
-                output = apply(model, batch, autocast=autocast)
-            else:
-                with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
-                    output, state = sequence(batch.inputs, state, reset=batch.reset)
+        read = outputs(model, task, split, batch_size, carry=carry, autocast=autocast)
+        for output, batch, _ in tqdm(read, unit="batch", leave=False, disable=None if progress else True):
             total += torch.stack(task.score(output, batch))
     finally:
         model.train(before)
     nats, tokens = total.tolist()
     row = task.streams[split]
-    return Perplexity(nats, round(tokens), row.words, row.bytes, row.lost, sequence is not None)
+    return Perplexity(nats, round(tokens), row.words, row.bytes, row.lost, carry)
 
 
 def _share(nats: float, count: int) -> float:

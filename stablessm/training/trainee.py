@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from stablessm.instruments import GradientOverWeight, gradient_over_weight
 from stablessm.instruments.modes import recurrent_modules
 from stablessm.training.config import TrainingConfig
+from stablessm.training.evaluate import sequence_of
+from stablessm.training.nested import State
 from stablessm.training.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -50,15 +52,33 @@ class Trainee(ABC):
 
 
 @final
+class Carrying(nn.Module):
+    """``sequence`` of a model as a ``forward``, which is what PyTorch's wrappers know: with the state in and out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        sequence_of(model)
+        self.model = model
+
+    def forward(self, x: Tensor, state: State, **options: Tensor) -> tuple[Tensor, State]:
+        """Outputs, and the state to go on from."""
+        found: tuple[Tensor, State] = sequence_of(self.model)(x, state, **options)
+        return found
+
+
+@final
 class Whole(Trainee):
     """All weights on every rank; gradients are averaged by ``DistributedDataParallel`` where there are several."""
 
     sharded = False
 
-    def __init__(self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool) -> None:
+    def __init__(
+        self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool, carries: bool = False
+    ) -> None:
         self.model = self.trained = model.to(device)
         ranks.share(model)
-        self.runner = torch.compile(model) if compiled else model
+        self.runner = Carrying(model) if carries else model
+        self.runner = torch.compile(self.runner) if compiled else self.runner
         if ranks.size > 1:
             self.runner = nn.parallel.DistributedDataParallel(
                 self.runner, gradient_as_bucket_view=True, broadcast_buffers=False
@@ -92,9 +112,11 @@ class Sharded(Trainee):
 
     sharded = True
 
-    def __init__(self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool) -> None:
+    def __init__(
+        self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool, carries: bool = False
+    ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
         self.model = model.to("cpu")
         ranks.share(model)
@@ -103,7 +125,11 @@ class Sharded(Trainee):
         for block in _blocks(self.trained):
             fully_shard(block, mesh=mesh)
         fully_shard(self.trained, mesh=mesh)
-        self.runner = torch.compile(self.trained) if compiled else self.trained
+        self.runner = self.trained
+        if carries:
+            self.runner = Carrying(self.trained)
+            register_fsdp_forward_method(self.trained, "sequence")
+        self.runner = torch.compile(self.runner) if compiled else self.runner
 
     def accumulating(self) -> AbstractContextManager[object]:
         """Shards of gradients are added up each time: whole ones would take the memory that sharding saves."""
@@ -143,10 +169,12 @@ class Sharded(Trainee):
         return found
 
 
-def trainee(model: nn.Module, config: TrainingConfig, device: torch.device, ranks: Ranks) -> Trainee:
-    """As ``config.parallel`` says; whole where there is one rank."""
+def trainee(
+    model: nn.Module, config: TrainingConfig, device: torch.device, ranks: Ranks, *, carries: bool = False
+) -> Trainee:
+    """As ``config.parallel`` says; whole where there is one rank. ``carries``: with a state in and out."""
     cls = Sharded if ranks.size > 1 and config.parallel == "fsdp" else Whole
-    return cls(model, device, ranks, compiled=config.compile)
+    return cls(model, device, ranks, compiled=config.compile, carries=carries)
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -162,6 +162,20 @@ def test_the_commands_that_the_documentation_shows(tmp_path: Path, monkeypatch: 
     assert len(call(*shlex.split(generate)[1:], "--device", "cpu")) == len("the cat") + 100 + 1
 
 
+def test_a_training_that_carries_its_state(trained: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
+    command = page[page.index("### WikiText-2 in words") :].split("```sh\nstablessm ")[1].split("\nstablessm eval")[0]
+    small = ("-o", f"text={trained / 'mine.txt'}", "-o", "length=8", "--set", "d_model=8", "--set", "n_layers=1")
+    quick = ("--steps", "4", "--batch-size", "3", "--device", "cpu", "--out", tmp_path)
+    call(*shlex.split(command.replace("\\\n", "").replace("--autocast", "")), *small, *quick)
+    found = json.loads((tmp_path / "record.json").read_text())
+    assert found["task"]["options"]["carry"] is True
+    assert found["model"]["options"]["edge_dropout"] == 0.5
+    told = json.loads(call("eval", tmp_path, "--device", "cpu", "--json"))
+    assert told["carried"]["per_token"] == pytest.approx(found["results"]["scores"]["test"]["perplexity"], rel=1e-6)
+    assert "carry" in call("train", "lm", "--list")
+
+
 def test_a_model_of_ours_in_a_hugging_face_folder(trained: Path, tmp_path: Path) -> None:
     run = trained / "runs/bpe"
     models.StableSSMForCausalLM.of(ssm.load(run / "model")).save_pretrained(tmp_path)

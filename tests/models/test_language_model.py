@@ -62,6 +62,21 @@ def test_the_readout_is_the_table_of_embeddings_or_its_own(tied, tmp_path):
     assert torch.equal(again(x), model(x))
 
 
+def test_edge_dropout_is_of_embeddings_and_of_what_is_read_out():
+    model, x, seen = make(edge_dropout=0.5), tokens(3, 20), []
+    model.body.blocks[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    seen.append(model.train().body(x)[0])
+    for h in seen:
+        left = (h == 0).all(1)
+        assert torch.equal(left[:, None].expand_as(h), h == 0), "the same channels at every step"
+        assert 0.2 < left.float().mean() < 0.8
+    plain = make()
+    plain.load_state_dict(model.state_dict())
+    assert torch.equal(model.eval()(x), plain(x))
+    with pytest.raises(ArgumentError, match=r"dropout: expected a number from 0, below 1, got 1\.5"):
+        make(edge_dropout=1.5)
+
+
 def test_gradient_checkpointing_computes_the_same_again():
     calls, x = [], tokens(2, 20)
     model = make(dropout=0.3)

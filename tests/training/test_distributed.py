@@ -72,10 +72,10 @@ def by_two(launch, runs, alone):
     )
 
 
-def check_same(results, alone):
+def check_same(results, alone, steps=50):
     """On every rank losses, scores and weights are those of the one process."""
     for result in results:
-        assert len(result["losses"]) == 50
+        assert len(result["losses"]) == steps
         np.testing.assert_allclose(result["losses"], alone["losses"], rtol=0, atol=1e-10)
         np.testing.assert_allclose(result["weights"], alone["weights"], rtol=0, atol=1e-10)
         assert result["scores"]["valid"] == pytest.approx(alone["scores"]["valid"], abs=1e-10)
@@ -115,6 +115,22 @@ def test_four_ranks_from_the_start_and_from_two(launch, by_two, alone, runs):
         for got, wanted in zip(scores, expected, strict=True):
             assert got == pytest.approx(wanted, rel=1e-14)
             assert got["examples"] == 24
+
+
+def test_states_that_are_carried_on(launch, runs):
+    lines = ["to be or not to be", "that is the question", "whether it is nobler in the mind to suffer", "ay"]
+    text = str(runs / "text.txt")
+    Path(text).write_text("|".join(lines[i * i % 7 % 4] for i in range(40)))
+    folder = str(runs / "carried")
+    (alone,), stopped = launch.several(
+        1,
+        ("carried", {"folder": str(runs / "carried-alone"), "text": text}),
+        ("carried", {"folder": folder, "text": text, "stop": 9}),
+    )
+    assert stopped == (9,)
+    assert launch(2, "carried", folder=folder, text=text, stop=8, parallel="fsdp") == [17, 17]
+    assert launch(3, "carried", folder=folder, text=text, stop=7) == [24, 24, 24]  # 3, 3 and 4 rows
+    check_same([distributed_cases.carried(folder, text)], alone, steps=30)
 
 
 @pytest.mark.slow

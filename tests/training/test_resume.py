@@ -56,8 +56,12 @@ def last(folder):
 
 @pytest.mark.parametrize(
     ("options", "kills"),
-    [({"steps": STEPS}, 5), ({"steps": 16, "accumulate": 2, "autocast": True}, 2)],
-    ids=["plain", "accumulate and autocast"],
+    [
+        ({"steps": STEPS}, 5),
+        ({"steps": 16, "accumulate": 2, "autocast": True}, 2),
+        ({"steps": 24, "carries": True}, 3),
+    ],
+    ids=["plain", "accumulate and autocast", "a state that is carried on"],
 )
 def test_killed_at_random_moments_it_ends_in_the_same_bits(nursery, tmp_path, options, kills):
     assert train_in_a_process(nursery, tmp_path / "whole", options) == 0

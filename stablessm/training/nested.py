@@ -1,0 +1,83 @@
+"""The state of a model: tensors in nested tuples, lists and mappings, and how a checkpoint names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+
+State: TypeAlias = Any
+"""None, a tensor, or tuples, lists and mappings of states."""
+
+
+def mapped(function: Callable[..., Tensor], *states: State) -> State:
+    """The state with ``function`` of every tensor: of the tensors in one place, where several states are given.
+
+    >>> mapped(torch.add, (torch.tensor(1), [None]), (torch.tensor(2), [None]))
+    (tensor(3), [None])
+    """
+    first = states[0]
+    if isinstance(first, Tensor):
+        return function(*states)
+    if isinstance(first, Mapping):
+        return {key: mapped(function, *(state[key] for state in states)) for key in first}
+    if isinstance(first, tuple | list):
+        parts = [mapped(function, *own) for own in zip(*states, strict=True)]
+        return tuple(parts) if isinstance(first, tuple) else parts
+    if first is None:
+        return None
+    expected = "one whose state is made of tensors in tuples, lists and mappings"
+    raise ArgumentError("model", expected, f"{type(first).__name__} in its state")
+
+
+def named(state: State, name: str = "state") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor with a name that says its place; complex numbers as pairs.
+
+    >>> [name for name, _ in named((torch.ones(1), {"a": torch.ones(1)}))]
+    ['state.0', 'state.1.a']
+    """
+    if isinstance(state, Tensor):
+        yield name, torch.view_as_real(state) if state.is_complex() else state
+    elif isinstance(state, Mapping):
+        for key, part in state.items():
+            yield from named(part, f"{name}.{key}")
+    elif state is not None:
+        for i, part in enumerate(state):
+            yield from named(part, f"{name}.{i}")
+
+
+def form(state: State) -> Any:
+    """What is where, as JSON can hold it: for :func:`rebuilt`.
+
+    >>> form((torch.ones(1), [None]))
+    {'tuple': ['real', {'list': [None]}]}
+    """
+    if isinstance(state, Tensor):
+        return "complex" if state.is_complex() else "real"
+    if isinstance(state, Mapping):
+        return {"mapping": {key: form(part) for key, part in state.items()}}
+    if state is None:
+        return None
+    return {"tuple" if isinstance(state, tuple) else "list": [form(part) for part in state]}
+
+
+def rebuilt(form: Any, tensors: Mapping[str, Tensor], name: str = "state") -> State:
+    """The state of that form, from its named tensors.
+
+    >>> state = (torch.tensor([1j]), {"a": None})
+    >>> rebuilt(form(state), dict(named(state)))
+    (tensor([0.+1.j]), {'a': None})
+    """
+    if form is None:
+        return None
+    if isinstance(form, str):
+        return torch.view_as_complex(tensors[name]) if form == "complex" else tensors[name]
+    ((kind, parts),) = form.items()
+    if kind == "mapping":
+        return {key: rebuilt(part, tensors, f"{name}.{key}") for key, part in parts.items()}
+    found = [rebuilt(part, tensors, f"{name}.{i}") for i, part in enumerate(parts)]
+    return tuple(found) if kind == "tuple" else found
