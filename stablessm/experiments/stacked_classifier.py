@@ -52,10 +52,10 @@ class StackedClassifier:
         for model in models:
             if dataclasses.replace(model.config, **own) != self.config:
                 raise ArgumentError("models", f"settings that differ in {', '.join(_OWN)} alone", model.config)
-        if self.config.mixer.removeprefix(GATED) != "s4d" or self.config.norm != "layer":
-            raise ArgumentError(
-                "models", "the mixer s4d and the norm layer", f"{self.config.mixer}, {self.config.norm}"
-            )
+        c = self.config
+        if c.mixer.removeprefix(GATED) != "s4d" or c.norm != "layer" or c.edge_dropout:
+            got = f"{c.mixer}, {c.norm}, {c.edge_dropout:g}"
+            raise ArgumentError("models", "the mixer s4d, the norm layer and no edge_dropout", got)
         self.maps = _runs(get_map(str(m.config.map), time="continuous", **m.config.map_options) for m in models)
         options = {"discretisation": "zoh", **self.config.mixer_options}
         self._discretise = discretise.get(str(options["discretisation"]))
