@@ -66,15 +66,8 @@ def forward(
     if initial is not None:
         initial = initial.contiguous()
     for layer, at in _parts(x, decay):
-        _forward(
-            layer,
-            _of(at, decay, B, C, D),
-            x[..., at],
-            None if initial is None else initial[:, at],
-            y[..., at],
-            entering[at],
-            final[:, at],
-        )
+        ends = _at(at, initial, 1), _at(at, y, 2), _at(at, entering, 0), _at(at, final, 1)
+        _forward(layer, _of(at, decay, B, C, D), _at(at, x, 2), *ends)
     return y, final, entering
 
 
@@ -122,17 +115,9 @@ def backward(
     if d_final is not None:
         d_final = d_final.resolve_conj().contiguous()
     for layer, at in _parts(x, decay):
-        _backward(
-            layer,
-            _of(at, decay, B, C, D),
-            d_y[..., at],
-            None if d_final is None else d_final[:, at],
-            x[..., at],
-            checkpoints[at],
-            d_x[..., at],
-            (d_decay[at], d_B[at], d_C[at], d_D[at]),
-            None if d_initial is None else d_initial[:, at],
-        )
+        given = _at(at, d_y, 2), _at(at, d_final, 1), _at(at, x, 2), _at(at, checkpoints, 0)
+        d_parameters = tuple(_at(at, gradient, 0) for gradient in (d_decay, d_B, d_C, d_D))
+        _backward(layer, _of(at, decay, B, C, D), *given, _at(at, d_x, 2), d_parameters, _at(at, d_initial, 1))
     return d_x, d_decay, d_B, d_C, d_D, d_initial
 
 
@@ -340,20 +325,25 @@ def _length(states: int) -> int:
     return 64 if states <= 32 else 128
 
 
-def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice]]:
-    """Channels to do at once: all, or some where many states would take more memory than inputs and outputs."""
+def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice | None]]:
+    """Channels to do at once: all (None), or some where many states would take more memory than inputs and outputs."""
     batch, steps, channels = x.shape
-    states = decay.shape[1]
-    size = channels if states <= 32 or x.numel() < LARGE else -(-channels // PARTS)
-    starts = range(0, channels, size)
-    sizes = [min(size, channels - start) for start in starts]
-    kind = (states, decay.is_complex())
-    return [(_layer(batch, steps, n, *kind), slice(i, i + n)) for i, n in zip(starts, sizes, strict=True)]
+    kind = (decay.shape[1], decay.is_complex())
+    if decay.shape[1] <= 32 or x.numel() < LARGE or channels == 1:
+        return [(_layer(batch, steps, channels, *kind), None)]
+    size = -(-channels // PARTS)
+    slices = [slice(start, min(start + size, channels)) for start in range(0, channels, size)]
+    return [(_layer(batch, steps, at.stop - at.start, *kind), at) for at in slices]
 
 
-def _of(at: slice, *parameters: Tensor | None) -> tuple[Any, ...]:
+def _at(at: slice | None, tensor: Any, dim: int) -> Any:
+    """These channels, of which ``dim`` is the dimension; a view costs the host as much as a small kernel the GPU."""
+    return tensor if at is None or tensor is None else tensor.narrow(dim, at.start, at.stop - at.start)
+
+
+def _of(at: slice | None, *parameters: Tensor | None) -> tuple[Any, ...]:
     """These channels of parameters."""
-    return tuple(None if tensor is None else tensor[at].resolve_conj().contiguous() for tensor in parameters)
+    return tuple(None if tensor is None else _at(at, tensor, 0).resolve_conj().contiguous() for tensor in parameters)
 
 
 def _real_dtype(tensor: Tensor) -> torch.dtype:
