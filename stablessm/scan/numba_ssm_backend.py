@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
+import os
 from typing import NamedTuple
 
 import torch
@@ -22,6 +24,8 @@ SERIAL_STATES = 1 << 16
 """Below this many states (all steps together) one thread is done before a second wakes up."""
 UNITS = 16
 """Sequences are put in groups, whose gradients are summed together, until there are no more units than this."""
+CORES = os.cpu_count() or 1
+"""Nor more groups than give each core its share. Of the machine, not of PyTorch: results do not depend on threads."""
 GROUP_STEPS = 1024
 """A group has at least so many steps: its sums are as many numbers as 2 L steps of states, and want to be paid for."""
 
@@ -125,7 +129,7 @@ def backward(
     tiles, groups, length, lanes = layout.tiles, layout.groups, layout.length, layout.lanes
     d_x = torch.empty(x.shape, dtype=dtype) if lengths is None else torch.zeros(x.shape, dtype=dtype)
     carry = _carry(d_final, x, layout)
-    batches = max(1, min(len(x), UNITS // max(1, tiles), x.shape[0] * x.shape[1] // GROUP_STEPS))
+    batches = _groups(tiles, *x.shape[:2])
     units = batches * tiles
     room = torch.empty if d_x.numel() else torch.zeros  # the kernel, where it runs, clears its sums
     sums = room(units, 2, groups, length, PARTS, lanes, dtype=wide)
@@ -147,6 +151,12 @@ def backward(
     d_D = arrays["d_kernel"][:, 0].unflatten(0, (batches, tiles)).sum(0).flatten()[: layout.channels]
     d_initial = None if initial is None else layout.unpack(carry)
     return d_x.to(x.dtype), d_decay, d_B, d_C, d_D.to(dtype), d_initial
+
+
+def _groups(tiles: int, batch: int, steps: int) -> int:
+    """How many groups of sequences a backward pass works on side by side."""
+    tiles = max(1, tiles)
+    return max(1, min(batch, UNITS // tiles, CORES // math.gcd(tiles, CORES), batch * steps // GROUP_STEPS))
 
 
 def _layout(decay: Tensor) -> Layout:
