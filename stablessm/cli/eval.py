@@ -69,7 +69,9 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
         task = tasks.get(name, **tasks.read_options(name, {**beside, **changes}))
     else:
         task = tasks.get(name, **tasks.read_options(name, options))
-        require_same("task", "the data it was trained on", before["task"], task.describe())
+        now = task.describe()
+        known = {**before["task"], "options": {**now["options"], **before["task"]["options"]}}  # some came later
+        require_same("task", "the data it was trained on", known, now)
     model = stablessm.load(folder / "model").to(training.TrainingConfig(device=device).chosen_device())
     batch_size = batch_size or before["config"]["batch_size"]
     scores: dict[str, Any] = {"task": name, "split": split}

@@ -48,7 +48,9 @@ def train(
     checkpoint_every: Annotated[int | None, typer.Option(min=1, help="Steps; a minute by default.")] = None,
     log_every: Annotated[int, typer.Option(min=1, help="Steps.")] = 20,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    autocast: Annotated[bool, typer.Option("--autocast", help="bfloat16 outside of the recurrences.")] = False,
+    autocast: Annotated[
+        bool, typer.Option("--autocast", help="bfloat16 outside of the recurrences; on a GPU, TF32 inside them.")
+    ] = False,
     compile: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False,
     graph: Annotated[
         bool, typer.Option("--graph", help="On a GPU: a step as a CUDA graph, without waiting for the host.")

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from stablessm._errors import ArgumentError
+from stablessm.experiments.training import device_called
 from stablessm.instruments import GradientTracker
 from stablessm.tasks.base import Split, Task
 from stablessm.training import TrainingConfig
@@ -45,7 +46,7 @@ class LanguageTraining:
     autocast: bool = True
     """Products of matrices in bfloat16."""
     graph: bool = False
-    """On a GPU: the passes of a step as a CUDA graph."""
+    """The passes of a step as a CUDA graph; a CPU takes no notice."""
     device: str = "auto"
     """``auto``: a GPU if there is one."""
 
@@ -65,7 +66,7 @@ class LanguageTraining:
             warmup=self.warmup / planned,
             clip=self.clip,
             autocast=self.autocast,
-            graph=self.graph,
+            graph=self.graph and device_called(self.device).type == "cuda",
             seed=seed,
             explode=self.explode,
             device=self.device,

@@ -70,6 +70,9 @@ class StackConfig:
         for name in ("prenorm", "gate"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(name, "true or false", repr(getattr(self, name)))
+        for name in ("dropout", "edge_dropout"):
+            if not isinstance(getattr(self, name), int | float) or not 0 <= getattr(self, name) < 1:
+                raise ArgumentError(name, "a number from 0, below 1", getattr(self, name))
         if isinstance(self.map, Reparameterization):
             time = mixers.map_time(self.mixer, self.mixer_options)
             if time not in (None, self.map.time):

@@ -110,6 +110,8 @@ class TrainingConfig:
             raise ArgumentError("device", "cpu: PyTorch finds no GPU here", repr(self.device))
         if self.graph and device.type != "cuda":
             raise ArgumentError("graph", "a GPU", device.type)
+        if self.graph and device.index is not None and device.index != torch.cuda.current_device():
+            raise ArgumentError("graph", "the current GPU (torch.cuda.set_device, CUDA_VISIBLE_DEVICES)", device)
         return device
 
     def binding(self) -> dict[str, Any]:

@@ -85,21 +85,24 @@ class Gradient:
                 batch = Batch(**dict(zip(names, tensors[first:], strict=False)))
                 loss = self.task.loss(self._output(self.trainee.runner, batch, self.carry), batch) / len(batches)
                 found = torch.autograd.grad(loss, parameters, allow_unused=True)
-                sums = [new if old is None or new is None else old + new for old, new in zip(sums, found, strict=True)]
+                sums = [_sum(old, new) for old, new in zip(sums, found, strict=True)]
                 total = total + loss.detach()
-            return total, [gradient if gradient is None else gradient.contiguous() for gradient in sums]  # for AdamW
+            return total, _apart(sums)
 
         if self._graph is None:
             if "lengths" in names:
                 raise ArgumentError("graph", "sequences of one length", f"{self.task.name}, which pads them")
-            self._graph = Replayed(both_ways, arguments, self.trainee.trained.buffers())
+            try:
+                self._graph = Replayed(both_ways, arguments, self.trainee.trained.buffers())
+            except RuntimeError as error:
+                raise ArgumentError("graph", "a model that never waits for the device", f"'{error}'") from error
             self._seed(step, self.ranks.rank)
         if not self._graph.fits(arguments):
             return self._launched(step, batches)
         loss, gradients = self._graph(*arguments)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-        return loss
+        return loss.clone()  # the next step overwrites it, and a look may be later
 
     def replay(self, step: int, carried: State = None) -> None:
         """The gradient in the caller's model, which is whole: the parts of all ranks one after the other.
@@ -142,6 +145,28 @@ class Gradient:
         epoch, index = divmod(step, self.epoch)
         at, size, seed = index * self.config.accumulate + i, self.config.batch_size, self.config.seed
         return self.task.batch("train", size, seed=seed, epoch=epoch, index=at, part=part)
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one + other
+
+
+def _apart(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """Each in memory of its own, where it can be clipped in place, and in order, as AdamW has its moments.
+
+    >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    >>> same, apart = (f(torch.autograd.grad((a + b).prod(), (a, b))) for f in (tuple, _apart))
+    >>> same[0].data_ptr() == same[1].data_ptr(), apart[0].data_ptr() == apart[1].data_ptr()
+    (True, False)
+    """
+    found, taken = list[Tensor | None](), set[int]()
+    for gradient in gradients:
+        own = gradient if gradient is None else gradient.contiguous()
+        if own is not None:
+            own = own.clone() if own.untyped_storage().data_ptr() in taken else own
+            taken.add(own.untyped_storage().data_ptr())
+        found.append(own)
+    return found
 
 
 def _require_parts(task: Task, batch_size: int, ranks: int) -> None:

@@ -83,7 +83,9 @@ def train(
     True
     """
     with joined() as ranks:
-        return _Run(model, task, config, Path(folder), resume, progress, origin or {}, ranks).complete()
+        run = _Run(model, task, config, Path(folder), resume, progress, origin or {}, ranks)
+        with tensor_float32(config.autocast and run.device.type == "cuda"):
+            return run.complete()
 
 
 @final
@@ -145,8 +147,7 @@ class _Run:
         self.model.train()
         self.trained.train()
         try:
-            faster = tensor_float32(self.config.autocast and self.device.type == "cuda")
-            with requests() as request, torch.random.fork_rng(devices), warnings.catch_warnings(), faster, bar:
+            with requests() as request, torch.random.fork_rng(devices), warnings.catch_warnings(), bar:
                 warnings.filterwarnings("ignore", _VIEW)
                 while self.step < self.total and self.diverged is None:
                     self._train_step()

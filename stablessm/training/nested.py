@@ -11,7 +11,7 @@ from torch import Tensor
 from stablessm._errors import ArgumentError
 
 State: TypeAlias = Any
-"""None, a tensor, or tuples, lists and mappings of states."""
+"""None, a tensor, or tuples, lists and mappings (by strings) of states."""
 
 
 def mapped(function: Callable[..., Tensor], *states: State) -> State:
@@ -23,14 +23,14 @@ def mapped(function: Callable[..., Tensor], *states: State) -> State:
     first = states[0]
     if isinstance(first, Tensor):
         return function(*states)
-    if isinstance(first, Mapping):
+    if isinstance(first, Mapping) and all(isinstance(key, str) for key in first):
         return {key: mapped(function, *(state[key] for state in states)) for key in first}
-    if isinstance(first, tuple | list):
+    if type(first) in (tuple, list):  # a checkpoint would not give back what a named one is
         parts = [mapped(function, *own) for own in zip(*states, strict=True)]
         return tuple(parts) if isinstance(first, tuple) else parts
     if first is None:
         return None
-    expected = "one whose state is made of tensors in tuples, lists and mappings"
+    expected = "one whose state is made of tensors in plain tuples, lists and mappings by strings"
     raise ArgumentError("model", expected, f"{type(first).__name__} in its state")
 
 

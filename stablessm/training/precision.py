@@ -16,8 +16,11 @@ def tensor_float32(on: bool) -> Iterator[None]:
     ...     torch.get_float32_matmul_precision()
     'high'
     """
+    if not on:  # nor asked: PyTorch does not say, where it was set by ``torch.backends.cuda.matmul.fp32_precision``
+        yield
+        return
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if on else before)
+    torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:

@@ -58,6 +58,14 @@ def test_the_data_must_be_that_of_the_training(load):
     assert "task: expected the data it was trained on" in call("eval", "run", code=2)
 
 
+def test_options_that_came_after_a_training_do_not_shut_it_out(load):
+    call("train", *load, *QUICK, "--steps", "2", "--out", "run")
+    settings = json.loads(Path("run/training.json").read_text())
+    del settings["task"]["options"]["test"]  # which stood at its default
+    Path("run/training.json").write_text(json.dumps(settings))
+    assert "chance" in call("eval", "run", "--device", "cpu")
+
+
 def test_labelled_sequences_and_arrays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

@@ -107,6 +107,12 @@ def test_a_longer_plan_keeps_the_rate_up():
     assert beginning.config(0.1, 0).recurrent_lr == pytest.approx(0.08)
 
 
+def test_without_a_gpu_there_is_no_graph():
+    graph = dataclasses.replace(OPTIONS, graph=True)  # on the CPU
+    plain, other = (fit(model("best-1"), TEXT, options, 0.01, 0) for options in (OPTIONS, graph))
+    np.testing.assert_array_equal(plain["losses"], other["losses"])
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_one_that_diverges_stops_and_says_why(again):
     broken = model("direct")

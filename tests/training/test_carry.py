@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -222,6 +222,18 @@ def test_a_state_of_any_form_comes_back_from_names(shape: Any) -> None:
     again = nested.rebuilt(form, tensors)
     assert nested.form(again) == nested.form(state)
     nested.mapped(lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=0) or a, state, again)
+
+
+class Named(NamedTuple):
+    """A tuple that would come back as another."""
+
+    first: Tensor
+
+
+@pytest.mark.parametrize("state", [Named(torch.ones(1)), {0: torch.ones(1)}, {"a": [Named(torch.ones(1))]}])
+def test_a_state_that_a_file_would_not_give_back_is_refused(state: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"model: expected one whose state is made of tensors.* got (Named|dict)"):
+        nested.mapped(Tensor.detach, state)
 
 
 def test_what_cannot_carry_is_refused(tmp_path: Path) -> None:

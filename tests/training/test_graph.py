@@ -10,6 +10,7 @@ from stablessm._errors import ArgumentError
 from stablessm.training import TrainingConfig, gradient, train
 from stablessm.training.divergence import Watch
 from stablessm.training.gradient import Gradient
+from stablessm.training.optimiser import Optimiser
 from stablessm.training.ranks import Ranks
 from stablessm.training.trainee import trainee
 
@@ -39,13 +40,25 @@ class Repeated:
         return self.loss, self.gradients
 
 
-def pair(accumulate, **data):
-    """The same model twice: as ever, and with a graph."""
+class Added(torch.nn.Module):
+    """Two parameters, whose gradients autograd hands out as one tensor; outputs in float64."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (torch.nn.Parameter(torch.full((1,), value, dtype=torch.float64)) for value in (1.0, 2.0))
+
+    def forward(self, x):
+        return x.double() * (self.a + self.b)
+
+
+def pair(accumulate, own=None):
+    """The same model as ever, and with a graph: ``own``, or one with dropout and a parameter that nothing uses."""
     x = torch.randn(40, 6, 1)
-    task = ssm.tasks.get("arrays", inputs=x, targets=x.cumsum(1), valid=0.0, test=0.0, **data).to(DEVICE)
+    task = ssm.tasks.get("arrays", inputs=x, targets=x.cumsum(1), valid=0.0, test=0.0).to(DEVICE)
     torch.manual_seed(0)
-    model = ssm.models.for_task(task.inputs, task.outputs, "tiny", dropout=0.3).to(DEVICE)
-    model.unused = torch.nn.Parameter(torch.zeros(3, device=DEVICE))
+    model = (own or ssm.models.for_task(task.inputs, task.outputs, "tiny", dropout=0.3)).to(DEVICE)
+    if own is None:
+        model.unused = torch.nn.Parameter(torch.zeros(3, device=DEVICE))
     for graph in (False, True):
         config = TrainingConfig(batch_size=6, accumulate=accumulate, graph=graph)
         epoch = config.steps_per_epoch(task.steps("train", 6))
@@ -69,6 +82,21 @@ def test_a_replayed_step_is_the_step(monkeypatch, accumulate):
         torch.testing.assert_close(others, gradients)
 
 
+def test_what_a_step_found_is_its_own(monkeypatch):
+    if DEVICE.type == "cpu":
+        monkeypatch.setattr(gradient, "Replayed", Repeated)
+    found = []
+    for model, passes in pair(1, Added()):
+        optimiser, losses, clipped = Optimiser(model, TrainingConfig(clip=0.01), 10), [], []
+        for step in range(4):
+            optimiser.clear()
+            losses.append(passes.compute(step))
+            optimiser.clip()  # in place
+            clipped += [parameter.grad.clone() for parameter in model.parameters()]
+        found.append([*losses, *clipped])
+    torch.testing.assert_close(*found)
+
+
 def test_other_shapes_are_launched_one_by_one(monkeypatch):
     monkeypatch.setattr(gradient, "Replayed", Repeated)
     (_, plain), (model, graphed) = pair(1)
@@ -86,3 +114,13 @@ def test_what_a_graph_needs(tmp_path):
     with pytest.raises(ArgumentError, match="graph: expected a GPU, got cpu"):
         train(ssm.RealSSM(1, 4, 1), task, TrainingConfig(graph=True, device="cpu"), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_another_than_the_current_gpu_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    for name in ("cuda", "cuda:0"):
+        assert TrainingConfig(graph=True, device=name).chosen_device() == torch.device(name)
+    assert TrainingConfig(device="cuda:1").chosen_device() == torch.device("cuda:1")
+    with pytest.raises(ArgumentError, match=r"graph: expected the current GPU.* got cuda:1"):
+        TrainingConfig(graph=True, device="cuda:1").chosen_device()

@@ -76,6 +76,17 @@ def test_the_seed_decides_and_nothing_else_is_touched(tmp_path):
     assert not torch.equal(weights(first), weights(other))
 
 
+def test_a_precision_set_for_one_backend_is_left_alone(tmp_path):
+    matmul = torch.backends.cuda.matmul
+    matmul.fp32_precision = "tf32"
+    try:
+        run(tmp_path, steps=2, autocast=True)
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = "none"
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_accumulated_batches_are_one_large_batch(tmp_path):
     torch.manual_seed(0)
     models = [Net(dropout=0.0).double() for _ in range(2)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -72,7 +72,8 @@ def recommended(config: Config, run: Run) -> Mapping[str, np.ndarray]:
     task, own = image_tables.loaded(config.data, config.valid), config.recommended
     torch.manual_seed(own.training.seed)
     model = for_task(task.inputs, task.outputs, own.preset)
-    result = training.train(model, task, own.training, run.folder / STAGE, progress=run.progress)
+    settings = replace(own.training, graph=own.training.graph and own.training.chosen_device().type == "cuda")
+    result = training.train(model, task, settings, run.folder / STAGE, progress=run.progress)
     found = {split: np.array(scores["accuracy"]) for split, scores in result.scores.items()}
     parameters = np.array(sum(p.numel() for p in model.parameters()))
     return {"losses": result.losses, "parameters": parameters, **found}
