@@ -10,8 +10,8 @@ Parameterization and Initialization of Diagonal State Space Models", the authors
 the whole length from all modes, then a convolution by FFT of twice that length; everything else is the same module.
 ``convolution`` is our own ``mode="conv"``, whose kernel is made in two levels. Outputs and all gradients are first
 compared with S4D's formula in float64, and a wrong one gets no time. ``mixer`` rows are the layer alone. On a GPU
-both also run with ``TrainingConfig(compile=True, graph=True)``: the rows ``graph``, whose gradients are compared with the
-model's own.
+both also run with ``TrainingConfig(compile=True, graph=True)``: the rows ``graph``, whose gradients are compared with
+the model's own.
 
 On a CPU glibc gives large temporaries back and pays page faults for the next ones. Here it keeps them, for all alike;
 ``--default-allocator`` leaves it as users have it, where the FFT path, with more temporaries, pays more.
