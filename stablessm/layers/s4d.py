@@ -134,8 +134,10 @@ class S4D(DiagonalLayer):
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """As usual, but a C that ``assign`` put where no complex number can lie is copied to where one can."""
         super()._load_from_state_dict(*args, **kwargs)
-        if self.C.storage_offset() % 2 or self.C.data_ptr() % (2 * self.C.element_size()):
-            self.C = nn.Parameter(self.C.detach().clone(), self.C.requires_grad)
+        aligned = self.C.storage_offset() % 2 == 0 and self.C.data_ptr() % (2 * self.C.element_size()) == 0
+        if not (aligned and self.C.is_contiguous()):
+            own = self.C.detach().clone(memory_format=torch.contiguous_format)
+            self.C = nn.Parameter(own, self.C.requires_grad)
 
     def extra_repr(self) -> str:
         """The options, for ``print(model)``."""

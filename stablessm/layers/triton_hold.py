@@ -66,6 +66,7 @@ def _phi(x, y, a, b):
 
     Below 1/2, where the differences cancel, from the series of s(z) = (φ(z) - 1)/z: φ = 1 + z s and φ' = φ - s.
     """
+    x = tl.where(x < -1e150, -1e150, x)  # -∞ too: its square must be finite
     size = x * x + y * y
     small = size < 0.25
     scale = 1.0 / tl.where(small, 1.0, size)

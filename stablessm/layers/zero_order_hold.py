@@ -123,7 +123,7 @@ def _in_parts(z: Tensor) -> Tensor:
 
 def _has_kernel(eigenvalues: Tensor, dt: Tensor) -> bool:
     """Rows of λ with a step each, on a GPU."""
-    rows = dt.shape == (*eigenvalues.shape[:-1], 1) and eigenvalues.numel() > 0
+    rows = dt.shape == (*eigenvalues.shape[:-1], 1) and eigenvalues.numel() > 0 and eigenvalues.dim() > 0
     return rows and resolve("auto", eigenvalues.device) == "triton"
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad as _forward_mode
 from torch.nn import functional as F
 
 from stablessm.scan import resolve
-from stablessm.scan.op import quick
+from stablessm.scan.op import plain, quick
 
 TAPS = 3
 """Steps that the filter sees, its own and those before."""
@@ -29,7 +30,7 @@ def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | Non
     >>> q.flatten().tolist(), kv.flatten().tolist()
     ([1.0, 2.0, 3.0, 3.0], [1.0, 4.0, 9.0, 9.0])
     """
-    if resolve("auto", z.device) == "triton" and z.numel() and quick(z):
+    if resolve("auto", z.device) == "triton" and z.numel() and quick(z) and _forward_mode._current_level < 0:
         q, u = _Filtered.apply(z.contiguous(), tail, weight, reset)
         return q, u
     return plainly(z, tail, weight, reset)
@@ -71,12 +72,14 @@ class _Filtered(torch.autograd.Function):
         from stablessm.models import triton_hyena
 
         z, tail, weight, reset = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph: the gradient itself must be differentiable
-            outputs = plainly(z, tail, weight, reset)
+        again = torch.is_grad_enabled()  # create_graph: the gradient itself must be differentiable
+        if again or not (plain(d_q) and plain(d_u)):  # or there are many at once
+            with torch.enable_grad():
+                outputs = plainly(z, tail, weight, reset)
             grads = [d.to(y.dtype) for d, y in zip((d_q, d_u), outputs, strict=True)]
             wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
             inputs = [ctx.saved_tensors[i] for i in wanted]
-            found = torch.autograd.grad(outputs, inputs, grads, create_graph=True, allow_unused=True)
+            found = torch.autograd.grad(outputs, inputs, grads, create_graph=again, allow_unused=True)
             return tuple(dict(zip(wanted, found, strict=True)).get(i) for i in range(4))
         d_z, d_weight = triton_hyena.backward(z, tail, reset, weight, d_q, d_u)
         d_tail = _tail_gradient(z, tail, weight, reset, d_q, d_u) if ctx.needs_input_grad[1] else None

@@ -143,7 +143,7 @@ class SSM(torch.autograd.Function):
         d_y = torch.zeros_like(x) if d_y is None else d_y
         # With create_graph (double backward, torch.func) the gradient itself must be differentiable.
         again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        at_once = plain(d_y) and not again
+        at_once = plain(d_y) and (d_final is None or plain(d_final)) and not again
         if d_final is None and not at_once:  # the backends themselves do without
             d_final = decay.new_zeros(len(x), *decay.shape)
         gradients: Any = _gradients_at_once if at_once else _gradients_by_states if again else ssm_backward_op

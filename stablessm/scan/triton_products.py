@@ -58,9 +58,9 @@ def product_kernel(
 def multiply(a: Tensor, b: Tensor, out: Tensor, *, add: bool = False) -> None:
     """out = a b, or out + a b, for (H, R, K) and (H, K, N) in float32; columns of ``a`` and ``out`` are contiguous.
 
-    After ``torch.set_float32_matmul_precision("high")`` cuBLAS is as fast in TF32, and does it.
+    Where TF32 is allowed, by ``torch.set_float32_matmul_precision("high")`` or otherwise, cuBLAS does it.
     """
-    if torch.get_float32_matmul_precision() == "highest":
+    if torch.backends.cuda.matmul.fp32_precision != "tf32":
         precision = "ieee" if a.device.type == "cpu" else "bf16x6"  # the interpreter knows no other
         _launch(a.shape, a.stride(), b.shape[2], b.stride(), out.stride(), add, precision)(a, b, out)
     elif add:
@@ -69,7 +69,7 @@ def multiply(a: Tensor, b: Tensor, out: Tensor, *, add: bool = False) -> None:
         torch.bmm(a, b, out=out)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)  # four for each layer that is kept
 def _launch(
     shape: tuple[int, ...],
     a: tuple[int, ...],

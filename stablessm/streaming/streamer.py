@@ -106,10 +106,10 @@ class Streamer:
     @overload
     def run(self, x: Tensor, out: Tensor | None = None) -> Tensor: ...
     def run(self, x: Any, out: Any = None) -> Any:
-        """A block of samples, (batch, time, d_input) to (batch, time, d_output), from the state it is in.
+        """A block of samples, (batch, time, d_input) or tokens (batch, time), from the state it is in.
 
-        Of tokens (batch, time).
-        ``out`` takes the outputs if given: contiguous, of the streamer's dtype, so that nothing is allocated.
+        The result is (batch, time, d_output). ``out`` takes it if given: contiguous, of the streamer's dtype, so that
+        nothing is allocated (but the embeddings of tokens).
         """
         table, sizes = self._program.table, () if self._program.table is not None else (self.d_input,)
         if getattr(x, "ndim", None) != 2 + len(sizes) or (x.shape[0], *x.shape[2:]) != (self.batch, *sizes):

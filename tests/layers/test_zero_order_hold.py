@@ -25,7 +25,7 @@ on_kernels = pytest.mark.skipif(
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
 SHAPES = [
     ((5, 4), (5, 1)), ((2, 3, 7), (2, 3, 1)), ((4,), (1,)), ((4,), ()), ((3, 4), (2, 5, 3, 1)), ((1, 4), (3, 4)),
-    ((4, 1), (3,)), ((), (2, 3)), ((0, 4), (0, 1)), ((3, 0), (3, 1)),
+    ((4, 1), (3,)), ((), (2, 3)), ((0, 4), (0, 1)), ((3, 0), (3, 1)), ((), (1,)),
 ]  # fmt: skip
 
 
@@ -98,11 +98,11 @@ def test_values_and_gradients_are_those_of_the_plain_formula(dtype, seed, shapes
 @on_kernels
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shapes", [SHAPES[0], SHAPES[1], SHAPES[2], ((3, 9), (3, 1)), SHAPES[4], SHAPES[8]])
+@pytest.mark.parametrize("shapes", [SHAPES[0], SHAPES[1], SHAPES[2], ((3, 9), (3, 1)), SHAPES[4], *SHAPES[8:]])
 def test_the_kernels_give_the_plain_numbers_and_gradients(dtype, shapes):
     torch.manual_seed(0)
     lam, dt = sample(*shapes, dtype)
-    assert hold._has_kernel(lam, dt) == (shapes not in (SHAPES[4], SHAPES[8]))
+    assert hold._has_kernel(lam, dt) == (shapes not in (SHAPES[4], *SHAPES[8:]))
     compare(lam, dt)
 
 
@@ -314,3 +314,12 @@ def test_in_a_cuda_graph():
     graph.replay()
     for ours, true in zip(found, truth, strict=True):
         assert torch.equal(ours, true)
+
+
+@on_kernels
+@pytest.mark.usefixtures("kernels")
+def test_a_mode_that_forgets_at_once():
+    lam, dt = torch.tensor([[float("-inf"), -1e200, -1.0]], dtype=torch.float64, device=DEVICE), torch.ones(1, 1)
+    decay, gain = zero_order_hold(lam, dt.to(lam))
+    assert decay[0, :2].tolist() == [0.0, 0.0]
+    torch.testing.assert_close(gain, plainly(lam, dt.to(lam))[1], atol=1e-100, rtol=1e-12)

@@ -113,6 +113,17 @@ def test_gradients_of_gradients_and_of_the_tail():
 
 @on_kernels
 @pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
+def test_many_gradients_at_once_and_forward_mode(strategy):
+    parts = sample(2, 5, 2)
+    jacobian = torch.autograd.functional.jacobian
+    ours = jacobian(lambda *of: filtered(*of)[1], parts, vectorize=True, strategy=strategy)
+    truth = jacobian(lambda *of: plainly(*of, None)[1], parts)
+    torch.testing.assert_close(ours, truth, rtol=1e-10, atol=1e-10)
+
+
+@on_kernels
+@pytest.mark.usefixtures("kernels")
 def test_a_layer_with_kernels_is_the_layer_without(monkeypatch):
     torch.manual_seed(0)
     layer = Hyena(6, mixer_of("real", 6, 4)).double().to(DEVICE)

@@ -1,0 +1,53 @@
+"""Products of matrices, channel by channel, on a GPU or in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+if DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("neither a GPU nor Triton's interpreter", allow_module_level=True)
+triton_products = pytest.importorskip("stablessm.scan.triton_products")
+
+SIZE = st.integers(1, 70)
+
+
+@settings(max_examples=15)
+@given(rows=SIZE, terms=SIZE, columns=SIZE, add=st.booleans(), turned=st.booleans(), seed=st.integers(0, 2**31))
+def test_a_product_has_the_accuracy_of_float32(rows, terms, columns, add, turned, seed):
+    torch.manual_seed(seed)
+    a, out = (torch.randn(2, rows, size + 3, device=DEVICE)[..., :size] for size in (terms, columns))
+    b = torch.randn(2, columns, terms, device=DEVICE).mT if turned else torch.randn(2, terms, columns, device=DEVICE)
+    truth = a.double() @ b.double() + (out.double() if add else 0)
+    bound = a.double().abs() @ b.double().abs() + out.double().abs()
+    triton_products.multiply(a, b, out, add=add)
+    assert bool(((out - truth).abs() <= 32 * torch.finfo(torch.float32).eps * bound).all())
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_what_is_not_finite_stays_so(value):
+    a, b = torch.ones(1, 3, 70, device=DEVICE), torch.ones(1, 70, 5, device=DEVICE)
+    a[0, 1, 2] = value
+    out = torch.empty(1, 3, 5, device=DEVICE)
+    triton_products.multiply(a, b, out)
+    torch.testing.assert_close(out, a @ b, equal_nan=True)
+
+
+def test_either_way_to_allow_tf32_is_understood(monkeypatch):
+    """After the newer one PyTorch refuses to say ``torch.get_float32_matmul_precision()``."""
+    launched = []
+    monkeypatch.setattr(triton_products, "_launch", lambda *_: lambda *of: launched.append(of))
+    matmul, of = torch.backends.cuda.matmul, torch.ones(1, 2, 2, device=DEVICE)
+    before = matmul.fp32_precision
+    try:
+        for precision, products in (("ieee", 1), ("tf32", 1)):
+            matmul.fp32_precision = precision
+            triton_products.multiply(of, of, torch.empty_like(of))
+            assert len(launched) == products
+    finally:
+        matmul.fp32_precision = before
