@@ -36,8 +36,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from stablessm import models, parallel
+from stablessm._parts import nth_part
 from stablessm.parallel.cost import Machine, Network, Plan, step_cost
-from stablessm.parallel.ranks import part
 
 PLANS = {
     "1": Plan(),
@@ -78,8 +78,8 @@ def rank_main(rank: int, name: str, network: Network, steps: int, batch: int, tu
     tokens = torch.randint(0, network.vocab_size, (batch, steps + 1))
     if name.startswith("S"):
         parallel.sequence_parallel(model)
-    own = part(steps, rank % plan.sequence, plan.sequence)
-    mine = part(batch, rank // plan.sequence, plan.data)
+    own = nth_part(steps, rank % plan.sequence, plan.sequence)
+    mine = nth_part(batch, rank // plan.sequence, plan.data)
     loss_of(model, tokens[:1, :65], slice(None)).backward()  # compiles
     before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     sent, rows = [0], []

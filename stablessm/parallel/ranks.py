@@ -7,6 +7,7 @@ from typing import TypeAlias
 import torch.distributed as dist
 
 from stablessm._arguments import whole_number
+from stablessm._parts import nth_part
 
 Group: TypeAlias = "dist.ProcessGroup | None"
 """The ranks that share a sequence, in their order; None for all."""
@@ -34,15 +35,4 @@ def own_steps(steps: int, group: Group = None) -> slice:
     torch.Size([2, 1000, 8])
     """
     rank, size = place(group)
-    return part(whole_number("steps", steps, 0), rank, size)
-
-
-def part(steps: int, rank: int, size: int) -> slice:
-    """The steps of one rank among ``size``.
-
-    >>> [part(10, rank, 3) for rank in range(3)]
-    [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]
-    """
-    least, more = divmod(steps, size)
-    start = rank * least + min(rank, more)
-    return slice(start, start + least + (rank < more))
+    return nth_part(whole_number("steps", steps, 0), rank, size)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
+from stablessm._parts import nth_part
 from stablessm.tasks import scoring
 from stablessm.tasks.options import Options
 
@@ -55,7 +56,7 @@ class Batch:
 
     def rows(self, part: tuple[int, int]) -> Batch:
         """Some of the examples: part i of n, for (i, n)."""
-        mine = share(len(self), part)
+        mine = nth_part(len(self), *part)
         others = (self.lengths, self.weights, self.reset)
         return Batch(self.inputs[mine], self.targets[mine], *(t if t is None else t[mine] for t in others))
 
@@ -170,7 +171,7 @@ class Task(ABC):
         rows = last - first
         if not 0 <= part[0] < part[1] <= rows:
             raise ArgumentError("part", f"(i, n), i below n, and n at most the {rows} examples of the batch", part)
-        mine = share(rows, part)
+        mine = nth_part(rows, *part)
         if split == "train" and self.carries:
             indices = torch.arange(mine.start, mine.stop) * steps + index
         elif split == "train":
@@ -219,16 +220,6 @@ class Task(ABC):
         if split not in SPLITS:
             raise ArgumentError("split", f"one of {', '.join(SPLITS)}", repr(split))
         return self.sizes.get(split, 0)
-
-
-def share(rows: int, part: tuple[int, int]) -> slice:
-    """Which of so many rows part i of n has, for (i, n): all have nearly as many.
-
-    >>> [share(10, (i, 3)) for i in range(3)]
-    [slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)]
-    """
-    i, n = part
-    return slice(rows * i // n, rows * (i + 1) // n)
 
 
 def generator(seed: int, epoch: int) -> torch.Generator:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
-from stablessm.tasks.base import Batch, share
+from stablessm._parts import nth_part
+from stablessm.tasks.base import Batch
 from stablessm.training import nested
 from stablessm.training.evaluate import apply_from
 from stablessm.training.nested import State
@@ -88,18 +89,18 @@ class Carry:
         self.state = self.of_rank(nested.rebuilt(form, copies), self.ranks.rank, device).state
 
     def _own(self, whole: Tensor, rank: int) -> Tensor:
-        return whole if self.ranks.size == 1 else whole[share(self.rows, (rank, self.ranks.size))]
+        return whole if self.ranks.size == 1 else whole[nth_part(self.rows, rank, self.ranks.size)]
 
     def _gathered(self, own: Tensor) -> Tensor:
         if self.ranks.size == 1:
             return own
         whole = own.new_zeros(self.rows, *own.shape[1:])
-        whole[share(self.rows, self.ranks.part)] = own
+        whole[nth_part(self.rows, *self.ranks.part)] = own
         total = self.ranks.sum(whole.flatten().view(torch.uint8))  # each byte is zero on all ranks but one
         return total.view(own.dtype).view(whole.shape)
 
     def _checked(self, own: Tensor) -> Tensor:
-        mine = share(self.rows, self.ranks.part)
+        mine = nth_part(self.rows, *self.ranks.part)
         if own.shape[:1] != (mine.stop - mine.start,):
             expected = "one whose state has a row for each sequence, to be trained by several ranks"
             raise ArgumentError("model", expected, f"a state of shape {tuple(own.shape)}")

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import stablessm as ssm
+from stablessm._parts import nth_part
 from stablessm.parallel.affine import Affine
-from stablessm.parallel.ranks import part
 from stablessm.parallel.window import last_inputs
 
 seeds = st.integers(0, 2**31)
@@ -57,7 +57,7 @@ def test_the_adjoint_joins_the_other_way(three: list[Affine]) -> None:
 
 @given(st.integers(0, 100), st.integers(1, 12))
 def test_parts_follow_each_other_and_differ_by_one_step(steps: int, ranks: int) -> None:
-    parts = [part(steps, rank, ranks) for rank in range(ranks)]
+    parts = [nth_part(steps, rank, ranks) for rank in range(ranks)]
     assert [step for own in parts for step in range(own.start, own.stop)] == list(range(steps))
     sizes = [own.stop - own.start for own in parts]
     assert max(sizes) - min(sizes) <= 1
