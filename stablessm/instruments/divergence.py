@@ -321,6 +321,7 @@ def _mask(tensor: Tensor, limit: float | None) -> Tensor:
 
 def _spoilt(tensor: Tensor, limit: float | None) -> bool:
     """As ``_bad``, but -∞ alone is what attention masks are made of."""
+    tensor = tensor.detach()  # what a block that is computed again saves must not depend on what is found in it
     if not _bad(tensor, limit):
         return False
     return tensor.is_complex() or bool((_mask(tensor, limit) & (tensor != -math.inf)).any())

@@ -334,6 +334,24 @@ def test_checkpointed_blocks(reentrant: bool) -> None:
     assert (trace.report.phase, trace.report.module) == ("input", "2")
 
 
+@pytest.mark.parametrize("limit", [None, 1e5])
+def test_what_is_found_in_a_checkpointed_block_does_not_stop_the_backward_pass(limit: float | None) -> None:
+    """Nothing may be saved for the backward pass by the search for the cause."""
+
+    class Between(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x * 1e38 * 1e38)
+
+    model = nn.Sequential(nn.Linear(2, 2), Between())
+    with trace_divergence(model, when="record", limit=limit) as trace:
+        checkpoint(model[1], model[0](torch.ones(3, 2)), use_reentrant=False).sum().backward()
+    assert (trace.report.module, trace.report.tensor) == ("1", "a value on its way into '1.inner'")
+
+
 @pytest.mark.parametrize("place", ["outer", "inner", "in place"])
 def test_compiled_modules(place: str) -> None:
     model = nn.Sequential(nn.Linear(1, 1), Function(lambda x: x / 0))

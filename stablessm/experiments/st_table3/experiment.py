@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -37,12 +38,14 @@ class Config:
     """The shortest and the longest at the start, in tokens, of every layer and map."""
     maps: tuple[str, ...] = tuple(PUBLISHED)
     rate: float = 0.01
+    warmups: tuple[int, ...] = (10, 1000)
+    """Steps over which the rate rises to 0.01. The paper names a thousand, elsewhere; with ten the rate is reached."""
     seeds: int = 3
     checkpointing: bool = True
     """Whether blocks are computed again in the backward pass, to hold less."""
     training: LanguageTraining = field(
         default_factory=lambda: LanguageTraining(
-            steps=100, batch=8, warmup=10, planned=1000, recurrent=1.0, look_every=1
+            steps=100, batch=8, warmup=0, planned=115_200, recurrent=1.0, look_every=1
         )
     )
     words: int = 8
@@ -56,35 +59,43 @@ class Config:
                 raise ArgumentError("maps", f"some of {', '.join(SCHEMES)}", repr(name))
 
 
+def cells(config: Config) -> list[tuple[int, str, int]]:
+    """Warm-up, map and seed of every training."""
+    return list(product(config.warmups, config.maps, range(config.seeds)))
+
+
 def run(config: Config, run: Run) -> None:
-    """Every map and seed, one after the other; each is a stage."""
-    for seed in range(config.seeds):
-        for scheme in config.maps:
-            one(config, run, scheme, seed)
+    """Every training, one seed after the other; each is a stage."""
+    for cell in sorted(cells(config), key=lambda cell: (cell[0], cell[2])):
+        one(config, run, *cell)
 
 
-def one(config: Config, run: Run, scheme: str, seed: int) -> dict[str, np.ndarray]:
+def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> dict[str, np.ndarray]:
     """What ``fit`` and ``remembered`` return, and how many ``parameters`` there are."""
-    return run.stage(f"{scheme}-{seed}", lambda: _trained(config, run, scheme, seed))
+    return run.stage(_name(warmup, scheme, seed), lambda: _trained(config, run, warmup, scheme, seed))
 
 
 def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
-    """Every map and seed can be computed apart."""
-    cells = [(scheme, seed) for seed in range(config.seeds) for scheme in config.maps]
-    return {f"{scheme}-{seed}": partial(_job, config, scheme, seed) for scheme, seed in cells}
+    """Every training can be computed apart."""
+    return {_name(*cell): partial(_job, config, cell) for cell in cells(config)}
 
 
-def _job(config: Config, scheme: str, seed: int, run: Run) -> object:
-    return one(config, run, scheme, seed)
+def _name(warmup: int, scheme: str, seed: int) -> str:
+    return f"warmup-{warmup}-{scheme}-{seed}"
 
 
-def _trained(config: Config, run: Run, scheme: str, seed: int) -> dict[str, np.ndarray]:
+def _job(config: Config, cell: tuple[int, str, int], run: Run) -> object:
+    return one(config, run, *cell)
+
+
+def _trained(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> dict[str, np.ndarray]:
+    options, label = replace(config.training, warmup=warmup), f"{scheme}, seed {seed}, warm-up {warmup}"
     task, device = loaded(config.text, config.vocabulary, config.length), device_called(config.training.device)
     if device.type == "cuda":
         gc.collect()  # the model before this one may hang in a cycle, and two do not fit
     model = start(task, config.preset, scheme, seed, config.timescales, device)
     model.body.gradient_checkpointing = config.checkpointing
-    found = fit(model, task, config.training, config.rate, seed, name=f"{scheme}, seed {seed}", progress=run.progress)
+    found = fit(model, task, options, config.rate, seed, name=label, progress=run.progress)
     memory = remembered(model, task, config.words, config.horizon, found)
     return {**found, **memory, "parameters": np.array(sum(p.numel() for p in model.parameters()))}
 
@@ -95,45 +106,48 @@ def converged(found: Mapping[str, np.ndarray]) -> bool:
 
 
 def figures(config: Config, run: Run) -> list[Figure]:
-    """Losses, |gradient| / |weight|, and memories."""
-    losses, ratios, cells = [], [], {}
-    for scheme in config.maps:
-        for seed in range(config.seeds):
-            label = f"{scheme}, seed {seed}"
-            found = cells[label] = one(config, run, scheme, seed)
-            losses.append(Series(label, *thinned(found["losses"]), group=scheme))
-            ratios.append(Series(label, found["looks"].astype(float).tolist(), found["largest"].tolist(), group=scheme))
-    return [
-        Figure(
-            "losses",
-            f"The training loss at the rate {config.rate:g}, and the largest |gradient| / |weight| of recurrent "
-            "weights. A line that ends before the last step diverged. Last: how strongly the output of each model, "
-            "with the weights it ended with, still moves after t repetitions of a token, the largest over "
-            f"{config.words}; one that is not there has an output that is not finite, or diverged.",
-            [
-                Panel("loss", "step", "cross-entropy [nats]", losses),
-                Panel("ratio", "step", "largest |gradient| / |weight|", ratios, y_scale="log"),
-                memories("memory", cells),
-            ],
-        )
-    ]
+    """For each warm-up losses, |gradient| / |weight|, and memories."""
+    return [_figure(config, run, warmup) for warmup in config.warmups]
+
+
+def _figure(config: Config, run: Run, warmup: int) -> Figure:
+    losses, ratios, found = [], [], {}
+    for scheme, seed in product(config.maps, range(config.seeds)):
+        label = f"{scheme}, seed {seed}"
+        cell = found[label] = one(config, run, warmup, scheme, seed)
+        losses.append(Series(label, *thinned(cell["losses"]), group=scheme))
+        ratios.append(Series(label, cell["looks"].astype(float).tolist(), cell["largest"].tolist(), group=scheme))
+    return Figure(
+        f"losses-warmup-{warmup}",
+        f"The training loss at the rate {config.rate:g}, to which it rises over {warmup} steps, and the largest "
+        "|gradient| / |weight| of recurrent weights. A line that ends before the last step diverged. Last: how "
+        "strongly the output of each model, with the weights it ended with, still moves after t repetitions of a "
+        f"token, the largest over {config.words}; one that is not there has an output that is not finite, or "
+        "diverged.",
+        [
+            Panel("loss", "step", "cross-entropy [nats]", losses),
+            Panel("ratio", "step", "largest |gradient| / |weight|", ratios, y_scale="log"),
+            memories("memory", found),
+        ],
+    )
 
 
 def claims(config: Config, run: Run) -> list[Claim]:
-    """One for each map of the table."""
-    return [survival(config, run, scheme) for scheme in PUBLISHED if scheme in config.maps]
+    """One for each warm-up and map of the table."""
+    schemes = [scheme for scheme in PUBLISHED if scheme in config.maps]
+    return [survival(config, run, warmup, scheme) for warmup in config.warmups for scheme in schemes]
 
 
-def survival(config: Config, run: Run, scheme: str) -> Claim:
+def survival(config: Config, run: Run, warmup: int, scheme: str) -> Claim:
     """How many seeds of a map converge, and what became of the others."""
-    found = [one(config, run, scheme, seed) for seed in range(config.seeds)]
+    found = [one(config, run, warmup, scheme, seed) for seed in range(config.seeds)]
     count, total, published = sum(map(converged, found)), config.seeds, PUBLISHED[scheme]
     verdict: Verdict = "partly" if 0 < count < total else "not reproduced"
     if count == (total if published else 0):
         verdict = "reproduced"
     return Claim(
         f"{scheme} {'converges' if published else 'diverges'} in {config.training.steps} steps at the rate "
-        f"{config.rate:g}, {int(found[0]['parameters']):,} parameters",
+        f"{config.rate:g} after a warm-up of {warmup}, {int(found[0]['parameters']):,} parameters",
         f"{published} of 3 converge",
         f"{count} of {total} converge: " + "; ".join(_told(seed, cell) for seed, cell in enumerate(found)),
         verdict,
@@ -169,9 +183,10 @@ EXPERIMENT = Experiment(
             length=24,
             preset="lm-tiny",
             timescales=(2.0, 20.0),
+            warmups=(2, 10),
             seeds=1,
             training=LanguageTraining(
-                steps=8, batch=8, warmup=2, planned=20, recurrent=1.0, look_every=1, autocast=False, device="cpu"
+                steps=8, batch=8, warmup=0, planned=20, recurrent=1.0, look_every=1, autocast=False, device="cpu"
             ),
             words=2,
             horizon=24,
