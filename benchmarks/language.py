@@ -13,13 +13,15 @@ no time. A training step is loss, gradients and fused AdamW, on a GPU with produ
 is the throughput per parameter: 6 operations a parameter and token, of all parameters, over the time; what attention
 does beside is not counted as work. A generated token's time is that from one to the next in ``generate``, weights in
 bfloat16 on a GPU. A context whose prompt would take longer than ``--prompt-seconds`` to read, from what the one before
-took, is left out.
+took, is left out. A contender whose first training step takes longer than ``--seconds``, and than ten, is not asked
+for another: its time is that of this one step.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,8 @@ SIZES = {
 }
 TOLERANCE = 1e-3
 """Of a logit: by so much a choice may fall short, in float32."""
+_COMPILING = 10.0
+"""Seconds: a first step that is shorter may be long only because kernels are compiled."""
 SKIPPED = 8
 """Generated tokens that are not timed: the first ones allocate and compile."""
 
@@ -73,10 +77,14 @@ def training_rows(names: list[str], size: models.Size, batch: int, device: str, 
         try:
             if device == "cuda":
                 torch.cuda.reset_peak_memory_stats()
+            begun = time.perf_counter()
             if not bool(step().isfinite()):
                 rows[name] |= {"left_out": "its loss is not finite"}
                 continue
-            steps[name] = step
+            if (first := time.perf_counter() - begun) > max(seconds, _COMPILING):
+                rows[name] |= measured(rows[name], 1e3 * first, (1e3 * first, 1e3 * first), 1)
+            else:
+                steps[name] = step
         except torch.OutOfMemoryError:
             rows[name] |= {"left_out": "out of memory"}
         if device == "cuda":
@@ -85,10 +93,15 @@ def training_rows(names: list[str], size: models.Size, batch: int, device: str, 
             torch.cuda.empty_cache()
     clock = event_clock if device == "cuda" else host_clock
     for name, taken in timings(steps, seconds=seconds, clocks=dict.fromkeys(steps, clock)).items():
-        a_second = 1e3 * batch * size.length / taken.median
-        rows[name] |= {"ms": taken.median, "quartiles_ms": taken.quartiles, "turns": taken.turns}
-        rows[name] |= {"tokens_per_second": a_second, "model_flops": 6 * rows[name]["parameters"] * a_second}
+        rows[name] |= measured(rows[name], taken.median, taken.quartiles, taken.turns)
     return list(rows.values())
+
+
+def measured(row: dict[str, Any], ms: float, quartiles: tuple[float, float], turns: int) -> dict[str, Any]:
+    """What is known of a training step's time."""
+    a_second = 1e3 * row["batch"] * row["length"] / ms
+    known = {"ms": ms, "quartiles_ms": quartiles, "turns": turns, "tokens_per_second": a_second}
+    return known | {"model_flops": 6 * row["parameters"] * a_second}
 
 
 def generation_rows(name: str, size: models.Size, device: str, prompt_seconds: float) -> list[dict[str, Any]]:

@@ -255,7 +255,8 @@ def test_other_dtypes_are_left_to_the_plain_formula(dtype, step, result):
 @pytest.mark.parametrize("varying", [False, True])
 def test_a_layer_with_kernels_is_the_layer_without(build, varying, monkeypatch):
     torch.manual_seed(0)
-    layer, x = build().double().to(DEVICE), torch.randn(2, 9, 3, dtype=torch.float64, device=DEVICE)
+    with DEVICE:
+        layer, x = build().double(), torch.randn(2, 9, 3, dtype=torch.float64)
     dt = torch.rand(2, 9, dtype=torch.float64, device=DEVICE) if varying else None
     results = []
     for backend in ("triton", "reference"):
@@ -292,7 +293,11 @@ def test_the_kernels_compile_for_a_gpu_and_keep_to_their_registers(capability):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", f"import sys; sys.argv = ['', '{capability}']\n{COMPILE}"]
     done = subprocess.run(
-        command, env={**environment, "PYTHONPATH": str(tests)}, capture_output=True, text=True, check=False
+        command,
+        env={**environment, "PYTHONPATH": os.pathsep.join((str(tests), *sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     made = json.loads(done.stdout or "[]")
     assert sorted(kernel["kernel"] for kernel in made) == 2 * ["backward_kernel"] + 2 * ["forward_kernel"], done.stderr

@@ -165,7 +165,11 @@ def test_the_kernels_compile_for_a_gpu_and_keep_to_their_registers():
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", f"import sys; sys.argv = ['', '90']\n{COMPILE}"]
     done = subprocess.run(
-        command, env={**environment, "PYTHONPATH": str(tests)}, capture_output=True, text=True, check=False
+        command,
+        env={**environment, "PYTHONPATH": os.pathsep.join((str(tests), *sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     made = {kernel["kernel"]: kernel for kernel in json.loads(done.stdout or "[]")}
     assert made.keys() == {"forward_kernel", "backward_kernel"}, done.stderr
