@@ -22,6 +22,10 @@ from stablessm.scan.triton_launch import Launch
 ROWS, COLUMNS, TERMS = 64, 64, 32
 """Of a tile, at most. More terms would not fit into the registers from which tensor cores before sm_90 take them."""
 WARPS = 4
+PART = 256, 1024
+"""Rows that are summed in one go, at least and at most."""
+FULL = 1024
+"""Programs that keep a GPU busy."""
 
 
 @triton.jit(do_not_specialize=("rows", "a_h", "b_h", "c_h"))
@@ -55,18 +59,65 @@ def product_kernel(
     tl.store(at, total, there)
 
 
+@triton.jit(do_not_specialize=("rows", "part_rows", "channels", "a_h", "b_h"))
+def sum_kernel(
+    a, b, c, rows, part_rows, channels, a_h, b_h,
+    A_R: tl.constexpr, B_R: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr,
+):  # fmt: skip
+    """c[part] = aᵀ b over ``part_rows`` rows: (rows, M) and (rows, N) of every channel."""
+    columns: tl.constexpr = (N + COLUMNS - 1) // COLUMNS
+    tiles: tl.constexpr = (M + ROWS - 1) // ROWS * columns
+    tile = tl.program_id(0) % tiles
+    channel = (tl.program_id(0) // tiles % channels).to(tl.int64)
+    part = (tl.program_id(0) // tiles // channels).to(tl.int64)
+    m = tile // columns * ROWS + tl.arange(0, ROWS)
+    n = (tile % columns * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    a += tl.multiple_of(channel * a_h, ALIGNED) + part * part_rows * A_R
+    b += tl.multiple_of(channel * b_h, ALIGNED) + part * part_rows * B_R
+    left_over = tl.minimum(rows - part * part_rows, part_rows).to(tl.int32)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in tl.range(0, left_over, TERMS, num_stages=2):
+        row = (first + tl.arange(0, TERMS))[:, None]
+        left = tl.load(a + (row * A_R + m[None, :]), (row < left_over) & (m < M)[None, :], 0.0)
+        right = tl.load(b + (row * B_R + n), (row < left_over) & (n < N), 0.0)
+        total = tl.dot(tl.trans(left), right, total, input_precision=PRECISION)
+    at = c + (((part * channels + channel) * M + m[:, None]) * N + n)
+    tl.store(at, total, (m < M)[:, None] & (n < N))
+
+
 def multiply(a: Tensor, b: Tensor, out: Tensor, *, add: bool = False) -> None:
     """out = a b, or out + a b, for (H, R, K) and (H, K, N) in float32; columns of ``a`` and ``out`` are contiguous.
 
     Where TF32 is allowed, by ``torch.set_float32_matmul_precision("high")`` or otherwise, cuBLAS does it.
     """
-    if torch.backends.cuda.matmul.fp32_precision != "tf32":
-        precision = "ieee" if a.device.type == "cpu" else "bf16x6"  # the interpreter knows no other
+    if precision := _precision(a):
         _launch(a.shape, a.stride(), b.shape[2], b.stride(), out.stride(), add, precision)(a, b, out)
     elif add:
         out.baddbmm_(a, b)
     else:
         torch.bmm(a, b, out=out)
+
+
+def sum_of_products(a: Tensor, b: Tensor) -> Tensor:
+    """aᵀ b for (H, R, M) and (H, R, N) in float32, whose columns are contiguous; in the same order every time.
+
+    Rows are summed in parts, so that few channels with many rows keep a GPU busy too; the parts are added last. TF32 as
+    in :func:`multiply`.
+    """
+    if precision := _precision(a):
+        parts, launch = _sum_launch(a.shape, a.stride(), b.shape[2], b.stride(), precision)
+        found = torch.empty((parts, len(a), a.shape[2], b.shape[2]), dtype=a.dtype, device=a.device)
+        launch(a, b, found)
+        return found[0] if parts == 1 else found.sum(0)
+    return torch.bmm(a.mT, b)
+
+
+def _precision(tensor: Tensor) -> str | None:
+    """How a kernel here multiplies; None where TF32 is allowed."""
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return None
+    return "ieee" if tensor.device.type == "cpu" else "bf16x6"  # the interpreter knows no other
 
 
 @functools.lru_cache(maxsize=1024)  # four for each layer that is kept
@@ -91,6 +142,24 @@ def _launch(
         },
         warps=WARPS,
     )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=512)
+def _sum_launch(
+    shape: tuple[int, ...], a: tuple[int, ...], columns: int, b: tuple[int, ...], precision: str
+) -> tuple[int, Launch]:
+    """The number of parts, and their launch."""
+    channels, rows, terms = shape
+    block = {"ROWS": _tile(terms, ROWS), "COLUMNS": _tile(columns, COLUMNS), "TERMS": TERMS}
+    tiles = channels * triton.cdiv(terms, block["ROWS"]) * triton.cdiv(columns, block["COLUMNS"])
+    least, most = PART
+    part_rows = min(most, max(least, TERMS * triton.cdiv(rows * tiles, FULL * TERMS)))
+    parts = triton.cdiv(rows, part_rows)
+    constants = {
+        "A_R": a[1], "B_R": b[1], "M": terms, "N": columns,
+        "PRECISION": precision, "ALIGNED": math.gcd(16, a[0], b[0]), **block,
+    }  # fmt: skip
+    return parts, Launch(sum_kernel, parts * tiles, (rows, part_rows, channels, a[0], b[0]), constants, warps=WARPS)
 
 
 def _tile(size: int, most: int) -> int:

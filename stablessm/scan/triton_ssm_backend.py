@@ -1,7 +1,7 @@
 """The fused layer on a GPU: time in chunks, matrix products inside them, a walk from chunk to chunk.
 
 :mod:`.triton_ssm_kernels` has the equations and the kernels around the products. These have float32's accuracy
-(:mod:`.triton_products`; sums over all rows are cuBLAS's), or TF32's after
+(:mod:`.triton_products`), or TF32's after
 ``torch.set_float32_matmul_precision("high")``, as PyTorch's own matrix products. States exist at the borders of chunks
 only, and go from one to the next in float64.
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from stablessm.scan import ssm_blocked
 from stablessm.scan import triton_ssm_kernels as kernels
 from stablessm.scan.triton_launch import Launch
-from stablessm.scan.triton_products import multiply
+from stablessm.scan.triton_products import multiply, sum_of_products
 
 BLOCK = 64
 """Rows and columns of a tile that is transposed at once."""
@@ -139,7 +139,7 @@ def _backward(
     multiply(grads, made.W, d_entering)
     d_jumps = layer.leave(d_entering, entering, made.jumps, d_final, both, d_initial)
     del d_entering
-    d_W = torch.bmm(grads.mT, states)
+    d_W = sum_of_products(grads, states)
     tail = None if d_final is None else layer.rows_of(d_final.transpose(0, 1)[:, :, None])
     d_inputs = torch.empty((*both.shape[:2], layer.length), dtype=both.dtype, device=both.device)
     multiply(both, made.M.mT, d_inputs)
@@ -148,7 +148,7 @@ def _backward(
     layer.turn_back(d_inputs, d_x)
     del d_inputs, made
     inputs = layer.turned(x)
-    d_M = torch.bmm(inputs.mT, both)
+    d_M = sum_of_products(inputs, both)
     if tail is not None:
         layer.into_final(d_M).baddbmm_(layer.tail_of(inputs).mT, tail)
     layer.collect(parameters[:3], d_M, d_W, d_jumps, d_parameters)
@@ -201,7 +201,7 @@ class _Layer:
             kernels.collect_kernel,
             channels * -(-states // min(16, block)),
             (batch, channels, states, per_row, self.rest),
-            {**flag, "BITS": bits, "ROWS": ROWS, "BLOCK": min(16, block)},
+            {**flag, "BITS": bits, "ROWS": ROWS, "BLOCK": min(16, block), "STAGES": STAGES},
             offsets=(0, 0, 0, 0, after_T, 0, 0, 0, 0, 0),
             warps=1,
         )

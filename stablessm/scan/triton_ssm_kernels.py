@@ -7,9 +7,9 @@ the impulse response (plus D at j = 0):
 
 T[j, i] = k[i-j] for j ≤ i, V[j] = B decay^(LENGTH-1-j), W[i] = C decay^(i+1). T and V stand side by side in one matrix
 M. ``generate_kernel`` and ``toeplitz_kernel`` make them in float64; ``diagonals_kernel`` and ``collect_kernel`` take
-their gradients back to decay, B, C and D. ``enter_kernel`` goes from chunk to chunk, ``leave_kernel`` back. The
-products themselves are cuBLAS's; for them ``transpose_kernel`` brings inputs to (channel, time) order, in which a chunk
-is a row of memory.
+their gradients back to decay, B, C and D. ``enter_kernel`` goes from chunk to chunk, ``leave_kernel`` back. For the
+products (:mod:`.triton_products`) ``transpose_kernel`` brings inputs to (channel, time) order, in which a chunk is a
+row of memory.
 
 The last chunk may be short: its ``rest`` steps are followed by zeros. Nothing leaves it but the final state,
 decay^rest s + Σ_j V[LENGTH - rest + j] x[j].
@@ -253,7 +253,7 @@ def _pull(sum_re, sum_im, g_re, g_im, z_re, z_im, IS_COMPLEX: tl.constexpr):
 @triton.jit(do_not_specialize=NUMBERS)
 def collect_kernel(
     decay, B, C, d_response, d_V, d_W, d_jumps, d_decay, d_B, d_C, batch, channels, states, per_row, rest,
-    IS_COMPLEX: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    IS_COMPLEX: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of what ``generate_kernel`` was given, for BLOCK states of a channel, from those of what it made."""
     LENGTH: tl.constexpr = 1 << BITS
@@ -289,10 +289,13 @@ def collect_kernel(
         steps = tl.full([1, 1], LENGTH, tl.int32) if which == 0 else tl.zeros([1, 1], tl.int32) + rest
         p_re, p_im = _power(a_re, a_im, steps - 1, BITS, IS_COMPLEX)
         g_re, g_im = zeros, zeros
-        for sequence in range(batch):
+        for begin in tl.range(0, batch, ROWS, num_stages=STAGES):
+            sequence = begin + tl.arange(0, ROWS)[:, None]
             source = ((which * channels + channel) * batch + sequence) * states + n
-            x_re, x_im = load(d_jumps, source, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
-            g_re, g_im = g_re + x_re, g_im + x_im
+            x_re, x_im = load(d_jumps, source, (sequence < batch) & mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
+            g_re += tl.sum(x_re, 0, keep_dims=True)
+            if IS_COMPLEX:
+                g_im += tl.sum(x_im, 0, keep_dims=True)
         da_re, da_im = _pull(da_re, da_im, g_re, g_im, p_re * steps, p_im * steps, IS_COMPLEX)
     store(da_re, da_im, d_decay, at, mask, True, IS_COMPLEX, 1)
     store(db_re, db_im, d_B, at, mask, True, IS_COMPLEX, 1)

@@ -29,6 +29,23 @@ def test_a_product_has_the_accuracy_of_float32(rows, terms, columns, add, turned
     assert bool(((out - truth).abs() <= 32 * torch.finfo(torch.float32).eps * bound).all())
 
 
+@settings(max_examples=15)
+@given(
+    rows=st.integers(1, 200), left=SIZE, right=SIZE, part=st.sampled_from([32, 64, 1024]), seed=st.integers(0, 2**31)
+)
+def test_a_sum_over_rows_has_the_accuracy_of_float32(rows, left, right, part, seed):
+    torch.manual_seed(seed)
+    a, b = (torch.randn(3, rows, size + 3, device=DEVICE)[..., :size] for size in (left, right))
+    truth, bound = a.double().mT @ b.double(), a.double().abs().mT @ b.double().abs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton_products, "PART", (part, part))
+        triton_products._sum_launch.cache_clear()
+        found, again = (triton_products.sum_of_products(a, b) for _ in range(2))
+    triton_products._sum_launch.cache_clear()
+    assert bool(((found - truth).abs() <= 32 * torch.finfo(torch.float32).eps * bound).all())
+    assert torch.equal(found, again)
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_what_is_not_finite_stays_so(value):
     a, b = torch.ones(1, 3, 70, device=DEVICE), torch.ones(1, 70, 5, device=DEVICE)
@@ -42,12 +59,14 @@ def test_either_way_to_allow_tf32_is_understood(monkeypatch):
     """After the newer one PyTorch refuses to say ``torch.get_float32_matmul_precision()``."""
     launched = []
     monkeypatch.setattr(triton_products, "_launch", lambda *_: lambda *of: launched.append(of))
+    monkeypatch.setattr(triton_products, "_sum_launch", lambda *_: (1, lambda *of: launched.append(of)))
     matmul, of = torch.backends.cuda.matmul, torch.ones(1, 2, 2, device=DEVICE)
     before = matmul.fp32_precision
     try:
-        for precision, products in (("ieee", 1), ("tf32", 1)):
+        for precision, products in (("ieee", 2), ("tf32", 2)):
             matmul.fp32_precision = precision
             triton_products.multiply(of, of, torch.empty_like(of))
+            triton_products.sum_of_products(of, of)
             assert len(launched) == products
     finally:
         matmul.fp32_precision = before

@@ -39,7 +39,7 @@ class Config:
     maps: tuple[str, ...] = tuple(PUBLISHED)
     rate: float = 0.01
     warmups: tuple[int, ...] = (10, 1000)
-    """Steps over which the rate rises to 0.01: few, so that it is reached; and what the paper has for its smaller model."""
+    """Steps over which the rate rises: few, so that 0.01 is reached; and what the paper has for its smaller model."""
     seeds: int = 3
     checkpointing: bool = True
     """Whether blocks are computed again in the backward pass, to hold less."""
