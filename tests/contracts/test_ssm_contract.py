@@ -14,7 +14,7 @@ from ssm_cases import BACKENDS, LENGTHS, TOLERANCE, check_against_reference, dra
 from torch import Tensor
 
 from stablessm import ssm_scan
-from stablessm.scan import numba_ssm_backend, ssm_blocked, triton_ssm_backend
+from stablessm.scan import numba_ssm_backend, ssm_blocked, triton_products, triton_ssm_backend
 
 FAST = [name for name in BACKENDS if name != "reference"]
 
@@ -63,6 +63,16 @@ def test_triton_chunks_match_reference(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton_ssm_backend, "LARGE", large)
         check_against_reference("triton", dtype, length, **case | {"states": states, "reset": None, "lengths": False})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_triton_sums_over_many_sequences(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than one tile of them, and more than one part of their chunks."""
+    monkeypatch.setattr(triton_products, "PART", (32, 32))
+    triton_products._sum_launch.cache_clear()
+    case = {"batch": 2 * triton_ssm_backend.ROWS + 3, "channels": 2, "states": 3, "reset": None, "lengths": False}
+    check_against_reference("triton", dtype, 70, skip=True, initial=True, contiguous=True, seed=0, **case)
+    triton_products._sum_launch.cache_clear()
 
 
 @pytest.mark.parametrize("length", [0, 1, 64, 300])
