@@ -47,6 +47,7 @@ IDS: tuple[str, ...] = (
     "ext-architectures",
     "ext-activations",
     "ext-ett",
+    "ext-language",
 )
 
 

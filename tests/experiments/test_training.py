@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from stablessm import ArgumentError, ContinuousRNN, RealSSM
+from stablessm import ArgumentError, ContinuousRNN, RealSSM, tasks
 from stablessm.experiments import run as run_module
 from stablessm.experiments.run import Run
 from stablessm.experiments.training import Training, mean_square, noise, rnn_mean_square, train
+from stablessm.experiments.user_training import trained
+from stablessm.models import for_task
+from stablessm.training import TrainingConfig
 
 OPTIONS = Training(samples=12, batch=4, epochs=4, lr=0.02, clip=0.05, device="cpu")
 
@@ -121,3 +124,11 @@ def test_a_gradient_that_is_not_finite_costs_one_model_one_step(tmp_path):
 def test_no_models(tmp_path):
     with pytest.raises(ArgumentError, match="models"):
         train(Run(tmp_path, {}, progress=False), "training", [], mean_square, batch, OPTIONS)
+
+
+def test_the_loop_of_users_needs_no_graph_without_a_gpu(tmp_path):
+    task = tasks.get("arrays", inputs=torch.randn(20, 5, 1), targets=torch.arange(20) % 2)
+    model = for_task(task.inputs, task.outputs, "tiny")
+    settings = TrainingConfig(steps=2, batch_size=4, graph=True, device="cpu")
+    assert trained(model, task, settings, Run(tmp_path, {}, progress=False), "inner").steps == 2
+    assert (tmp_path / "inner" / "record.json").exists()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import torch
 
-from stablessm import training
 from stablessm.experiments import image_tables
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.image_tables import SMOKE, SYNTHETIC, ImageConfig
 from stablessm.experiments.run import Run
+from stablessm.experiments.user_training import trained
 from stablessm.models import for_task
 from stablessm.report.figure import Figure, Panel, Series
 from stablessm.training import TrainingConfig
@@ -72,8 +72,7 @@ def recommended(config: Config, run: Run) -> Mapping[str, np.ndarray]:
     task, own = image_tables.loaded(config.data, config.valid), config.recommended
     torch.manual_seed(own.training.seed)
     model = for_task(task.inputs, task.outputs, own.preset)
-    settings = replace(own.training, graph=own.training.graph and own.training.chosen_device().type == "cuda")
-    result = training.train(model, task, settings, run.folder / STAGE, progress=run.progress)
+    result = trained(model, task, own.training, run, STAGE)
     found = {split: np.array(scores["accuracy"]) for split, scores in result.scores.items()}
     parameters = np.array(sum(p.numel() for p in model.parameters()))
     return {"losses": result.losses, "parameters": parameters, **found}

@@ -1,0 +1,1 @@
+"""Beyond the papers: language models that a user would train."""
