@@ -13,15 +13,14 @@ no time. A training step is loss, gradients and fused AdamW, on a GPU with produ
 is the throughput per parameter: 6 operations a parameter and token, of all parameters, over the time; what attention
 does beside is not counted as work. A generated token's time is that from one to the next in ``generate``, weights in
 bfloat16 on a GPU. A context whose prompt would take longer than ``--prompt-seconds`` to read, from what the one before
-took, is left out. A contender whose first training step takes longer than ``--seconds``, and than ten, is not asked
-for another: its time is that of this one step.
+took, is left out. A contender whose second training step takes longer than ``--seconds`` is not asked for another: its
+time is that of this one.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,8 +41,6 @@ SIZES = {
 }
 TOLERANCE = 1e-3
 """Of a logit: by so much a choice may fall short, in float32."""
-_COMPILING = 10.0
-"""Seconds: a first step that is shorter may be long only because kernels are compiled."""
 SKIPPED = 8
 """Generated tokens that are not timed: the first ones allocate and compile."""
 
@@ -77,12 +74,12 @@ def training_rows(names: list[str], size: models.Size, batch: int, device: str, 
         try:
             if device == "cuda":
                 torch.cuda.reset_peak_memory_stats()
-            begun = time.perf_counter()
             if not bool(step().isfinite()):
                 rows[name] |= {"left_out": "its loss is not finite"}
                 continue
-            if (first := time.perf_counter() - begun) > max(seconds, _COMPILING):
-                rows[name] |= measured(rows[name], 1e3 * first, (1e3 * first, 1e3 * first), 1)
+            second = host_clock(step, 1)
+            if second > 1e3 * seconds:
+                rows[name] |= measured(rows[name], second, (second, second), 1)
             else:
                 steps[name] = step
         except torch.OutOfMemoryError:

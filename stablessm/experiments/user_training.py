@@ -8,7 +8,6 @@ from torch import nn
 
 from stablessm import training
 from stablessm.experiments.run import Run
-from stablessm.experiments.training import device_called
 from stablessm.tasks.base import Task
 from stablessm.training import TrainingConfig
 from stablessm.training.result import TrainingResult
@@ -16,6 +15,6 @@ from stablessm.training.result import TrainingResult
 
 def trained(model: nn.Module, task: Task, settings: TrainingConfig, run: Run, name: str) -> TrainingResult:
     """In ``name`` of the run's folder, with checkpoints there; without a CUDA graph where there is no GPU."""
-    on_gpu = device_called(settings.device).type == "cuda"
-    settings = replace(settings, graph=settings.graph and on_gpu)
+    plain = replace(settings, graph=False)
+    settings = settings if plain.chosen_device().type == "cuda" else plain
     return training.train(model, task, settings, run.folder / name, progress=run.progress)

@@ -151,6 +151,7 @@ class DivergenceTrace:
         self._model, self._when, self._limit = model, when, limit
         self._handles: list[RemovableHandle] = []
         self._running: list[_Call] = []
+        self._ran: set[str] = set()
         self._seen = WeakTensorKeyDictionary()
         self._paused = False
 
@@ -178,6 +179,8 @@ class DivergenceTrace:
     def _before(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._off():
             return
+        if not self._running:
+            self._ran.clear()
         self._running.append(call := _Call(name, module, args, kwargs))
         for path, tensor, order in call.inputs():
             if tensor.requires_grad:
@@ -194,6 +197,7 @@ class DivergenceTrace:
             if tensor.requires_grad:
                 self._watch(tensor, name, path, order)
         self._running.pop()
+        self._ran.add(name)
 
     def _watch(self, tensor: Tensor, producer: str, path: str, order: Order) -> _Seen:
         if tensor not in self._seen:
@@ -232,7 +236,9 @@ class DivergenceTrace:
                 if outer is None:
                     return self._divergence("input", inner.name, place, value, value_order)
                 label = f"a value on its way into {inner.name!r}"
-                return self._divergence("forward", outer.name, label, value, value_order)
+                return self._bad_parameter(outer.name) or self._divergence(
+                    "forward", outer.name, label, value, value_order
+                )
         report = self._divergence("forward", call.name, path, tensor, order, states)
         if report.time == 0 and not call.kwargs:
             self._paused = True
@@ -273,12 +279,15 @@ class DivergenceTrace:
         if order is not None:
             (batch, time), channel = (index[:2] if order == "batch" else index[1::-1]), index[2]
         known = index if parameter is not None and mapped_weight(module) == parameter else None
-        mode = None if phase == "input" else self._blame(name, states, known)
+        mode = None if phase == "input" else self._blame(name, states, known, phase == "forward")
         value = float(tensor[index].abs())
         return Divergence(phase, name, type(module).__name__, label, value, index, batch, time, channel, mode)
 
-    def _blame(self, name: str, states: Sequence[Tensor], index: tuple[int, ...] | None) -> Mode | None:
-        """The mode at the index; else of the module's own the one with the largest state, then the fastest growing."""
+    def _blame(self, name: str, states: Sequence[Tensor], index: tuple[int, ...] | None, forward: bool) -> Mode | None:
+        """The mode at the index; else of the module's own the one with the largest state, then the fastest growing.
+
+        Where it has none, the fastest growing unstable one; on the way forward of what has run before, if it has any.
+        """
         try:
             modes = report_modes(self._model)
         except (ArgumentError, RuntimeError):  # no recurrence, or a matrix too bad to have eigenvalues
@@ -288,7 +297,9 @@ class DivergenceTrace:
         for state in states:
             if state.dim() > 1 and state.numel() and state[0].numel() == len(own):
                 size[own] = state.detach().abs().nan_to_num(nan=math.inf).amax(0).flatten().double().cpu().numpy()
-        candidates = own or np.flatnonzero(modes.growth > 0).tolist()
+        unstable = np.flatnonzero(modes.growth > 0).tolist()
+        before = [i for i in unstable if forward and modes.module[i] in self._ran]
+        candidates = own or before or unstable
         return modes[max(candidates, key=lambda i: (size[i], growth[i]))] if candidates else None
 
     def _found(self, report: Divergence | None) -> None:

@@ -40,7 +40,7 @@ def zero_order_hold(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
     if dt.dtype == REAL_DTYPE.get(eigenvalues.dtype) and dt.device == eigenvalues.device:
         if torch.compiler.is_compiling():
             # the flag itself: in PyTorch 2.11 is_exporting() is true wherever something is compiled
-            if _has_kernel(eigenvalues, dt) and not torch.compiler._is_exporting_flag:
+            if _has_kernel(eigenvalues, dt) and not getattr(torch.compiler, "_is_exporting_flag", False):
                 return hold_op(eigenvalues, dt)
         elif quick(eigenvalues) and plain(dt) and _forward_mode._current_level < 0:
             decay, gain = _Hold.apply(eigenvalues, dt)

@@ -22,7 +22,7 @@ from stablessm.scan.triton_launch import Launch
 ROWS, COLUMNS, TERMS = 64, 64, 32
 """Of a tile, at most. More terms would not fit into the registers from which tensor cores before sm_90 take them."""
 WARPS = 4
-PART = 256, 1024
+PART = 256, 4096
 """Rows that are summed in one go, at least and at most."""
 FULL = 1024
 """Programs that keep a GPU busy."""

@@ -226,7 +226,7 @@ def test_what_is_no_map_is_refused():
 def test_every_training_is_a_job():
     assert len(catalogue.get("st-fig6").jobs(StudyConfig())) == 24
     assert len(catalogue.get("st-table2").jobs(StudyConfig())) == 6
-    assert len(catalogue.get("st-table3").jobs(table3.Config())) == 12
+    assert len(catalogue.get("st-table3").jobs(table3.Config())) == 24
 
 
 # claims
@@ -328,20 +328,30 @@ def test_table_2_follows_the_numbers(tmp_path):
 
 def test_table_3_follows_the_numbers(tmp_path):
     config, run = table3.Config(), Run(tmp_path, {}, progress=False)
-    for scheme in config.maps:
-        for seed in range(3):
-            lost = scheme != "best-0.5" and not (scheme == "softplus" and seed == 1)
-            cell = trained(5.0, diverged=40 + seed if lost else -1) | {"parameters": np.array(3_000_000_000)}
-            if scheme == "direct":
-                cell["report"] = np.array("diverged at step 40: the loss is nan\nforward: inf in 'blocks.0'")
-            run.stage(f"{scheme}-{seed}", lambda cell=cell: cell)
+    for warmup, scheme, seed in table3.cells(config):
+        lost = warmup == 10 and scheme != "best-0.5" and not (scheme == "softplus" and seed == 1)
+        cell = trained(5.0, diverged=40 + seed if lost else -1) | {"parameters": np.array(3_000_000_000)}
+        if lost and scheme == "direct":
+            cell["report"] = np.array("diverged at step 40: the loss is nan\nforward: inf in 'blocks.0'")
+        run.stage(f"warmup-{warmup}-{scheme}-{seed}", lambda cell=cell: cell)
     claims = table3.claims(config, run)
-    assert verdicts(claims) == ["reproduced", "reproduced", "partly", "reproduced"]
+    assert verdicts(claims[:4]) == ["reproduced", "reproduced", "partly", "reproduced"]
+    assert verdicts(claims[4:]) == ["reproduced", *3 * ["not reproduced"]]
+    assert "100 steps at 0.01, to which the rate rises in 10" in claims[0].statement
+    assert "100 of the 1000 steps in which the rate rises to 0.01" in claims[4].statement
     assert "seed 2 diverged at step 42" in claims[3].ours
     assert "forward: inf in 'blocks.0'" in claims[3].why
-    assert [len(panel.series) for panel in table3.figures(config, run)[0].panels] == [12, 12, 12]
+    drawn = table3.figures(config, run)
+    assert [figure.name for figure in drawn] == ["losses-warmup-10", "losses-warmup-1000"]
+    assert [len(panel.series) for panel in drawn[0].panels] == [12, 12, 12]
     stuck = {"diverged": np.array(-1), "losses": np.full(100, 9.0)}
     assert not table3.converged(stuck)
+
+
+@pytest.mark.parametrize("changes", [{"warmups": (3, 3)}, {"warmups": (10, 200_000)}, {"training": OPTIONS}])
+def test_table_3_says_its_warm_ups_once(changes):
+    with pytest.raises(ArgumentError, match="warmup"):
+        dataclasses.replace(table3.Config(), **changes)
 
 
 @pytest.mark.parametrize("maps", [("best-1",), ("direct",), ("exp", "softplus"), ("direct", "best-0.5")])

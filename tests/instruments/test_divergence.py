@@ -125,6 +125,36 @@ def test_an_unstable_mode_upstream_is_suspected() -> None:
     assert trace.report.mode.module == "inner.mixer"
 
 
+def test_what_has_not_run_yet_is_not_suspected() -> None:
+    slow, fast = (ssm.RealSSM(1, 1, 1, map="direct", eigenvalues=torch.tensor([rate])) for rate in (0.01, 0.02))
+
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.between, self.second = slow, nn.Linear(1, 1), fast
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(self.between(self.first(x)[0]))[0]
+
+    model = Blocks()
+    with torch.no_grad():
+        model.between.weight.fill_(1e38)
+    for _ in range(2):
+        with trace_divergence(model, when="record") as trace:
+            model(torch.full((1, 200, 1), 1e6))
+        assert (trace.report.module, trace.report.mode.module) == ("between", "first")
+
+
+def test_a_bad_parameter_that_a_module_uses_itself_is_named() -> None:
+    model = ssm.LanguageModel(vocab_size=5, d_model=4, n_layers=2, d_state=2)
+    at = "body.blocks.1.mixer"
+    with trace_divergence(model, when="record") as trace:
+        with torch.no_grad():
+            model.get_submodule(at).filter.fill_(torch.nan)
+        model(torch.tensor([[1, 2, 3]]))
+    assert (trace.report.phase, trace.report.module, trace.report.tensor) == ("parameter", at, "parameter filter")
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_a_bad_input_is_blamed_on_the_input(bad: float) -> None:
     model, x = Block(ssm.LRU(2, 4, 2)), torch.randn(2, 10, 1)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from stablessm.experiments.base import Claim, Experiment
+from stablessm.experiments.language_stability import CLEAR
 from stablessm.experiments.language_study import memories, remembered
 from stablessm.experiments.run import Run
 from stablessm.experiments.user_training import trained
@@ -152,9 +153,10 @@ def _measured(own: Trained, run: Run, name: str) -> dict[str, Any]:
 def sampled(own: Trained, model: Any, task: LanguageModelling) -> str:
     """What the model makes of the prompt, at a temperature of 0.8 among the 40 most likely tokens."""
     tokenizer = task.tokenizer
-    prompt = torch.tensor([tokenizer.border, *tokenizer.encode(own.prompt).tolist()])
-    drawn = sample_tokens(model, prompt, count=own.tokens, temperature=0.8, top_k=40, never=[tokenizer.border], seed=0)
-    return own.prompt + tokenizer.decode(list(drawn))
+    prompt = tokenizer.encode(own.prompt).tolist()
+    begin = torch.tensor([tokenizer.border, *prompt])
+    drawn = sample_tokens(model, begin, count=own.tokens, temperature=0.8, top_k=40, never=[tokenizer.border], seed=0)
+    return tokenizer.decode([*prompt, *drawn])
 
 
 def compressed(task: LanguageModelling) -> float:
@@ -191,11 +193,18 @@ def figures(config: Config, run: Run) -> list[Figure]:
 def claims(config: Config, run: Run) -> list[Claim]:
     """Bits, words, and what the state is good for."""
     found = {name: one(config, name, run) for name in config.models()}
-    return [
-        fewer_bits(config.pieces, found["pieces"]),
-        like_an_lstm(config.words, found["words"]),
-        *(carries(own, found[name]) for name, own in config.models().items()),
+    made = [
+        (found["pieces"], fewer_bits(config.pieces, found["pieces"])),
+        (found["words"], like_an_lstm(config.words, found["words"])),
+        *((found[name], carries(name, own, found[name])) for name, own in config.models().items()),
     ]
+    return [_lost(claim, int(cell["diverged"])) if int(cell["diverged"]) >= 0 else claim for cell, claim in made]
+
+
+def _lost(claim: Claim, step: int) -> Claim:
+    """The same of a training that diverged."""
+    why = "What is measured is the model with the weights that were kept."
+    return replace(claim, ours=f"diverged at step {step}", verdict="not reproduced", why=why)
 
 
 def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
@@ -206,7 +215,7 @@ def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
         "no number of a paper",
         f"{score.bits_per_byte:.3f} bits a byte of test; bz2 or xz, without the training text, {needed:.3f}",
         "reproduced" if score.bits_per_byte < needed else "not reproduced",
-        f"{_told(own, found)} Perplexity {score.per_token:.2f} a token, {score.per_word:.1f} a word. A sample: "
+        f"{_told(own, found)} Perplexity {score.per_token:.4g} a token, {score.per_word:.4g} a word. A sample: "
         f"{' '.join(str(found['sample']).split())}",
     )
 
@@ -219,29 +228,30 @@ def like_an_lstm(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
     return Claim(
         f"words of {own.text} are predicted as well as by an LSTM",
         f"{published}, without a cache or a pointer",
-        f"perplexity {test:.1f} on test, {valid:.1f} on valid",
+        f"perplexity {test:.4g} on test, {valid:.4g} on valid",
         "reproduced" if test <= worst else "partly" if test <= 1.25 * worst else "not reproduced",
         f"'Reproduced' is {worst:g} or less, 'partly' within a quarter of it. {_told(own, found)}",
     )
 
 
-def carries(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
+def carries(name: str, own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
     """The same model with and without a state at the beginning of a window."""
-    carried, windows = (scored(found, "test", how).per_token for how in ("carried", "windows"))
+    carried, windows = (scored(found, "test", how) for how in ("carried", "windows"))
+    gain = (windows.nats - carried.nats) / windows.tokens
     return Claim(
-        f"on {own.text} a state carried past the {own.length} tokens of a training window helps",
+        f"on {own.text} ({name}) a state carried past the {own.length} tokens of a training window helps",
         "a recurrent model has no longest context",
-        f"test perplexity {carried:.2f} carried, {windows:.2f} in windows",
-        "reproduced" if carried < windows else "partly" if carried < 1.02 * windows else "not reproduced",
-        "Windows that begin without a state know less of what came before; 'partly' is no more than 2 % worse.",
+        f"test perplexity {carried.per_token:.4g} carried, {windows.per_token:.4g} in windows",
+        "reproduced" if gain > CLEAR else "partly" if gain > -CLEAR else "not reproduced",
+        f"{gain:+.3f} nats a token; more than {CLEAR:g} counts, and 'partly' is a difference below that. Windows that "
+        "begin without a state know less of what came before.",
     )
 
 
 def _told(own: Trained, found: Mapping[str, np.ndarray]) -> str:
-    end = f"diverged at step {int(found['diverged'])}" if int(found["diverged"]) >= 0 else "one seed"
     return (
         f"{int(found['parameters']):,} parameters, {int(found['steps']):,} steps of {own.training.batch_size} x "
-        f"{own.length} tokens, the weights that are best on valid; {end}."
+        f"{own.length} tokens, the weights that are best on valid; one seed."
     )
 
 

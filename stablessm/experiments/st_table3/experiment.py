@@ -57,6 +57,12 @@ class Config:
         for name in self.maps:
             if name not in SCHEMES:
                 raise ArgumentError("maps", f"some of {', '.join(SCHEMES)}", repr(name))
+        if len(set(self.warmups)) < len(self.warmups):
+            raise ArgumentError("warmups", "different ones", self.warmups)
+        if self.training.warmup:
+            raise ArgumentError("training.warmup", "0: warmups says them", self.training.warmup)
+        for warmup in self.warmups:
+            replace(self.training, warmup=warmup)
 
 
 def cells(config: Config) -> list[tuple[int, str, int]]:
@@ -145,9 +151,12 @@ def survival(config: Config, run: Run, warmup: int, scheme: str) -> Claim:
     verdict: Verdict = "partly" if 0 < count < total else "not reproduced"
     if count == (total if published else 0):
         verdict = "reproduced"
+    steps = config.training.steps
+    when = f"in {steps} steps at {config.rate:g}, to which the rate rises in {warmup}"
+    if warmup > steps:
+        when = f"in {steps} of the {warmup} steps in which the rate rises to {config.rate:g}"
     return Claim(
-        f"{scheme} {'converges' if published else 'diverges'} in {config.training.steps} steps at the rate "
-        f"{config.rate:g} after a warm-up of {warmup}, {int(found[0]['parameters']):,} parameters",
+        f"{scheme} {'converges' if published else 'diverges'} {when}; {int(found[0]['parameters']):,} parameters",
         f"{published} of 3 converge",
         f"{count} of {total} converge: " + "; ".join(_told(seed, cell) for seed, cell in enumerate(found)),
         verdict,
