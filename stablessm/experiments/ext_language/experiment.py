@@ -48,7 +48,7 @@ class Trained:
     """Other than the preset's."""
     dropout: float = 0.1
     edge_dropout: float = 0.0
-    timescales: tuple[float, ...] = (2.0, 500.0)
+    timescales: tuple[float, ...] = (1.0, 100.0)
     """The shortest and the longest at the start, in tokens."""
     prompt: str = "The city"
     tokens: int = 300
@@ -77,7 +77,7 @@ class Config:
         default_factory=lambda: Trained(
             "wikitext2", "word", 256,
             TrainingConfig(epochs=40, batch_size=32, lr=0.002, weight_decay=0.1, autocast=True, graph=True),
-            d_model=320, n_layers=4, dropout=0.3, edge_dropout=0.5, timescales=(1.0, 100.0),
+            d_model=320, n_layers=4, dropout=0.3, edge_dropout=0.5, timescales=(1.0, 50.0),
         )
     )  # fmt: skip
 
