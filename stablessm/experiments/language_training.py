@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from stablessm._errors import ArgumentError
-from stablessm.experiments.training import device_called
+from stablessm.experiments.user_training import possible
 from stablessm.instruments import GradientTracker
 from stablessm.tasks.base import Split, Task
 from stablessm.training import TrainingConfig
@@ -57,7 +57,7 @@ class LanguageTraining:
     def config(self, lr: float, seed: int) -> TrainingConfig:
         """As the training loop has it."""
         planned = self.planned or self.steps
-        return TrainingConfig(
+        settings = TrainingConfig(
             steps=planned,
             batch_size=self.batch,
             lr=lr,
@@ -66,11 +66,12 @@ class LanguageTraining:
             warmup=self.warmup / planned,
             clip=self.clip,
             autocast=self.autocast,
-            graph=self.graph and device_called(self.device).type == "cuda",
+            graph=self.graph,
             seed=seed,
             explode=self.explode,
             device=self.device,
         )
+        return possible(settings)
 
 
 def fit(

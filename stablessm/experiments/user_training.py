@@ -14,7 +14,15 @@ from stablessm.training.result import TrainingResult
 
 
 def trained(model: nn.Module, task: Task, settings: TrainingConfig, run: Run, name: str) -> TrainingResult:
-    """In ``name`` of the run's folder, with checkpoints there; without a CUDA graph where there is no GPU."""
+    """In ``name`` of the run's folder, with checkpoints there."""
+    return training.train(model, task, possible(settings), run.folder / name, progress=run.progress)
+
+
+def possible(settings: TrainingConfig) -> TrainingConfig:
+    """The same, without a CUDA graph where there is no GPU: an experiment has one config for every machine.
+
+    >>> possible(TrainingConfig(graph=True, device="cpu")).graph
+    False
+    """
     plain = replace(settings, graph=False)
-    settings = settings if plain.chosen_device().type == "cuda" else plain
-    return training.train(model, task, settings, run.folder / name, progress=run.progress)
+    return settings if plain.chosen_device().type == "cuda" else plain

@@ -1,9 +1,8 @@
 """The fused layer on a GPU: time in chunks, matrix products inside them, a walk from chunk to chunk.
 
 :mod:`.triton_ssm_kernels` has the equations and the kernels around the products. These have float32's accuracy
-(:mod:`.triton_products`), or TF32's after
-``torch.set_float32_matmul_precision("high")``, as PyTorch's own matrix products. States exist at the borders of chunks
-only, and go from one to the next in float64.
+(:mod:`.triton_products`), or TF32's after ``torch.set_float32_matmul_precision("high")``, as PyTorch's own matrix
+products. States exist at the borders of chunks only, and go from one to the next in float64.
 
 This takes float32 and complex64. Resets, lengths and float64 go through :mod:`.ssm_blocked`.
 """
