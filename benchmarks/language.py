@@ -14,7 +14,8 @@ is the throughput per parameter: 6 operations a parameter and token, of all para
 does beside is not counted as work. A generated token's time is that from one to the next in ``generate``, weights in
 bfloat16 on a GPU. A context whose prompt would take longer than ``--prompt-seconds`` to read, from what the one before
 took, is left out. A contender whose second training step takes longer than ``--seconds`` is not asked for another: its
-time is that of this one.
+time is that of this one. On a GPU PyTorch has one thread on the host, where the threads of small operations would wait
+for each other.
 """
 
 from __future__ import annotations
@@ -174,6 +175,8 @@ def main() -> None:
     args = parser.parse_args()
     size, seconds = SIZES["smoke" if args.smoke else args.device], 0.05 if args.smoke else args.seconds
     _measure.same_allocator_for_all()
+    if args.device == "cuda":
+        torch.set_num_threads(1)
     rates = limits(args.device, smoke=args.smoke)
     out, rows = args.out or _measure.RESULTS / f"language-{args.device}.json", []
     prompt = torch.randint(0, size.vocabulary, (2, 12), device=args.device)

@@ -102,14 +102,15 @@ def multiply(a: Tensor, b: Tensor, out: Tensor, *, add: bool = False) -> None:
 def sum_of_products(a: Tensor, b: Tensor) -> Tensor:
     """aᵀ b for (H, R, M) and (H, R, N) in float32, whose columns are contiguous; in the same order every time.
 
-    Rows are summed in parts, so that few channels with many rows keep a GPU busy too; the parts are added last. TF32 as
-    in :func:`multiply`.
+    Rows are summed in parts, so that few channels with many rows keep a GPU busy too; the parts are added last. Where
+    there would be one part, and where TF32 is allowed, cuBLAS does it.
     """
     if precision := _precision(a):
         parts, launch = _sum_launch(a.shape, a.stride(), b.shape[2], b.stride(), precision)
-        found = torch.empty((parts, len(a), a.shape[2], b.shape[2]), dtype=a.dtype, device=a.device)
-        launch(a, b, found)
-        return found[0] if parts == 1 else found.sum(0)
+        if parts > 1:
+            found = torch.empty((parts, len(a), a.shape[2], b.shape[2]), dtype=a.dtype, device=a.device)
+            launch(a, b, found)
+            return found.sum(0)
     return torch.bmm(a.mT, b)
 
 

@@ -59,7 +59,7 @@ def test_either_way_to_allow_tf32_is_understood(monkeypatch):
     """After the newer one PyTorch refuses to say ``torch.get_float32_matmul_precision()``."""
     launched = []
     monkeypatch.setattr(triton_products, "_launch", lambda *_: lambda *of: launched.append(of))
-    monkeypatch.setattr(triton_products, "_sum_launch", lambda *_: (1, lambda *of: launched.append(of)))
+    monkeypatch.setattr(triton_products, "_sum_launch", lambda *_: (2, lambda *of: launched.append(of)))
     matmul, of = torch.backends.cuda.matmul, torch.ones(1, 2, 2, device=DEVICE)
     before = matmul.fp32_precision
     try:
