@@ -74,12 +74,15 @@ class Layout(NamedTuple):
         return parts.unflatten(2, (self.groups, PARTS)).unflatten(1, (self.tiles, self.lanes)).permute(0, 1, 3, 4, 2)
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """The inverse of :meth:`pack`, contiguous and in the layout's dtype."""
-        parts = packed.permute(0, 1, 4, 2, 3).to(self.dtype, memory_format=torch.contiguous_format).contiguous()
-        parts = parts.flatten(3).flatten(1, 2)[:, : self.channels]
-        if not self.complex:
-            return parts[..., : self.states].contiguous()
-        return torch.view_as_complex(parts[..., : 2 * self.states].unflatten(2, (self.states, 2)).contiguous())
+        """The inverse of :meth:`pack`, in the layout's dtype; no view, which ``torch.compile`` may not understand."""
+        parts = packed.permute(0, 1, 4, 2, 3).flatten(3).flatten(1, 2)[:, : self.channels]
+        dtype = self.dtype.to_complex() if self.complex else self.dtype
+        found = torch.empty((len(packed), self.channels, self.states), dtype=dtype)
+        if self.complex:
+            torch.view_as_real(found).copy_(parts[..., : 2 * self.states].unflatten(2, (self.states, 2)))
+        else:
+            found.copy_(parts[..., : self.states])
+        return found
 
 
 def checkpoint_shape(x: Tensor, decay: Tensor, *_: Tensor | None) -> tuple[tuple[int, ...], torch.dtype]:

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 from transformers import AutoModelForCausalLM
 
 import stablessm as ssm
@@ -146,6 +147,16 @@ def test_beams_and_samples(mixer):
             torch.manual_seed(1)
             found.append(model.generate(prompt, max_new_tokens=8, use_cache=use_cache, **options))
         assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_compiled_model_generates_the_same_and_compiles_a_step_once(mixer):
+    model, text = make(mixer), tokens(2, 5)
+    expected, counter = greedy(model, text, 30), CompileCounter()
+    model.forward = torch.compile(model.forward, backend=counter)
+    assert torch.equal(greedy(model, text, 30), expected)
+    assert counter.frame_count <= 3  # the prompt, a step from what it leaves, a step from what a step leaves
+    torch._dynamo.reset()
 
 
 def test_generation_goes_on_from_a_cache():
