@@ -66,11 +66,11 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
     name, options = before["origin"]["task"], before["origin"]["options"]
     if changes:
         beside = _beside(folder, options) if name == "lm" else options
-        task = tasks.get(name, **tasks.read_options(name, {**beside, **changes}))
+        task = tasks.get(name, **tasks.read_options(name, {**beside, **changes})).as_trained(before["task"])
     else:
         task = tasks.get(name, **tasks.read_options(name, options))
         now = task.describe()
-        known = {**before["task"], "options": {**now["options"], **before["task"]["options"]}}  # some came later
+        known = {**now, **before["task"], "options": {**now["options"], **before["task"]["options"]}}  # some came later
         require_same("task", "the data it was trained on", known, now)
     model = stablessm.load(folder / "model").to(training.TrainingConfig(device=device).chosen_device())
     batch_size = batch_size or before["config"]["batch_size"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -53,6 +55,24 @@ class ArrayTask(StoredTask):
         """With how inputs were standardised, and the names of classes or values."""
         scale = {name: self._tensors[name].tolist() for name in ("mean", "deviation") if name in self._tensors}
         return {**super().describe(), "scale": scale, "names": list(self.outputs.names)}
+
+
+    def as_trained(self, description: Mapping[str, Any]) -> Self:
+        """With the scale of inputs and the numbers of classes that the model knows."""
+        task, names = copy.copy(self), tuple(description["names"])
+        task.__dict__.pop("chance", None)
+        task._tensors = {**self._tensors}
+        for part, values in description["scale"].items():
+            if part in self._tensors:
+                task._tensors[part] = torch.tensor(values, device=self.device)
+        if names and self.outputs.kind == "classes":
+            if unknown := sorted(set(self.outputs.names) - set(names)):
+                raise ArgumentError("label", f"labels of the training: {', '.join(names)}", ", ".join(unknown))
+            number = torch.tensor([names.index(name) for name in self.outputs.names], device=self.device)
+            for split in SPLITS:
+                task._tensors[f"{split}.targets"] = number[self._tensors[f"{split}.targets"]]
+            task.outputs = replace(self.outputs, size=len(names), names=names)
+        return task
 
 
 def _inputs(x: np.ndarray) -> Tensor:

@@ -127,6 +127,13 @@ class Task(ABC):
         content = {} if self.content is None else {"content": self.content}
         return {"task": self.name, "options": self.options.plain(), "sizes": dict(self.sizes), **content}
 
+    def as_trained(self, description: Mapping[str, Any]) -> Self:
+        """These data, read as a model was trained to read others; ``description``: what ``describe`` said of those.
+
+        What a task learns from its training examples, such as a scale or the order of classes, is then theirs.
+        """
+        return self
+
     @abstractmethod
     def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
         """The examples of these numbers, on ``self.device``; seed and epoch for examples made anew every epoch.

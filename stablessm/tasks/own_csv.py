@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import Any, Literal, Self, final
 
 import numpy as np
 
@@ -101,6 +102,17 @@ class Sequences(ArrayTask):
         self.content = sources.content_digest(inputs, lengths, targets)
         splits = shuffled_split(len(rows), options.valid, options.test, options.split_seed)
         self._set(inputs, targets, lengths, splits, standardise=True, names=names)
+        self.columns = columns
+
+    def describe(self) -> dict[str, Any]:
+        """With the columns that come in."""
+        return {**super().describe(), "columns": list(self.columns)}
+
+    def as_trained(self, description: Mapping[str, Any]) -> Self:
+        """With the scale and the classes that the model knows, of the same columns."""
+        if (known := tuple(description.get("columns", self.columns))) != self.columns:
+            raise ArgumentError("columns", f"{', '.join(known)}, as in training", ", ".join(self.columns))
+        return super().as_trained(description)
 
 
 def _names(text: str) -> tuple[str, ...]:

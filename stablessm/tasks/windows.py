@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -36,13 +37,13 @@ class WindowTask(Task):
     ) -> None:
         """Set up the task; ``series`` (rows, columns), ``parts``: how many rows each split has, one after the other."""
         window, horizon = whole_number("window", window), whole_number("horizon", horizon)
-        self.content = sources.content_digest(series)
+        self.content, self._rows_given = sources.content_digest(series), series
         seen = series[: parts["train"]]
         self.mean, deviation = seen.mean(0), seen.std(0)
         self.deviation = np.where(deviation > 0, deviation, 1.0)
         self.columns, self.targets = tuple(columns), tuple(targets)
         self._tensors = {
-            "series": torch.from_numpy((series - self.mean) / self.deviation).float(),
+            "series": self._standardised(),
             "window": torch.arange(window),
             "horizon": torch.arange(window, window + horizon),
             "targets": torch.tensor([self.columns.index(name) for name in targets]),
@@ -70,6 +71,20 @@ class WindowTask(Task):
         pairs = zip(self.mean.tolist(), self.deviation.tolist(), strict=True)
         scale = {name: {"mean": m, "deviation": s} for name, (m, s) in zip(self.columns, pairs, strict=True)}
         return {**super().describe(), "scale": scale}
+
+    def as_trained(self, description: Mapping[str, Any]) -> Self:
+        """With the scale of each column that the model knows."""
+        scale = description["scale"]
+        if tuple(scale) != self.columns:
+            raise ArgumentError("columns", f"{', '.join(scale)}, as in training", ", ".join(self.columns))
+        task = copy.copy(self)
+        task.__dict__.pop("chance", None)
+        task.mean, task.deviation = (np.array([s[of] for s in scale.values()]) for of in ("mean", "deviation"))
+        task._tensors = {**self._tensors, "series": task._standardised().to(self.device)}
+        return task
+
+    def _standardised(self) -> Tensor:
+        return torch.from_numpy((self._rows_given - self.mean) / self.deviation).float()
 
     def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
         return Batch(self._rows(split, indices, "window"), self._targets(split, indices))

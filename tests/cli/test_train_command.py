@@ -66,6 +66,52 @@ def test_options_that_came_after_a_training_do_not_shut_it_out(load):
     assert "chance" in call("eval", "run", "--device", "cpu")
 
 
+def test_other_data_are_read_with_the_scale_of_the_training(load):
+    call("train", *load, *QUICK, "--epochs", "3", "--lr", "0.02", "--out", "run")
+    head, *rows = (line.split(",") for line in Path("load.csv").read_text().splitlines())
+    tables = {
+        "same.csv": [head, *rows],
+        "scaled.csv": [head, *((hour, str(1000 + 50 * float(x)), wind) for hour, x, wind in rows)],
+        "turned.csv": [[head[0], head[2], head[1]], *((hour, wind, x) for hour, x, wind in rows)],
+    }
+    for name, table in tables.items():
+        Path(name).write_text("\n".join(map(",".join, table)))
+
+    def mse(*other):
+        return json.loads(call("eval", "run", "--json", "--device", "cpu", *other))["mse"]
+
+    assert mse("-o", "file=same.csv") == mse()
+    assert mse("-o", "file=scaled.csv") > 1000
+    told = call("eval", "run", "-o", "file=turned.csv", code=2)
+    assert "columns: expected hour, load, wind, as in training, got hour, wind, load" in told
+    assert mse("-o", "file=turned.csv", "-o", "columns=hour,load,wind") == mse()
+
+
+def walks(name, labels):
+    """Sequences of a sign, and what that sign is called."""
+    rows = (f"{i},{s + 0.1 * t},{label}" for i, (s, label) in enumerate(labels) for t in range(4))
+    Path(name).write_text("\n".join(["walk,x,label", *rows]))
+
+
+def test_other_data_have_the_classes_of_the_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    signs = rng.choice([-1, 0, 1], 300)
+    walks("one.csv", [(s, {-1: "a", 0: "b", 1: "c"}[s]) for s in signs])
+    walks("fewer.csv", [(s, {0: "b", 1: "c"}[s]) for s in signs if s >= 0])
+    walks("others.csv", [(s, {-1: "a", 0: "b", 1: "d"}[s]) for s in signs])
+    data = ("--data", "one.csv", "--label", "label", "-o", "sequence=walk")
+    call("train", *data, *QUICK, "--epochs", "12", "--lr", "0.02", "--out", "run")
+
+    def accuracy(*other):
+        return json.loads(call("eval", "run", "--json", "--device", "cpu", *other))["accuracy"]
+
+    assert accuracy() > 0.95
+    assert accuracy("-o", "file=fewer.csv") > 0.95
+    told = call("eval", "run", "-o", "file=others.csv", code=2)
+    assert "label: expected labels of the training: a, b, c, got d" in told
+
+
 def test_labelled_sequences_and_arrays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

@@ -56,7 +56,7 @@ def test_a_job_that_kills_its_worker_is_given_up(tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_whose_driver_is_killed_goes_on(tmp_path, how):
     tally = tmp_path / "tally"
-    settings = {**SLOW, "tally": tally}
+    settings = {**SLOW, "pause": "0.2", "tally": tally}  # long enough to be hit on a busy machine
     first = driver(tmp_path / "sweep", "--jobs", "2", settings=settings)
     wait_for(30, tally)
     workers = running(tmp_path / "sweep")
