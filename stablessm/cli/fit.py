@@ -104,7 +104,7 @@ def fit(
     try:
         _figure(name, times, values, es, bound.get("tol"), relative).save(folder)
         es.save(folder / "sum.safetensors")
-        record.write_record(folder, started=started, config=config, results=facts)
+        record.write_record(folder, started=started, kind="fit", config=config, results=facts)
     except OSError as error:
         complaints.print(f"cannot write to {folder}: {error}", style="red", markup=False, highlight=False)
         raise typer.Exit(2) from error

@@ -76,7 +76,7 @@ def measure(
         curve.plotly().write_html(path, include_plotlyjs=True, config={"showSendToCloud": False, "plotlyServerURL": ""})
     config = {"model": model, "source": kind, "horizon": horizon, "d_input": d_input, "dt": dt, "unit": unit, **options}
     config |= {"words": words, "output": output, "trust_remote_code": trust_remote_code}
-    record.write_record(folder, started=started, config=config, results=facts)
+    record.write_record(folder, started=started, kind="measure", config=config, results=facts)
     console.print(f"written: {folder}/record.json, memory.npz, memory.png, memory.svg, memory.html")
 
 

@@ -19,7 +19,8 @@ def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, st
         return _from_folder(folder, trust_remote_code)
     if ":" in source:
         return _from_factory(source), "factory"
-    if folder.exists() or source.startswith((".", "/", "~")):
+    below = len(folder.parts) > 1 and (len(folder.parts) > 2 or folder.parent.is_dir())  # no name on the hub
+    if folder.exists() or below or source.startswith((".", "/", "~")):
         raise ArgumentError("MODEL", EXPECTED, f"{source} (no such folder)")
     return _from_hugging_face(source, trust_remote_code), "Hugging Face hub"
 

@@ -12,7 +12,7 @@ def status(
     out: Annotated[Path, typer.Option(help="Folder of run folders.")] = Path("runs"),
     all: Annotated[bool, typer.Option("--all", help="Show also what is complete.")] = False,
 ) -> None:
-    """Show how far runs and sweeps are: what is done, running, failed, left.
+    """Show how far runs of experiments, and sweeps of them, are: what is done, running, failed, left.
 
     Examples:
 

@@ -33,7 +33,7 @@ def train(
     label: Annotated[
         str | None, typer.Option(help="With --data: the column with the label of each sequence (-o sequence=COLUMN).")
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1)] = 10,
+    epochs: Annotated[int | None, typer.Option(min=1, help="10 if neither they nor steps are given.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Updates of the weights, instead of epochs.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Sequences in memory at once, of all ranks together.")] = 64,
     accumulate: Annotated[int, typer.Option(min=1, help="Batches to a step.")] = 1,
@@ -110,13 +110,15 @@ def train(
             return
         if last_good and not resume:
             raise ArgumentError("--last-good", "no --fresh beside it", "both")
+        if epochs is not None and steps is not None:
+            raise ArgumentError("--epochs, --steps", "one of them", "both")
         model = model or ("lm-small" if name == "lm" else "small")
         if model not in models.PRESETS:
             raise ArgumentError("--model", f"one of {', '.join(models.PRESETS)}", repr(model))
         config = TrainingConfig(
-            epochs=epochs, steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr, recurrent_lr=recurrent_lr,
-            weight_decay=weight_decay, warmup=warmup, clip=clip or None, autocast=autocast, compile=compile,
-            graph=graph, seed=seed, select=cast(Any, select), evaluate_every=evaluate_every,
+            epochs=epochs or TrainingConfig.epochs, steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr,
+            recurrent_lr=recurrent_lr, weight_decay=weight_decay, warmup=warmup, clip=clip or None, autocast=autocast,
+            compile=compile, graph=graph, seed=seed, select=cast(Any, select), evaluate_every=evaluate_every,
             checkpoint_every=checkpoint_every, log_every=log_every, device=device, parallel=cast(Any, parallel),
         )  # fmt: skip
         config.chosen_device()  # an error now, not after the data was read

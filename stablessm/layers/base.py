@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm._typing import Sequence, State
-from stablessm.scan.checks import check_reset, checked_lengths
+from stablessm.scan.checks import check_reset, check_tensor, checked_lengths
 from stablessm.scan.reference_ssm_backend import last_state, real_steps
 
 
@@ -27,8 +28,7 @@ class SequenceLayer(nn.Module, ABC):
     def __init__(self, d_input: int, d_output: int, state_shape: tuple[int, ...], *, complex_state: bool) -> None:
         super().__init__()
         for name, size in (("d_input", d_input), ("d_output", d_output), *(("d_state", n) for n in state_shape)):
-            if size < 1:
-                raise ArgumentError(name, "at least 1", size)
+            whole_number(name, size)
         self.d_input, self.d_output = d_input, d_output
         self.state_shape, self.complex_state = state_shape, complex_state
 
@@ -113,6 +113,7 @@ class SequenceLayer(nn.Module, ABC):
         return self._readout(states, x), last_state(states, before, lengths)
 
     def _check(self, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
+        check_tensor("x", x)
         if x.dim() != rank:
             raise ArgumentError("x", f"{rank} dimensions {letters}", f"shape {tuple(x.shape)}")
         if x.shape[-1] != self.d_input:
@@ -124,6 +125,7 @@ class SequenceLayer(nn.Module, ABC):
     def _checked_state(self, state: Tensor | None, batch: int) -> Tensor | None:
         if state is None:
             return None
+        check_tensor("state", state)
         if state.shape != (batch, *self.state_shape):
             raise ArgumentError("state", f"shape {(batch, *self.state_shape)}", f"shape {tuple(state.shape)}")
         if state.is_complex() and not self.complex_state:

@@ -17,6 +17,9 @@ VERDICTS = ("reproduced", "partly", "not reproduced")
 EMBEDDED = 2_000_000
 """Bytes of arrays that a run may bring into the page; with more than that they are only named."""
 
+NOT_SHOWN = ("measure", "fit")
+"""Kinds of records that have pages of their own."""
+
 _Read = TypeVar("_Read")
 
 
@@ -85,8 +88,10 @@ _TEXTS = ("id", "title", "question", "source", "claim", "size", "status", "comma
 _TABLES = ("config", "versions", "hardware")
 
 
-def read_run(folder: Path) -> Run:
-    """The run in this folder; raises ValueError or OSError where there is no record to start from.
+def read_run(folder: Path) -> Run | None:
+    """The run in this folder; None if its record is of something that the report does not show.
+
+    Raises ValueError or OSError where there is no record to start from.
 
     >>> read_run(Path("/nowhere"))
     Traceback (most recent call last):
@@ -97,6 +102,8 @@ def read_run(folder: Path) -> Run:
     content = json.loads(raw.decode("utf-8"))
     if not isinstance(content, dict):
         raise ValueError(f"an object was expected, not {type(content).__name__}")
+    if content.get("kind") in NOT_SHOWN:
+        return None
     faults: list[str] = []
     drawn = None
     if content.get("kind") == "training":

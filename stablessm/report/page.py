@@ -19,17 +19,19 @@ from stablessm.report.section import section
 def write(out: str | os.PathLike[str], runs: Sequence[str | os.PathLike[str]] | None = None) -> Collection:
     """Write the report of these run folders (or folders above them) to ``out``; returns what was found.
 
-    By default it looks in ``results`` and ``runs``.
+    By default it looks in ``results`` and ``runs``; folders that are named must hold a run.
 
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     found = write(f"{folder}/report.html", [folder])
-    ...     print(found.problems[0].reason, sorted(os.listdir(folder)))
-    no record.json in it ['report.html']
+    >>> write("report.html", ["/nowhere"])
+    Traceback (most recent call last):
+    ...
+    stablessm._errors.ArgumentError: runs: expected folders with a run, got /nowhere: no such folder
     """
     if not str(out).endswith((".html", ".htm")):
         raise ArgumentError("out", "a file name that ends in .html", str(out))
     collection = collect(runs)
+    if runs and not collection.runs:
+        faults = "; ".join(f"{problem.where}: {problem.reason}" for problem in collection.problems)
+        raise ArgumentError("runs", "folders with a run", faults or ", ".join(map(str, runs)))
     with record.atomic(out) as path:
         path.write_text(render(collection), encoding="utf-8", errors="replace")
     return collection

@@ -58,10 +58,13 @@ def collect(paths: Sequence[str | os.PathLike[str]] | None = None) -> Collection
             if folder.resolve() in runs:
                 continue
             try:
-                run = runs[folder.resolve()] = read_run(folder)
+                run = read_run(folder)
             except (OSError, ValueError, RecursionError) as error:
-                problems.append(Problem(str(folder / "record.json"), f"{type(error).__name__}: {error}"))
-            else:
+                what = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+                problems.append(Problem(str(folder / "record.json"), what))
+                continue
+            if run is not None:
+                runs[folder.resolve()] = run
                 problems += [Problem(str(folder), fault) for fault in run.faults]
     return Collection(tuple(_ordered(list(runs.values()))), tuple(dict.fromkeys(problems)))
 

@@ -18,11 +18,18 @@ REAL_DTYPE = {
 DTYPES = (*LOW_PRECISION, *REAL_DTYPE)
 
 
+def check_tensor(name: str, value: Tensor) -> None:
+    """Not a list, a number or an array."""
+    if not isinstance(value, Tensor):
+        raise ArgumentError(name, "a tensor", type(value).__name__)
+
+
 def check_arguments(decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None) -> None:
     """Ranks, sizes, dtypes and devices that go together."""
     for name, tensor in (("drive", drive), ("decay", decay), ("initial", initial)):
         if tensor is None:
             continue
+        check_tensor(name, tensor)
         if tensor.dtype not in DTYPES:
             raise ArgumentError(name, "a floating point or complex dtype", tensor.dtype)
         if tensor.device != drive.device:
@@ -49,6 +56,7 @@ def check_reset(reset: Tensor | None, batch: int, steps: int) -> None:
     """Bool, (T,) or (B, T)."""
     if reset is None:
         return
+    check_tensor("reset", reset)
     if reset.dtype != torch.bool:
         raise ArgumentError("reset", "dtype torch.bool", reset.dtype)
     if reset.shape not in ((steps,), (batch, steps)):
@@ -59,6 +67,7 @@ def checked_lengths(lengths: Tensor | None, batch: int, steps: int) -> Tensor | 
     """Whole numbers (B,) from 0 to T, as int64."""
     if lengths is None:
         return None
+    check_tensor("lengths", lengths)
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise ArgumentError("lengths", "an integer dtype", lengths.dtype)
     if lengths.shape != (batch,):

@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 from stablessm._errors import ArgumentError
 from stablessm.scan import backends, reference_ssm_backend
-from stablessm.scan.checks import DTYPES, REAL_DTYPE, check_reset, checked_lengths
+from stablessm.scan.checks import DTYPES, REAL_DTYPE, check_reset, check_tensor, checked_lengths
 from stablessm.scan.linear import linear_scan
 from stablessm.scan.reference_ssm_backend import last_state, real_steps
 from stablessm.scan.ssm_op import ssm
@@ -112,6 +112,7 @@ def _check_shapes(x: Tensor, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | No
     for name, tensor in tensors.items():
         if tensor is None:
             continue
+        check_tensor(name, tensor)
         if tensor.dtype not in DTYPES:
             raise ArgumentError(name, "a floating point or complex dtype", tensor.dtype)
         if tensor.is_complex() and name in ("x", "D"):

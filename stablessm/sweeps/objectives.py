@@ -115,12 +115,21 @@ class OfTask:
 
     def check(self, names: list[str]) -> None:
         """By the names of the training's settings, or with model. or task. before them."""
+        from stablessm import tasks
         from stablessm.training import TrainingConfig
 
         known = [f.name for f in fields(TrainingConfig)]
         for name in (*names, *self.settings):
             if name not in known and not name.startswith(("model.", "task.")):
                 raise ArgumentError("--over", f"model.NAME, task.NAME or one of {', '.join(known)}", name)
+        options = [f"task.{option.name}" for option in tasks.listing(self.task)]
+        for name in names:
+            if name.startswith("task.") and name not in options:
+                raise ArgumentError("--over", f"one of {', '.join(options)}", name)
+        try:
+            self._task(self.settings)
+        except ArgumentError as error:
+            raise ArgumentError("--set", f"options of the task ({error})", f"task.{error.argument}") from error
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
         """Train; a run that diverges has no score."""

@@ -36,12 +36,13 @@ class RunStatus:
 
 
 def runs(out: Path) -> list[RunStatus]:
-    """Every run folder ``out/ID/SIZE``, in order.
+    """Every run folder ``out/ID/SIZE`` of an experiment, in order.
 
     >>> runs(Path("nowhere"))
     []
     """
-    return [_status(path.parent) for path in sorted(out.glob("[!.]*/[!.]*/config.json"))]
+    folders = (path.parent for path in sorted(out.glob("[!.]*/[!.]*/config.json")))
+    return [_status(folder) for folder in folders if not any(folder.glob("*.safetensors"))]  # those are models
 
 
 def _status(folder: Path) -> RunStatus:

@@ -56,7 +56,6 @@ class ArrayTask(StoredTask):
         scale = {name: self._tensors[name].tolist() for name in ("mean", "deviation") if name in self._tensors}
         return {**super().describe(), "scale": scale, "names": list(self.outputs.names)}
 
-
     def as_trained(self, description: Mapping[str, Any]) -> Self:
         """With the scale of inputs and the numbers of classes that the model knows."""
         task, names = copy.copy(self), tuple(description["names"])

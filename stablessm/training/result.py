@@ -34,7 +34,9 @@ class TrainingResult:
 
     def __str__(self) -> str:
         lines = [f"{self.steps} steps in {self.seconds:.1f} s, written to {self.folder}"]
-        if len(self.losses):
+        if len(self.losses) == 1:
+            lines.append(f"training loss {self.losses[0, 1]:.4g} on average")
+        elif len(self.losses):
             lines.append(f"training loss {self.losses[0, 1]:.4g} at first, {self.losses[-1, 1]:.4g} at last")
         for split, scores in self.scores.items():
             told = ", ".join(f"{name} {_number(value)}" for name, value in scores.items() if name != "step")

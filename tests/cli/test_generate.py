@@ -165,7 +165,7 @@ def test_the_commands_that_the_documentation_shows(tmp_path: Path, monkeypatch: 
 def test_a_training_that_carries_its_state(trained: Path, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
     command = page[page.index("**WikiText-2 in words.**") :].split("```sh\nstablessm ")[1].split("\nstablessm eval")[0]
-    for gone in ("\\\n", "--autocast", "--graph"):
+    for gone in ("\\\n", "--autocast", "--graph", "--epochs 40"):
         command = command.replace(gone, "")
     small = ("-o", f"text={trained / 'mine.txt'}", "-o", "length=8", "--set", "d_model=8", "--set", "n_layers=1")
     quick = ("-o", "carry=true", "--steps", "4", "--batch-size", "3", "--device", "cpu", "--out", tmp_path)

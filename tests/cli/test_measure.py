@@ -91,6 +91,9 @@ def test_sources_that_are_not_there(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     assert "it has no config.json" in measure("empty", code=2)
     assert "no such folder" in measure("./absent", code=2)
+    Path("runs").mkdir()
+    assert "no such folder" in measure("runs/absent", code=2)  # which could be a name on the hub
+    assert "no such folder" in measure("some/where/absent", code=2)
     assert "MODEL: expected" in measure("no-such-owner/no-such-model", code=2)
     assert "Examples:" in measure("--help")
 

@@ -60,6 +60,11 @@ def test_search_and_its_errors():
     assert "best of 3 trials" in invoke(*given, "--trials", "3", "--out", "found")
     assert "--over: expected NAME=log" in invoke("search", "recall", "--over", "lr", code=2)
     assert "NAME: expected a task" in invoke("search", "nothing", "--over", "lr=int:1:2", code=2)
+    wrong = "search", "recall", "--over", "lr=int:1:2", "--set", "task.train=16", "--out", "nothing"
+    assert "--set: expected options of the task (train: expected one of" in invoke(*wrong, code=2)
+    wrong = "search", "recall", "--over", "task.train=int:1:2", "--out", "nothing"
+    assert "--over: expected one of task.train_examples" in invoke(*wrong, code=2)
+    assert not Path("nothing").exists()
     assert "--objective: expected STAGE/ARRAY:HOW" in invoke("search", "ia-fig1", "--over", "lr=int:1:2", code=2)
     assert "a task has its metric" in invoke("search", "recall", "--over", "lr=int:1:2", "--maximize", code=2)
     assert "Examples:" in invoke("search", "--help")

@@ -52,6 +52,9 @@ def test_a_csv_file_trains_is_evaluated_and_reported(load, monkeypatch):
 
 
 def test_the_data_must_be_that_of_the_training(load):
+    told = call("train", *load, *QUICK, "--steps", "2", "--out", "runs/one/run")
+    assert "on average" in told
+    assert "complete: 0 of 0 runs in" in call("status", "--out", "runs/one")  # a model is no run of an experiment
     call("train", *load, *QUICK, "--steps", "2", "--out", "run")
     rows = Path("load.csv").read_text().splitlines()
     Path("load.csv").write_text("\n".join([*rows[:100], "99,7.5,0.1", *rows[101:]]))
@@ -203,6 +206,7 @@ def test_wrong_arguments_are_named(load):
         ): "--target, --label: expected one of them",
         ("train", "--data", "load.csv", "--label", "wind"): "-o sequence=VALUE sets it",
         ("train", "recall", "--last-good", "--fresh"): "--last-good: expected no --fresh beside it",
+        ("train", "recall", "--epochs", "3", "--steps", "3"): "--epochs, --steps: expected one of them, got both",
         ("train", "recall", "--set", "mixer_options=3"): "mixer_options: expected options by name, got 3",
         ("train", "recall", "--set", "gate=maybe"): "gate: expected true or false",
         ("train", "recall", "--set", "dropout=much"): "dropout: expected a number",

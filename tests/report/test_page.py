@@ -262,6 +262,15 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "gone.json: no such file" in result.stderr
     assert opened == [out.as_uri()]
     assert CliRunner().invoke(app, ["--out", str(tmp_path / "report")]).exit_code == 2
+    (tmp_path / "measured").mkdir()
+    (tmp_path / "measured" / "record.json").write_text('{"kind": "measure"}')
+    result = CliRunner().invoke(app, [str(tmp_path), "--out", str(out)])
+    assert "measured" not in result.stderr  # it has a page of its own
+    for name in ("typo", "measured"):
+        result = CliRunner().invoke(app, [str(tmp_path / name), "--out", str(tmp_path / "none.html")])
+        assert result.exit_code == 2
+        assert f"runs: expected folders with a run, got {tmp_path / name}" in result.stderr
+    assert not (tmp_path / "none.html").exists()
 
 
 def test_uses_no_torch() -> None:
