@@ -94,7 +94,7 @@ def fit(
         complaints.print(f"cannot fit {name}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         best: ExponentialSum | None = getattr(error, "best", None)
         if best is not None:
-            console.print(_table("the best that can be done", _facts(best)))
+            console.print(_table("the best that was found", _facts(best)))
             reached = best.relative_error if relative else best.error
             console.print(f"nothing was written; --order {best.order} or --tol {_round_up(reached):g} gives this")
         raise typer.Exit(1 if isinstance(error, NumericalError) else 2) from error

@@ -389,3 +389,13 @@ def test_the_tail_begins_at_the_last_time() -> None:
     es = exponential_sum(lambda t: np.exp(-t), times=[0.0, 1.0, 2.5], tol=1e-9, time="continuous")
     assert (es.horizon, es.end) == (3, 2.5)
     assert es.tail == pytest.approx(math.exp(-2.5))
+
+
+def test_the_best_found_of_noisy_samples_goes_down_to_the_noise() -> None:
+    rng, times = np.random.default_rng(0), np.arange(600)
+    frequency, decay = rng.uniform(0.05, 3.0, (45, 1)), rng.uniform(0.0005, 0.003, (45, 1))
+    values = (np.exp(-decay * times) * np.cos(frequency * times)).sum(0) / 10
+    with pytest.raises(FitError, match="the samples are noisy") as caught:
+        exponential_sum(values + 1e-4 * rng.standard_normal(600), tol=1e-6)
+    assert caught.value.best.order == 90  # more than are fitted by least squares
+    assert caught.value.best.error < 1e-3

@@ -140,9 +140,10 @@ class Search:
         """Between those orders: doubling steps from a guess, then bisection."""
         ends = not (np.abs(self.samples.values[most:]) > tol).any()  # as a lag does, whose values are all alike too
         noise = 0.0 if ends else self.noise
-        # no sum follows noise, and looking for one takes long
-        if noise > tol and not self._meets(min(self._above(noise), _LEAST_SQUARES, most), tol):
-            return None
+        if noise > tol:  # no sum follows noise, and looking for one takes long; the second is then the best there is
+            above = min(self._above(noise), most)
+            if not self._meets(min(above, _LEAST_SQUARES), tol) and not self._meets(above, tol):
+                return None
         high = low = max(min(self._guess(tol), most), least)
         step = 1
         if self._meets(high, tol):
