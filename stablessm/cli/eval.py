@@ -25,6 +25,8 @@ def evaluate(
 ) -> None:
     """Score a trained model on a split of the task it was trained on, or of the same task with other data.
 
+    Other data are standardised and their labels numbered as in training.
+
     A language model reads the whole split with its state carried on, from the start of every document: perplexity per
     token, per word (between white space) and per byte. Beside it, the same with no state at the start of every window,
     as in training without -o carry=true: if that is better, the model remembers badly beyond its windows. Longer ones

@@ -10,6 +10,8 @@ from typing import Any
 from stablessm._errors import ArgumentError
 
 EXPECTED = "a folder saved by stablessm, a Hugging Face model folder or name, or package.module:factory"
+_LONGEST = 300
+"""Letters of another library's error that are passed on."""
 
 
 def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, str]:
@@ -32,7 +34,7 @@ def load_tokenizer(source: str, argument: str, *, trust_remote_code: bool = Fals
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     except Exception as error:
-        raise ArgumentError(argument, f"a tokenizer with {source}", _first_line(error)) from error
+        raise ArgumentError(argument, f"a tokenizer with {source}", _said(error)) from error
 
 
 def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
@@ -44,7 +46,7 @@ def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
         try:
             return storage.load(folder), "stablessm folder"
         except Exception as error:
-            raise ArgumentError("MODEL", "a whole folder", f"{folder} ({_first_line(error)})") from error
+            raise ArgumentError("MODEL", "a whole folder", f"{folder} ({_said(error)})") from error
     if not (folder / "config.json").is_file():
         raise ArgumentError("MODEL", EXPECTED, f"{folder} (it has no config.json)")
     if not list(folder.glob("*.safetensors")):
@@ -65,7 +67,7 @@ def _from_hugging_face(name: str, trust_remote_code: bool) -> Any:
         if "trust_remote_code" in str(error):
             expected = "a model without code of its own, or --trust-remote-code if you have read that code"
             raise ArgumentError("MODEL", expected, name) from error
-        raise ArgumentError("MODEL", EXPECTED, f"{name} ({_first_line(error)})") from error
+        raise ArgumentError("MODEL", EXPECTED, f"{name} ({_said(error)})") from error
 
 
 def _auto_class(transformers: Any, config: Any) -> Any:
@@ -89,7 +91,7 @@ def _from_factory(source: str) -> Any:
         for part in attribute.split("."):
             factory = getattr(factory, part)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ArgumentError("MODEL", EXPECTED, f"{source} ({_first_line(error)})") from error
+        raise ArgumentError("MODEL", EXPECTED, f"{source} ({_said(error)})") from error
     finally:
         sys.path.remove("")
     if hasattr(factory, "parameters"):  # a model, not a function that makes one
@@ -99,8 +101,10 @@ def _from_factory(source: str) -> Any:
     try:
         return factory()
     except Exception as error:
-        raise ArgumentError("MODEL", f"{source}() to return a model", _first_line(error)) from error
+        raise ArgumentError("MODEL", f"{source}() to return a model", _said(error)) from error
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
+def _said(error: Exception) -> str:
+    """What it says, in one line."""
+    text = " ".join(str(error).split()) or "no message"
+    return f"{type(error).__name__}: {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"
