@@ -52,9 +52,10 @@ class ArrayTask(StoredTask):
         )
 
     def describe(self) -> dict[str, Any]:
-        """With how inputs were standardised, and the names of classes or values."""
+        """With how inputs were standardised, and how many classes or values there are and their names."""
         scale = {name: self._tensors[name].tolist() for name in ("mean", "deviation") if name in self._tensors}
-        return {**super().describe(), "scale": scale, "names": list(self.outputs.names)}
+        outputs = {"outputs": self.outputs.size, "names": list(self.outputs.names)}
+        return {**super().describe(), "scale": scale, **outputs}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
         """With the scale of inputs and the numbers of classes that the model knows."""
@@ -64,7 +65,12 @@ class ArrayTask(StoredTask):
         for part, values in description["scale"].items():
             if part in self._tensors:
                 task._tensors[part] = torch.tensor(values, device=self.device)
-        if names and self.outputs.kind == "classes":
+        if self.outputs.kind == "classes" and not names:
+            size = description.get("outputs", self.outputs.size)
+            if self.outputs.size > size:
+                raise ArgumentError("targets", f"classes from 0 to {size - 1}, as in training", self.outputs.size - 1)
+            task.outputs = replace(self.outputs, size=size)
+        elif self.outputs.kind == "classes":
             if unknown := sorted(set(self.outputs.names) - set(names)):
                 raise ArgumentError("label", f"labels of the training: {', '.join(names)}", ", ".join(unknown))
             number = torch.tensor([names.index(name) for name in self.outputs.names], device=self.device)

@@ -115,6 +115,17 @@ def test_other_data_have_the_classes_of_the_training(tmp_path, monkeypatch):
     assert "label: expected labels of the training: a, b, c, got d" in told
 
 
+def test_other_arrays_may_lack_a_class(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tokens = np.random.default_rng(0).integers(0, 10, (120, 8))
+    for name, classes in (("some", 3), ("fewer", 2), ("more", 5)):
+        np.savez(name, inputs=tokens, targets=tokens[:, 0] % classes)
+    call("train", "--data", "some.npz", *QUICK, "--steps", "2", "--out", "run")
+    assert "accuracy" in call("eval", "run", "-o", "inputs=fewer.npz", "--device", "cpu")
+    told = call("eval", "run", "-o", "inputs=more.npz", code=2)
+    assert "targets: expected classes from 0 to 2, as in training, got 4" in told
+
+
 def test_labelled_sequences_and_arrays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
