@@ -258,8 +258,10 @@ def _abruptness(value: np.ndarray, missing: int, floor: float) -> float:
 
 
 def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarray, np.ndarray]:
-    """The samples up to where the fit found the floor."""
+    """The samples up to where the fit found the floor; a memory that ends is zero at the next."""
     stop = len(t) if fit is None else max(int(np.searchsorted(t, fit.used[1], side="right")), 1)
+    if fit is not None and fit.kind == "finite" and stop < len(t):
+        return t[: stop + 1], np.append(v[:stop], 0.0)
     return t[:stop], v[:stop]
 
 

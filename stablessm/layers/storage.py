@@ -65,8 +65,13 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
     except ArgumentError as error:
         known = "a map that reparam.get knows (reparam.register) and a mixer that models know (register_mixer)"
         raise ArgumentError("layer", known, str(error)) from error
+    places: set[int] = set()
+    tensors = {}
+    for name, tensor in layer.state_dict().items():  # one that two layers share is written for each
+        tensors[name] = tensor.clone() if tensor.data_ptr() in places else tensor.contiguous()
+        places.add(tensor.data_ptr())
     with record.atomic(folder / "model.safetensors") as temporary:
-        save_file({name: tensor.contiguous() for name, tensor in layer.state_dict().items()}, temporary)
+        save_file(tensors, temporary)
     record.write_json(folder / "config.json", content)
 
 
@@ -104,7 +109,8 @@ def _config(layer: nn.Module) -> dict[str, Any]:
     if isinstance(layer, SavedModel):
         return {"class": type(layer).__name__, "options": asdict(layer.config)}
     if isinstance(layer, Bidirectional):
-        options: dict[str, Any] = {"ahead": _config(layer.ahead), "back": _config(layer.back), "merge": layer.merge}
+        back = None if layer.back is layer.ahead else _config(layer.back)
+        options: dict[str, Any] = {"ahead": _config(layer.ahead), "back": back, "merge": layer.merge}
         return {"class": "Bidirectional", "options": options}
     options = {name: _option(layer, name) for name in inspect.signature(type(layer)).parameters}
     if options.get("time") == "discrete":
@@ -136,7 +142,9 @@ def _built(content: dict[str, Any]) -> Any:
         return _models[content["class"]](**options)
     cls = CLASSES[content["class"]]
     if cls is Bidirectional:
-        return Bidirectional(_built(options["ahead"]), _built(options["back"]), merge=options["merge"])
+        ahead = _built(options["ahead"])
+        back = ahead if options["back"] is None else _built(options["back"])
+        return Bidirectional(ahead, back, merge=options["merge"])
     start = options.pop("eigenvalues")
     if start is not None:
         pairs = torch.tensor(start, dtype=torch.float64)

@@ -85,8 +85,8 @@ class SequenceStack(nn.Module):
         h, after = self.dropout(self._encoded(x)), []
         again = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for block, own in zip(self.blocks, before, strict=True):
-            run = partial(self._gradient_checkpointing_func, block) if again else block
-            h, own = run(h, own, lengths=lengths, reset=reset, dt=dt)
+            read = partial(block, lengths=lengths, reset=reset, dt=dt)  # reentrant checkpoints take no keywords
+            h, own = self._gradient_checkpointing_func(read, h, own) if again else read(h, own)
             after.append(own)
         return self.dropout(self.norm(h, real)), tuple(after)
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stablessm.scan.checks import checked_lengths
 from stablessm.scan.op import choose, eager, plain, quick, scan
 from stablessm.scan.reference_ssm_backend import by_states, last_state, real_steps
 
@@ -38,6 +39,16 @@ def _run(backend: str, direction: str, first: Tensor, *rest: Any) -> Any:
         return function(first, *rest)
 
 
+def _sound(lengths: Tensor | None, x: Tensor) -> Tensor | None:
+    """Lengths that no kernel leaves its arrays by: while it compiles nobody knows their values.
+
+    On a GPU, which is not waited for, they are cut to what there is.
+    """
+    if lengths is None or not lengths.is_cpu:
+        return None if lengths is None else lengths.clamp(0, x.shape[1])
+    return checked_lengths(lengths, *x.shape[:2])
+
+
 @torch.library.custom_op("stablessm::ssm_scan", mutates_args=())
 def ssm_op(
     x: Tensor,
@@ -51,7 +62,7 @@ def ssm_op(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y[t] = Re Σ_n C h[t] + D x[t] with h[t] = decay h[t-1] + B x[t]; the final state; checkpoints."""
-    return _run(backend, "forward", x, decay, B, C, D, initial, reset, lengths)
+    return _run(backend, "forward", x, decay, B, C, D, initial, reset, _sound(lengths, x))
 
 
 @torch.library.custom_op("stablessm::ssm_scan_backward", mutates_args=())
@@ -70,7 +81,7 @@ def ssm_backward_op(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x, decay, B, C, D and initial; states are made again from the checkpoints."""
-    inputs = (x, decay, B, C, D, initial, reset, lengths)
+    inputs = (x, decay, B, C, D, initial, reset, _sound(lengths, x))
     *rest, d_initial = _run(backend, "backward", d_y, d_final, *inputs, checkpoints)
     return *rest, torch.zeros_like(d_final) if d_initial is None else d_initial
 

@@ -335,3 +335,18 @@ def test_errors_name_the_argument(time, value, options, argument):
 def test_eps_is_a_fraction(eps):
     with pytest.raises(ArgumentError, match="eps"):
         memory_time(T, np.exp(-T), eps)
+
+
+@pytest.mark.parametrize(("first", "last"), [(3, 3), (0, 9), (2, 30)])
+def test_a_memory_that_ends_keeps_its_last_half_step(first: int, last: int) -> None:
+    """As without a fit: the box from half a step before its first sample to half a step after its last."""
+    t = np.arange(40.0)
+    value = ((t >= first) & (t <= last)).astype(float)
+    fit = DecayFit("finite", "", math.inf, (0.0, float(last)), 0.0)
+    assert (
+        effective_length(t, value, fit)
+        == effective_length(t, value)
+        == pytest.approx(last - first + 1 - 0.5 * (not first))
+    )
+    assert half_life(t, value, fit) == half_life(t, value)
+    assert memory_time(t, value, 0.5, fit) == last

@@ -32,6 +32,15 @@ def test_a_layer_comes_back_as_it_was(tmp_path, name, dtype):
     assert {p.name for p in (tmp_path / "layer").iterdir()} == {"config.json", "model.safetensors"}
 
 
+def test_shared_weights_stay_shared(tmp_path):
+    layer = ssm.LRU(3, 8, 2)
+    ssm.save(ssm.Bidirectional(layer, layer), tmp_path)
+    again = ssm.load(tmp_path)
+    assert again.back is again.ahead
+    x = torch.randn(2, 5, 3)
+    assert torch.equal(again(x)[0], ssm.Bidirectional(layer, layer)(x)[0])
+
+
 def test_the_start_is_kept(tmp_path):
     for layer in (
         ssm.RealSSM(1, 2, 1, eigenvalues=torch.tensor([-0.5, -0.1])),

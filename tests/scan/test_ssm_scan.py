@@ -10,7 +10,7 @@ from ssm_cases import draw_layer
 from torch import Tensor
 from torch.func import grad, hessian, jvp, vmap
 
-from stablessm import linear_scan, ssm_scan
+from stablessm import ArgumentError, linear_scan, ssm_scan
 from stablessm.scan import numba_ssm_backend
 from stablessm.scan.ssm_op import ssm_op
 
@@ -221,3 +221,13 @@ def test_the_final_state_keeps_no_copy_of_all_states(form: str, lengths: Tensor 
     assert sum(size >= x.shape[1] * final.nbytes for size in held.values()) == 1  # the states themselves
     if lengths is not None:
         assert torch.equal(final[1], initial[1])
+
+
+@pytest.mark.parametrize("wrong", [-1, 9, 10**9])
+def test_compiled_lengths_leave_no_array(wrong: int) -> None:
+    """While it compiles nobody knows them, and the kernels trust them."""
+    decay, x, lengths = torch.full((3, 4), 0.5), torch.randn(2, 5, 3), torch.tensor([2, wrong])
+    run = torch.compile(lambda x, lengths: ssm_scan(x, decay, decay, decay, lengths=lengths)[0], backend="aot_eager")
+    with pytest.raises(ArgumentError, match="^lengths: expected values from 0 to 5"):
+        run(x, lengths)
+    assert run(x, torch.tensor([2, 5])).shape == x.shape
