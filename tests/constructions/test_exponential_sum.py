@@ -399,3 +399,11 @@ def test_the_best_found_of_noisy_samples_goes_down_to_the_noise() -> None:
         exponential_sum(values + 1e-4 * rng.standard_normal(600), tol=1e-6)
     assert caught.value.best.order == 90  # more than are fitted by least squares
     assert caught.value.best.error < 1e-3
+
+
+@pytest.mark.parametrize(("base", "samples", "tol", "most"), [(1.01, 50, 1e-3, 3), (1.0288, 77, 1e-4, 33)])
+def test_kernels_that_grow_get_few_states_where_few_do(base: float, samples: int, tol: float, most: int) -> None:
+    """Their starts are far off, and those of higher orders may be worse."""
+    found = exponential_sum(base ** np.arange(samples), tol=tol)
+    assert found.error <= tol
+    assert found.order <= most

@@ -228,6 +228,6 @@ def test_compiled_lengths_leave_no_array(wrong: int) -> None:
     """While it compiles nobody knows them, and the kernels trust them."""
     decay, x, lengths = torch.full((3, 4), 0.5), torch.randn(2, 5, 3), torch.tensor([2, wrong])
     run = torch.compile(lambda x, lengths: ssm_scan(x, decay, decay, decay, lengths=lengths)[0], backend="aot_eager")
-    with pytest.raises(ArgumentError, match="^lengths: expected values from 0 to 5"):
+    with pytest.raises(ArgumentError, match=r"^lengths: expected values from 0 to 5"):
         run(x, lengths)
     assert run(x, torch.tensor([2, 5])).shape == x.shape

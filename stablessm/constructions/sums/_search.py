@@ -152,7 +152,8 @@ class Search:
         else:
             while not self._meets(high, tol):
                 if high >= most:
-                    return None
+                    fit = self.at_most(most)
+                    return self._lowest(fit, tol, least) if fit.error <= tol else None
                 low, high, step = high, min(high + step, most), 2 * step
         while high - low > 1:
             middle = (low + high) // 2
@@ -160,8 +161,20 @@ class Search:
         for order in range(high, most + 1):  # the points that are fitted may not see all of the error
             fit = self.best(order)
             if fit.error <= tol:
-                return fit
+                return self._lowest(fit, tol, least)
         return None
+
+    def _lowest(self, fit: Fit, tol: float, least: int) -> Fit:
+        """This one, or one of fewer states: what was too far from the tolerance to be polished may yet meet it.
+
+        A kernel as good as completely monotone has the better starts at higher orders.
+        """
+        for order in range(self.domain.order(fit.rates) - 1, least - 1, -1) if not self._close else ():
+            lower = self.best(order)
+            if lower.error > tol:
+                break
+            fit = lower
+        return fit
 
     def _least_order(self, tol: float) -> tuple[int, int]:
         """An order below which no sum meets the tolerance, at least 1, and how many singular values it is taken from.

@@ -47,7 +47,7 @@ def exponential_sum(
         kernel: ρ, as a function of an array of times, as a formula in t (``"1/(1+t)**1.1"``), or as samples: (T+1,)
             or (T+1, d_out, d_in).
         horizon: T, in steps; not needed with samples or ``times``.
-        tol: find the lowest order whose error is at most this; or
+        tol: the lowest order found whose error is at most this; or
         order: find the best sum with this many real states.
         dt: the time between samples.
         time: ``discrete``: only t = k dt matters. ``continuous``: a function is also measured between the samples.
