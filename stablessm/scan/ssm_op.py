@@ -44,9 +44,9 @@ def _sound(lengths: Tensor | None, x: Tensor) -> Tensor | None:
 
     On a GPU, which is not waited for, they are cut to what there is.
     """
-    if lengths is None or not lengths.is_cpu:
-        return None if lengths is None else lengths.clamp(0, x.shape[1])
-    return checked_lengths(lengths, *x.shape[:2])
+    if lengths is None or lengths.is_cpu:
+        return checked_lengths(lengths, *x.shape[:2])
+    return lengths.clamp(0, x.shape[1])
 
 
 @torch.library.custom_op("stablessm::ssm_scan", mutates_args=())
