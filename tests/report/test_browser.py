@@ -226,8 +226,9 @@ def test_prints_the_drawings(open_page: Open, report: Path) -> None:
     assert tab.pdf(path=SCREENSHOTS / "print.pdf").startswith(b"%PDF")
 
 
-def test_no_runs(open_page: Open, tmp_path: Path) -> None:
-    report_page.write(tmp_path / "report.html", [tmp_path])
+def test_no_runs(open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    report_page.write("report.html")
     tab = open_page(tmp_path / "report.html", 390)
     assert tab.get_by_text("stablessm run ia-fig1 --size paper").is_visible()
     assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
