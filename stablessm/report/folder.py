@@ -18,7 +18,7 @@ EMBEDDED = 2_000_000
 """Bytes of arrays that a run may bring into the page; with more than that they are only named."""
 
 NOT_SHOWN = ("measure", "fit")
-"""Kinds of records that have pages of their own."""
+"""Kinds of records that are of no run: what ``stablessm measure`` and ``stablessm fit`` write."""
 
 _Read = TypeVar("_Read")
 

@@ -60,7 +60,6 @@ class ArrayTask(StoredTask):
     def as_trained(self, description: Mapping[str, Any]) -> Self:
         """With the scale of inputs and the numbers of classes that the model knows."""
         task, names = copy.copy(self), tuple(description["names"])
-        task.__dict__.pop("chance", None)
         task._tensors = {**self._tensors}
         for part, values in description["scale"].items():
             if part in self._tensors:

@@ -37,7 +37,7 @@ class WindowTask(Task):
     ) -> None:
         """Set up the task; ``series`` (rows, columns), ``parts``: how many rows each split has, one after the other."""
         window, horizon = whole_number("window", window), whole_number("horizon", horizon)
-        self.content, self._rows_given = sources.content_digest(series), series
+        self.content, self._unscaled = sources.content_digest(series), series
         seen = series[: parts["train"]]
         self.mean, deviation = seen.mean(0), seen.std(0)
         self.deviation = np.where(deviation > 0, deviation, 1.0)
@@ -78,13 +78,13 @@ class WindowTask(Task):
         if tuple(scale) != self.columns:
             raise ArgumentError("columns", f"{', '.join(scale)}, as in training", ", ".join(self.columns))
         task = copy.copy(self)
-        task.__dict__.pop("chance", None)
+        task.__dict__.pop("chance", None)  # of targets in another scale
         task.mean, task.deviation = (np.array([s[of] for s in scale.values()]) for of in ("mean", "deviation"))
         task._tensors = {**self._tensors, "series": task._standardised().to(self.device)}
         return task
 
     def _standardised(self) -> Tensor:
-        return torch.from_numpy((self._rows_given - self.mean) / self.deviation).float()
+        return torch.from_numpy((self._unscaled - self.mean) / self.deviation).float()
 
     def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
         return Batch(self._rows(split, indices, "window"), self._targets(split, indices))
