@@ -152,6 +152,8 @@ class Search:
         else:
             while not self._meets(high, tol):
                 if high >= most:
+                    if most > _LEAST_SQUARES:  # too many orders to try them all
+                        return None
                     fit = self.at_most(most)
                     return self._lowest(fit, tol, least) if fit.error <= tol else None
                 low, high, step = high, min(high + step, most), 2 * step
