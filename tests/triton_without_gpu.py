@@ -63,7 +63,7 @@ def scan(shape: tuple[int, int, int], dtype: torch.dtype, per_step: bool, cut: b
 def layer(dtype: torch.dtype, states: int) -> None:
     from stablessm.scan import triton_ssm_backend
 
-    x, decay, skip = torch.empty(8, 4096, 512), torch.empty(512, states, dtype=dtype), torch.empty(512)
+    x, decay, skip = torch.empty(64, 4096, 64), torch.empty(64, states, dtype=dtype), torch.empty(64)
     arguments = (x, decay, decay, decay, skip, None, None, None)
     y, final, checkpoints = triton_ssm_backend.forward(*arguments)
     triton_ssm_backend.backward(y, final, *arguments, checkpoints)

@@ -68,7 +68,7 @@ def ssm_op(
 @torch.library.custom_op("stablessm::ssm_scan_backward", mutates_args=())
 def ssm_backward_op(
     d_y: Tensor,
-    d_final: Tensor,
+    d_final: Tensor | None,
     x: Tensor,
     decay: Tensor,
     B: Tensor,
@@ -80,10 +80,10 @@ def ssm_backward_op(
     checkpoints: Tensor,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x, decay, B, C, D and initial; states are made again from the checkpoints."""
+    """Gradients of x, decay, B, C, D and initial (or nothing); states are made again from the checkpoints."""
     inputs = (x, decay, B, C, D, initial, reset, _sound(lengths, x))
     *rest, d_initial = _run(backend, "backward", d_y, d_final, *inputs, checkpoints)
-    return *rest, torch.zeros_like(d_final) if d_initial is None else d_initial
+    return *rest, decay.new_empty(0) if d_initial is None else d_initial
 
 
 @ssm_op.register_fake
@@ -105,7 +105,7 @@ def _(
 @ssm_backward_op.register_fake
 def _(
     d_y: Tensor,
-    d_final: Tensor,
+    d_final: Tensor | None,
     x: Tensor,
     decay: Tensor,
     B: Tensor,
@@ -119,7 +119,7 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     parameter = decay.new_empty(decay.shape)
     d_D = x.new_empty(decay.shape[0], dtype=decay.real.dtype)
-    states = decay.new_empty(len(x), *decay.shape)
+    states = decay.new_empty(0) if initial is None else decay.new_empty(initial.shape)
     return x.new_empty(x.shape), parameter, torch.empty_like(parameter), torch.empty_like(parameter), d_D, states
 
 
@@ -150,13 +150,10 @@ class SSM(torch.autograd.Function):
     def backward(ctx: Any, d_y: Tensor | None, d_final: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         """Gradients of x, decay, B, C, D and initial."""
         *tensors, checkpoints = ctx.saved_tensors
-        x, decay = tensors[:2]
-        d_y = torch.zeros_like(x) if d_y is None else d_y
+        d_y = torch.zeros_like(tensors[0]) if d_y is None else d_y
         # With create_graph (double backward, torch.func) the gradient itself must be differentiable.
         again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         at_once = plain(d_y) and (d_final is None or plain(d_final)) and not again
-        if d_final is None and not at_once:  # the backends themselves do without
-            d_final = decay.new_zeros(len(x), *decay.shape)
         gradients: Any = _gradients_at_once if at_once else _gradients_by_states if again else ssm_backward_op
         *rest, d_D, d_initial = gradients(d_y, d_final, *tensors, checkpoints, ctx.backend)
         D, initial = tensors[4:6]
@@ -231,10 +228,11 @@ def _gradients_at_once(d_y: Tensor, *args: Any) -> tuple[Tensor, ...]:
 
 
 def _gradients_by_states(
-    d_y: Tensor, d_final: Tensor, x: Tensor, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    d_y: Tensor, d_final: Tensor | None, x: Tensor, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
     initial: Tensor | None, reset: Tensor | None, lengths: Tensor | None, _: Tensor, backend: str,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The same gradients from differentiable operations."""
+    d_final = decay.new_zeros(len(x), *decay.shape) if d_final is None else d_final
     skip = x.new_zeros(len(decay), dtype=decay.real.dtype) if D is None else D
     start = decay.new_zeros(len(x), *decay.shape) if initial is None else initial
 

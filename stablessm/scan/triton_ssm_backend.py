@@ -2,7 +2,8 @@
 
 :mod:`.triton_ssm_kernels` has the equations and the kernels around the products. These have float32's accuracy
 (:mod:`.triton_products`), or TF32's after ``torch.set_float32_matmul_precision("high")``, as PyTorch's own matrix
-products. States exist at the borders of chunks only, and go from one to the next in float64.
+products. States exist at the borders of chunks only, and go from one to the next in float64. What is kept for the
+backward pass are these and, of a small input, its rows: to turn it again would take another launch.
 
 This takes float32 and complex64. Resets, lengths and float64 go through :mod:`.ssm_blocked`.
 """
@@ -39,10 +40,11 @@ PARTS = 2
 def checkpoint_shape(
     x: Tensor, decay: Tensor, reset: Tensor | None, lengths: Tensor | None
 ) -> tuple[tuple[int, ...], torch.dtype]:
-    """Shape and dtype of the checkpoints: the states that enter each chunk, (H, B, chunks, N)."""
+    """Shape and dtype of the checkpoints: the input as rows, if it is kept, and beside it the states that enter."""
     if not _chunked(x, decay, reset, lengths):
         return ssm_blocked.checkpoint_shape(x, decay)
-    return (len(decay), len(x), -(-x.shape[1] // _length(decay.shape[1])), decay.shape[1]), decay.dtype
+    numbers = decay.shape[1] * (2 if decay.is_complex() else 1)
+    return (len(decay), len(x) * -(-x.shape[1] // _length(decay.shape[1])), _kept(x, decay) + numbers), torch.float32
 
 
 def forward(
@@ -61,13 +63,13 @@ def forward(
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     final = torch.empty((len(x), *decay.shape), dtype=decay.dtype, device=x.device)
     shape, dtype = checkpoint_shape(x, decay, reset, lengths)
-    entering = torch.empty(shape, dtype=dtype, device=x.device)
+    checkpoints = torch.empty(shape, dtype=dtype, device=x.device)
     if initial is not None:
         initial = initial.contiguous()
     for layer, at in _parts(x, decay):
-        ends = _at(at, initial, 1), _at(at, y, 2), _at(at, entering, 0), _at(at, final, 1)
+        ends = _at(at, initial, 1), _at(at, y, 2), _at(at, checkpoints, 0), _at(at, final, 1)
         _forward(layer, _of(at, decay, B, C, D), _at(at, x, 2), *ends)
-    return y, final, entering
+    return y, final, checkpoints
 
 
 def _forward(
@@ -76,15 +78,15 @@ def _forward(
     x: Tensor,
     initial: Tensor | None,
     y: Tensor,
-    entering: Tensor,
+    checkpoints: Tensor,
     final: Tensor,
 ) -> None:
-    """Some channels: fills y, the states that enter the chunks and the final ones."""
-    made, inputs = layer.generate(*parameters), layer.turned(x)
-    both = torch.empty((*inputs.shape[:2], layer.width), dtype=inputs.dtype, device=x.device)
+    """Some channels: fills y, the checkpoints and the final states."""
+    kept, entering = layer.split(checkpoints)
+    made, inputs, both = layer.generate(*parameters), layer.turned(x, kept), layer.rows(layer.width, x.device)
     multiply(inputs, made.M, both)
     layer.enter(both, layer.tail_added(inputs, made.M), initial, made.jumps, entering, final)
-    multiply(layer.rows_of(entering), made.W.mT, both[..., : layer.length], add=True)
+    multiply(entering, made.W.mT, both[..., : layer.length], add=True)
     layer.turn_back(both, y)
 
 
@@ -126,27 +128,27 @@ def _backward(
     d_y: Tensor,
     d_final: Tensor | None,
     x: Tensor,
-    entering: Tensor,
+    checkpoints: Tensor,
     d_x: Tensor,
     d_parameters: tuple[Tensor, ...],
     d_initial: Tensor | None,
 ) -> None:
     """Some channels: fills the gradients. What is as large as x is let go as soon as it can be."""
-    made, both = layer.generate(*parameters), layer.turned(d_y, beside=layer.numbers)
-    grads, states = both[..., : layer.length], layer.rows_of(entering)
-    d_entering = torch.empty_like(states)
+    kept, entering = layer.split(checkpoints)
+    made, both = layer.generate(*parameters), layer.turned(d_y, layer.rows(layer.width, x.device))
+    grads, d_entering = both[..., : layer.length], layer.rows(layer.numbers, x.device)
     multiply(grads, made.W, d_entering)
     d_jumps = layer.leave(d_entering, entering, made.jumps, d_final, both, d_initial)
     del d_entering
-    d_W = sum_of_products(grads, states)
-    tail = None if d_final is None else layer.rows_of(d_final.transpose(0, 1)[:, :, None])
-    d_inputs = torch.empty((*both.shape[:2], layer.length), dtype=both.dtype, device=both.device)
+    d_W = sum_of_products(grads, entering)
+    tail = None if d_final is None else layer.reals(d_final.transpose(0, 1))
+    d_inputs = layer.rows(layer.length, x.device)
     multiply(both, made.M.mT, d_inputs)
     if tail is not None:
         layer.tail_of(d_inputs).baddbmm_(tail, layer.into_final(made.M).mT)
     layer.turn_back(d_inputs, d_x)
     del d_inputs, made
-    inputs = layer.turned(x)
+    inputs = layer.turned(x) if kept is None else kept
     d_M = sum_of_products(inputs, both)
     if tail is not None:
         layer.into_final(d_M).baddbmm_(layer.tail_of(inputs).mT, tail)
@@ -219,16 +221,24 @@ class _Layer:
         self._toeplitz(response, M)
         return Made(M, W, jumps)
 
-    def turned(self, x: Tensor, beside: int = 0) -> Tensor:
-        """(batch, time, channel) as rows in float32, with room for so many numbers beside each."""
-        width = self.length + beside
-        flat = torch.empty((self.channels, self.batch * self.chunks, width), dtype=torch.float32, device=x.device)
-        self._turn(x.stride(), width, False)(x, flat)
-        return flat
+    def rows(self, width: int, device: torch.device) -> Tensor:
+        """Room for (channel, row, width)."""
+        return torch.empty((self.channels, self.batch * self.chunks, width), dtype=torch.float32, device=device)
+
+    def split(self, checkpoints: Tensor) -> tuple[Tensor | None, Tensor]:
+        """The rows of the input, if they are kept, and the states that enter the chunks."""
+        kept = checkpoints.shape[2] - self.numbers
+        return (checkpoints[..., :kept], checkpoints[..., kept:]) if kept else (None, checkpoints)
+
+    def turned(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """(batch, time, channel) as rows in float32: new ones, or the first columns of what is there."""
+        rows = self.rows(self.length, x.device) if rows is None else rows
+        self._turn(x.stride(), rows.stride(1), False)(x, rows)
+        return rows
 
     def turn_back(self, flat: Tensor, y: Tensor) -> None:
         """The inverse of ``turned``."""
-        self._turn(y.stride(), flat.shape[2], True)(y, flat)
+        self._turn(y.stride(), flat.stride(1), True)(y, flat)
 
     @functools.lru_cache(maxsize=16)  # noqa: B019 (layers are kept anyway)
     def _turn(self, strides: tuple[int, ...], width: int, back: bool) -> Launch:
@@ -246,7 +256,11 @@ class _Layer:
     ) -> None:
         """Fills ``entering`` and ``final``; what the chunks add stands in ``both``, beside the outputs."""
         launch = self._walk(
-            kernels.enter_kernel, final.stride(0), (self._after_T, *[0] * 5), INITIAL=initial is not None
+            kernels.enter_kernel,
+            entering.stride(1),
+            final.stride(0),
+            (self._after_T, *[0] * 5),
+            INITIAL=initial is not None,
         )
         launch(both, tail, tail if initial is None else initial, jumps, entering, final)
 
@@ -264,6 +278,7 @@ class _Layer:
         given = d_initial if d_final is None else d_final
         launch = self._walk(
             kernels.leave_kernel,
+            entering.stride(1),
             0 if given is None else given.stride(0),
             (0, 0, 0, 0, self._after_T, 0, 0),
             FINAL=d_final is not None,
@@ -274,8 +289,9 @@ class _Layer:
         return d_jumps
 
     @functools.lru_cache(maxsize=16)  # noqa: B019
-    def _walk(self, kernel: Any, per_batch: int, offsets: tuple[int, ...], **flags: bool) -> Launch:
-        numbers = (self.batch, self.channels, self.chunks, self._states, self._per_row, per_batch)
+    def _walk(self, kernel: Any, held: int, per_batch: int, offsets: tuple[int, ...], **flags: bool) -> Launch:
+        per_row = (self._per_row, held // self.pairs)
+        numbers = (self.batch, self.channels, self.chunks, self._states, *per_row, per_batch)
         return Launch(kernel, self._columns, numbers, {**flags, **self._walks}, offsets=offsets, warps=1)
 
     def tail_of(self, rows: Tensor) -> Tensor:
@@ -291,9 +307,9 @@ class _Layer:
         return M[:, self.length - self.rest :, self.length :]
 
     @staticmethod
-    def rows_of(states: Tensor) -> Tensor:
-        """(channel, sequence, chunk, N) as (channel, row, R)."""
-        return (torch.view_as_real(states) if states.is_complex() else states).flatten(3).flatten(1, 2)
+    def reals(states: Tensor) -> Tensor:
+        """(channel, sequence, N) as (channel, sequence, R)."""
+        return torch.view_as_real(states).flatten(2) if states.is_complex() else states
 
     def collect(
         self,
@@ -322,6 +338,11 @@ def _chunked(x: Tensor, decay: Tensor, reset: Tensor | None, lengths: Tensor | N
 def _length(states: int) -> int:
     """Steps in a chunk: with many states a chunk is longer, so that the states at its borders stay few."""
     return 64 if states <= 32 else 128
+
+
+def _kept(x: Tensor, decay: Tensor) -> int:
+    """Columns of the checkpoints that hold the input."""
+    return _length(decay.shape[1]) if x.numel() < LARGE else 0
 
 
 def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice | None]]:

@@ -37,6 +37,7 @@ NUMBERS = (
     "rest",
     "chunks",
     "per_row",
+    "held",
     "per_batch",
 )
 """Arguments whose values no compiled form depends on."""
@@ -141,10 +142,13 @@ def _column(batch, chunks, states, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=NUMBERS)
 def enter_kernel(
-    added, tail, initial, jumps, entering, final, batch, channels, chunks, states, per_row, per_batch,
+    added, tail, initial, jumps, entering, final, batch, channels, chunks, states, per_row, held, per_batch,
     INITIAL: tl.constexpr, IS_COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """s[c] = decay^LENGTH s[c-1] + added[c-1] from s[0] = ``initial``; final = decay^rest s[chunks-1] + tail."""
+    """s[c] = decay^LENGTH s[c-1] + added[c-1] from s[0] = ``initial``; final = decay^rest s[chunks-1] + tail.
+
+    Rows of ``added`` are ``per_row`` numbers apart, those of ``entering`` (here and below) ``held``.
+    """
     channel, sequence, first, n = _column(batch, chunks, states, BLOCK)
     mask = n < states
     at = channel * states + n
@@ -161,7 +165,7 @@ def enter_kernel(
         x_re, x_im = load(added, source, moves & mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
         a_re, a_im = tl.where(moves, j_re, 1.0), tl.where(moves, j_im, 0.0)
         y_re, y_im = walk(a_re, a_im, x_re, x_im, 0, s_re, s_im, False, IS_COMPLEX)
-        store(y_re, y_im, entering, rows_at(first * states + n, c, states, 1), (c < chunks) & mask, True, IS_COMPLEX, 1)
+        store(y_re, y_im, entering, rows_at(first * held + n, c, held, 1), (c < chunks) & mask, True, IS_COMPLEX, 1)
         s_re, s_im = last(y_re, y_im, IS_COMPLEX)
     r_re, r_im = load(jumps, channels * states + at, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
     x_re, x_im = load(tail, (channel * batch + sequence) * states + n, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
@@ -172,7 +176,7 @@ def enter_kernel(
 @triton.jit(do_not_specialize=NUMBERS)
 def leave_kernel(
     d_entering, entering, jumps, d_final, d_added, d_jumps, d_initial,
-    batch, channels, chunks, states, per_row, per_batch,
+    batch, channels, chunks, states, per_row, held, per_batch,
     FINAL: tl.constexpr, INITIAL: tl.constexpr, IS_COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -189,7 +193,7 @@ def leave_kernel(
     f_re, f_im, r_re, r_im = zeros, zeros, zeros, zeros
     if FINAL:
         g_re, g_im = load(d_final, ends, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
-        e_re, e_im = load(entering, (first + chunks - 1) * states + n, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
+        e_re, e_im = load(entering, (first + chunks - 1) * held + n, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
         r_re, r_im = product(g_re, g_im, e_re, -e_im, IS_COMPLEX)
         p_re, p_im = load(jumps, channels * states + at, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
         f_re, f_im = product(g_re, g_im, p_re, -p_im, IS_COMPLEX)
@@ -208,8 +212,8 @@ def leave_kernel(
         there = (i < chunks) & mask
         sink = rows_at((first + chunks - 1) * per_row + n, -i, per_row, 1)
         store(y_re, y_im, d_added, sink, there, True, IS_COMPLEX, 1)
-        held = rows_at((first + chunks - 1) * states + n, -i, states, 1)
-        h_re, h_im = load(entering, held, there, 0.0, True, IS_COMPLEX, tl.float64, 1)
+        source = rows_at((first + chunks - 1) * held + n, -i, held, 1)
+        h_re, h_im = load(entering, source, there, 0.0, True, IS_COMPLEX, tl.float64, 1)
         h_re, h_im = product(y_re, y_im, h_re, -h_im, IS_COMPLEX)
         d_re += tl.sum(h_re, 0, keep_dims=True)
         if IS_COMPLEX:

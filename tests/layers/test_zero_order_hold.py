@@ -212,7 +212,7 @@ def test_compiled_without_a_graph_break(dtype, with_kernels, request):
     ours, truth = everything(compiled, lam, dt, grads), everything(plainly, lam, dt, grads)
     for found, true in zip(ours, truth, strict=True):
         torch.testing.assert_close(found, true, rtol=1e-4, atol=1e-5)
-    assert ["expm1" not in graph for graph in graphs] == [with_kernels]  # of the plain formula
+    assert ["expm1" not in graph for graph in graphs] == [with_kernels or DEVICE.type == "cuda"]  # of the plain one
 
 
 @on_kernels

@@ -18,14 +18,21 @@ SIZE = st.integers(1, 70)
 
 
 @settings(max_examples=15)
-@given(rows=SIZE, terms=SIZE, columns=SIZE, add=st.booleans(), turned=st.booleans(), seed=st.integers(0, 2**31))
-def test_a_product_has_the_accuracy_of_float32(rows, terms, columns, add, turned, seed):
+@given(
+    rows=st.integers(1, 200), terms=SIZE, columns=SIZE, add=st.booleans(), turned=st.booleans(),
+    stays=st.sampled_from([0, 128]), seed=st.integers(0, 2**31),
+)  # fmt: skip
+def test_a_product_has_the_accuracy_of_float32(rows, terms, columns, add, turned, stays, seed):
     torch.manual_seed(seed)
     a, out = (torch.randn(2, rows, size + 3, device=DEVICE)[..., :size] for size in (terms, columns))
     b = torch.randn(2, columns, terms, device=DEVICE).mT if turned else torch.randn(2, terms, columns, device=DEVICE)
     truth = a.double() @ b.double() + (out.double() if add else 0)
     bound = a.double().abs() @ b.double().abs() + out.double().abs()
-    triton_products.multiply(a, b, out, add=add)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton_products, "STAYS", stays)
+        triton_products._launch.cache_clear()
+        triton_products.multiply(a, b, out, add=add)
+    triton_products._launch.cache_clear()
     assert bool(((out - truth).abs() <= 32 * torch.finfo(torch.float32).eps * bound).all())
 
 
@@ -39,6 +46,7 @@ def test_a_sum_over_rows_has_the_accuracy_of_float32(rows, left, right, part, se
     truth, bound = a.double().mT @ b.double(), a.double().abs().mT @ b.double().abs()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton_products, "PART", (part, part))
+        patch.setattr(triton_products, "FEW", 0)
         triton_products._sum_launch.cache_clear()
         found, again = (triton_products.sum_of_products(a, b) for _ in range(2))
     triton_products._sum_launch.cache_clear()
