@@ -32,7 +32,7 @@ WHOLE = {2: Tile(16, 64, 32, 4), 4: Tile(16, 128, 32, 3), 8: Tile(16, 256, 16, 4
 """For a walk over all of time, by the bytes of a number."""
 LIGHT = WHOLE | {2: Tile(16, 128, 32, 6), 4: Tile(16, 128, 16, 6)}
 """The same where one array alone is read: more of it has to be in flight."""
-CHUNK = {2: Tile(4, 128, 16, 4), 4: Tile(8, 256, 8, 4), 8: Tile(8, 256, 8, 4), 16: Tile(16, 512, 4, 4)}
+CHUNK = {2: Tile(4, 128, 16, 4), 4: Tile(8, 256, 8, 3), 8: Tile(8, 256, 8, 4), 16: Tile(16, 512, 4, 4)}
 """For a walk over a chunk: a row as wide as its 32 lanes, so that a lane has its channels to itself."""
 FULL = 1024
 """Warps that keep a GPU's memory busy: a cut in time makes about so many."""

@@ -208,7 +208,7 @@ def forward_kernel(
         y_re, y_im = walk(a_re, a_im, x_re, x_im, cut, h_re, h_im, CUTS, IS_COMPLEX)
         within = begin + row
         places = rows_at(states_at, within, states_t, LANE)
-        store(y_re, y_im, states, places, within < count, not EVEN, IS_COMPLEX, LANE)
+        store(y_re, y_im, states, places, within < count, not EVEN, IS_COMPLEX, LANE, LEAVES=CARRIES)
         h_re, h_im = last(y_re, y_im, IS_COMPLEX)
 
 
@@ -251,7 +251,8 @@ def backward_kernel(
         y_re, y_im = walk(a_re, a_im, x_re, x_im, cut, follows_re, follows_im, CUTS, IS_COMPLEX)
         within = begin + row
         mask = within < count
-        store(y_re, y_im, d_drive, rows_at(d_drive_at, within, d_drive_t, LANE), mask, not EVEN, IS_COMPLEX, LANE)
+        places = rows_at(d_drive_at, within, d_drive_t, LANE)
+        store(y_re, y_im, d_drive, places, mask, not EVEN, IS_COMPLEX, LANE, LEAVES=CARRIES)
         follows_re, follows_im = last(y_re, y_im, IS_COMPLEX)
         if EVEN:
             ends = (row == BLOCK_T - 1) & ((begin + BLOCK_T == length) & (chunk == chunks - 1))
@@ -271,16 +272,8 @@ def backward_kernel(
         if CUTS or not (EVEN or PER_STEP):
             d_re, d_im = tl.where(counts, d_re, 0.0), tl.where(counts, d_im, 0.0)
         if PER_STEP:
-            store(
-                d_re,
-                d_im,
-                d_decay,
-                rows_at(d_decay_at, within, d_decay_t, LANE),
-                mask,
-                not EVEN,
-                IS_COMPLEX,
-                LANE,
-            )
+            places = rows_at(d_decay_at, within, d_decay_t, LANE)
+            store(d_re, d_im, d_decay, places, mask, not EVEN, IS_COMPLEX, LANE, LEAVES=CARRIES)
         else:
             total_re += tl.sum(d_re, 0, keep_dims=True).to(tl.float64)
             if IS_COMPLEX:
@@ -298,16 +291,7 @@ def backward_kernel(
         if CUTS:
             kept = tl.load(reset + rows_at(reset_at, count - 1, reset_t, 1), ends, 0) == 0
             d_re, d_im = tl.where(kept, d_re, 0.0), tl.where(kept, d_im, 0.0)
-        store(
-            d_re,
-            d_im,
-            d_initial,
-            batch * channels + channel,
-            ends,
-            True,
-            IS_COMPLEX,
-            LANE,
-        )
+        store(d_re, d_im, d_initial, batch * channels + channel, ends, True, IS_COMPLEX, LANE)
 
 
 @triton.jit(do_not_specialize=NUMBERS)

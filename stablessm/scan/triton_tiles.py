@@ -155,21 +155,19 @@ def load(
 
 @triton.jit
 def store(
-    re, im, start, offset, mask, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr
+    re, im, start, offset, mask, MASKED: tl.constexpr, IS_COMPLEX: tl.constexpr, LANE: tl.constexpr,
+    LEAVES: tl.constexpr = False,
 ):  # fmt: skip
-    """Numbers to where the mask says, rounded to what the array holds."""
+    """Numbers to where the mask says, rounded to what the array holds; LEAVES: the cache is for what is read."""
     DTYPE: tl.constexpr = start.dtype.element_ty
+    POLICY: tl.constexpr = "evict_first" if LEAVES else ""
     if IS_COMPLEX:
         at = start + _pairs(offset, LANE)
-        pair = tl.join(re, im).to(DTYPE).reshape(at.shape)
-        if MASKED:
-            tl.store(at, pair, _twice(mask, offset))
-        else:
-            tl.store(at, pair)
+        value, mask = tl.join(re, im).to(DTYPE).reshape(at.shape), _twice(mask, offset)
     else:
-        if DTYPE.primitive_bitwidth == 16:
-            re = re.to(tl.float32)
-        if MASKED:
-            tl.store(start + offset, re.to(DTYPE), mask)
-        else:
-            tl.store(start + offset, re.to(DTYPE))
+        at = start + offset
+        value = (re.to(tl.float32) if DTYPE.primitive_bitwidth == 16 else re).to(DTYPE)
+    if MASKED:
+        tl.store(at, value, mask, eviction_policy=POLICY)
+    else:
+        tl.store(at, value, eviction_policy=POLICY)
