@@ -21,7 +21,7 @@ from triton.runtime import driver
 from stablessm.scan.triton_launch import Launch
 
 ROWS, COLUMNS, TERMS = 64, 64, 32
-"""Of a tile of a product, at most. More terms would not fit into the registers from which tensor cores before sm_90 take them."""
+"""Of a tile of a product, at most. Before sm_90 tensor cores take more terms from registers that are not there."""
 STAYS = 128
 """Terms up to which a program on sm_90 keeps its part of b, split into bfloat16 once,"""
 TILES = 4
