@@ -228,7 +228,7 @@ def _median(row: Row) -> float:
 _SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
     "scan": ("The scan", contest_table),
     "scan-small": ("The scan of little", contest_table),
-    "scan-bfloat16": ("The scan in bfloat16", contest_table),
+    "scan-long": ("The scan of a long sequence", contest_table),
     "ssm": ("The fused layer", contest_table),
     "stream": ("One sample at a time", stream_table),
     "accuracy": ("Accuracy", accuracy_table),
