@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast, final
 
@@ -13,6 +14,7 @@ from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm._typing import State
 from stablessm.layers import LRU
+from stablessm.layers.storage import SavedModel, saved
 from stablessm.scan.reference_ssm_backend import real_steps
 
 _FLOOR = 1e-4
@@ -131,8 +133,23 @@ class PointwiseMLP(nn.Module):
         return self.outputs(self.readout(z))
 
 
+@dataclass(frozen=True)
+class LinearRNNMLPConfig:
+    """The arguments of a :class:`LinearRNNMLP`."""
+
+    d_input: int
+    d_state: int
+    d_output: int
+    hidden: tuple[int, ...]
+    r_min: float
+    r_max: float
+    clock: bool
+    frozen: bool
+
+
+@saved
 @final
-class LinearRNNMLP(nn.Module):
+class LinearRNNMLP(SavedModel):
     """y[k] = φ(Re x[k], Im x[k]) with x[k] = Λ x[k-1] + B (1, u[k]), φ an MLP (paper 003 eq. 2 and 7, proposition 7).
 
     The recurrence is an :class:`~stablessm.LRU` with random eigenvalues; the MLP is the same at every step. State in
@@ -177,6 +194,7 @@ class LinearRNNMLP(nn.Module):
             self.recurrence.C[d_state + parts, parts, 1] = -1.0  # Re(-i x) = Im x
         self.recurrence.requires_grad_(not frozen)
         self.mlp = PointwiseMLP(2 * d_state, hidden, d_output)
+        self.config = LinearRNNMLPConfig(d_input, d_state, d_output, tuple(hidden), r_min, r_max, clock, frozen)
 
     def initial_state(self, batch: int) -> State:
         """The zero state for ``batch`` sequences."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -134,6 +135,18 @@ def test_units_are_set_from_inputs_and_outputs() -> None:
     z = model.mlp.inputs(model.features(u)).flatten(0, 1)
     torch.testing.assert_close(z.mT @ z / len(z), torch.eye(2 * N).double(), atol=1e-6, rtol=0)
     torch.testing.assert_close(model.mlp.outputs.shift, y.mean((0, 1)))
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_it_comes_back_from_a_folder_with_its_units(tmp_path: Path, frozen: bool) -> None:
+    model, u = make(frozen=frozen, clock=False), noise(3, 20, D)
+    model.set_units(u, 5 + noise(3, 20, OUT))
+    ssm.save(model, tmp_path / "model")
+    again = ssm.load(tmp_path / "model")
+    assert again.config == model.config
+    assert torch.equal(again(u)[0], model(u)[0])
+    kept = [name for name, p in again.named_parameters() if p.requires_grad]
+    assert kept == [name for name, p in model.named_parameters() if p.requires_grad]
 
 
 def test_an_instrument_takes_it() -> None:
