@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,7 +67,7 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
         raise ArgumentError("FOLDER", "one that stablessm train wrote", f"{folder}, trained from Python")
     name, options = before["origin"]["task"], before["origin"]["options"]
     if changes:
-        beside = _beside(folder, options) if name == "lm" else options
+        beside = _beside(folder, options, changes) if name == "lm" else options
         task = tasks.get(name, **tasks.read_options(name, {**beside, **changes})).as_trained(before["task"])
     else:
         task = tasks.get(name, **tasks.read_options(name, options))
@@ -75,15 +75,15 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
         known = {**now, **before["task"], "options": {**now["options"], **before["task"]["options"]}}  # some came later
         require_same("task", "the data it was trained on", known, now)
     model = stablessm.load(folder / "model").to(training.TrainingConfig(device=device).chosen_device())
-    batch_size = batch_size or before["config"]["batch_size"]
+    batch_size, autocast = batch_size or before["config"]["batch_size"], before["config"]["autocast"]
     scores: dict[str, Any] = {"task": name, "split": split}
     if isinstance(task, LanguageModelling):
         for read, carry in (("carried", True), ("windows", False)):
-            found = training.perplexity(model, task, split, batch_size, carry=carry, progress=True)
+            found = training.perplexity(model, task, split, batch_size, carry=carry, autocast=autocast, progress=True)
             scores |= {count: getattr(found, count) for count in ("tokens", "words", "bytes", "lost")}
             scores[read] = {measure: getattr(found, measure) for measure in _MEASURES}
     else:
-        scores |= training.evaluate(model, task, split, batch_size)
+        scores |= training.evaluate(model, task, split, batch_size, autocast=autocast)
     return {**scores, "chance": task.chance}
 
 
@@ -100,7 +100,12 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
             yield f"{measure.replace('_', ' '):<14} {cells}"
 
 
-def _beside(folder: Path, options: dict[str, str]) -> dict[str, str]:
-    """Options of a text, but for those that made the tokenizer, which lies beside the model."""
-    kept = {key: value for key, value in options.items() if key in ("length", "level")}
-    return {**kept, "tokenizer": str(folder)}
+def _beside(folder: Path, options: dict[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    """Options of a text, but for the size of the tokenizer, which lies beside the model.
+
+    The documents of a text with a name need no separator.
+    """
+    from stablessm.tasks.text_sources import NAMED
+
+    out = {"vocabulary", "separator"} if changes.get("text") in NAMED else {"vocabulary"}
+    return {**{key: value for key, value in options.items() if key not in out}, "tokenizer": str(folder)}

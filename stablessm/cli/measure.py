@@ -21,7 +21,11 @@ def measure(
     norm: Annotated[str, typer.Option(help="ball, plus_one or unit.")] = "ball",
     bound: Annotated[float, typer.Option(help="Largest input.")] = 1.0,
     words: Annotated[
-        str | None, typer.Option(help="Hugging Face: words to repeat, with commas between. Without: embedding space.")
+        str | None,
+        typer.Option(
+            help="Hugging Face: words to repeat, with commas between; of several tokens the last. "
+            "Without: embedding space."
+        ),
     ] = None,
     output: Annotated[str | None, typer.Option(help="Hugging Face: logits or hidden.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Inputs the search tries first.")] = 64,
@@ -82,11 +86,16 @@ def measure(
 
 def _tokens(tokenizer: Any, words: str) -> dict[str, str]:
     """The last token of each word, by id: what is repeated."""
-    names = {}
-    for word in words.split(","):
-        ids = tokenizer.encode(word.strip(), add_special_tokens=False)
-        if ids:
-            names[str(ids[-1])] = word.strip()
+    from stablessm import ArgumentError
+
+    names: dict[str, str] = {}
+    for word in (word.strip() for word in words.split(",")):
+        ids = tokenizer.encode(word, add_special_tokens=False)
+        if not ids:
+            raise ArgumentError("--words", "words that the tokenizer knows, separated by commas", repr(word))
+        said = f"“{word}”" if len(ids) == 1 else f"the last of {len(ids)} tokens of “{word}”"
+        token = str(ids[-1])
+        names[token] = f"{names[token]}, {said}" if token in names else said
     return names
 
 
@@ -103,7 +112,7 @@ def _facts(model: Any, curve: Any, names: dict[str, str]) -> dict[str, Any]:
     facts["measured by"] = curve.note
     for token, word in names.items():
         fit = curve.of(token).decay()
-        facts[f"“{word}” (token {token})"] = f"{fit.kind}: {fit.reason}"
+        facts[f"{word} (token {token})"] = f"{fit.kind}: {fit.reason}"
     if isinstance(model, nn.Module):
         try:
             facts["stability radius"] = stability_radius(model)

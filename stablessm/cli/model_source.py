@@ -94,7 +94,7 @@ def _from_factory(source: str) -> Any:
         raise ArgumentError("MODEL", EXPECTED, f"{source} ({_said(error)})") from error
     finally:
         sys.path.remove("")
-    if hasattr(factory, "parameters"):  # a model, not a function that makes one
+    if hasattr(factory, "parameters") and not isinstance(factory, type):  # a model, not what makes one
         return factory
     if not callable(factory):
         raise ArgumentError("MODEL", f"a function that returns a model at {source}", type(factory).__name__)

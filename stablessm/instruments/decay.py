@@ -115,7 +115,7 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
         level = max(level, 1.5 * offset)
         stop, seen, laws = _laws(t, v, level, offset)
     if seen is None:
-        used = (whole[0], float(t[max(stop - 1, 0)]))
+        used = (whole[0], float(t[max(after_last(v > level) - 1, 0)]))
         return DecayFit("undecided", "too few samples are clear of the floor", 0.0, used, level * top)
     return _decide(laws, seen, (seen.origin, float(t[stop - 1])), level * top, margin, math.log(top))
 
@@ -197,11 +197,12 @@ def _decide(
     beaten = "every law agrees" if rival is None else f"{_NAMES[rival.vote]} is e^{evidence:.1f} times less likely"
     if evidence < margin:
         return DecayFit("undecided", f"{_NAMES[best.vote]} fits best, but {beaten}", evidence, used, floor)
-    # Modes in any mixture come down to the slowest; a power or a rest that the points do not follow is a guess.
-    if best.vote != "exponential" and best.misfit > _FOLLOWS:
+    # Modes in any mixture come down to the slowest, at least in the end; anything else that the points do not follow is
+    # a guess, such as a power, a rest, or the beginning of a slow wave.
+    end = one_mode(seen.last(1 / 3))
+    if best.misfit > _FOLLOWS and not best.vote == end.vote == "exponential":
         reason = f"{_NAMES[best.vote]} fits best, but not well: no law follows the points"
         return DecayFit("undecided", reason, evidence, used, floor)
-    end = one_mode(seen.last(1 / 3))
     if best.vote == "none" and (fall := end.rate / 3) > _LEVEL:
         reason = f"no law fits, and it still falls by {1 - math.exp(-fall):.0%} in the last third of the time"
         return DecayFit("undecided", reason, evidence, used, floor)
@@ -211,6 +212,9 @@ def _decide(
     if best.vote == end.vote == "exponential" and best.misfit > _EXACT:
         best = _at_the_end(best, end, one_mode(seen.last(1 / 6)))
     exponential = best.vote == "exponential"
+    if exponential and best.interval[0] <= 0:
+        reason = "an exponential fits best, but its rate may as well be zero"
+        return DecayFit("undecided", reason, evidence, used, floor)
     unit = seen.unit if exponential else 1.0
     rate, exponent = (best.rate / unit, None) if exponential else (None, best.power)
     claim = f"it falls at the rate {rate:.4g}" if exponential else f"it falls as the power {exponent:.4g} of time"
@@ -258,10 +262,10 @@ def _abruptness(value: np.ndarray, missing: int, floor: float) -> float:
 
 
 def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarray, np.ndarray]:
-    """The samples up to where the fit found the floor; a memory that ends is zero at the next."""
+    """The samples up to where the fit found the floor; where no law goes on, the next is in it, or zero."""
     stop = len(t) if fit is None else max(int(np.searchsorted(t, fit.used[1], side="right")), 1)
-    if fit is not None and fit.kind == "finite" and stop < len(t):
-        return t[: stop + 1], np.append(v[:stop], 0.0)
+    if fit is not None and fit.kind in ("finite", "undecided") and stop < len(t):
+        return t[: stop + 1], np.append(v[:stop], v[stop] if fit.kind == "undecided" else 0.0)
     return t[:stop], v[:stop]
 
 

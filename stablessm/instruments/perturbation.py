@@ -280,9 +280,10 @@ class Sweep:
 
 
 def _checked_radii(radii: Sequence[float] | np.ndarray | Tensor) -> np.ndarray:
-    radius = np.sort(np.asarray(radii, dtype=np.float64))  # NaN goes last
+    radius = np.asarray(radii, dtype=np.float64)
     if radius.ndim != 1 or not len(radius):
-        raise ArgumentError("radii", "one or more numbers", f"shape {radius.shape}")
+        raise ArgumentError("radii", "a list of one or more numbers", f"shape {radius.shape}")
+    radius = np.sort(radius)  # NaN goes last
     if not (radius[0] >= 0 and np.isfinite(radius[-1])):
         raise ArgumentError("radii", "finite numbers >= 0", f"{radius[0] if radius[0] < 0 else radius[-1]}")
     return radius

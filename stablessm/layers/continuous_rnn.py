@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, TypeAlias, final, get_args
+from typing import ClassVar, Literal, TypeAlias, cast, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +99,7 @@ class ContinuousRNN(SequenceLayer):
         elif start.is_complex():
             raise ArgumentError("eigenvalues", "real numbers (the recurrence is diagonal)", start.dtype)
         else:
-            self.M.copy_(self.map.inverse(start.double()))
+            self.M.copy_(cast(Reparameterization, self.map).weights(start.double()))
         nn.init.normal_(self.U, std=self.d_input**-0.5)
         nn.init.normal_(self.C, std=size**-0.5)
         if self.bias is not None:

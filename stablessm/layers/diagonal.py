@@ -71,7 +71,7 @@ class DiagonalLayer(SequenceLayer):
         twin = copy.deepcopy(self)
         twin.map = get_map(map, time=self.time, **options)
         with torch.no_grad():
-            twin.w.copy_(twin.map.inverse(self.map(self.w.double())))
+            twin.w.copy_(twin.map.weights(self.map(self.w.double())))
         return twin
 
     def transition(

@@ -68,7 +68,7 @@ class LRU(DiagonalLayer):
         """Eigenvalues as given or on the ring; B, C complex Gaussian, D Gaussian."""
         ring = (self.r_min, self.r_max, self.max_phase)
         start = initialise.ring(len(self.w), *ring) if self._start is None else self._start
-        self.w.copy_(self.map.inverse(start.abs()))
+        self.w.copy_(self.map.weights(start.abs()))
         self.phase.copy_(start.angle())
         nn.init.normal_(self.B, std=(2 * self.d_input) ** -0.5)
         nn.init.normal_(self.C, std=len(self.w) ** -0.5)

@@ -79,7 +79,7 @@ class RealSSM(DiagonalLayer):
     def reset_parameters(self) -> None:
         """Eigenvalues as given or spread; B so that white noise gives states of variance one."""
         start = self._default_eigenvalues() if self._start is None else self._start
-        self.w.copy_(self.map.inverse(start))
+        self.w.copy_(self.map.weights(start))
         decay, gain = self._discretise(None)
         nn.init.normal_(self.B, std=self.d_input**-0.5)
         self.B.mul_(((1 - decay**2).clamp(min=1e-6).sqrt() / gain)[:, None])

@@ -76,7 +76,7 @@ class S4D(DiagonalLayer):
         """Eigenvalues as given or by ``init``; C complex Gaussian of variance 1, D Gaussian."""
         start = initialise.S4D[self.init](self.state_shape[1]) if self._start is None else self._start
         start = start.expand(self.state_shape)
-        self.w.copy_(self.map.inverse(start.real))
+        self.w.copy_(self.map.weights(start.real))
         self.frequency.copy_(start.imag)
         self.log_dt.uniform_(math.log(self.dt_min), math.log(self.dt_max))
         nn.init.normal_(self.C, std=0.5**0.5)

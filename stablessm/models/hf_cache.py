@@ -32,6 +32,8 @@ class StableSSMCache(Cache):
         """(B, d_model), the body's output at the last real token: padding says it again."""
         self.seen = 0
         """Tokens, with padding."""
+        self.padded: Tensor | None = None
+        """(B,) how many of them were padding; None where none was."""
 
     @property
     def nbytes(self) -> int:
@@ -56,7 +58,7 @@ class StableSSMCache(Cache):
 
     def reset(self) -> None:
         """As before the first token."""
-        self.state, self.last, self.seen = None, None, 0
+        self.state, self.last, self.seen, self.padded = None, None, 0, None
 
     def crop(self, tokens_to_remove: int) -> None:
         """A recurrence cannot go back; only 0 is allowed."""
@@ -88,7 +90,18 @@ class StableSSMCache(Cache):
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         """Exchange every tensor."""
-        self.state, self.last = _mapped(self.state, change), _mapped(self.last, change)
+        self.state, self.last, self.padded = (_mapped(part, change) for part in (self.state, self.last, self.padded))
+
+    def check(self, mask: Tensor | None, steps: int) -> None:
+        """That a mask which tells of all tokens before these calls padding what was padding when it was read."""
+        if mask is None or self.state is None or mask.shape[1] != self.seen + steps or torch.compiler.is_compiling():
+            return
+        masked = (mask[:, : self.seen] == 0).sum(1)
+        wrong = masked != (0 if self.padded is None else self.padded)
+        if bool(wrong.any()):
+            rows = ", ".join(map(str, wrong.nonzero()[:, 0].tolist()))
+            expected = "the padding that past_key_values has read as such (after its end a row is fed padding)"
+            raise ArgumentError("attention_mask", expected, f"other padding in row {rows}: go on without the cache")
 
 
 def _mapped(state: Any, change: Callable[[Tensor], Tensor]) -> Any:

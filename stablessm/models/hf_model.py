@@ -19,6 +19,7 @@ from stablessm.models.hf_cache import StableSSMCache
 from stablessm.models.hf_config import StableSSMConfig
 from stablessm.models.hf_padding import Padding
 from stablessm.models.language import LanguageModel
+from stablessm.scan.checks import check_reset
 
 ALIGNMENT = 64
 """Bytes, as PyTorch aligns its own memory on a CPU."""
@@ -89,6 +90,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         inputs_embeds: Tensor | None = None,
         past_key_values: StableSSMCache | None = None,
         labels: Tensor | None = None,
+        reset: Tensor | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         logits_to_keep: int | Tensor = 0,
@@ -102,6 +104,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
             attention_mask: (B, T) or, with what came before, (B, longer): 0 at padding, wherever that is.
             past_key_values: the state to go on from; the new one is written into it.
             labels: (B, T) the tokens again, for ``loss``; -100 where none is wanted. Padding is never counted.
+            reset: (B, T) bool, where a document begins, before which nothing is to be remembered.
             use_cache: whether to return a state; as the config says by default, and never in training.
             output_hidden_states: whether to return what goes into each block, and the last norm's output.
             logits_to_keep: how many of the last logits to compute, 0 for all; or which.
@@ -116,8 +119,11 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         cache = StableSSMCache() if past_key_values is None and use_cache else past_key_values
+        check_reset(reset, *x.shape[:2])
+        if cache is not None:
+            cache.check(attention_mask, x.shape[1])
         padding = Padding.of(attention_mask, *x.shape[:2])
-        h, hidden = self._run(x, cache, padding, bool(output_hidden_states))
+        h, hidden = self._run(x, cache, padding, reset, bool(output_hidden_states))
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else logits_to_keep
         logits = self.network.logits(h if isinstance(keep, int) else h[:, keep])
         loss = None
@@ -128,24 +134,33 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(**parts)
 
     def _run(
-        self, x: Tensor, cache: StableSSMCache | None, padding: Padding | None, wants_hidden: bool
+        self,
+        x: Tensor,
+        cache: StableSSMCache | None,
+        padding: Padding | None,
+        reset: Tensor | None,
+        wants_hidden: bool,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """The body's output at every token, padding included, and the hidden states."""
         body = self.network.body
         state, last = (None, None) if cache is None else (cache.state, cache.last)
-        if x.shape[1] == 1 and state is not None and padding is None and not wants_hidden:
+        if x.shape[1] == 1 and state is not None and padding is None and reset is None and not wants_hidden:
             h, state = body.step(x[:, 0], state)
             h, hidden = h[:, None], None
         else:
             with _inputs(body.blocks, wants_hidden) as seen:
                 packed, lengths = (x, None) if padding is None else (padding.packed(x), padding.lengths)
-                h, state = body(packed, state, lengths=lengths)
+                if reset is not None and padding is not None:
+                    reset = padding.packed(reset.expand(x.shape[:2]))
+                h, state = body(packed, state, lengths=lengths, reset=reset)
             h = h if padding is None else padding.unpacked(h, last)
             between = seen if padding is None else [padding.unpacked(part, None) for part in seen]
             hidden = (*between, h) if wants_hidden else None
         if cache is not None:
             cache.state, cache.seen = state, cache.seen + x.shape[1]
             cache.last = h[:, -1].clone() if x.shape[1] else last
+            if padding is not None:
+                cache.padded = x.shape[1] - padding.lengths + (0 if cache.padded is None else cache.padded)
         return h, hidden
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:

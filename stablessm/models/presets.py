@@ -131,6 +131,8 @@ def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -
     for option, its_options in (("map", "map_options"), ("mixer", "mixer_options")):
         if option in changes:
             settings.pop(its_options, None)
+    for name in changes.keys() & {"size", "per_step", *width.values()}:
+        raise ArgumentError(name, "nothing, since the task decides", repr(changes[name]))
     settings |= changes
     if not PRESETS[preset].language:
         return model[outputs.kind](

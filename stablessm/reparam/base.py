@@ -14,6 +14,9 @@ from stablessm._typing import Time
 from stablessm.reparam import modulus
 from stablessm.reparam.interval import Interval
 
+_AGAIN = 1e-5
+"""By so much an eigenvalue may change that is made a weight and an eigenvalue again, in float32."""
+
 
 class Reparameterization(ABC):
     """An elementwise map λ = f(w) from trainable weights to eigenvalues (paper 004, section 3.2).
@@ -24,15 +27,15 @@ class Reparameterization(ABC):
     ``is_stable``, ``range``, ``_modulus`` together with ``modulus_tolerance``, ``_boundary_distance``). Make
     it a frozen dataclass and its options print, compare and copy.
 
-    >>> class Cosh(Reparameterization):
-    ...     name, time = "cosh", "continuous"
+    >>> class Calm(Reparameterization):
+    ...     name, time = "calm", "continuous"
     ...     def __call__(self, w):
-    ...         return -w.cosh()
+    ...         return -(w / 2).exp()
     ...     def inverse(self, eigenvalues):
-    ...         return (-eigenvalues).acosh()
-    >>> f = Cosh()
+    ...         return 2 * (-eigenvalues).log()
+    >>> f = Calm()
     >>> f.is_stable, round(f.stability_modulus(0.5), 6)
-    (True, 0.648721)
+    (True, 0.284025)
     """
 
     name: ClassVar[str]
@@ -49,6 +52,15 @@ class Reparameterization(ABC):
     @abstractmethod
     def inverse(self, eigenvalues: Tensor) -> Tensor:
         """A weight w with f(w) = λ; raises an ArgumentError when λ is outside the range."""
+
+    def weights(self, eigenvalues: Tensor) -> Tensor:
+        """``inverse``, once it is seen that f gives these eigenvalues again; an ArgumentError where it does not."""
+        w = self.inverse(eigenvalues)
+        if type(w) is Tensor and not w.is_meta:
+            reached = torch.isclose(self(w), eigenvalues.to(w), rtol=_AGAIN, atol=_AGAIN)
+            if not bool(reached.all()):
+                raise ArgumentError("eigenvalues", f"what {self} can reach", float(eigenvalues[~reached][0]))
+        return w
 
     @property
     def range(self) -> Interval:

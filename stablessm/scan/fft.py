@@ -28,6 +28,9 @@ def causal_convolution(signal: Tensor, kernel: Tensor) -> Tensor:
     steps = signal.shape[1]
     if not signal.numel():
         return signal * kernel
+    given = torch.promote_types(signal.dtype, kernel.dtype)
+    if given.itemsize == 2:  # for which no FFT is made
+        return causal_convolution(signal.float(), kernel.float()).to(given)
     size = _fast_length(2 * steps - 1)
     if signal.is_complex() or kernel.is_complex():
         spectrum = torch.fft.fft(signal, size, dim=1) * torch.fft.fft(kernel, size, dim=0)

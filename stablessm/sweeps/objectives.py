@@ -119,6 +119,11 @@ class OfTask:
         from stablessm.training import TrainingConfig
 
         known = [f.name for f in fields(TrainingConfig)]
+        twice = [name for name in names if name in self.settings or names.count(name) > 1]
+        if twice:
+            raise ArgumentError("--over", "each setting once, and not with --set", twice[0])
+        if {"epochs", "steps"} <= {*names, *self.settings}:
+            raise ArgumentError("--over, --set", "epochs or steps", "both")
         for name in (*names, *self.settings):
             if name not in known and not name.startswith(("model.", "task.")):
                 raise ArgumentError("--over", f"model.NAME, task.NAME or one of {', '.join(known)}", name)
@@ -127,9 +132,11 @@ class OfTask:
             if name.startswith("task.") and name not in options:
                 raise ArgumentError("--over", f"one of {', '.join(options)}", name)
         try:
-            self._task(self.settings)
+            task = self._task(self.settings)
         except ArgumentError as error:
             raise ArgumentError("--set", f"options of the task ({error})", f"task.{error.argument}") from error
+        if not task.sizes["valid"]:
+            raise ArgumentError("--set", "a task with validation examples, whose score is searched by", self.task)
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
         """Train; a run that diverges has no score."""

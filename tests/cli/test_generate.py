@@ -99,6 +99,18 @@ def test_eval_on_another_text(trained: Path) -> None:
     assert "got nowhere (no such file)" in call(*command, "-o", "text=nowhere", code=2)
 
 
+def test_eval_with_another_option_reads_the_text_as_it_was_trained(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "parts.txt").write_text("|".join(LINES * 40))
+    options = ("-o", "separator=|", "-o", "level=char", "-o", "length=16", "-o", "test=0.2", "--out", tmp_path / "run")
+    small = ("--model", "lm-tiny", "--steps", "3", "--batch-size", "4", "--device", "cpu")
+    call("train", "--data", tmp_path / "parts.txt", *options, *small)
+    command = ("eval", tmp_path / "run", "--device", "cpu", "--json")
+    own = json.loads(call(*command))
+    for change in ("carry=true", f"text={tmp_path / 'parts.txt'}"):
+        assert json.loads(call(*command, "-o", change)) == own
+    assert json.loads(call(*command, "-o", "length=8"))["tokens"] == own["tokens"]
+
+
 def test_greedy_text_is_the_argmax_of_full_passes(trained: Path) -> None:
     for level in ("char", "bpe", "word"):
         folder = trained / "runs" / level

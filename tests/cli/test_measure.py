@@ -35,17 +35,22 @@ def test_a_folder_of_ours(tmp_path):
 
 
 def test_a_hugging_face_folder_in_words_and_in_embedding_space(tmp_path):
-    from tokenizers import Tokenizer, models
+    from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     folder = tmp_path / "mistral"
     hf_models.model("mistral").save_pretrained(folder)
     vocabulary = {"<s>": 0, "good": 5, "bad": 6}
     plain = Tokenizer(models.WordLevel(vocabulary, unk_token="<s>"))
+    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="<s>").save_pretrained(folder)
     text = measure(folder, "--words", "good,bad", "--horizon", "40", "--out", tmp_path / "words")
     assert "finite" in text
     assert "“bad” (token 6)" in text
+    measure(folder, "--words", "good bad,bad", "--horizon", "40", "--out", tmp_path / "words")
+    results = json.loads((tmp_path / "words" / "record.json").read_text())["results"]
+    assert "the last of 2 tokens of “good bad”, “bad” (token 6)" in results
+    assert "--words: expected words that the tokenizer knows" in measure(folder, "--words", "good,", code=2)
     measure(folder, "--horizon", "20", "--samples", "2", "--ascent", "0", "--out", tmp_path / "embedding")
     assert {path.name for path in (tmp_path / "embedding").iterdir()} == WRITTEN
 
@@ -60,11 +65,15 @@ def test_a_factory(tmp_path, monkeypatch):
         "def smooth():\n"
         "    return lambda x: x.cumsum(1)\n"
         "size = 3\n"
+        "class Mine(torch.nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(2, 3)\n"
     )
     monkeypatch.chdir(tmp_path)
     assert "GRU" in measure("my_models:zoo.build", "--horizon", "50")
     assert (tmp_path / "runs" / "measure" / "my_models-zoo.build" / "record.json").exists()
     assert "none" in measure("my_models:smooth", "--d-input", "1", "--horizon", "50")
+    assert "Mine" in measure("my_models:Mine", "--d-input", "2", "--horizon", "20")
     assert "d_input: expected" in measure("my_models:smooth", code=2)
     assert "a function that returns a model" in measure("my_models:size", code=2)
     assert "MODEL: expected a folder" in measure("my_models:absent", code=2)

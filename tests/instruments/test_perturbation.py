@@ -101,6 +101,8 @@ def test_the_curve_never_falls_and_starts_at_the_error_of_the_model() -> None:
     error = (layer.kernel(times) - POLYNOMIAL.kernel(times)).abs()[:, 0, 0]
     assert curve.lower[0] == pytest.approx(torch.trapezoid(error).item())
     assert measure(layer, radii=[0.0]).evaluations == 1
+    with pytest.raises(ArgumentError, match="radii: expected a list of one or more numbers"):
+        measure(layer, radii=0.1)
 
 
 @pytest.mark.parametrize("search", ["random", "ascent"])

@@ -171,6 +171,35 @@ def test_generation_goes_on_from_a_cache():
         assert torch.equal(again[:, 5:], whole)
 
 
+def test_a_cache_that_read_padding_as_text_is_refused():
+    """A row that has ended is fed padding until the others have; a state cannot take it back."""
+    model, text, cache = make(), tokens(2, 5), StableSSMCache()
+    mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 1]])
+    model(text, attention_mask=mask, past_key_values=cache)
+    model(text[:, :1], past_key_values=cache)  # read as text, in both rows
+    whole = torch.cat([mask, torch.ones(2, 2, dtype=torch.long)], 1)
+    truth = model(torch.cat([text, text[:, :2]], 1), attention_mask=whole).logits[:, -1]
+    close(model(text[:, 1:2], attention_mask=whole, past_key_values=copy.copy(cache)).logits[:, -1], truth)
+    whole[1, 5] = 0
+    with pytest.raises(ArgumentError, match=r"attention_mask: expected the padding that .* row 1: go on without"):
+        model(text[:, 1:2], attention_mask=whole, past_key_values=cache)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_documents_in_one_row_do_not_see_each_other(mixer):
+    model, text = make(mixer), tokens(2, 9)
+    starts = torch.zeros(2, 9, dtype=torch.bool)
+    starts[:, 4] = True
+    found = model(text, reset=starts).logits
+    close(found[:, :4], model(text[:, :4]).logits)
+    close(found[:, 4:], model(text[:, 4:]).logits)
+    rows, mask = padded([text[:1], text[1:, :7]], "left")
+    starts = torch.stack([starts[0], starts[0].roll(2)])
+    close(model(rows, attention_mask=mask, reset=starts).logits[1, 6:], model(text[1:, 4:7]).logits[0])
+    with pytest.raises(ArgumentError, match="reset: expected shape"):
+        model(text, reset=starts[:, :3])
+
+
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_memory_does_not_grow_with_the_text(mixer):
     model, sizes, peaks = make(mixer), [], []

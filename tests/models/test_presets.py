@@ -103,6 +103,9 @@ def test_bad_choices_are_named():
         models.for_task(*DIGITS, preset="huge")
     with pytest.raises(ArgumentError, match="colour: expected one of the settings"):
         models.for_task(*DIGITS, colour="red")
+    for decided in ("size", "d_input", "vocab_size", "per_step"):
+        with pytest.raises(ArgumentError, match=f"{decided}: expected nothing, since the task decides, got 3"):
+            models.for_task(*DIGITS, **{decided: 3})
     with pytest.raises(ArgumentError, match="inputs: expected the kind"):
         models.for_task(Like(kind="sound", size=1), DIGITS[1])
     with pytest.raises(ArgumentError, match="outputs: expected the kind"):

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import stablessm as ssm
 from stablessm._errors import ArgumentError
 from stablessm.reparam import Reparameterization, get, names, register, registry
 
@@ -87,3 +88,11 @@ def test_defaults_find_unstable_maps():
     for f in (Crossing(), Gaussian()):
         assert not f.is_stable
         assert f.stability_modulus(1e-9) == torch.inf
+
+
+@pytest.mark.parametrize("layer", [ssm.RealSSM(1, 3, 1), ssm.S4D(1, 3)])
+def test_eigenvalues_that_a_map_cannot_reach_are_refused(layer):
+    """Its inverse gives NaN for them; another would give the nearest."""
+    with pytest.raises(ArgumentError, match=r"eigenvalues: expected what .*cosh.* can reach, got -0"):
+        layer.with_map(Cosh())
+    assert ssm.RealSSM(1, 2, 1, map=Cosh(), eigenvalues=torch.tensor([-1.5, -2.0])).eigenvalues()[0] == -1.5

@@ -52,3 +52,11 @@ def test_float32_powers_do_not_drift() -> None:
 def test_bad_input_is_named(call: object, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         call()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype):
+    signal, kernel = torch.randn(2, 9, 3).to(dtype), torch.randn(9, 3).to(dtype)
+    found = scan.causal_convolution(signal, kernel)
+    assert found.dtype == dtype
+    assert torch.equal(found, scan.causal_convolution(signal.float(), kernel.float()).to(dtype))

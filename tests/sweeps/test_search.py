@@ -107,6 +107,20 @@ def test_of_a_task(tmp_path):
     assert 0 <= found.value <= 1
     with pytest.raises(ArgumentError, match=r"--over: expected model\.NAME, task\.NAME or one of epochs"):
         search(objective, [Range("colour", "int", 1, 2)], tmp_path / "b", trials=1, progress=False)
+    for ranges in ([LR, LR], [Range("batch_size", "int", 1, 2)]):
+        with pytest.raises(ArgumentError, match="--over: expected each setting once, and not with --set"):
+            search(objective, ranges, tmp_path / "b", trials=1, progress=False)
+    with pytest.raises(ArgumentError, match="--over, --set: expected epochs or steps, got both"):
+        search(objective, [Range("epochs", "int", 1, 2)], tmp_path / "b", trials=1, progress=False)
+
+
+def test_a_task_without_validation_examples_has_nothing_to_search_by(tmp_path):
+    rows = "\n".join(f"{t % 7},{t % 5}" for t in range(200))
+    (tmp_path / "load.csv").write_text(f"load,wind\n{rows}\n")
+    settings = {"task.file": str(tmp_path / "load.csv"), "task.target": "load", "task.window": "8", "task.valid": "0"}
+    with pytest.raises(ArgumentError, match="--set: expected a task with validation examples"):
+        search(OfTask("series", "tiny", settings), [LR], tmp_path / "b", trials=1, progress=False)
+    assert not (tmp_path / "b").exists()
 
 
 @given(low=st.floats(1e-6, 1.0), factor=st.floats(1.5, 1e3), kind=st.sampled_from(["log", "float"]))
