@@ -197,12 +197,11 @@ def _decide(
     beaten = "every law agrees" if rival is None else f"{_NAMES[rival.vote]} is e^{evidence:.1f} times less likely"
     if evidence < margin:
         return DecayFit("undecided", f"{_NAMES[best.vote]} fits best, but {beaten}", evidence, used, floor)
-    # Modes in any mixture come down to the slowest, at least in the end; anything else that the points do not follow is
-    # a guess, such as a power, a rest, or the beginning of a slow wave.
-    end = one_mode(seen.last(1 / 3))
-    if best.misfit > _FOLLOWS and not best.vote == end.vote == "exponential":
+    # Modes in any mixture come down to the slowest; a power or a rest that the points do not follow is a guess.
+    if best.vote != "exponential" and best.misfit > _FOLLOWS:
         reason = f"{_NAMES[best.vote]} fits best, but not well: no law follows the points"
         return DecayFit("undecided", reason, evidence, used, floor)
+    end = one_mode(seen.last(1 / 3))
     if best.vote == "none" and (fall := end.rate / 3) > _LEVEL:
         reason = f"no law fits, and it still falls by {1 - math.exp(-fall):.0%} in the last third of the time"
         return DecayFit("undecided", reason, evidence, used, floor)
@@ -212,9 +211,6 @@ def _decide(
     if best.vote == end.vote == "exponential" and best.misfit > _EXACT:
         best = _at_the_end(best, end, one_mode(seen.last(1 / 6)))
     exponential = best.vote == "exponential"
-    if exponential and best.interval[0] <= 0:
-        reason = "an exponential fits best, but its rate may as well be zero"
-        return DecayFit("undecided", reason, evidence, used, floor)
     unit = seen.unit if exponential else 1.0
     rate, exponent = (best.rate / unit, None) if exponential else (None, best.power)
     claim = f"it falls at the rate {rate:.4g}" if exponential else f"it falls as the power {exponent:.4g} of time"

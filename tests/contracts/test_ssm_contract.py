@@ -51,15 +51,16 @@ def test_triton_matches_reference(dtype: torch.dtype, length: int, case: dict[st
     check_against_reference("triton", dtype, length, **case)
 
 
-@pytest.mark.parametrize(("length", "states"), [(64, 1), (200, 5), (300, 40)])
+@pytest.mark.parametrize(
+    ("length", "states", "large"), [(64, 1, 2**23), (200, 5, 0), (300, 40, 2**23), (300, 40, 0)], ids=str
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
-@pytest.mark.parametrize("large", [2**23, 0], ids=["all channels", "half of them"])
 @settings(max_examples=1)
 @given(case=cases(channels=(3,), states=(1,)))
 def test_triton_chunks_match_reference(
     dtype: torch.dtype, length: int, states: int, large: int, case: dict[str, Any]
 ) -> None:
-    """What is neither cut nor padded goes in chunks, with a rest."""
+    """What is neither cut nor padded goes in chunks, with a rest; a small input is kept, a large one done in parts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton_ssm_backend, "LARGE", large)
         check_against_reference("triton", dtype, length, **case | {"states": states, "reset": None, "lengths": False})

@@ -140,7 +140,7 @@ def test_many_modes_are_a_power_law_until_the_slowest_is_seen():
     ("horizon", "allowed", "most"),
     [
         (100, {"exponential", "polynomial", "undecided"}, 0.0),
-        (300, {"exponential", "polynomial", "undecided"}, 0.7),
+        (300, {"exponential", "polynomial", "undecided"}, 0.75),
         (1000, {"exponential", "undecided"}, 0.95),
         (3000, {"exponential"}, 1.0),
     ],
@@ -350,13 +350,6 @@ def test_a_memory_that_ends_keeps_its_last_half_step(first: int, last: int) -> N
     )
     assert half_life(t, value, fit) == half_life(t, value)
     assert memory_time(t, value, 0.5, fit) == last
-
-
-def test_the_beginning_of_a_slow_wave_is_not_a_decay():
-    """Its rate is anything; nor is what no law follows, at its end either."""
-    time = np.arange(70.0)
-    fit = fit_decay(time, np.exp(-0.004 * time) * np.cos(0.02 * time))
-    assert (fit.kind, fit.reason) == ("undecided", "an exponential fits best, but its rate may as well be zero")
 
 
 def test_samples_just_above_a_high_floor_still_tell_a_length():
