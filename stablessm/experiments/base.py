@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, final, get_args
 
+from stablessm import _locks as locks
 from stablessm import record
 from stablessm._errors import ArgumentError
-from stablessm.experiments import locks
 from stablessm.experiments.run import Run
 from stablessm.experiments.settings import changed
 from stablessm.report.figure import Figure

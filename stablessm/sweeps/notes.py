@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, final
 
+from stablessm import _locks as locks
 from stablessm import record
-from stablessm.experiments import locks
 
 State: TypeAlias = Literal["left", "running", "done", "failed"]
 FILE = "state.json"

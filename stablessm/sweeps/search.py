@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
+from stablessm import _locks as locks
 from stablessm import record
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
-from stablessm.experiments import locks
 from stablessm.sweeps.engine import required
 from stablessm.sweeps.objectives import Objective
 from stablessm.sweeps.space import Range

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from stablessm.experiments import locks
+from stablessm import _locks as locks
 from stablessm.experiments.base import is_complete
 from stablessm.experiments.run import JOBS
 from stablessm.sweeps import notes

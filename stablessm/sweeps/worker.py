@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import final
 
-from stablessm.experiments import locks
+from stablessm import _locks as locks
 from stablessm.experiments.base import Plan
 from stablessm.experiments.run import JOBS, Run
 from stablessm.sweeps import notes

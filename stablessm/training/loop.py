@@ -8,6 +8,7 @@ import math
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from stablessm import record
 from stablessm._errors import ArgumentError
+from stablessm._locks import alone
 from stablessm.instruments import GradientOverWeight
 from stablessm.instruments.modes import recurrent_modules
 from stablessm.tasks.base import Split, Task
@@ -62,7 +64,8 @@ def train(
 
     Called by every process that ``torchrun`` started (or of a ``torch.distributed`` group), they train together: a
     batch is that of a single process, each takes its rows of it, and losses and scores are those of all. Rank 0
-    writes the folder, which all must be able to read. What is in it goes on with another number of processes.
+    writes the folder, which all must be able to read. What is in it goes on with another number of processes. A second
+    training in the same folder is refused while the first one runs.
 
     Args:
         model: from a batch's inputs to outputs, or to ``(outputs, state)`` as layers do; for a task that carries, one
@@ -82,8 +85,8 @@ def train(
     >>> bool(result.losses[-1, 1] < result.losses[0, 1])
     True
     """
-    with joined() as ranks:
-        run = _Run(model, task, config, Path(folder), resume, progress, origin or {}, ranks)
+    with joined() as ranks, ExitStack() as until_the_end:
+        run = _Run(model, task, config, Path(folder), resume, progress, origin or {}, ranks, until_the_end)
         with tensor_float32(config.autocast and run.device.type == "cuda"):
             return run.complete()
 
@@ -102,6 +105,7 @@ class _Run:
         progress: bool,
         origin: Mapping[str, Any],
         ranks: Ranks,
+        until_the_end: ExitStack,
     ) -> None:
         if resume not in (True, False, "last-good"):
             raise ArgumentError("resume", "True, False or 'last-good'", repr(resume))
@@ -126,6 +130,7 @@ class _Run:
         self.last: dict[str, Any] | None = None
         self.diverged: DivergenceReport | None = None
         self.ratios: GradientOverWeight | None = None
+        ranks.first(lambda: until_the_end.enter_context(alone(folder.absolute())))
         if resume:
             self._resume(self.checkpoints.load(last_good=resume == "last-good", like=self._like))
         marker = {**self.settings, "origin": origin}

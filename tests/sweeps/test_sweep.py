@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sweep_experiment import EXPERIMENT, REFERENCE, Config, differences
 
 from stablessm import ArgumentError, record
-from stablessm.experiments import catalogue, locks
+from stablessm import _locks as locks
+from stablessm.experiments import catalogue
 from stablessm.experiments.base import Plan, execute
 from stablessm.experiments.run import Run
 from stablessm.sweeps import Job, runs, sweep, worker

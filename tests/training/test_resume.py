@@ -16,7 +16,7 @@ import training_task
 from safetensors.torch import load_file
 from training_task import Net, Sums
 
-from stablessm import ArgumentError
+from stablessm import ArgumentError, _locks
 from stablessm.training import Interrupted, TrainingConfig, train
 from stablessm.training.checkpoint import Checkpoint, Checkpoints
 
@@ -226,3 +226,12 @@ def test_tensors_of_every_kind_come_back(tmp_path):
     assert (found.step, found.facts) == (3, {"best": None, "x": 0.1})
     assert found.tensors.keys() == tensors.keys()
     assert all(torch.equal(found.tensors[name], tensors[name]) for name in tensors)
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(tmp_path):
+    """A job that was queued twice: both would write the same checkpoints and metrics."""
+    with _locks.alone(tmp_path / "run"), pytest.raises(ArgumentError, match="folder: expected one that no other"):
+        train(Net(), Sums(), TrainingConfig(steps=1, device="cpu"), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+    train(Net(), Sums(), TrainingConfig(steps=1, device="cpu"), tmp_path / "run", progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
