@@ -123,7 +123,8 @@ def train(
         )  # fmt: skip
         config.chosen_device()  # an error now, not after the data was read
         changes = {key: _value(text) for key, text in pairs("--set", setting).items()}
-        changes |= {} if map is None else {"map": map}
+        if map is not None and changes.setdefault("map", map) != map:
+            raise ArgumentError("--map, --set map", "one of them", "both")
         built = tasks.get(name, **tasks.read_options(name, options))
         folder = out or Path("runs") / "train" / f"{name}-{model}"
         origin = {"task": name, "options": _wherever(name, options)}

@@ -218,6 +218,7 @@ def test_wrong_arguments_are_named(load):
         ("train", "--data", "load.csv", "--label", "wind"): "-o sequence=VALUE sets it",
         ("train", "recall", "--last-good", "--fresh"): "--last-good: expected no --fresh beside it",
         ("train", "recall", "--epochs", "3", "--steps", "3"): "--epochs, --steps: expected one of them, got both",
+        ("train", "recall", "--map", "exp", "--set", "map=best"): "--map, --set map: expected one of them, got both",
         ("train", "recall", "--set", "mixer_options=3"): "mixer_options: expected options by name, got 3",
         ("train", "recall", "--set", "gate=maybe"): "gate: expected true or false",
         ("train", "recall", "--set", "dropout=much"): "dropout: expected a number",
