@@ -14,8 +14,8 @@ from stablessm._typing import Time
 from stablessm.reparam import modulus
 from stablessm.reparam.interval import Interval
 
-_AGAIN = 1e-5
-"""By so much an eigenvalue may change that is made a weight and an eigenvalue again, in float32."""
+_AGAIN = 1e-5, 1e-6
+"""Relative and absolute: by so much an eigenvalue may change that is made a weight and an eigenvalue again."""
 
 
 class Reparameterization(ABC):
@@ -57,7 +57,7 @@ class Reparameterization(ABC):
         """``inverse``, once it is seen that f gives these eigenvalues again; an ArgumentError where it does not."""
         w = self.inverse(eigenvalues)
         if type(w) is Tensor and not w.is_meta:
-            reached = torch.isclose(self(w), eigenvalues.to(w), rtol=_AGAIN, atol=_AGAIN)
+            reached = torch.isclose(self(w), eigenvalues.to(w), *_AGAIN)
             if not bool(reached.all()):
                 raise ArgumentError("eigenvalues", f"what {self} can reach", float(eigenvalues[~reached][0]))
         return w

@@ -135,7 +135,7 @@ class OfTask:
             task = self._task(self.settings)
         except ArgumentError as error:
             raise ArgumentError("--set", f"options of the task ({error})", f"task.{error.argument}") from error
-        if not task.sizes["valid"]:
+        if not task.sizes.get("valid"):
             raise ArgumentError("--set", "a task with validation examples, whose score is searched by", self.task)
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
