@@ -17,7 +17,7 @@ import hypothesis
 import pytest
 import triton_interpreter
 
-hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("default", deadline=None, print_blob=True, max_examples=60)
 hypothesis.settings.register_profile("ci", parent=hypothesis.settings.get_profile("default"), derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 

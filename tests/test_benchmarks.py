@@ -11,9 +11,13 @@ import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("*.py") if not path.name.startswith("_"))
+ELSEWHERE = {"accuracy.py", "scan.py", "ssm.py", "stream.py", "sweeps.py"}
+"""What these do is also done by tests/bench and tests/sweeps."""
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, marks=pytest.mark.slow) if name in ELSEWHERE else name for name in SCRIPTS]
+)
 def test_smoke_size_runs(script: str, tmp_path: Path) -> None:
     out = tmp_path / "record.json"
     command = [sys.executable, str(BENCHMARKS / script), "--smoke", "--out", str(out)]

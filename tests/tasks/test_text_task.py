@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from stablessm import ArgumentError, tasks
@@ -55,7 +55,9 @@ def test_windows_and_borders_by_brute_force(
     tmp_path_factory: pytest.TempPathFactory, documents: list[str], length: int, size: int
 ) -> None:
     path = tmp_path_factory.mktemp("text") / "mine.txt"
-    task = build(path, "|".join(documents), level="byte", separator="|", length=length, valid=0.2, test=0.3)
+    options: Any = {"level": "byte", "separator": "|", "valid": 0.2, "test": 0.3}
+    assume(length <= build(path, "|".join(documents), length=1, **options).sizes["train"])
+    task = build(path, "|".join(documents), length=length, **options)
     kept = [document.strip("\n").encode() for document in documents]
     inputs, targets, new = [], [], []
     first = task.streams["train"].documents + task.streams["valid"].documents
