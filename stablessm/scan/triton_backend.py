@@ -18,7 +18,7 @@ from stablessm.scan.triton_launch import Launch
 
 
 class Tile(NamedTuple):
-    """What a program, one warp, holds at once."""
+    """What a program holds at once."""
 
     lane_bytes: int
     """What a lane reads at once where the array allows it."""
@@ -26,18 +26,50 @@ class Tile(NamedTuple):
     rows: int
     stages: int
     """Tiles in flight: the next ones are fetched while this one is computed."""
+    warps: int
+    """Of the program."""
 
 
-WHOLE = {2: Tile(16, 64, 32, 4), 4: Tile(16, 128, 32, 3), 8: Tile(16, 256, 16, 4), 16: Tile(16, 256, 8, 4)}
-"""For a walk over all of time, by the bytes of a number."""
-LIGHT = WHOLE | {2: Tile(16, 128, 32, 6), 4: Tile(16, 128, 16, 6)}
+_HALF, _FLOAT, _DOUBLE = torch.float16, torch.float32, torch.float64
+_COMPLEX, _COMPLEX_DOUBLE = torch.complex64, torch.complex128
+WHOLE = {
+    _HALF: Tile(16, 256, 64, 3, 4),
+    _FLOAT: Tile(16, 256, 32, 3, 2),
+    _DOUBLE: Tile(16, 256, 32, 3, 2),
+    _COMPLEX: Tile(16, 256, 8, 4, 1),
+    _COMPLEX_DOUBLE: Tile(16, 128, 16, 4, 1),
+}
+"""For a walk over all of time, by dtype; bfloat16 is as float16."""
+LIGHT = {
+    _HALF: Tile(16, 128, 64, 4, 2),
+    _FLOAT: Tile(16, 256, 32, 4, 2),
+    _DOUBLE: Tile(16, 256, 32, 4, 2),
+    _COMPLEX: Tile(16, 512, 16, 4, 2),
+    _COMPLEX_DOUBLE: Tile(16, 128, 16, 4, 1),
+}
 """The same where one array alone is read: more of it has to be in flight."""
-CHUNK = {2: Tile(4, 128, 16, 4), 4: Tile(8, 256, 8, 3), 8: Tile(8, 256, 8, 4), 16: Tile(16, 512, 4, 4)}
-"""For a walk over a chunk: a row as wide as its 32 lanes, so that a lane has its channels to itself."""
+NARROW = {
+    _HALF: Tile(16, 32, 256, 3, 4),
+    _FLOAT: Tile(16, 64, 128, 3, 4),
+    _DOUBLE: Tile(16, 64, 64, 3, 2),
+    _COMPLEX: Tile(16, 64, 128, 3, 4),
+    _COMPLEX_DOUBLE: Tile(16, 64, 64, 3, 2),
+}
+"""The same where there are few channels: more programs, and more of time at once."""
+CHUNK = {
+    _HALF: Tile(16, 128, 32, 3, 1),
+    _FLOAT: Tile(16, 256, 16, 3, 1),
+    _DOUBLE: Tile(16, 256, 16, 3, 1),
+    _COMPLEX: Tile(16, 256, 16, 3, 1),
+    _COMPLEX_DOUBLE: Tile(16, 512, 4, 4, 1),
+}
+"""For a walk over a chunk."""
 FULL = 1024
 """Warps that keep a GPU's memory busy: a cut in time makes about so many."""
-ENOUGH = 256
-"""Warps from which on time is not cut: the second reading would cost more than the idle lanes."""
+FEW = 256
+"""Warps below which rows are narrow."""
+ENOUGH = 128
+"""Programs with narrow rows from which on time is not cut: the second reading would cost more than idle processors."""
 SHORTEST = 64
 """Steps of the shortest chunk."""
 SHORT = 2048
@@ -121,6 +153,7 @@ class _Cut(NamedTuple):
     scratch: torch.dtype
     """Of a number for each column."""
     constants: dict[str, Any]
+    warps: int
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -142,16 +175,13 @@ class _Carry:
         self, cut: _Cut, offsets: tuple[int, ...], strides: tuple[int, ...], cuts: bool, initial: bool, shift: int
     ) -> None:
         self._shape, self._dtype, self._cuts = (3, *cut.columns), cut.scratch, cuts
-        stages = cut.constants["STAGES"]
-        if cuts and not cut.constants["DOUBLE"]:  # the many rows of short numbers: one tile more spills on sm_90
-            stages -= 1
         self._aggregate = Launch(
             kernels.aggregate_kernel,
             cut.programs,
             (*strides, *cut.numbers),
-            {"SHIFT": shift, "CUTS": cuts, **cut.constants, "STAGES": stages},
+            {"SHIFT": shift, "CUTS": cuts, **cut.constants},
             offsets=(*offsets, 0, 0, 0),
-            warps=1,
+            warps=cut.warps,
         )
         batch, _, channels = cut.shape
         chunks = 1 << (cut.chunks - 1).bit_length()
@@ -166,6 +196,7 @@ class _Carry:
                 "IS_COMPLEX": cut.constants["IS_COMPLEX"],
                 "CHUNKS": chunks,
                 "BLOCK": block,
+                "SPREAD": min(chunks, 128 // block),
             },
             warps=4,
         )
@@ -198,7 +229,7 @@ def _forward(
     initial: bool,
     reverse: bool,
 ) -> _Walk:
-    cut = _cut(decay, drive, states, WHOLE if decay[0][1] > 1 else LIGHT)
+    cut = _cut(decay, drive, states, cuts, WHOLE if decay[0][1] > 1 else LIGHT)
     offsets, strides = _rows(reverse, decay, drive, _reset(cuts, states))
     carry = _Carry(cut, offsets, strides[:-1], cuts is not None, initial, shift=0) if cut.chunks > 1 else None
     (to,), state_strides = _rows(reverse, states)
@@ -208,7 +239,7 @@ def _forward(
         (*strides[:-1], *state_strides, *cut.numbers),
         {"CARRIES": initial or carry is not None, "CUTS": cuts is not None, **cut.constants},
         offsets=(*offsets, 0, to),
-        warps=1,
+        warps=cut.warps,
     )
     return _Walk(carry, launch)
 
@@ -222,7 +253,7 @@ def _backward(
     initial: bool,
     reverse: bool,
 ) -> _Walk:
-    cut, back, per_step = _cut(decay, grad, states, WHOLE), not reverse, decay[0][1] > 1
+    cut, back, per_step = _cut(decay, grad, states, cuts, WHOLE), not reverse, decay[0][1] > 1
     batch, steps, channels = states[0]
     offsets, strides = _rows(back, decay, grad, _reset(cuts, states))
     carry = _Carry(cut, offsets, strides[:-1], cuts is not None, False, shift=1) if cut.chunks > 1 else None
@@ -242,7 +273,7 @@ def _backward(
         (*strides[:-1], *output_strides, *cut.numbers),
         {"CARRIES": carry is not None, "INITIAL": initial, "CUTS": cuts is not None, **cut.constants},
         offsets=(*offsets, 0, of_states, 0, of_decay, of_drive, 0),
-        warps=1,
+        warps=cut.warps,
     )
     reduce = None
     if not per_step and decay[0][0] == 1:
@@ -252,15 +283,22 @@ def _backward(
     return _Walk(carry, launch, reduce, shape, dtype)
 
 
-def _cut(decay: Layout, drive: Layout, states: Layout, tiles: Mapping[int, Tile]) -> _Cut:
+def _cut(
+    decay: Layout, drive: Layout, states: Layout, cuts: tuple[int, ...] | None, tiles: Mapping[torch.dtype, Tile]
+) -> _Cut:
     """Time is cut where few channels would walk it for long: a cut reads twice and launches three kernels."""
     shape, _, dtype, _ = states
     (batch, steps, channels), size = shape, dtype.itemsize
-    tile, wanted = tiles[size], 1
-    if steps > SHORT and batch * channels * size < ENOUGH * WHOLE[size].row_bytes:
-        tile = CHUNK[size]
-        wanted = max(1, min(FULL * tile.row_bytes // (batch * channels * size), steps // SHORTEST))
+    kind = _HALF if size == 2 else dtype
+    tile, wanted, step_bytes = tiles[kind], 1, batch * channels * size
+    if steps > SHORT and step_bytes < ENOUGH * NARROW[kind].row_bytes:
+        tile = CHUNK[kind]
+        wanted = max(1, min(FULL * tile.row_bytes // step_bytes, steps // SHORTEST))
+    elif step_bytes * tile.warps < FEW * tile.row_bytes:
+        tile = NARROW[kind]
     rows, lane, block = tile.rows, tile.lane_bytes // size, tile.row_bytes // size
+    if size == 2 and cuts is not None:  # as large as the numbers themselves: all of them would not fit into registers
+        rows //= 2
     if wanted == 1:  # no lanes for channels that are not there
         block = min(block, max(8, 1 << (channels - 1).bit_length()))
     if not all(_reads_at_once(lane, array) for array in (decay, drive, states)):
@@ -275,11 +313,12 @@ def _cut(decay: Layout, drive: Layout, states: Layout, tiles: Mapping[int, Tile]
         "EVEN": chunks * length == steps and chunks * channels % block == 0,
         "BLOCK_T": rows,
         "BLOCK": block,
+        "SPREAD": min(rows, max(1, 32 * tile.warps * lane // block)),
         "STAGES": tile.stages,
     }
     programs = batch * -(-chunks * channels // block)
     wide = torch.complex128 if dtype.is_complex else torch.float64
-    return _Cut((batch, steps, channels), length, chunks, programs, wide, constants)
+    return _Cut((batch, steps, channels), length, chunks, programs, wide, constants, tile.warps)
 
 
 def _reads_at_once(lane: int, array: Layout) -> bool:

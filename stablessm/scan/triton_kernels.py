@@ -23,16 +23,19 @@ import triton
 import triton.language as tl
 
 from stablessm.scan.triton_tiles import (
+    all_rows,
     base,
+    compose,
     join,
     join_complex,
     join_complex_cut,
     last,
     load,
+    order,
     product,
     rows_at,
-    scan,
     store,
+    stretches,
     walk,
 )
 
@@ -63,11 +66,10 @@ def _place(steps, channels, length, chunks, LANE: tl.constexpr, BLOCK: tl.conste
 @triton.jit
 def _every(
     decay, decay_b, decay_c, batch, channel, count,
-    SHIFT: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr, LANE: tl.constexpr,
+    SHIFT: tl.constexpr, SPREAD: tl.constexpr, IS_COMPLEX: tl.constexpr, WIDE: tl.constexpr, LANE: tl.constexpr,
 ):  # fmt: skip
-    """The decay of a channel (at the first step), conjugated for the adjoint."""
-    offset = batch * decay_b + channel * decay_c
-    offset = tl.max_contiguous(tl.multiple_of(offset, (1, LANE)), (1, max(2, LANE)))
+    """The decay of a channel (at the first step), conjugated for the adjoint: (SPREAD, BLOCK), as lanes hold a tile."""
+    offset = rows_at(batch * decay_b + channel * decay_c, tl.zeros([SPREAD, 1], tl.int32), 0, LANE)
     a_re, a_im = load(decay, offset, count > 0, 1.0, True, IS_COMPLEX, WIDE, LANE)
     if SHIFT:
         a_im = -a_im
@@ -98,10 +100,10 @@ def _tile(
         a_re, a_im = load(decay, offset, there, 1.0, (not EVEN) or SHIFT, IS_COMPLEX, WIDE, LANE)
         if SHIFT:
             a_im = -a_im
-    elif EVEN and not SHIFT:
-        a_re, a_im = tl.broadcast_to(every_re, mask.shape), tl.broadcast_to(every_im, mask.shape)
     else:
-        a_re, a_im = tl.where(there, every_re, 1.0), tl.where(there, every_im, 0.0)
+        a_re, a_im = all_rows(every_re, row.shape[0]), all_rows(every_im, row.shape[0])
+        if SHIFT or not EVEN:
+            a_re, a_im = tl.where(there, a_re, 1.0), tl.where(there, a_im, 0.0)
     x_re, x_im = load(drive, rows_at(drive_at, within, drive_t, LANE), mask, 0.0, not EVEN, IS_COMPLEX, WIDE, LANE)
     cut = tl.zeros(a_re.shape, tl.int32)
     if CUTS:
@@ -114,7 +116,8 @@ def aggregate_kernel(
     decay, drive, reset, total_decay, total_state, total_cut,
     decay_b, decay_t, decay_c, drive_b, drive_t, drive_c, reset_b, reset_t, steps, channels, length, chunks,
     SHIFT: tl.constexpr, CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, DOUBLE: tl.constexpr,
-    LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """What every chunk does: its last state is A h + X, h before it, or X alone if it holds a cut.
 
@@ -125,20 +128,20 @@ def aggregate_kernel(
     decay_at = base(batch, chunk * length, channel, decay_b, decay_t, decay_c)
     drive_at = base(batch, chunk * length, channel, drive_b, drive_t, drive_c)
     reset_at = base(batch, chunk * length, channel, reset_b, reset_t, 0)
-    every_re, every_im = _every(decay, decay_b, decay_c, batch, channel, count, SHIFT, IS_COMPLEX, WIDE, LANE)
+    every_re, every_im = _every(decay, decay_b, decay_c, batch, channel, count, SHIFT, SPREAD, IS_COMPLEX, WIDE, LANE)
     zeros = tl.zeros([1, BLOCK], WIDE)
     A_re, A_im, X_re, X_im = zeros + 1.0, zeros, zeros, zeros
     any_cut = tl.zeros([1, BLOCK], tl.int32)
-    row = tl.arange(0, BLOCK_T)[:, None]
+    row = order(BLOCK_T, SPREAD)
     for done in tl.range(0, length, BLOCK_T, num_stages=STAGES):
         begin = length - BLOCK_T - done
         a_re, a_im, x_re, x_im, cut = _tile(
             decay, decay_at, decay_t, drive, drive_at, drive_t, reset, reset_at, reset_t,
             begin, row, chunk, count, every_re, every_im, SHIFT, CUTS, PER_STEP, IS_COMPLEX, WIDE, LANE, EVEN,
         )  # fmt: skip
-        a_re, a_im, x_re, x_im = scan(a_re, a_im, x_re, x_im, cut, CUTS, IS_COMPLEX)
-        a_re, a_im = last(a_re, a_im, IS_COMPLEX)
-        x_re, x_im = last(x_re, x_im, IS_COMPLEX)
+        _, _, _, _, _, a_re, a_im, x_re, x_im, cut = compose(a_re, a_im, x_re, x_im, cut, SPREAD, CUTS, IS_COMPLEX)
+        a_re, a_im = last(a_re)[None], last(a_im)[None]
+        x_re, x_im = last(x_re)[None], last(x_im)[None]
         if CUTS:
             cut = tl.max(cut, 0, keep_dims=True)
             A_re, A_im, X_re, X_im, any_cut = join_complex_cut(
@@ -158,13 +161,14 @@ def aggregate_kernel(
 def carry_kernel(
     total_decay, total_state, total_cut, initial, carries, channels, chunks,
     INITIAL: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
+    SPREAD: tl.constexpr,
 ):  # fmt: skip
     """The state before every chunk: ``initial`` (or zero) before the first."""
     blocks = tl.cdiv(channels, BLOCK)
     batch = (tl.program_id(0) // blocks).to(tl.int64)
     channel = ((tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)[None, :]).to(tl.int64)
     inside = channel < channels
-    chunk = tl.arange(0, CHUNKS)[:, None].to(tl.int64)
+    chunk = order(CHUNKS, SPREAD).to(tl.int64)
     mask = inside & (chunk < chunks)
     before = mask & (chunk > 0)
     at = (batch * chunks + chunk) * channels + channel
@@ -176,7 +180,8 @@ def carry_kernel(
     cut = tl.zeros([CHUNKS, BLOCK], tl.int32)
     if CUTS:
         cut += tl.load(total_cut + (at - channels), before, 0)
-    _, _, y_re, y_im = scan(a_re, a_im, x_re, x_im, cut, CUTS, IS_COMPLEX)
+    zeros = tl.zeros([SPREAD, BLOCK], tl.float64)
+    y_re, y_im, _, _ = walk(a_re, a_im, x_re, x_im, cut, zeros, zeros, CUTS, IS_COMPLEX)
     store(y_re, y_im, carries, at, mask, True, IS_COMPLEX, 1)
 
 
@@ -186,7 +191,8 @@ def forward_kernel(
     decay_b, decay_t, decay_c, drive_b, drive_t, drive_c, reset_b, reset_t, states_b, states_t, states_c,
     steps, channels, length, chunks,
     CARRIES: tl.constexpr, CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr, DOUBLE: tl.constexpr,
-    LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """h[t] = a[t] h[t-1] + x[t] in every chunk from its row of ``carries``, or from zero."""
     WIDE: tl.constexpr = tl.float64 if DOUBLE else tl.float32
@@ -195,21 +201,21 @@ def forward_kernel(
     drive_at = base(batch, chunk * length, channel, drive_b, drive_t, drive_c)
     reset_at = base(batch, chunk * length, channel, reset_b, reset_t, 0)
     states_at = base(batch, chunk * length, channel, states_b, states_t, states_c)
-    every_re, every_im = _every(decay, decay_b, decay_c, batch, channel, count, 0, IS_COMPLEX, WIDE, LANE)
+    every_re, every_im = _every(decay, decay_b, decay_c, batch, channel, count, 0, SPREAD, IS_COMPLEX, WIDE, LANE)
     h_re, h_im = tl.zeros([1, BLOCK], WIDE), tl.zeros([1, BLOCK], WIDE)
     if CARRIES:
         h_re, h_im = load(carries, at, count > 0, 0.0, True, IS_COMPLEX, WIDE, LANE)
-    row = tl.arange(0, BLOCK_T)[:, None]
+    h_re, h_im = tl.broadcast_to(h_re, [SPREAD, BLOCK]), tl.broadcast_to(h_im, [SPREAD, BLOCK])
+    row = order(BLOCK_T, SPREAD)
     for begin in tl.range(0, length, BLOCK_T, num_stages=STAGES):
         a_re, a_im, x_re, x_im, cut = _tile(
             decay, decay_at, decay_t, drive, drive_at, drive_t, reset, reset_at, reset_t,
             begin, row, chunk, count, every_re, every_im, 0, CUTS, PER_STEP, IS_COMPLEX, WIDE, LANE, EVEN,
         )  # fmt: skip
-        y_re, y_im = walk(a_re, a_im, x_re, x_im, cut, h_re, h_im, CUTS, IS_COMPLEX)
+        y_re, y_im, h_re, h_im = walk(a_re, a_im, x_re, x_im, cut, h_re, h_im, CUTS, IS_COMPLEX)
         within = begin + row
         places = rows_at(states_at, within, states_t, LANE)
         store(y_re, y_im, states, places, within < count, not EVEN, IS_COMPLEX, LANE, LEAVES=CARRIES)
-        h_re, h_im = last(y_re, y_im, IS_COMPLEX)
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -219,7 +225,7 @@ def backward_kernel(
     d_decay_b, d_decay_t, d_decay_c, d_drive_b, d_drive_t, d_drive_c, steps, channels, length, chunks,
     CARRIES: tl.constexpr, INITIAL: tl.constexpr, CUTS: tl.constexpr, PER_STEP: tl.constexpr, IS_COMPLEX: tl.constexpr,
     DOUBLE: tl.constexpr, LANE: tl.constexpr, EVEN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
+    SPREAD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """λ[t] = g[t] + conj(a[t+1]) λ[t+1] from the last step to the first; dx = λ; da[t] = λ[t] conj(h[t-1]).
 
@@ -234,26 +240,27 @@ def backward_kernel(
     states_at = base(batch, chunk * length, channel, states_b, states_t, states_c)
     d_decay_at = base(batch, chunk * length, channel, d_decay_b, d_decay_t, d_decay_c)
     d_drive_at = base(batch, chunk * length, channel, d_drive_b, d_drive_t, d_drive_c)
-    every_re, every_im = _every(decay, decay_b, decay_c, batch, channel, count, 1, IS_COMPLEX, WIDE, LANE)
+    every_re, every_im = _every(decay, decay_b, decay_c, batch, channel, count, 1, SPREAD, IS_COMPLEX, WIDE, LANE)
     follows_re, follows_im = tl.zeros([1, BLOCK], WIDE), tl.zeros([1, BLOCK], WIDE)
     if CARRIES:
         follows_re, follows_im = load(carries, at, count > 0, 0.0, True, IS_COMPLEX, WIDE, LANE)
+    follows_re = tl.broadcast_to(follows_re, [SPREAD, BLOCK])
+    follows_im = tl.broadcast_to(follows_im, [SPREAD, BLOCK])
     first_re, first_im = tl.zeros([1, BLOCK], WIDE), tl.zeros([1, BLOCK], WIDE)
     if INITIAL:
         first_re, first_im = load(initial, batch * channels + channel, count > 0, 0.0, True, IS_COMPLEX, WIDE, LANE)
-    total_re, total_im = tl.zeros([1, BLOCK], tl.float64), tl.zeros([1, BLOCK], tl.float64)
-    row = tl.arange(0, BLOCK_T)[:, None]
+    total_re, total_im = tl.zeros([SPREAD, BLOCK], tl.float64), tl.zeros([SPREAD, BLOCK], tl.float64)
+    row = order(BLOCK_T, SPREAD)
     for begin in tl.range(0, length, BLOCK_T, num_stages=STAGES):
         a_re, a_im, x_re, x_im, cut = _tile(
             decay, decay_at, decay_t, grad, grad_at, grad_t, reset, reset_at, reset_t,
             begin, row, chunk, count, every_re, every_im, 1, CUTS, PER_STEP, IS_COMPLEX, WIDE, LANE, EVEN,
         )  # fmt: skip
-        y_re, y_im = walk(a_re, a_im, x_re, x_im, cut, follows_re, follows_im, CUTS, IS_COMPLEX)
+        y_re, y_im, follows_re, follows_im = walk(a_re, a_im, x_re, x_im, cut, follows_re, follows_im, CUTS, IS_COMPLEX)
         within = begin + row
         mask = within < count
         places = rows_at(d_drive_at, within, d_drive_t, LANE)
         store(y_re, y_im, d_drive, places, mask, not EVEN, IS_COMPLEX, LANE, LEAVES=CARRIES)
-        follows_re, follows_im = last(y_re, y_im, IS_COMPLEX)
         if EVEN:
             ends = (row == BLOCK_T - 1) & ((begin + BLOCK_T == length) & (chunk == chunks - 1))
             held = ends == 0
@@ -275,10 +282,11 @@ def backward_kernel(
             places = rows_at(d_decay_at, within, d_decay_t, LANE)
             store(d_re, d_im, d_decay, places, mask, not EVEN, IS_COMPLEX, LANE, LEAVES=CARRIES)
         else:
-            total_re += tl.sum(d_re, 0, keep_dims=True).to(tl.float64)
+            total_re += tl.sum(stretches(d_re, SPREAD), 0).to(tl.float64)
             if IS_COMPLEX:
-                total_im += tl.sum(d_im, 0, keep_dims=True)
+                total_im += tl.sum(stretches(d_im, SPREAD), 0)
     if not PER_STEP:
+        total_re, total_im = tl.sum(total_re, 0, keep_dims=True), tl.sum(total_im, 0, keep_dims=True)
         store(total_re, total_im, d_decay, at, count > 0, True, IS_COMPLEX, LANE)
     if INITIAL:
         ends = (count > 0) & (chunk == chunks - 1)
@@ -288,6 +296,7 @@ def backward_kernel(
             )
             every_im = -every_im
         d_re, d_im = product(follows_re, follows_im, every_re, every_im, IS_COMPLEX)
+        d_re, d_im = last(d_re)[None], last(d_im)[None]
         if CUTS:
             kept = tl.load(reset + rows_at(reset_at, count - 1, reset_t, 1), ends, 0) == 0
             d_re, d_im = tl.where(kept, d_re, 0.0), tl.where(kept, d_im, 0.0)

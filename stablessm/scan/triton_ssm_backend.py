@@ -180,7 +180,7 @@ class _Layer:
         flag, after_T = {"IS_COMPLEX": is_complex}, 4 * self.length
         block = min(32, 1 << (states - 1).bit_length())
         columns = batch * channels * -(-states // block)
-        rows = {"ROWS": WALK_ROWS, "BLOCK": block, "STAGES": STAGES}
+        rows = {"ROWS": WALK_ROWS, "BLOCK": block, "SPREAD": min(WALK_ROWS, max(1, 32 // block)), "STAGES": STAGES}
         blocks = channels * (self.length // ROWS)
         self._generates = {
             skip: Launch(

@@ -23,7 +23,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from stablessm.scan.triton_tiles import last, load, product, rows_at, store, walk
+from stablessm.scan.triton_tiles import last, load, order, product, rows_at, store, stretches, walk
 
 NUMBERS = (
     "x_b",
@@ -143,7 +143,8 @@ def _column(batch, chunks, states, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=NUMBERS)
 def enter_kernel(
     added, tail, initial, jumps, entering, final, batch, channels, chunks, states, per_row, held, per_batch,
-    INITIAL: tl.constexpr, IS_COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    INITIAL: tl.constexpr, IS_COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SPREAD: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """s[c] = decay^LENGTH s[c-1] + added[c-1] from s[0] = ``initial``; final = decay^rest s[chunks-1] + tail.
 
@@ -157,19 +158,19 @@ def enter_kernel(
     s_re, s_im = tl.zeros([1, BLOCK], tl.float64), tl.zeros([1, BLOCK], tl.float64)
     if INITIAL:
         s_re, s_im = load(initial, ends, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
-    row = tl.arange(0, ROWS)[:, None]
+    s_re, s_im = tl.broadcast_to(s_re, [SPREAD, BLOCK]), tl.broadcast_to(s_im, [SPREAD, BLOCK])
+    row = order(ROWS, SPREAD)
     for begin in tl.range(0, chunks, ROWS, num_stages=STAGES):
         c = begin + row
         moves = (c > 0) & (c < chunks)
         source = rows_at((first - 1) * per_row + n, c, per_row, 1)
         x_re, x_im = load(added, source, moves & mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
         a_re, a_im = tl.where(moves, j_re, 1.0), tl.where(moves, j_im, 0.0)
-        y_re, y_im = walk(a_re, a_im, x_re, x_im, 0, s_re, s_im, False, IS_COMPLEX)
+        y_re, y_im, s_re, s_im = walk(a_re, a_im, x_re, x_im, 0, s_re, s_im, False, IS_COMPLEX)
         store(y_re, y_im, entering, rows_at(first * held + n, c, held, 1), (c < chunks) & mask, True, IS_COMPLEX, 1)
-        s_re, s_im = last(y_re, y_im, IS_COMPLEX)
     r_re, r_im = load(jumps, channels * states + at, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
     x_re, x_im = load(tail, (channel * batch + sequence) * states + n, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
-    s_re, s_im = product(s_re, s_im, r_re, r_im, IS_COMPLEX)
+    s_re, s_im = product(last(s_re)[None], last(s_im)[None], r_re, r_im, IS_COMPLEX)
     store(s_re + x_re, s_im + x_im, final, ends, mask, True, IS_COMPLEX, 1)
 
 
@@ -178,7 +179,7 @@ def leave_kernel(
     d_entering, entering, jumps, d_final, d_added, d_jumps, d_initial,
     batch, channels, chunks, states, per_row, held, per_batch,
     FINAL: tl.constexpr, INITIAL: tl.constexpr, IS_COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
+    SPREAD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The adjoint of ``enter_kernel``: λ[c] = d_entering[c] + conj(decay^LENGTH) λ[c+1], d_added[c] = λ[c+1].
 
@@ -197,8 +198,9 @@ def leave_kernel(
         r_re, r_im = product(g_re, g_im, e_re, -e_im, IS_COMPLEX)
         p_re, p_im = load(jumps, channels * states + at, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
         f_re, f_im = product(g_re, g_im, p_re, -p_im, IS_COMPLEX)
-    y_re, y_im, d_re, d_im = zeros, zeros, zeros, zeros
-    row = tl.arange(0, ROWS)[:, None]
+    y_re, y_im = tl.zeros([SPREAD, BLOCK], tl.float64), tl.zeros([SPREAD, BLOCK], tl.float64)
+    d_re, d_im = y_re, y_im
+    row = order(ROWS, SPREAD)
     for begin in tl.range(0, chunks, ROWS, num_stages=STAGES):
         i = begin + row
         moves = (i > 0) & (i < chunks)
@@ -208,25 +210,25 @@ def leave_kernel(
             starts = (i == 1) & moves
             x_re, x_im = tl.where(starts, x_re + f_re, x_re), tl.where(starts, x_im + f_im, x_im)
         a_re, a_im = tl.where(moves, j_re, 1.0), tl.where(moves, -j_im, 0.0)
-        y_re, y_im = walk(a_re, a_im, x_re, x_im, 0, y_re, y_im, False, IS_COMPLEX)
+        l_re, l_im, y_re, y_im = walk(a_re, a_im, x_re, x_im, 0, y_re, y_im, False, IS_COMPLEX)
         there = (i < chunks) & mask
         sink = rows_at((first + chunks - 1) * per_row + n, -i, per_row, 1)
-        store(y_re, y_im, d_added, sink, there, True, IS_COMPLEX, 1)
+        store(l_re, l_im, d_added, sink, there, True, IS_COMPLEX, 1)
         source = rows_at((first + chunks - 1) * held + n, -i, held, 1)
         h_re, h_im = load(entering, source, there, 0.0, True, IS_COMPLEX, tl.float64, 1)
-        h_re, h_im = product(y_re, y_im, h_re, -h_im, IS_COMPLEX)
-        d_re += tl.sum(h_re, 0, keep_dims=True)
+        h_re, h_im = product(l_re, l_im, h_re, -h_im, IS_COMPLEX)
+        d_re += tl.sum(stretches(h_re, SPREAD), 0)
         if IS_COMPLEX:
-            d_im += tl.sum(h_im, 0, keep_dims=True)
-        y_re, y_im = last(y_re, y_im, IS_COMPLEX)
+            d_im += tl.sum(stretches(h_im, SPREAD), 0)
     pair = channel * batch + sequence
+    d_re, d_im = tl.sum(d_re, 0, keep_dims=True), tl.sum(d_im, 0, keep_dims=True)
     store(d_re, d_im, d_jumps, pair * states + n, mask, True, IS_COMPLEX, 1)
     store(r_re, r_im, d_jumps, (channels * batch + pair) * states + n, mask, True, IS_COMPLEX, 1)
     if INITIAL:
         x_re, x_im = load(d_entering, first * states + n, mask, 0.0, True, IS_COMPLEX, tl.float64, 1)
         if FINAL:
             x_re, x_im = tl.where(chunks == 1, x_re + f_re, x_re), tl.where(chunks == 1, x_im + f_im, x_im)
-        y_re, y_im = product(y_re, y_im, j_re, -j_im, IS_COMPLEX)
+        y_re, y_im = product(last(y_re)[None], last(y_im)[None], j_re, -j_im, IS_COMPLEX)
         store(x_re + y_re, x_im + y_im, d_initial, ends, mask, True, IS_COMPLEX, 1)
 
 

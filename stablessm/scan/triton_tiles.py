@@ -58,48 +58,112 @@ def join_complex_cut(
 
 @triton.jit
 def scan(a_re, a_im, x_re, x_im, cut, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """The maps y ↦ a y + x composed row by row from the first: (a, x) of every beginning."""
+    """The maps y ↦ a y + x composed along the first dimension: (a, x) of every beginning, and whether it has a cut."""
     if CUTS:
         if IS_COMPLEX:
             parts = (a_re, a_im, x_re, x_im, cut)
-            a_re, a_im, x_re, x_im, _ = tl.associative_scan(parts, 0, join_complex_cut)
+            a_re, a_im, x_re, x_im, cut = tl.associative_scan(parts, 0, join_complex_cut)
         else:
-            a_re, x_re, _ = tl.associative_scan((a_re, x_re, cut), 0, join_cut)
+            a_re, x_re, cut = tl.associative_scan((a_re, x_re, cut), 0, join_cut)
     elif IS_COMPLEX:
         a_re, a_im, x_re, x_im = tl.associative_scan((a_re, a_im, x_re, x_im), 0, join_complex)
     else:
         a_re, x_re = tl.associative_scan((a_re, x_re), 0, join)
-    return a_re, a_im, x_re, x_im
+    return a_re, a_im, x_re, x_im, cut
 
 
 @triton.jit
-def _row(value, which: tl.constexpr):
-    """One row of a tile: the sum of it and of negative zeros, which change nothing."""
-    rows: tl.constexpr = value.shape[0]
-    return tl.sum(tl.where(tl.arange(0, rows)[:, None] == which, value, -0.0), 0, keep_dims=True)
+def order(ROWS: tl.constexpr, SPREAD: tl.constexpr):
+    """When the rows of a tile are, (ROWS, 1): every SPREAD-th row belongs to the same stretch of time.
+
+    Where SPREAD lanes share a column, each has a stretch to itself, and they exchange no more than its end.
+    """
+    row = tl.arange(0, ROWS)[:, None]
+    return row % SPREAD * (ROWS // SPREAD) + row // SPREAD
 
 
 @triton.jit
-def last(re, im, IS_COMPLEX: tl.constexpr):
-    """The last row of a tile of numbers."""
-    which: tl.constexpr = re.shape[0] - 1
-    re = _row(re, which)
-    return re, _row(im, which) if IS_COMPLEX else tl.zeros_like(re)
+def stretches(tile, SPREAD: tl.constexpr):
+    """The rows of a tile as (time in a stretch, stretch)."""
+    return tile.reshape(tile.shape[0] // SPREAD, SPREAD, tile.shape[1])
+
+
+@triton.jit
+def all_rows(value, ROWS: tl.constexpr):
+    """(SPREAD, BLOCK) at every time of a stretch: a tile."""
+    SPREAD: tl.constexpr = value.shape[0]
+    BLOCK: tl.constexpr = value.shape[1]
+    return tl.broadcast_to(value[None], [ROWS // SPREAD, SPREAD, BLOCK]).reshape(ROWS, BLOCK)
+
+
+@triton.jit
+def last(value):
+    """The last of the first dimension: the sum of it and of negative zeros, which change nothing."""
+    count: tl.constexpr = value.shape[0]
+    place = tl.arange(0, count)[:, None]
+    if len(value.shape) == 3:
+        place = place[:, :, None]
+    return tl.sum(tl.where(place == count - 1, value, -0.0), 0)
+
+
+@triton.jit
+def compose(a_re, a_im, x_re, x_im, cut, SPREAD: tl.constexpr, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
+    """What a tile does to a state that enters it, (a, x, cut) up to every row, and up to the end of every stretch.
+
+    The first five are (time in a stretch, stretch, BLOCK) and begin with their stretch, the others (stretch, BLOCK) and
+    begin with the tile.
+    """
+    a_re, x_re = stretches(a_re, SPREAD), stretches(x_re, SPREAD)
+    a_im, x_im = stretches(a_im, SPREAD), stretches(x_im, SPREAD)
+    if CUTS:
+        cut = stretches(cut, SPREAD)
+    a_re, a_im, x_re, x_im, cut = scan(a_re, a_im, x_re, x_im, cut, CUTS, IS_COMPLEX)
+    A_re, A_im, X_re, X_im, any_cut = last(a_re), last(a_im), last(x_re), last(x_im), cut
+    if CUTS:
+        any_cut = tl.max(cut, 0)
+    if SPREAD > 1:
+        A_re, A_im, X_re, X_im, any_cut = scan(A_re, A_im, X_re, X_im, any_cut, CUTS, IS_COMPLEX)
+    return a_re, a_im, x_re, x_im, cut, A_re, A_im, X_re, X_im, any_cut
+
+
+@triton.jit
+def _after(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
+    """a y + x, or x alone after a cut."""
+    re, im = product(a_re, a_im, y_re, y_im, IS_COMPLEX)
+    re += x_re
+    if IS_COMPLEX:
+        im += x_im
+    if CUTS:
+        re, im = tl.where(cut == 0, re, x_re), tl.where(cut == 0, im, x_im)
+    return re, im
+
+
+@triton.jit
+def _exchange(first, ends):
+    """What enters every stretch, the first with ``first``, the others with the end of the one before; and the last."""
+    stretch = tl.arange(0, ends.shape[0])[:, None]
+    before = tl.gather(ends, tl.broadcast_to(tl.maximum(stretch - 1, 0), ends.shape), 0)
+    return tl.where(stretch == 0, first, before), tl.broadcast_to(last(ends)[None], ends.shape)
 
 
 @triton.jit
 def walk(a_re, a_im, x_re, x_im, cut, y_re, y_im, CUTS: tl.constexpr, IS_COMPLEX: tl.constexpr):
-    """y[i] = a[i] y[i-1] + x[i] over a tile from a row y[-1]; where ``cut`` is not 0, y[i] = x[i]."""
-    rows: tl.constexpr = x_re.shape[0]
-    enters = tl.arange(0, rows)[:, None] == 0
-    if CUTS:
-        enters = enters & (cut == 0)
-    re, im = product(a_re, a_im, y_re, y_im, IS_COMPLEX)
-    x_re = tl.where(enters, re + x_re, x_re)
-    if IS_COMPLEX:
-        x_im = tl.where(enters, im + x_im, x_im)
-    _, _, y_re, y_im = scan(a_re, a_im, x_re, x_im, cut, CUTS, IS_COMPLEX)
-    return y_re, y_im
+    """y[t] = a[t] y[t-1] + x[t] over a tile; where ``cut`` is not 0, y[t] = x[t]. All of y, and its last.
+
+    The y before the tile, as the last one after it, is (SPREAD, BLOCK): each stretch has it.
+    """
+    SPREAD: tl.constexpr = y_re.shape[0]
+    rows: tl.constexpr = x_re.shape
+    a_re, a_im, x_re, x_im, cut, A_re, A_im, X_re, X_im, any_cut = compose(
+        a_re, a_im, x_re, x_im, cut, SPREAD, CUTS, IS_COMPLEX
+    )
+    end_re, end_im = _after(A_re, A_im, X_re, X_im, any_cut, y_re, y_im, CUTS, IS_COMPLEX)
+    if SPREAD > 1:
+        y_re, end_re = _exchange(y_re, end_re)
+        if IS_COMPLEX:
+            y_im, end_im = _exchange(y_im, end_im)
+    re, im = _after(a_re, a_im, x_re, x_im, cut, y_re[None], y_im[None], CUTS, IS_COMPLEX)
+    return re.reshape(rows), im.reshape(rows), end_re, end_im
 
 
 @triton.jit
