@@ -17,12 +17,14 @@ from torch import Tensor
 from stablessm.bench import table
 from stablessm.bench.measure import Call, Clock, Timing, event_clock, host_clock, queued_clock, rotating, timings
 from stablessm.bench.options import Options
+from stablessm.training.replayed import Replayed
 
 Row: TypeAlias = dict[str, Any]
 Select: TypeAlias = Callable[[Sequence[Any]], Sequence[np.ndarray]]
 """The numbers of a result that are compared."""
 
 OURS = "stablessm"
+GRAPH = "stablessm, CUDA graph"
 PHASES = ("forward", "forward+backward")
 
 
@@ -44,7 +46,23 @@ Makers: TypeAlias = Mapping[str, Callable[[], Contender]]
 
 def torch_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]], **more: Any) -> Contender:
     """``run(*inputs)`` under ``no_grad``, and with autograd; a set is the inputs and the gradient of the result."""
+    leaves = [(*(tensor.detach().requires_grad_() for tensor in inputs), g) for *inputs, g in sets]
+    calls = {phase: [partial(call, *inputs) for inputs in leaves] for phase, call in _phases(run).items()}
+    return Contender(calls, event_clock if sets[0][-1].is_cuda else host_clock, **more)
 
+
+def graph_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]]) -> Contender:
+    """The same, each phase recorded as a CUDA graph: a call copies its inputs to where the graph reads them."""
+
+    def fresh(call: Callable[..., Any]) -> Callable[..., Any]:  # leaves: nothing is differentiated beyond them
+        return lambda *inputs: call(*(tensor.detach().requires_grad_() for tensor in inputs[:-1]), inputs[-1])
+
+    graphs = {phase: Replayed(fresh(call), sets[0], ()) for phase, call in _phases(run).items()}
+    calls = {phase: [partial(graph, *inputs) for inputs in sets] for phase, graph in graphs.items()}
+    return Contender(calls, event_clock)
+
+
+def _phases(run: Callable[..., Tensor]) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
     @torch.no_grad()
     def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
         return (run(*inputs[:-1]),)
@@ -53,12 +71,12 @@ def torch_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]]
         result = run(*inputs[:-1])
         return result.detach(), *torch.autograd.grad(result, inputs[:-1], inputs[-1])
 
-    leaves = [(*(tensor.detach().requires_grad_() for tensor in inputs), g) for *inputs, g in sets]
-    calls = {
-        phase: [partial(call, *inputs) for inputs in leaves]
-        for phase, call in zip(PHASES, (forward, both), strict=True)
-    }
-    return Contender(calls, event_clock if sets[0][-1].is_cuda else host_clock, **more)
+    return dict(zip(PHASES, (forward, both), strict=True))
+
+
+def is_peer(name: str) -> bool:
+    """Whether a contender is somebody else's."""
+    return name not in (OURS, GRAPH)
 
 
 @final
@@ -93,7 +111,7 @@ def contest(facts: Row, makers: Makers, gate: Gate, floors: Mapping[str, float],
         right = {name: contender for name, contender in running.items() if checked[name][1] is None}
         taken, queued = measure(right, phase, options)
         best, best_queued = (
-            min((timing.median for name, timing in found.items() if name != OURS), default=None)
+            min((timing.median for name, timing in found.items() if is_peer(name)), default=None)
             for found in (taken, taken | queued)  # who has no queue is compared by its calls
         )
         for name in makers:

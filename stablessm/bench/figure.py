@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from stablessm.bench.chart import Panel, bars
-from stablessm.bench.contest import OURS, PHASES
+from stablessm.bench.contest import GRAPH, OURS, PHASES, is_peer
 from stablessm.bench.table import milliseconds, times
 
 Record: TypeAlias = Mapping[str, Any]
@@ -49,19 +49,19 @@ def contest_table(record: Record) -> str:
     for row in record["rows"]:
         case = cases.setdefault(tuple(str(row[key]) for key in facts), {})
         case.setdefault(row["phase"], []).append(row)
-    prefixes = {"queued_": "queued ", "": "called "} if _queued(record) else {"": ""}
+    ways = _ways(record)
     columns = ("ms", "× floor", "best peer", "vs peer")
     head = [
         *facts.values(),
-        *(f"{phase} {way}{name}" for phase in ("forward", "both") for way in prefixes.values() for name in columns),
+        *(f"{phase} {way}{name}" for phase in ("forward", "both") for way in ways for name in columns),
     ]
     lines = [
-        [*key, *(cell for phase in PHASES for prefix in prefixes for cell in _case_cells(phases[phase], prefix))]
+        [*key, *(cell for phase in PHASES for way in ways.values() for cell in _case_cells(phases[phase], *way))]
         for key, phases in cases.items()
     ]
     said = []
-    for prefix, way in prefixes.items():
-        ahead = [row.get(f"{prefix}best_peer_over_this") for row in record["rows"] if row["contender"] == OURS]
+    for way, (ours, prefix) in ways.items():
+        ahead = [row.get(f"{prefix}best_peer_over_this") for row in record["rows"] if row["contender"] == ours]
         behind = sum(ratio < 1 for ratio in ahead if ratio)
         said.append(f"{way}behind the best peer in {behind} of {len([ratio for ratio in ahead if ratio])} comparisons")
     return "\n\n".join(
@@ -204,9 +204,17 @@ def _queued(record: Record) -> bool:
     return any(row.get("queued_ms") for row in record["rows"])
 
 
-def _case_cells(rows: Sequence[Row], prefix: str) -> list[str]:
-    ours = next(row for row in rows if row["contender"] == OURS)
-    taken = {row["contender"]: row.get(f"{prefix}ms") or row["ms"] for row in rows if row["contender"] != OURS}
+def _ways(record: Record) -> dict[str, tuple[str, str]]:
+    """How ours is timed: which contender, and what the names of its times begin with."""
+    if not _queued(record):
+        return {"": (OURS, "")}
+    ways = {"queued ": (OURS, "queued_"), "called ": (OURS, "")}
+    return ways | ({"graph ": (GRAPH, "")} if any(row["contender"] == GRAPH for row in record["rows"]) else {})
+
+
+def _case_cells(rows: Sequence[Row], contender: str, prefix: str) -> list[str]:
+    ours = next(row for row in rows if row["contender"] == contender)
+    taken = {row["contender"]: row.get(f"{prefix}ms") or row["ms"] for row in rows if is_peer(row["contender"])}
     peers = {name: ms for name, ms in taken.items() if ms is not None}
     best = min(peers, key=peers.__getitem__, default="none")
     if ours.get(f"{prefix}ms") is None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from stablessm.bench.contest import PHASES, Contender, torch_contender
+from stablessm.bench.contest import GRAPH, OURS, PHASES, Contender, graph_contender, torch_contender
 from stablessm.bench.measure import host_clock
 from stablessm.scan import linear_scan
 
@@ -46,8 +46,10 @@ def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Ca
     """Ours first, then every peer that can run this, each ready to be made; ``peers`` is from :func:`available`."""
     a, x, _ = sets[0]
     here = {name for name, version in peers.items() if version[0].isdigit()}
-    makers: dict[str, Callable[[], Contender]] = {"stablessm": partial(torch_contender, linear_scan, sets)}
-    if not x.is_cuda:
+    makers: dict[str, Callable[[], Contender]] = {OURS: partial(torch_contender, linear_scan, sets)}
+    if x.is_cuda:
+        makers[GRAPH] = partial(graph_contender, linear_scan, sets)
+    else:
         makers["torch loop"] = partial(torch_contender, partial(linear_scan, backend="reference"), sets)
     if "jax" in here:
         if not x.is_cuda:  # on a GPU lax.scan launches a kernel a step and takes hundreds of milliseconds

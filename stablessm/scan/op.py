@@ -134,7 +134,9 @@ class Scan(torch.autograd.Function):
         d_decay, d_drive, d_initial = gradients(grad, decay, states, initial, reset, ctx.reverse, ctx.backend)
         if initial is not None:
             d_initial = d_initial.to(initial.dtype)
-        return d_decay.view(given.shape), d_drive, None if initial is None else d_initial, None, None, None
+        if given.dim() < 3:
+            d_decay = d_decay.view(given.shape)
+        return d_decay, d_drive, None if initial is None else d_initial, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, d_decay: Tensor | None, d_drive: Tensor | None, d_initial: Tensor | None, *_: None) -> Tensor:

@@ -46,6 +46,18 @@ def test_a_lost_comparison_is_in_the_table() -> None:
     )
 
 
+def test_a_graph_of_ours_is_beside_ours_and_no_peer() -> None:
+    rows = []
+    for phase in PHASES:
+        queued = {"queued_ms": 3.0, "queued_quartiles_ms": None, "queued_times_floor": 1.5}
+        ahead = {"best_peer_over_this": 0.5, "queued_best_peer_over_this": 2.0}
+        rows.append(row("stablessm", 4.0, phase, **queued, **ahead))
+        rows += [row("stablessm, CUDA graph", 1.0, phase, best_peer_over_this=2.0), row("peer", 2.0, phase)]
+    text = figure.contest_table({"rows": rows})
+    assert "| 2.00 | peer | 0.50 | 1.00 (0.90–1.10) | 0.50 | peer | 2.00 |" in text
+    assert "graph behind the best peer in 0 of 2 comparisons." in text
+
+
 def test_who_has_no_time_is_named_with_the_reason_and_the_cases() -> None:
     rows = [row("stablessm", 4.0, phase, best_peer_over_this=None) for phase in PHASES]
     rows += [row("peer", 6.0, PHASES[0]), row("peer", None, PHASES[1], note="left out: it would crash")]
