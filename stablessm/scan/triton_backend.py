@@ -68,8 +68,8 @@ FULL = 1024
 """Warps that keep a GPU's memory busy: a cut in time makes about so many."""
 FEW = 256
 """Warps below which rows are narrow."""
-ENOUGH = 128
-"""Programs with narrow rows from which on time is not cut: the second reading would cost more than idle processors."""
+ENOUGH = {False: 2048, True: 8192}
+"""Real or complex numbers of a step from which on time is not cut: the second reading would cost more than it wins."""
 SHORTEST = 64
 """Steps of the shortest chunk."""
 SHORT = 2048
@@ -196,7 +196,7 @@ class _Carry:
                 "IS_COMPLEX": cut.constants["IS_COMPLEX"],
                 "CHUNKS": chunks,
                 "BLOCK": block,
-                "SPREAD": min(chunks, 128 // block),
+                "SPREAD": min(chunks, max(1, 128 // block)),
             },
             warps=4,
         )
@@ -291,7 +291,7 @@ def _cut(
     (batch, steps, channels), size = shape, dtype.itemsize
     kind = _HALF if size == 2 else dtype
     tile, wanted, step_bytes = tiles[kind], 1, batch * channels * size
-    if steps > SHORT and step_bytes < ENOUGH * NARROW[kind].row_bytes:
+    if steps > SHORT and batch * channels < ENOUGH[dtype.is_complex]:
         tile = CHUNK[kind]
         wanted = max(1, min(FULL * tile.row_bytes // step_bytes, steps // SHORTEST))
     elif step_bytes * tile.warps < FEW * tile.row_bytes:

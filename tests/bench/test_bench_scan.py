@@ -54,6 +54,18 @@ def test_ours_is_right_in_every_dtype(monkeypatch: pytest.MonkeyPatch, dtype: st
         assert row["ms"] > 0
 
 
+@pytest.mark.parametrize("decay", scan.DECAYS)
+@pytest.mark.parametrize("dtype", scan.DTYPES)
+def test_the_truth_is_what_autograd_finds(dtype: str, decay: str) -> None:
+    a, x, g = scan.draw((2, 20, 3), dtype, decay)
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    leaves = [tensor.to(wide).requires_grad_() for tensor in (a, x)]
+    states = linear_scan(*leaves, backend="reference")
+    expected = (states, *torch.autograd.grad(states, leaves, g.to(wide)))
+    for found, part in zip(scan.truth(a, x, g), expected, strict=True):
+        np.testing.assert_allclose(found, part.detach().numpy(), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
