@@ -51,21 +51,20 @@ def contest_table(record: Record) -> str:
         case.setdefault(row["phase"], []).append(row)
     ways = _ways(record)
     columns = ("ms", "× floor", "best peer", "vs peer")
-    head = [
-        *facts.values(),
-        *(f"{phase} {way}{name}" for phase in ("forward", "both") for way in ways for name in columns),
-    ]
+    timed = ["timed"] if len(ways) > 1 else []
+    head = [*facts.values(), *timed, *(f"{phase} {name}" for phase in ("forward", "both") for name in columns)]
     lines = [
-        [*key, *(cell for phase in PHASES for way in ways.values() for cell in _case_cells(phases[phase], *way))]
+        [*key, *([way] if timed else []), *(cell for phase in PHASES for cell in _case_cells(phases[phase], *times))]
         for key, phases in cases.items()
+        for way, times in ways.items()
     ]
     said = []
     for way, (ours, prefix) in ways.items():
         ahead = [row.get(f"{prefix}best_peer_over_this") for row in record["rows"] if row["contender"] == ours]
         behind = sum(ratio < 1 for ratio in ahead if ratio)
-        said.append(f"{way}behind the best peer in {behind} of {len([ratio for ratio in ahead if ratio])} comparisons")
+        said.append(f"{way} behind the best peer in {behind} of {len([ratio for ratio in ahead if ratio])} comparisons")
     return "\n\n".join(
-        [_markdown(head, lines), f"{'; '.join(said).capitalize()}.", *_without_time(record, tuple(facts))]
+        [_markdown(head, lines), f"{'; '.join(said).strip().capitalize()}.", *_without_time(record, tuple(facts))]
     )
 
 
@@ -208,8 +207,8 @@ def _ways(record: Record) -> dict[str, tuple[str, str]]:
     """How ours is timed: which contender, and what the names of its times begin with."""
     if not _queued(record):
         return {"": (OURS, "")}
-    ways = {"queued ": (OURS, "queued_"), "called ": (OURS, "")}
-    return ways | ({"graph ": (GRAPH, "")} if any(row["contender"] == GRAPH for row in record["rows"]) else {})
+    ways = {"queued": (OURS, "queued_"), "called": (OURS, "")}
+    return ways | ({"graph": (GRAPH, "")} if any(row["contender"] == GRAPH for row in record["rows"]) else {})
 
 
 def _case_cells(rows: Sequence[Row], contender: str, prefix: str) -> list[str]:

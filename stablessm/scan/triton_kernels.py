@@ -1,4 +1,4 @@
-"""GPU scan kernels: a program, one warp, walks time tile by tile and carries the state from each to the next.
+"""GPU scan kernels: a program walks time tile by tile and carries the state from each to the next.
 
 Where batch × channels alone cannot fill the GPU, time is cut into chunks of ``length`` steps. A *column* is a chunk of
 one channel; the columns of a sequence lie chunk after chunk, and a program walks BLOCK of them. Three passes then:
@@ -6,8 +6,8 @@ one channel; the columns of a sequence lie chunk after chunk, and a program walk
 chunk to chunk, ``forward_kernel`` or ``backward_kernel`` walks again from the right start. With one chunk the last pass
 is all.
 
-Rows of a tile lie in the registers of one lane or of a few, which exchange what they found; the caller chooses, by the
-bytes a lane reads at once and the width of a row. Everything is accumulated in float64 (short floats in float32), so
+SPREAD lanes share a column, as follows from the bytes a lane reads at once and the width of a row: each walks a stretch
+of a tile's time, and they exchange where they ended. Everything is accumulated in float64 (short floats in float32), so
 that a memory of a million steps adds up no rounding. :mod:`.triton_tiles` has what is done with a tile.
 
 An array comes as a pointer to its first row in the order of the walk and three strides (batch, time, channel), counted

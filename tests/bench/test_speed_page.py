@@ -39,7 +39,8 @@ def test_a_lost_comparison_is_in_the_table() -> None:
         rows.append(row("stablessm", 4.0, phase, **queued, **ahead))
         rows += [row("quick", 2.0, phase, queued_ms=8.0), row("slow", 6.0, phase), row("wrong", None, phase)]
     text = figure.contest_table({"rows": rows})
-    assert "| 3.00 | 1.50 | slow | 2.00 | 4.00 (3.60–4.40) | 2.00 | quick | 0.50 |" in text
+    assert "| queued | 3.00 | 1.50 | slow | 2.00 | 3.00 |" in text
+    assert "| called | 4.00 (3.60–4.40) | 2.00 | quick | 0.50 | 4.00 " in text
     assert (
         "\n\nQueued behind the best peer in 0 of 2 comparisons; called behind the best peer in 2 of 2 comparisons.\n\n"
         in text
@@ -54,7 +55,8 @@ def test_a_graph_of_ours_is_beside_ours_and_no_peer() -> None:
         rows.append(row("stablessm", 4.0, phase, **queued, **ahead))
         rows += [row("stablessm, CUDA graph", 1.0, phase, best_peer_over_this=2.0), row("peer", 2.0, phase)]
     text = figure.contest_table({"rows": rows})
-    assert "| 2.00 | peer | 0.50 | 1.00 (0.90–1.10) | 0.50 | peer | 2.00 |" in text
+    assert "| called | 4.00 (3.60–4.40) | 2.00 | peer | 0.50 |" in text
+    assert "| graph | 1.00 (0.90–1.10) | 0.50 | peer | 2.00 |" in text
     assert "graph behind the best peer in 0 of 2 comparisons." in text
 
 
