@@ -27,7 +27,7 @@ from triton.runtime import driver
 
 from stablessm.scan.triton_launch import Launch
 
-BIG, LONG, RAGGED = (8, 2048, 2048), (1, 131072, 64), (3, 77, 35)
+BIG, LONG, SMALL, RAGGED = (8, 2048, 2048), (1, 131072, 64), (8, 1024, 256), (3, 77, 35)
 compiled: dict[str, dict[str, Any]] = {}
 case = ""
 knobs.nvidia.dump_ptxas_log = knobs.compilation.always_compile = True  # also where another test imports this
@@ -79,6 +79,8 @@ CASES = [
     (scan, BIG, torch.float32, True, False),
     (scan, BIG, torch.complex64, False, False),
     (scan, BIG, torch.bfloat16, True, True),
+    (scan, SMALL, torch.float32, True, True),
+    (scan, SMALL, torch.complex64, False, True),
     (scan, RAGGED, torch.float32, False, True),
 ]
 

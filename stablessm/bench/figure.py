@@ -54,9 +54,9 @@ def contest_table(record: Record) -> str:
     timed = ["timed"] if len(ways) > 1 else []
     head = [*facts.values(), *timed, *(f"{phase} {name}" for phase in ("forward", "both") for name in columns)]
     lines = [
-        [*key, *([way] if timed else []), *(cell for phase in PHASES for cell in _case_cells(phases[phase], *times))]
+        [*key, *([way] if timed else []), *(cell for phase in PHASES for cell in _case_cells(phases[phase], *timing))]
         for key, phases in cases.items()
-        for way, times in ways.items()
+        for way, timing in ways.items()
     ]
     said = []
     for way, (ours, prefix) in ways.items():

@@ -59,7 +59,7 @@ def search(
         typer.echo("interrupted; the same command goes on from here")
         raise typer.Exit(130) from None
     if found is None:
-        typer.echo(f"no trial had a score; all are in {folder / 'search.json'}")
+        typer.echo(f"no trial had a score: each diverged, or its objective is no number; see {folder / 'trials'}")
         raise typer.Exit(1)
     typer.echo(f"best of {found.trials} trials: {found.value:.6g} with {told(found.settings)}, in {found.folder}")
     typer.echo(f"written: {folder / 'search.json'}")

@@ -297,7 +297,7 @@ def _cut(
     elif step_bytes * tile.warps < FEW * tile.row_bytes:
         tile = NARROW[kind]
     rows, lane, block = tile.rows, tile.lane_bytes // size, tile.row_bytes // size
-    if size == 2 and cuts is not None:  # as large as the numbers themselves: all of them would not fit into registers
+    if cuts is not None and rows > 16 and (size == 2 or dtype.is_complex):  # all would not fit into registers
         rows //= 2
     if wanted == 1:  # no lanes for channels that are not there
         block = min(block, max(8, 1 << (channels - 1).bit_length()))
