@@ -19,7 +19,10 @@ _LOOK = 0.5
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """The run folder for this process alone, or an error."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ArgumentError("folder", "one that can be made", f"{folder}, where a file is in the way") from error
     lock = FileLock(folder.with_name(f".{folder.name}.lock"), timeout=_LOOK, poll_interval=_LOOK / 10)
     try:
         lock.acquire()

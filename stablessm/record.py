@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
@@ -80,11 +81,14 @@ def save_arrays(path: str | os.PathLike[str], kind: str, meta: Mapping[str, Any]
 
 def load_arrays(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What :func:`save_arrays` wrote: the facts and the arrays."""
-    with np.load(path, allow_pickle=False) as stored:
-        meta = json.loads(str(stored[_META])) if _META in stored.files else {}
-        if meta.pop("kind", None) != kind:
-            raise ArgumentError("path", f"a file of kind {kind!r}", str(path))
-        return meta, {name: stored[name] for name in stored.files if name != _META}
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            meta = json.loads(str(stored[_META])) if _META in stored.files else {}
+            if meta.pop("kind", None) != kind:
+                raise ArgumentError("path", f"a file of kind {kind!r}", str(path))
+            return meta, {name: stored[name] for name in stored.files if name != _META}
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise ArgumentError("path", f"a whole file of kind {kind!r}", f"{path} ({error})") from error
 
 
 def environment() -> dict[str, Any]:

@@ -32,7 +32,7 @@ def export(
         loaded, _ = model_source.load_model(model)
         kind: Any = FORMATS[path.suffix]
         export_step(loaded, path, format=kind, batch=batch)
-    except (ArgumentError, BackendUnavailableError) as error:
+    except (ArgumentError, BackendUnavailableError, OSError) as error:
         typer.secho(f"cannot export {model}: {error}", fg="red", err=True)
         raise typer.Exit(2) from error
     typer.echo(f"written: {path}")

@@ -91,7 +91,8 @@ def fit(
         with complaints.status(Text(f"fitting {name}")):
             es = exponential_sum(grid.pop("kernel"), **grid, **bound, time=kind, **flags)
     except (ArgumentError, NumericalError) as error:
-        complaints.print(f"cannot fit {name}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        message = f"cannot fit {name}: {error}"
+        complaints.print(message, style="red", markup=False, emoji=False, highlight=False, soft_wrap=True)
         best: ExponentialSum | None = getattr(error, "best", None)
         if best is not None:
             console.print(_table("the best that was found", _facts(best)))

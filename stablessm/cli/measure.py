@@ -67,7 +67,7 @@ def measure(
         facts = _facts(loaded, curve, names)
     except (ArgumentError, NumericalError) as error:
         message = f"cannot measure {model}: {error}"
-        Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+        Console(stderr=True, emoji=False).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
     console.print(_table(model, kind, facts))
     curve.save(folder / "memory.npz")
@@ -81,7 +81,8 @@ def measure(
     config = {"model": model, "source": kind, "horizon": horizon, "d_input": d_input, "dt": dt, "unit": unit, **options}
     config |= {"words": words, "output": output, "trust_remote_code": trust_remote_code}
     record.write_record(folder, started=started, kind="measure", config=config, results=facts)
-    console.print(f"written: {folder}/record.json, memory.npz, memory.png, memory.svg, memory.html")
+    files = "record.json, memory.npz, memory.png, memory.svg, memory.html"
+    console.print(f"written: {folder}/{files}", markup=False, emoji=False, soft_wrap=True)
 
 
 def _tokens(tokenizer: Any, words: str) -> dict[str, str]:
@@ -107,7 +108,7 @@ def _facts(model: Any, curve: Any, names: dict[str, str]) -> dict[str, Any]:
     facts: dict[str, Any] = {"model": type(model).__name__}
     if isinstance(model, nn.Module):
         facts["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    facts |= {"horizon": f"{curve.time[-1]:g} {curve.unit}", **_decay(curve)}
+    facts |= {"last lag": f"{curve.time[-1]:g} {curve.unit}", **_decay(curve)}
     facts["the supremum is"] = "exact" if curve.exact else "a lower bound"
     facts["measured by"] = curve.note
     for token, word in names.items():

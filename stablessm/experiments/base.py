@@ -105,10 +105,16 @@ class Plan:
         with locks.alone(self.folder):
             if fresh and self.folder.exists():
                 self._discard()
+            new = not self.folder.exists()
             run = Run(self.folder, asdict(self.config), progress=progress)
             if is_complete(self.folder):
                 run.tidy()
-            yield run
+            try:
+                yield run
+            except ArgumentError:
+                if new and not run.stages():  # settings that nothing can be computed with leave nothing behind
+                    shutil.rmtree(self.folder)
+                raise
 
     def _discard(self) -> None:
         if not (self.folder / "config.json").exists():

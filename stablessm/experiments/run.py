@@ -62,7 +62,7 @@ class Run:
         self._elsewhere = 0.0
         self._spent: dict[str, float] = {}
         path = folder / "config.json"
-        if path.exists() and json.loads(path.read_text(encoding="utf-8")) != self.config:
+        if path.exists() and _settings(path) != self.config:
             raise ArgumentError("config", f"the one in {path}, or --fresh to start again", "another")
         if not path.exists() and self.stages():
             raise ArgumentError("folder", "a run folder, which has a config.json, or an empty one", str(folder))
@@ -245,6 +245,13 @@ class Run:
 
     def _checkpoint(self, name: str) -> Path:
         return self.folder / f"{name}{_CHECKPOINT}"
+
+
+def _settings(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ArgumentError("folder", "a run folder with a config.json that is JSON, or --fresh", str(path)) from error
 
 
 def _line(said: Mapping[str, Any]) -> str:

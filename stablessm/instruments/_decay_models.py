@@ -80,10 +80,12 @@ def two_modes(points: Points) -> Candidate | None:
 
 def power(points: Points) -> Candidate:
     """M = e^a (s + t0)^(-p)."""
-    fit = _fit(points, (_A, _P, _G), _start(points, points.y, cut=False), 1 / _REACH)
+    fit = _fit(points, (_A, _P, _G), _start(points, points.y, cut=False))
     p, shift = fit.theta[_P], math.exp(fit.theta[_G])
     decades = math.log1p(1 / shift)
     vote, reason = _verdict("polynomial", p * decades, fit.half_width(_P) * decades)
+    if vote == "polynomial" and shift * _REACH > 1.001:
+        vote, reason = "undecided", f"a power of t + t0 fits best, but only {1 / shift:.2g} times t0 is seen"
     return _candidate(fit, vote, reason, _P, fit.theta[_A], shift=shift, power=p)
 
 

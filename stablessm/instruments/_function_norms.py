@@ -168,6 +168,8 @@ def checked_inputs(model: nn.Module, target: Any, inputs: Tensor | None, norm: N
                 "inputs", "a tensor (batch, time, d_input), since the model does not tell d_input", None
             )
         return drawn_inputs(norm, horizon, known, seed)
+    if not isinstance(inputs, Tensor):
+        raise ArgumentError("inputs", "a tensor (batch, time, d_input)", type(inputs).__name__)
     if inputs.dim() != 3 or not len(inputs) or inputs.shape[1] < 2:
         raise ArgumentError("inputs", "shape (batch, time, d_input), 2 steps or more", f"shape {tuple(inputs.shape)}")
     if isinstance(known, int) and inputs.shape[-1] != known:

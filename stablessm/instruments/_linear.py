@@ -73,7 +73,9 @@ def _responses(
     """Chunks (·, d_output, d_input) of the answer to an impulse; beside each, how far its sum is from the answer to a
     constant input, and how large that is."""
     d = system.d_input
-    held = torch.nn.functional.normalize(torch.ones(d, device=system.device, dtype=system.dtype), dim=0) * size
+    # any direction but a special one: a model may answer to differences of channels alone
+    drawn = torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    held = torch.nn.functional.normalize(drawn, dim=0).to(system.device, system.dtype) * size
     impulses = torch.eye(d, device=system.device, dtype=system.dtype) * size
 
     def drive(start: int, stop: int) -> Tensor:

@@ -222,7 +222,7 @@ def _decide(
         floor,
         rate,
         exponent,
-        interval=(best.interval[0] / unit, best.interval[1] / unit),
+        interval=(max(best.interval[0], 0.0) / unit, best.interval[1] / unit),
         log_amplitude=best.log_c + log_top + best.power * math.log(seen.unit) + (rate or 0.0) * seen.origin,
         shift=best.shift * seen.unit - seen.origin,
         power=best.power,

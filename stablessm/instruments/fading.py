@@ -52,6 +52,7 @@ def fading_function(
     """
     horizon = whole_number("horizon", horizon)
     past = horizon if past is None else whole_number("past", past)
+    samples = whole_number("samples", samples, 0)
     if not 0 < bound < math.inf:
         raise ArgumentError("bound", "a positive number", bound)
     system = as_system(model, d_input=d_input)

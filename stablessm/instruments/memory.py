@@ -120,7 +120,9 @@ def memory_function(
         if transformer
         else as_system(model, d_input=d_input, output=output)
     )
-    if warm_up is None:
+    if warm_up is not None:
+        warm_up = whole_number("warm_up", warm_up, 0)
+    else:
         warm_up = huggingface.WARM_UP if system.input == "embedding" else 0
     step = time_step(model, dt)
     facts: dict[str, Any] = {"norm": norm, "bound": bound, "dt": step, "unit": unit or own_unit(system, step)}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm import record
+from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.instruments._function_norms import (
     Distance,
@@ -191,8 +192,7 @@ class Sweep:
             if (value := getattr(self, name)) not in get_args(allowed):
                 raise ArgumentError(name, f"one of {', '.join(get_args(allowed))}", repr(value))
         for name, least in (("samples", 1), ("steps", 1), ("horizon", 2)):
-            if (number := getattr(self, name)) < least:
-                raise ArgumentError(name, f"at least {least}", number)
+            whole_number(name, getattr(self, name), least)
         if self.dt is not None and not 0 < self.dt < math.inf:
             raise ArgumentError("dt", "a positive number", self.dt)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -135,11 +136,14 @@ class SequenceLayer(nn.Module, ABC):
     def _checked_dt(self, dt: float | Tensor | None, *shapes: tuple[int, ...]) -> Tensor | None:
         if dt is None:
             return None
+        if isinstance(dt, Tensor) and dt.is_complex():
+            raise ArgumentError("dt", "a real dtype", dt.dtype)
         dt = torch.as_tensor(dt, dtype=self._parameter_dtype(), device=next(self.parameters()).device)
         if dt.shape not in shapes:
             raise ArgumentError("dt", " or ".join(f"shape {shape}" for shape in shapes), f"shape {tuple(dt.shape)}")
-        if not torch.compiler.is_compiling() and not bool((dt >= 0).all()):
-            raise ArgumentError("dt", "no negative time step", f"{dt.min().item()}")
+        if not torch.compiler.is_compiling() and not bool(((dt >= 0) & (dt < math.inf)).all()):
+            wrong = dt[~((dt >= 0) & (dt < math.inf))].flatten()[0]
+            raise ArgumentError("dt", "finite time steps, none negative", f"{wrong.item()}")
         return dt
 
     def _state_dtype(self) -> torch.dtype:

@@ -36,6 +36,9 @@ class Bidirectional(nn.Module):
         super().__init__()
         if merge not in get_args(Merge):
             raise ArgumentError("merge", " or ".join(map(repr, get_args(Merge))), repr(merge))
+        for name, layer in (("ahead", ahead), ("back", back)):
+            if layer is not None and not isinstance(layer, SequenceLayer):
+                raise ArgumentError(name, "a layer of stablessm", type(layer).__name__)
         if back is None:
             back = copy.deepcopy(ahead)
             back.reset_parameters()

@@ -18,6 +18,11 @@ REAL_DTYPE = {
 DTYPES = (*LOW_PRECISION, *REAL_DTYPE)
 
 
+def autocast_enabled(device: str) -> bool:
+    """Whether autocast is on for a type of device; meta tensors have none."""
+    return device != "meta" and torch.is_autocast_enabled(device)
+
+
 def check_tensor(name: str, value: Tensor) -> None:
     """Not a list, a number or an array."""
     if not isinstance(value, Tensor):

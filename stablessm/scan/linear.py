@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from stablessm.scan import backends, reference_backend
-from stablessm.scan.checks import LOW_PRECISION, check_all_finite, check_arguments
+from stablessm.scan.checks import LOW_PRECISION, autocast_enabled, check_all_finite, check_arguments
 from stablessm.scan.op import in_three, scan
 
 
@@ -45,7 +45,7 @@ def linear_scan(
     if check_finite:
         check_all_finite(decay=decay, drive=drive, initial=initial)
     name = backends.resolve(backend, drive.device)
-    if torch.is_autocast_enabled(drive.device.type) and drive.dtype in LOW_PRECISION:
+    if drive.dtype in LOW_PRECISION and autocast_enabled(drive.device.type):
         drive = drive.float()
     if name != "triton":  # whose kernels widen what they read
         wide = torch.promote_types(drive.dtype, torch.float32)

@@ -133,7 +133,7 @@ class Scan(torch.autograd.Function):
         gradients = _gradients_by_scan if again else at_once
         d_decay, d_drive, d_initial = gradients(grad, decay, states, initial, reset, ctx.reverse, ctx.backend)
         if initial is not None:
-            d_initial = d_initial.to(initial.dtype)
+            d_initial = (d_initial if initial.is_complex() else d_initial.real).to(initial.dtype)
         if given.dim() < 3:
             d_decay = d_decay.view(given.shape)
         return d_decay, d_drive, None if initial is None else d_initial, None, None, None

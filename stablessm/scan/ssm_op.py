@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stablessm.scan.checks import checked_lengths
+from stablessm.scan.checks import autocast_enabled, checked_lengths
 from stablessm.scan.op import choose, eager, plain, quick, scan
 from stablessm.scan.reference_ssm_backend import by_states, last_state, real_steps
 
@@ -33,7 +33,7 @@ def load(name: str) -> ModuleType:
 def _run(backend: str, direction: str, first: Tensor, *rest: Any) -> Any:
     """A backend's ``forward`` or ``backward``. Autocast would shorten the products of matrices in it."""
     function, device = getattr(load(backend), direction), first.device.type
-    if not torch.is_autocast_enabled(device):
+    if not autocast_enabled(device):
         return function(first, *rest)
     with torch.autocast(device, enabled=False):
         return function(first, *rest)

@@ -2,7 +2,7 @@
 
 Triton looks at every argument of every call to choose among compiled forms, which takes longer than a small scan. The
 kernels here take their pointers first, then numbers on whose values no compiled form depends. So all but the pointers
-is decided once, and a call finds its compiled form by their alignment.
+is decided once, and a call finds its compiled form by what they point to and their alignment.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Launch:
         pointers = [tensor.data_ptr() for tensor in tensors]
         if self._offsets:
             pointers = [pointer + offset for pointer, offset in zip(pointers, self._offsets, strict=True)]
-        key = (index, *[not pointer % 16 for pointer in pointers])
+        key = (index, *[tensor.dtype for tensor in tensors], *[not pointer % 16 for pointer in pointers])
         run, function, metadata = self._compiled.get(key) or self._compile(key, tensors)
         stream = torch._C._cuda_getCurrentRawStream(index)
         run(self._programs, 1, 1, stream, function, metadata, None, None, None, *pointers, *self._rest)

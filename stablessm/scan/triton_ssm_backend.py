@@ -64,8 +64,9 @@ def forward(
     final = torch.empty((len(x), *decay.shape), dtype=decay.dtype, device=x.device)
     shape, dtype = checkpoint_shape(x, decay, reset, lengths)
     checkpoints = torch.empty(shape, dtype=dtype, device=x.device)
+    x = x.resolve_neg()
     if initial is not None:
-        initial = initial.contiguous()
+        initial = initial.resolve_conj().resolve_neg().contiguous()
     for layer, at in _parts(x, decay):
         ends = _at(at, initial, 1), _at(at, y, 2), _at(at, checkpoints, 0), _at(at, final, 1)
         _forward(layer, _of(at, decay, B, C, D), _at(at, x, 2), *ends)
@@ -113,8 +114,9 @@ def backward(
     d_initial = None if initial is None else torch.empty(initial.shape, dtype=decay.dtype, device=x.device)
     d_decay, d_B, d_C = (torch.empty(decay.shape, dtype=decay.dtype, device=x.device) for _ in range(3))
     d_D = torch.empty(len(decay), dtype=_real_dtype(decay), device=x.device)
+    x, d_y = x.resolve_neg(), d_y.resolve_neg()
     if d_final is not None:
-        d_final = d_final.resolve_conj().contiguous()
+        d_final = d_final.resolve_conj().resolve_neg().contiguous()
     for layer, at in _parts(x, decay):
         given = _at(at, d_y, 2), _at(at, d_final, 1), _at(at, x, 2), _at(at, checkpoints, 0)
         d_parameters = tuple(_at(at, gradient, 0) for gradient in (d_decay, d_B, d_C, d_D))
@@ -363,7 +365,8 @@ def _at(at: slice | None, tensor: Any, dim: int) -> Any:
 
 def _of(at: slice | None, *parameters: Tensor | None) -> tuple[Any, ...]:
     """These channels of parameters."""
-    return tuple(None if tensor is None else _at(at, tensor, 0).resolve_conj().contiguous() for tensor in parameters)
+    chosen = (None if tensor is None else _at(at, tensor, 0) for tensor in parameters)
+    return tuple(None if tensor is None else tensor.resolve_conj().resolve_neg().contiguous() for tensor in chosen)
 
 
 def _real_dtype(tensor: Tensor) -> torch.dtype:

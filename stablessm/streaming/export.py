@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -23,7 +24,7 @@ Format: TypeAlias = Literal["torch", "onnx"]
 
 
 def export_step(
-    model: nn.Module, path: str | os.PathLike[str] | None = None, *, format: Format = "torch", batch: int = 1
+    model: nn.Module, path: str | os.PathLike[str] | None = None, *, format: Format | None = None, batch: int = 1
 ) -> Any:
     """The step (x_t, *states) -> (y_t, *states) with frozen weights and real numbers only.
 
@@ -35,7 +36,8 @@ def export_step(
     Args:
         model: as for :class:`Streamer`; its weights are copied as they are now.
         path: where to write it, ``.pt2`` or ``.onnx``; None writes nothing.
-        format: ``torch`` (``torch.export``) or ``onnx``, which needs ``pip install 'stablessm[export]'``.
+        format: ``torch`` (``torch.export``) or ``onnx``, which needs ``pip install 'stablessm[export]'``; by default
+            what the path ends in.
         batch: how many streams run in step.
 
     Returns:
@@ -50,6 +52,10 @@ def export_step(
     >>> torch.allclose(y_t, layer.step(x_t, state)[0], atol=1e-6)
     True
     """
+    if path is not None and Path(path).is_dir():
+        raise ArgumentError("path", "a file", f"{path}, a folder")
+    if format is None:
+        format = "onnx" if path is not None and Path(path).suffix == ".onnx" else "torch"
     if format not in get_args(Format):
         raise ArgumentError("format", " or ".join(map(repr, get_args(Format))), repr(format))
     batch = whole_number("batch", batch)

@@ -32,3 +32,24 @@ def test_unknown_ids_and_sizes(tmp_path, monkeypatch):
     assert "size: expected smoke or paper" in invoke("run", "ia-fig1", "--size", "huge", code=2)
     assert not (tmp_path / "runs").exists()
     assert "Examples:" in invoke("run", "--help")
+
+
+def test_what_is_refused_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "samples: expected a whole number" in invoke("run", "ia-fig1", "--set", "samples=0", code=2)
+    assert "--set maps: expected direct" in invoke("run", "ia-fig1", "--set", "maps=exp", code=2)
+    assert not list((tmp_path / "runs" / "ia-fig1").iterdir())
+    (tmp_path / "file").touch()
+    assert "a file is in the way" in invoke("run", "ia-fig1", "--out", "file", code=2)
+
+
+def test_a_run_folder_that_was_damaged(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    invoke("run", "ia-fig1")
+    folder = tmp_path / "runs" / "ia-fig1" / "smoke"
+    (folder / "record.json").unlink()
+    stage = next(folder.glob("*.npz"))
+    stage.write_bytes(stage.read_bytes()[:100])
+    assert "path: expected a whole file of kind" in invoke("run", "ia-fig1", code=2)
+    (folder / "config.json").write_text("{")
+    assert "config.json that is JSON, or --fresh" in invoke("run", "ia-fig1", code=2)

@@ -52,3 +52,10 @@ def test_errors(tmp_path):
     ssm.save(ssm.Bidirectional(ssm.LRU(3, 8, 2)), tmp_path / "both")
     assert "got Bidirectional" in export(tmp_path / "both", tmp_path / "step.pt2", code=2)
     assert not (tmp_path / "step.pt2").exists()
+
+
+def test_a_path_that_cannot_be_written(tmp_path):
+    ssm.save(ssm.LRU(3, 8, 2), tmp_path / "layer")
+    (tmp_path / "folder.pt2").mkdir()
+    assert "path: expected a file, got" in export(tmp_path / "layer", tmp_path / "folder.pt2", code=2)
+    assert "cannot export" in export(tmp_path / "layer", tmp_path / "layer" / "config.json" / "a.pt2", code=2)

@@ -286,7 +286,7 @@ def test_the_size_of_the_noise_is_told(horizon: int, size: float) -> None:
     noise = size * np.random.default_rng(1).standard_normal(horizon + 1)
     with pytest.raises(FitError) as caught:
         exponential_sum(0.9 ** np.arange(horizon + 1) + noise, tol=size / 10)
-    told = float(re.search(r"noise of (\S+)\.", str(caught.value))[1])
+    told = float(re.search(r"noise of (\S+);", str(caught.value))[1])
     assert told == pytest.approx(size, rel=0.2)
     assert caught.value.best.error < 5 * size
 
@@ -407,3 +407,8 @@ def test_kernels_that_grow_get_few_states_where_few_do(base: float, samples: int
     found = exponential_sum(base ** np.arange(samples), tol=tol)
     assert found.error <= tol
     assert found.order <= most
+
+
+def test_times_and_a_horizon_are_too_much() -> None:
+    with pytest.raises(ArgumentError, match=r"^horizon: expected None, since times end where they end, got 5"):
+        exponential_sum(lambda t: np.exp(-t), 5, times=np.arange(100.0), tol=1e-3)

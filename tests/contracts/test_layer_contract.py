@@ -359,7 +359,9 @@ def test_a_bfloat16_layer_keeps_its_state_in_float32(name: str) -> None:
         ("reset", r"got shape \(4,\)", torch.zeros(2, 5, D), {"reset": torch.zeros(4, dtype=torch.bool)}),
         ("reset", "torch.bool", torch.zeros(2, 5, D), {"reset": torch.zeros(5)}),
         ("dt", r"shape \(\) or shape \(5,\) or shape \(2, 5\)", torch.zeros(2, 5, D), {"dt": torch.ones(3)}),
-        ("dt", "no negative", torch.zeros(2, 5, D), {"dt": -1.0}),
+        ("dt", "none negative, got -1", torch.zeros(2, 5, D), {"dt": -1.0}),
+        ("dt", "finite time steps.*got inf", torch.zeros(2, 5, D), {"dt": torch.tensor([1, 1, 1, 1, torch.inf])}),
+        ("dt", "a real dtype", torch.zeros(2, 5, D), {"dt": torch.ones(5) + 1j}),
     ],
 )
 def test_bad_input_is_named(name: str, argument: str, message: str, x: Tensor, options: dict[str, object]) -> None:

@@ -362,3 +362,17 @@ def test_samples_just_above_a_high_floor_still_tell_a_length():
         assert 0.5 < effective_length(time, value, fit) < 1.6
         assert 0.2 < half_life(time, value, fit) < 1.0
     assert memory_time(time, value, 0.01, fit) == math.inf
+
+
+@pytest.mark.parametrize("power", [2.0, 3.0, 5.0])
+@pytest.mark.parametrize("seen", [3.0, 5.0, 7.0])
+def test_a_power_that_has_hardly_begun_is_no_exponential(power: float, seen: float) -> None:
+    fit = fit_decay(T, (1 + seen * T / T[-1]) ** -power)
+    assert fit.kind == "undecided"
+
+
+def test_the_rate_of_an_exponential_is_not_negative() -> None:
+    t = np.arange(50.0)
+    for frequency in np.linspace(0.1, 3, 30):
+        fit = fit_decay(t, np.abs(np.cos(frequency * t)) / (1 + t))
+        assert fit.interval is None or fit.interval[0] >= 0

@@ -57,3 +57,8 @@ def test_bad_arguments():
         ssm.fading_function(lambda x: x, 10, d_input=1, bound=-1.0)
     with pytest.raises(NumericalError, match="not finite"):
         ssm.fading_function(lambda x: x * torch.nan, 10, d_input=1)
+
+
+def test_a_negative_number_of_pasts() -> None:
+    with pytest.raises(ArgumentError, match=r"^samples: expected a whole number, at least 0, got -1"):
+        ssm.fading_function(lambda x: x, 20, d_input=1, samples=-1)

@@ -515,3 +515,28 @@ def test_rows_that_differ_by_rounding_are_apart_and_mixed_ones_are_not():
     systems.as_system(lambda x: x.cumsum(1) * (1 + 1e-10 * len(x)), d_input=2)
     with pytest.raises(ArgumentError, match="sequences in a batch that do not mix"):
         systems.as_system(lambda x: x.cumsum(1) + 0.01 * x.mean(0), d_input=2)
+
+
+def varying(x: Tensor) -> Tensor:
+    """Linear, but not the same at all times; a constant input in both channels is not heard."""
+    return ((x[..., 0] - x[..., 1]) * torch.cos(torch.arange(x.shape[1], dtype=x.dtype))).cumsum(1)[..., None]
+
+
+def limited(x: Tensor) -> Tensor:
+    """An integrator of a difference that comes to its end."""
+    state, states = torch.zeros(len(x), dtype=x.dtype), []
+    for t in range(x.shape[1]):
+        state = (state + x[:, t, 0] - x[:, t, 1]).clamp(-100, 100)
+        states.append(state)
+    return torch.stack(states, 1)[..., None]
+
+
+@pytest.mark.parametrize(("model", "horizon"), [(varying, 50), (limited, 400)])
+def test_what_hears_differences_of_channels_alone_is_not_taken_for_linear(model, horizon: int) -> None:
+    assert not ssm.memory_function(model, horizon, d_input=2).exact
+
+
+@pytest.mark.parametrize("warm_up", [-3, 2.5])
+def test_a_warm_up_is_a_number_of_steps(warm_up: float) -> None:
+    with pytest.raises(ArgumentError, match=r"^warm_up: expected a whole number, at least 0, got"):
+        ssm.memory_function(ssm.LRU(1, 2, 1), 20, warm_up=warm_up)

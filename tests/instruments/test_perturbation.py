@@ -451,3 +451,19 @@ def test_half_precision_has_no_upper_bound() -> None:
     curve = measure(layer, LinearFunctional("polynomial"))
     assert np.isfinite(curve.lower).all()
     assert curve.upper is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"horizon": 50.5}, r"^horizon: expected a whole number, at least 2, got 50\.5"),
+        ({"samples": 4.5}, r"^samples: expected a whole number, at least 1, got 4\.5"),
+        (
+            {"inputs": np.zeros((1, 20, 1)), "norm": "mse"},
+            "^inputs: expected a tensor .*, got ndarray",
+        ),
+    ],
+)
+def test_numbers_that_are_none_of_steps(options: dict, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        perturbation_error(fitted(4, "exp"), POLYNOMIAL, RADII, **options)

@@ -117,3 +117,20 @@ def test_triton_refuses_a_cpu_tensor_outside_its_interpreter(monkeypatch: pytest
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ArgumentError, match=r"backend: expected one that runs on cpu tensors, got 'triton'"):
         linear_scan(*inputs()[:2], backend="triton")
+
+
+def test_the_reference_runs_without_memory() -> None:
+    decay, drive, _ = (tensor.to("meta") for tensor in inputs(torch.bfloat16))
+    states = linear_scan(decay, drive, backend="reference")
+    assert states.is_meta
+    assert (states.shape, states.dtype) == (drive.shape, drive.dtype)
+
+
+@pytest.mark.parametrize("backend", ["numba", "triton"])
+@pytest.mark.filterwarnings("error")
+def test_a_real_initial_state_of_complex_numbers_has_a_real_gradient(backend: str) -> None:
+    decay, drive, _ = inputs(COMPLEX)
+    initial = torch.randn(2, 5, dtype=REAL, requires_grad=True)
+    (found,) = torch.autograd.grad(linear_scan(decay, drive, initial, backend=backend).abs().sum(), initial)
+    (expected,) = torch.autograd.grad(linear_scan(decay, drive, initial, backend="reference").abs().sum(), initial)
+    torch.testing.assert_close(found, expected)

@@ -231,3 +231,21 @@ def test_compiled_lengths_leave_no_array(wrong: int) -> None:
     with pytest.raises(ArgumentError, match=r"^lengths: expected values from 0 to 5"):
         run(x, lengths)
     assert run(x, torch.tensor([2, 5])).shape == x.shape
+
+
+@pytest.mark.parametrize("backend", ["numba", "triton"])
+def test_what_is_yet_to_be_negated_or_conjugated(backend: str) -> None:
+    """Views that PyTorch makes, also of gradients: the numbers in memory are not the numbers."""
+    x, decay, B, C, D, initial = inputs(torch.complex64)
+    grad = torch.complex(torch.zeros_like(x), torch.randn(x.shape))
+
+    def run(name: str) -> list[Tensor]:
+        leaves = [tensor.clone().requires_grad_() for tensor in (x, decay, B, C, D, initial)]
+        negated = torch.complex(torch.zeros_like(leaves[0]), leaves[0]).conj().imag
+        assert negated.is_neg()
+        y, final = ssm_scan(negated, *leaves[1:5], leaves[5].conj(), backend=name)
+        loss = (torch.complex(torch.zeros_like(y), y).conj() * grad).real.sum() + final.abs().square().sum()
+        return [y, final, *torch.autograd.grad(loss, leaves)]
+
+    for found, expected in zip(run(backend), run("reference"), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -145,3 +145,10 @@ def test_errors_name_the_argument(call, message):
 def test_importing_needs_none_of_them():
     code = "import stablessm.streaming, sys; sys.exit(any(name.startswith('onnx') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_format_is_what_the_path_ends_in(tmp_path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    ssm.export_step(ssm.LRU(3, 8, 2), tmp_path / "step.onnx")
+    assert onnx.load(tmp_path / "step.onnx").graph.input

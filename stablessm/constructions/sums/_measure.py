@@ -96,7 +96,10 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
         return "the kernel oscillates, or changes too fast for real decays", "leave out real=True"
     if search.noise > goal / 4:
         noise = unit * search.noise
-        what = f"the samples are noisy: their Hankel singular values level off as those of noise of {noise:.2g}"
-        return what, f"a tolerance above {4 * noise:.2g}, or smoother samples"
+        what = (
+            f"the samples are noisy: their Hankel singular values level off as those of noise of {noise:.2g}; sums of"
+            " many states, which follow the noise, were not tried"
+        )
+        return what, f"a tolerance above {4 * noise:.2g}, smoother samples, or an order"
     what = f"no sum of at most {search.most} states was found"
     return what, "a larger tol, or a shorter horizon"

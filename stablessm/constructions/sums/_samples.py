@@ -146,6 +146,8 @@ def _grid(given: np.ndarray | None, horizon: int | None, dt: float, times: Any, 
         expected = "a function of time, a formula in t, or two or more samples"
         raise ArgumentError("kernel", expected, f"shape {given.shape}, dtype {given.dtype}")
     if times is not None:
+        if horizon is not None:
+            raise ArgumentError("horizon", "None, since times end where they end", repr(horizon))
         return _times(_array("times", times), dt, continuous)
     if horizon is None:
         if given is None:

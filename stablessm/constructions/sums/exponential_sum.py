@@ -67,7 +67,7 @@ def exponential_sum(
         exponentials that stands for a completely monotone kernel, or a Ritz value, from below.
 
     Raises:
-        FitError: no sum meets the tolerance. It says why, and ``error.best`` is the best that was found.
+        FitError: no sum was found within the tolerance. It says why, and ``error.best`` is the best that was found.
 
     >>> es = exponential_sum(lambda t: (1 + t) ** -1.1, horizon=1000, tol=1e-6)
     >>> es.order, bool(es.error <= 1e-6), bool((es.rates < 0).all())
@@ -110,5 +110,7 @@ def exponential_sum(
     if reached <= tol:
         return best
     what, remedy = _measure.reason(search, fit, goal, unit)
-    what = f"no sum meets tol = {tol:g}: {what}. The best found has order {best.order} and error {reached:.3g}"
+    what = (
+        f"no sum was found within tol = {tol:g}: {what}. The best found has order {best.order} and error {reached:.3g}"
+    )
     raise FitError(what, remedy, best)

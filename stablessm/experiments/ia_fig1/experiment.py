@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stablessm._errors import ArgumentError
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.exponential_sums import SEARCHES, TARGETS, SumConfig, family, panel
 from stablessm.experiments.run import Run
@@ -16,6 +17,8 @@ CLAIMS = {
 
 def run(config: SumConfig, run: Run) -> None:
     """Every curve."""
+    if config.maps != ("direct",):
+        raise ArgumentError("--set maps", "direct, which this experiment is about", ", ".join(config.maps))
     for kind in TARGETS:
         for horizon in config.horizons:
             for search in SEARCHES:
