@@ -143,7 +143,7 @@ def _forward(tile: _Tile) -> None:
         if emit.spec.prefetch:
             for array in ("decay", "drive") if emit.spec.per_step else ("drive",):
                 tile.prefetch(array, t)
-        carried = tile.unless_reset(state, t)
+        carried, decay = tile.unless_reset(state, t), tile.unless_reset(decay, t)
         state = [emit.product(h, a, plus=x) for h, a, x in zip(carried, decay, drive, strict=True)]
         tile.store(state, "states", t)
         return state

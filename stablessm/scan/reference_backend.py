@@ -18,7 +18,9 @@ def forward(decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor 
     state = drive.new_zeros(batch, channels, dtype=dtype) if initial is None else initial.to(dtype)
     states = [state] * steps
     for t in reversed(range(steps)) if reverse else range(steps):
-        if reset is not None:
-            state = torch.where(reset[:, t, None], torch.zeros_like(state), state)
-        state = states[t] = a[t] * state + x[t]
+        carried, by = state, a[t]
+        if reset is not None:  # by choice: a product with zero would keep a NaN
+            zero = torch.zeros_like(state)
+            carried, by = torch.where(reset[:, t, None], zero, state), torch.where(reset[:, t, None], zero, by)
+        state = states[t] = by * carried + x[t]
     return torch.stack(states, dim=1).to(drive.dtype)

@@ -186,3 +186,8 @@ def test_what_cannot_be_done_says_why():
         NumericalError, match=r"tol = 0.1 is not met: the smallest error seen is .* f must be continuous"
     ):
         elementwise(np.sign, (-1, 1), 0.1, lipschitz=1e5, max_width=64)
+
+
+def test_a_jump_is_not_met():
+    with pytest.raises(NumericalError, match=r"is not met: .*f must be continuous"):
+        elementwise(lambda x: (x > 0) * 1.0, (-1, 1), tol=1e-2)

@@ -156,3 +156,15 @@ def test_bad_input_is_named(backend: str, argument: str, message: str, change: d
         arguments["decay"] = torch.tensor([0.0, torch.inf, 0.0])
     with pytest.raises(ValueError, match=rf"^{argument}: expected .*{message}"):
         linear_scan(**arguments, backend=backend)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("backend", scan.NAMES)
+def test_the_decay_of_a_step_that_is_reset_is_not_looked_at(backend: str, dtype: torch.dtype) -> None:
+    decay, drive = torch.full((1, 4, 2), 0.5, dtype=dtype), torch.ones(1, 4, 2, dtype=dtype)
+    decay[0, 2] = torch.nan
+    decay.requires_grad_()
+    states = linear_scan(decay, drive, reset=torch.tensor([False, False, True, False]), backend=backend)
+    assert states[0, :, 0].tolist() == [1, 1.5, 1, 1.5]
+    (grad,) = torch.autograd.grad(states.sum(), decay, torch.ones((), dtype=dtype))
+    assert grad[0, :, 0].tolist() == [0, 1, 0, 1]

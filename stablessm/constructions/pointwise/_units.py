@@ -14,6 +14,8 @@ _STEEPNESS = (0.5, 0.35, 0.25)
 """Slope of a unit times the length of its cell: steep units are well conditioned, flat ones resolve more."""
 _HALVED = 0.6
 """Cells are halved whose error is this share of the largest."""
+_FINEST = 2.0**-40
+"""Of the interval: no cell is shorter."""
 _NODES = (1 - np.cos(np.pi * (np.arange(8) + 0.5) / 8)) / 2
 _BETWEEN = np.linspace(0, 1, 25)
 
@@ -46,6 +48,8 @@ def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[Fit]:
         halved = errors >= _HALVED * max(largest, tol)
         if not halved.any():  # it was good enough here, but not between these points
             halved[:] = True
+        if length[halved].min() < _FINEST * (edges[-1] - edges[0]):  # a jump: no cell is short enough
+            return
         edges = np.sort(np.append(edges, (edges[:-1] + length / 2)[halved]))
 
 
