@@ -9,6 +9,7 @@ from typing import Literal, final
 
 import numpy as np
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from stablessm._errors import ArgumentError
 from stablessm.instruments._decay_models import Candidate, candidates, one_mode
@@ -289,7 +290,7 @@ def _first_below(excess: Callable[[float], float], start: float) -> float:
 
 
 def _curve(time: ArrayLike, value: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    t, v = np.asarray(time, dtype=float), np.asarray(value, dtype=float)
+    t, v = (np.asarray(_plain(array), dtype=float) for array in (time, value))
     if t.ndim != 1 or t.size == 0:
         raise ArgumentError("time", "a vector of at least one sample", f"shape {t.shape}")
     if v.shape != t.shape:
@@ -299,3 +300,8 @@ def _curve(time: ArrayLike, value: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     if not (np.isfinite(v).all() and (v >= 0).all()):
         raise ArgumentError("value", "finite values, none negative", v[~(np.isfinite(v) & (v >= 0))])
     return t, v
+
+
+def _plain(array: ArrayLike) -> ArrayLike:
+    """Of a tensor its values, in a dtype that NumPy knows."""
+    return array.detach().double().cpu() if isinstance(array, Tensor) else array

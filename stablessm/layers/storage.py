@@ -59,6 +59,8 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
     if type(layer) not in (*CLASSES.values(), *_known_models().values()):
         raise ArgumentError("layer", f"one of {', '.join((*CLASSES, *_models))}", type(layer).__name__)
     folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ArgumentError("folder", "a folder", f"{folder}, a file")
     content = {"format": FORMAT, "dtype": str(next(layer.parameters()).dtype).removeprefix("torch."), **_config(layer)}
     try:
         _build(json.loads(json.dumps(record.plain(content))))

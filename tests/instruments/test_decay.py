@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from decay_curves import KINDS, draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -376,3 +377,9 @@ def test_the_rate_of_an_exponential_is_not_negative() -> None:
     for frequency in np.linspace(0.1, 3, 30):
         fit = fit_decay(t, np.abs(np.cos(frequency * t)) / (1 + t))
         assert fit.interval is None or fit.interval[0] >= 0
+
+
+def test_tensors_of_any_kind_are_curves() -> None:
+    value = torch.exp(-0.5 * torch.arange(40)).requires_grad_()
+    assert fit_decay(torch.arange(40), value).rate == pytest.approx(0.5, rel=1e-3)
+    assert fit_decay(torch.arange(40), value.bfloat16()).kind == "exponential"

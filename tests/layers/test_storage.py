@@ -82,3 +82,9 @@ def test_only_our_folders_and_layers(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(ArgumentError, match="folder"):
         ssm.load(tmp_path)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ssm.ArgumentError, match=r"^folder: expected a folder, got .*file, a file"):
+        ssm.save(ssm.LRU(1, 2, 1), tmp_path / "file")
