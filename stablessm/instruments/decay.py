@@ -76,8 +76,9 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     Five laws, M(t) = c e^(-βt), a sum of two of these, c (t + t0)^(-p), the same times e^(-βt), and the same plus a
     level, are fitted to log M from its top to where it is lost in the floor, on the maxima of an oscillation. The BIC
     decides; a law that beats those of another kind by less than ``margin`` (a log likelihood ratio) is not claimed,
-    nor one that falls less than threefold in the time seen, nor a power of which less than eight times t0 is seen. A flat tail below 10⁻⁵ of the top is a floor, above it
-    memory that does not decay. Nothing depends on the units of time and value.
+    nor one that falls less than threefold in the time seen, nor a power of which less than eight times t0 is seen. A
+    flat tail below 10⁻⁵ of the top is a floor, above it memory that does not decay. Nothing depends on the units of
+    time and value.
 
     >>> t = np.arange(200) * 0.1
     >>> fit = fit_decay(t, 3 * np.exp(-0.7 * t))
