@@ -87,7 +87,9 @@ def load_arrays(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any]
             if meta.pop("kind", None) != kind:
                 raise ArgumentError("path", f"a file of kind {kind!r}", str(path))
             return meta, {name: stored[name] for name in stored.files if name != _META}
-    except (zipfile.BadZipFile, EOFError) as error:
+    except ArgumentError:
+        raise
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise ArgumentError("path", f"a whole file of kind {kind!r}", f"{path} ({error})") from error
 
 

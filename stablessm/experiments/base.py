@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, final, get_args
 from stablessm import _locks as locks
 from stablessm import record
 from stablessm._errors import ArgumentError
-from stablessm.experiments.run import JOBS, Run
+from stablessm.experiments.run import Run
 from stablessm.experiments.settings import changed
 from stablessm.report.figure import Figure
 
@@ -112,7 +112,7 @@ class Plan:
             try:
                 yield run
             except ArgumentError:
-                if new and not run.stages() and not (self.folder / JOBS).exists():  # such settings leave nothing behind
+                if new and [path.name for path in self.folder.iterdir()] == ["config.json"]:  # nothing was computed
                     shutil.rmtree(self.folder)
                 raise
 

@@ -18,6 +18,7 @@ Vote = Literal["exponential", "polynomial", "none", "undecided"]
 _A, _P, _G, _B, _C, _D = range(6)
 _NEUTRAL = (0.0, 0.0, 0.0, 0.0, -math.inf, 0.0)
 _REACH = 8.0  # a power of s + t0 shows only where s goes well beyond t0: eight times at least
+_BARELY = 2.5  # where s goes less far beyond t0 than that, a power is a mixture of modes to the eye
 _SEEN = math.log(3)  # a law is claimed only for a fall that it explains by itself, by this factor at least
 _FLAT = 0.05  # a fall by 5 % over everything seen is none
 _STAYS = "what is left at the end does not decay"
@@ -80,7 +81,7 @@ def two_modes(points: Points) -> Candidate | None:
 
 def power(points: Points) -> Candidate:
     """M = e^a (s + t0)^(-p)."""
-    fit = _fit(points, (_A, _P, _G), _start(points, points.y, cut=False))
+    fit = _fit(points, (_A, _P, _G), _start(points, points.y, cut=False), 1 / _BARELY)
     p, shift = fit.theta[_P], math.exp(fit.theta[_G])
     decades = math.log1p(1 / shift)
     vote, reason = _verdict("polynomial", p * decades, fit.half_width(_P) * decades)
@@ -213,7 +214,7 @@ def _law(theta: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _start(points: Points, y: np.ndarray, *, cut: bool) -> dict[int, float]:
     """a, p, (b) and log t0 of the best power law on a grid of t0, for each of which the law is linear."""
-    g = np.linspace(math.log(points.s[1] / 10), -math.log(_REACH), 24)
+    g = np.linspace(math.log(points.s[1] / 10), -math.log(_REACH if cut else _BARELY), 24)
     log = np.log(points.s + np.exp(g)[:, None])
     design = np.stack([np.ones_like(log), -log, *([np.broadcast_to(-points.s, log.shape)] if cut else [])], 2)
     weighted = (design * points.weight[:, None]).transpose(0, 2, 1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -24,7 +25,7 @@ _NAMES = {
     "exponential": "an exponential",
     "polynomial": "a power law",
     "none": "no decay",
-    "undecided": "too short a tail",
+    "undecided": "a law of which too little is seen",
 }
 
 
@@ -76,9 +77,9 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     Five laws, M(t) = c e^(-βt), a sum of two of these, c (t + t0)^(-p), the same times e^(-βt), and the same plus a
     level, are fitted to log M from its top to where it is lost in the floor, on the maxima of an oscillation. The BIC
     decides; a law that beats those of another kind by less than ``margin`` (a log likelihood ratio) is not claimed,
-    nor one that falls less than threefold in the time seen, nor a power of which less than eight times t0 is seen. A
-    flat tail below 10⁻⁵ of the top is a floor, above it memory that does not decay. Nothing depends on the units of
-    time and value.
+    nor one that falls less than threefold in the time seen, nor a power of which less than eight times t0 is seen (of
+    which less than 2.5 times t0 is seen, it passes for an exponential). A flat tail below 10⁻⁵ of the top is a floor,
+    above it memory that does not decay. Nothing depends on the units of time and value.
 
     >>> t = np.arange(200) * 0.1
     >>> fit = fit_decay(t, 3 * np.exp(-0.7 * t))
@@ -291,7 +292,7 @@ def _first_below(excess: Callable[[float], float], start: float) -> float:
 
 
 def _curve(time: ArrayLike, value: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    t, v = (np.asarray(_plain(array), dtype=float) for array in (time, value))
+    t, v = (_real(name, array) for name, array in (("time", time), ("value", value)))
     if t.ndim != 1 or t.size == 0:
         raise ArgumentError("time", "a vector of at least one sample", f"shape {t.shape}")
     if v.shape != t.shape:
@@ -303,6 +304,10 @@ def _curve(time: ArrayLike, value: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     return t, v
 
 
-def _plain(array: ArrayLike) -> ArrayLike:
-    """Of a tensor its values, in a dtype that NumPy knows."""
-    return array.detach().double().cpu() if isinstance(array, Tensor) else array
+def _real(name: str, array: ArrayLike) -> np.ndarray:
+    """As float64; a tensor too."""
+    if isinstance(array, Tensor):
+        array = array.detach().cpu().to(torch.promote_types(array.dtype, torch.float64))
+    if np.iscomplexobj(array):
+        raise ArgumentError(name, "real numbers", "complex ones")
+    return np.asarray(array, dtype=float)

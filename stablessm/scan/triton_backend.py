@@ -70,6 +70,8 @@ FEW = 256
 """Warps below which rows are narrow."""
 ENOUGH = {False: 2048, True: 8192}
 """Real or complex numbers of a step from which on time is not cut: the second reading would cost more than it wins."""
+MOST = 2048
+"""Chunks at most: one program finds the states before all those of a channel."""
 SHORTEST = 64
 """Steps of the shortest chunk."""
 SHORT = 2048
@@ -293,7 +295,7 @@ def _cut(
     tile, wanted, step_bytes = tiles[kind], 1, batch * channels * size
     if steps > SHORT and batch * channels < ENOUGH[dtype.is_complex]:
         tile = CHUNK[kind]
-        wanted = max(1, min(FULL * tile.row_bytes // step_bytes, steps // SHORTEST))
+        wanted = max(1, min(FULL * tile.row_bytes // step_bytes, steps // SHORTEST, MOST))
     elif step_bytes * tile.warps < FEW * tile.row_bytes:
         tile = NARROW[kind]
     rows, lane, block = tile.rows, tile.lane_bytes // size, tile.row_bytes // size

@@ -37,7 +37,7 @@ def export_step(
         model: as for :class:`Streamer`; its weights are copied as they are now.
         path: where to write it, ``.pt2`` or ``.onnx``; None writes nothing.
         format: ``torch`` (``torch.export``) or ``onnx``, which needs ``pip install 'stablessm[export]'``; by default
-            what the path ends in.
+            ``onnx`` for a path that ends in ``.onnx``.
         batch: how many streams run in step.
 
     Returns:
@@ -55,7 +55,7 @@ def export_step(
     if path is not None and Path(path).is_dir():
         raise ArgumentError("path", "a file", f"{path}, a folder")
     if format is None:
-        format = "onnx" if path is not None and Path(path).suffix == ".onnx" else "torch"
+        format = "onnx" if path is not None and Path(path).suffix.lower() == ".onnx" else "torch"
     if format not in get_args(Format):
         raise ArgumentError("format", " or ".join(map(repr, get_args(Format))), repr(format))
     batch = whole_number("batch", batch)

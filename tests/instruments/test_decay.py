@@ -366,7 +366,7 @@ def test_samples_just_above_a_high_floor_still_tell_a_length():
 
 
 @pytest.mark.parametrize("power", [2.0, 3.0, 5.0])
-@pytest.mark.parametrize("seen", [3.0, 5.0, 7.0])
+@pytest.mark.parametrize("seen", [2.5, 3.0, 5.0, 7.0])
 def test_a_power_that_has_hardly_begun_is_no_exponential(power: float, seen: float) -> None:
     fit = fit_decay(T, (1 + seen * T / T[-1]) ** -power)
     assert fit.kind == "undecided"
@@ -383,3 +383,5 @@ def test_tensors_of_any_kind_are_curves() -> None:
     value = torch.exp(-0.5 * torch.arange(40)).requires_grad_()
     assert fit_decay(torch.arange(40), value).rate == pytest.approx(0.5, rel=1e-3)
     assert fit_decay(torch.arange(40), value.bfloat16()).kind == "exponential"
+    with pytest.raises(ArgumentError, match=r"^value: expected real numbers, got complex ones"):
+        fit_decay(torch.arange(40), value + 3j)
