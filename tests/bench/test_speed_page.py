@@ -31,12 +31,16 @@ def row(contender: str, ms: float | None, phase: str, **more: object) -> dict:
     }  # fmt: skip
 
 
+def ours(phase: str) -> dict:
+    """Behind the best peer when it is called, ahead when it is queued."""
+    queued = {"queued_ms": 3.0, "queued_quartiles_ms": None, "queued_times_floor": 1.5}
+    return row("stablessm", 4.0, phase, **queued, best_peer_over_this=0.5, queued_best_peer_over_this=2.0)
+
+
 def test_a_lost_comparison_is_in_the_table() -> None:
     rows = []
     for phase in PHASES:
-        queued = {"queued_ms": 3.0, "queued_quartiles_ms": None, "queued_times_floor": 1.5}
-        ahead = {"best_peer_over_this": 0.5, "queued_best_peer_over_this": 2.0}
-        rows.append(row("stablessm", 4.0, phase, **queued, **ahead))
+        rows.append(ours(phase))
         rows += [row("quick", 2.0, phase, queued_ms=8.0), row("slow", 6.0, phase), row("wrong", None, phase)]
     text = figure.contest_table({"rows": rows})
     assert "| queued | 3.00 | 1.50 | slow | 2.00 | 3.00 |" in text
@@ -50,9 +54,7 @@ def test_a_lost_comparison_is_in_the_table() -> None:
 def test_a_graph_of_ours_is_beside_ours_and_no_peer() -> None:
     rows = []
     for phase in PHASES:
-        queued = {"queued_ms": 3.0, "queued_quartiles_ms": None, "queued_times_floor": 1.5}
-        ahead = {"best_peer_over_this": 0.5, "queued_best_peer_over_this": 2.0}
-        rows.append(row("stablessm", 4.0, phase, **queued, **ahead))
+        rows.append(ours(phase))
         rows += [row("stablessm, CUDA graph", 1.0, phase, best_peer_over_this=2.0), row("peer", 2.0, phase)]
     text = figure.contest_table({"rows": rows})
     assert "| called | 4.00 (3.60–4.40) | 2.00 | peer | 0.50 |" in text
