@@ -5,7 +5,8 @@ Python 3.11, 3.12 and 3.13 that this machine has, and every package in its repor
 pinned, the base package and each extra alone resolve to a part of the same list. The requirements in the report are
 then followed for platforms that this machine is not, with their own markers.
 
-Run it with ``./dev resolve``.
+Run it with ``./dev resolve``; ``./dev resolve --wheels`` also asks the index for a wheel of every pinned package on
+each platform, which downloads some gigabytes where the index does not serve metadata.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ PLATFORMS = {
     "Windows x86-64": ("win32", "Windows", "AMD64", "nt"),
 }
 
+WHEELS = {
+    "Linux aarch64": [f"manylinux_2_{minor}_aarch64" for minor in (28, 27, 26, 24, 17)] + ["manylinux2014_aarch64"],
+    "macOS arm64": ["macosx_14_0_arm64"],
+    "Windows x86-64": ["win_amd64"],
+}
+
 
 def main() -> int:
     """Return the number of problems found, after printing each."""
@@ -53,6 +60,10 @@ def main() -> int:
         needs = follow(packages, sorted(extras), environment(version, *facts))
         problems += [f"{platform}, Python {version}: {problem}" for problem in unmet(needs, pins)]
     print(f"markers followed for {', '.join(PLATFORMS)}")
+    if "--wheels" in sys.argv:
+        problems += [
+            problem for platform in WHEELS for problem in missing_wheels(packages, sorted(extras), pins, platform)
+        ]
     for problem in sorted(set(problems)):
         print(problem, file=sys.stderr)
     return len(problems)
@@ -68,16 +79,20 @@ def find_python(version: str) -> str | None:
     return None
 
 
+def plain_environment() -> dict[str, str]:
+    """Return the variables of this process without what points pip to anything but the plain index."""
+    plain = {name: value for name, value in os.environ.items() if name not in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL")}
+    return plain | {"PIP_CONFIG_FILE": os.devnull, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+
+
 def dry_run(python: str, extras: list[str]) -> dict[str, dict]:
     """Return the metadata of every package that pip would install into an empty environment."""
-    plain = {name: value for name, value in os.environ.items() if name not in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL")}
-    plain |= {"PIP_CONFIG_FILE": os.devnull, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([python, "-m", "venv", folder], check=True)
         pip = next(Path(folder).glob("*/pip*"))
         report = Path(folder) / "report.json"
         arguments = ["install", "--quiet", "--dry-run", "--report", str(report), f"{ROOT}[{','.join(extras)}]"]
-        subprocess.run([str(pip), *arguments], check=True, env=plain)
+        subprocess.run([str(pip), *arguments], check=True, env=plain_environment())
         chosen = json.loads(report.read_text(encoding="utf-8"))["install"]
     return {normal(package["metadata"]["name"]): package["metadata"] for package in chosen}
 
@@ -117,6 +132,23 @@ def unmet(needs: list[Requirement], pins: dict[str, str]) -> list[str]:
             problems.append(f"{need.name} is required but not pinned in constraints.txt")
         elif pin is not None and not need.specifier.contains(pin, prereleases=True):
             problems.append(f"{need} is required, constraints.txt pins {pin}")
+    return problems
+
+
+def missing_wheels(packages: dict[str, dict], extras: list[str], pins: dict[str, str], platform: str) -> list[str]:
+    """Return what pip says where a pinned package has no wheel for a platform, under each Python."""
+    problems = []
+    for version in PYTHONS:
+        needs = {normal(need.name) for need in follow(packages, extras, environment(version, *PLATFORMS[platform]))}
+        wanted = [f"{name}=={pins[name]}" for name in sorted(needs - {"stablessm"})]
+        tags = [f"--platform={tag}" for tag in WHEELS[platform]]
+        with tempfile.TemporaryDirectory() as folder:
+            options = ["--dry-run", "--no-deps", "--only-binary=:all:", f"--python-version={version}", *tags]
+            command = [sys.executable, "-m", "pip", "install", "--quiet", *options, f"--target={folder}", *wanted]
+            found = subprocess.run(command, env=plain_environment(), capture_output=True, text=True)
+        if found.returncode:
+            problems.append(f"{platform}, Python {version}: {found.stderr.strip()}")
+        print(f"{platform}, Python {version}: {len(wanted)} wheels looked up")
     return problems
 
 
