@@ -38,8 +38,6 @@ class Equations:
     """(N, L - A S), divided by the norms."""
     factor: Tensor
     """(N,) complex: what a state is multiplied with."""
-    steps: float
-    """How many inputs a state holds on average: the squared norm of a row that starts from 1."""
     log_norm: Tensor
     """(N,) log of the norm of each row of V."""
     last: Tensor
@@ -165,7 +163,6 @@ def equations(eigenvalues: Tensor, length: int, *, real: bool, eps: float = _EPS
         coarse=coarse / norm[:, None],
         tail=tail / norm[:, None],
         factor=factor,
-        steps=float(norm.square().mean()),
         log_norm=norm.log() + grown,
         last=torch.where(grows, eigenvalues, last) / norm,
         rows=_distinct(eigenvalues, _TWIN * eps) if real else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import final
 
 import torch
@@ -13,6 +14,7 @@ from stablessm._errors import ArgumentError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
 from stablessm.reconstruction._equations import equations
+from stablessm.reconstruction._rehearsal import rehearsed_error
 from stablessm.reconstruction._solvers import Method, options, solver
 from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning, diagnosis
 
@@ -57,7 +59,9 @@ class Decoder:
         cutoff = options(cutoff, tikhonov, (E.count, length), precision)
         self._solver = solver(E, method, cutoff, tikhonov)
         values, rank = self._solver.singular_values, self._solver.rank
-        self.diagnosis: Diagnosis = diagnosis(lam, length, length, E.count, values, rank, precision, E.steps)
+        held = _checks.finite("eigenvalues", eigenvalues)
+        rehearse = partial(rehearsed_error, self, held, precision, length, real=real)
+        self.diagnosis: Diagnosis = diagnosis(lam, length, length, E.count, values, rank, precision, rehearse)
         """How much of the input the state fixes."""
 
     def __call__(self, state: Array, *, initial: Array | None = None) -> Tensor:

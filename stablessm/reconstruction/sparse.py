@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import final
 
 import torch
@@ -13,6 +14,7 @@ from stablessm._errors import ArgumentError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
 from stablessm.reconstruction._equations import Equations, equations
+from stablessm.reconstruction._rehearsal import rehearsed_error
 from stablessm.reconstruction._solvers import dense_solver, options
 from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning, diagnosis
 
@@ -53,9 +55,10 @@ class SparseDecoder:
         self._blocks, omega = mixed(lam, psi, _checks.resolution(eigenvalues))
         cutoff = options(cutoff, tikhonov, (omega.shape[0], omega.shape[1]), precision)
         self._solver = solve = dense_solver(omega, cutoff, tikhonov)
-        steps = sum(block.steps for block in self._blocks) / len(self._blocks)
-        unknowns, values = psi.shape[-1], solve.singular_values
-        self.diagnosis: Diagnosis = diagnosis(lam, len(psi), unknowns, len(omega), values, solve.rank, precision, steps)
+        unknowns, values, rank = psi.shape[-1], solve.singular_values, solve.rank
+        held = _checks.finite("eigenvalues", eigenvalues)
+        rehearse = partial(rehearsed_error, self, held, precision, unknowns, psi)
+        self.diagnosis: Diagnosis = diagnosis(lam, len(psi), unknowns, len(omega), values, rank, precision, rehearse)
         """How much of α the state fixes."""
 
     @property
