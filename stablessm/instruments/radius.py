@@ -42,13 +42,18 @@ def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = 
     * diagonal, a ``Reparameterization`` of a weight ``w`` or ``M``: exact, from the map's
       ``boundary_distance``. min |Re λ| or min (1 - |λ|) for ``direct``, infinite for a stable map; what
       turns an eigenvalue (the phase of an LRU, the frequency of S4D) does not count.
-    * dense, a ``MatrixMap``: infinite if the map is stable (``project`` with a margin > 0 is), else the
-      radius of W = ``recurrent_matrix()``. For ``direct`` that is the radius of the weight itself. For
-      ``project`` with margin 0 it is a lower bound: projecting onto a convex set moves no two matrices
-      apart, so an error in M of Frobenius norm β is one of at most β in W.
+    * dense, a ``MatrixMap``: the radius of W = ``recurrent_matrix()``, or infinite if the map is stable
+      (``project`` with a margin > 0 is) and W is farther from instability than rounding moves it,
+      n eps ‖W‖. In floating point a stable map loses the sign of eigenvalues smaller than that: the radius
+      is then that of the W that the map returned, 0 if an eigenvalue of W is not stable. For ``direct`` the
+      radius is that of the weight itself. For ``project`` with margin 0 it is a lower bound: projecting onto
+      a convex set moves no two matrices apart, so an error in M of Frobenius norm β is one of at most β in W.
 
-    A discretisation is left out: what is measured is λ, not e^(λ dt). Eigenvalues on the boundary count as
-    unstable, and the radius of an unstable recurrence is 0.
+    A map of your own that does not state ``is_stable`` has no infinite radius: the radius ends where the
+    search ended (:meth:`Reparameterization.boundary_distance`, weights of up to 1e6).
+
+    A discretization is left out: what is measured is λ, not e^(λ dt). Eigenvalues that are on the boundary in
+    the precision of the weight count as unstable, and the radius of an unstable recurrence is 0.
 
     For a square matrix W, real or complex, it is the distance to instability, the 2-norm of the smallest
     complex error that matters; a real one may have to be larger::
@@ -103,9 +108,10 @@ def nearest_boundary(model: nn.Module) -> NearestBoundary:
 def _boundary(name: str, module: Any) -> NearestBoundary | None:
     map = getattr(module, "map", None)
     if isinstance(map, MatrixMap):
-        W = square_matrix(f"{name}.recurrent_matrix()".lstrip("."), module.recurrent_matrix())
-        distance = math.inf if map.is_stable else distance_to_instability(W, "continuous")
-        return NearestBoundary(name, None, distance)
+        held = module.recurrent_matrix()
+        W = square_matrix(f"{name}.recurrent_matrix()".lstrip("."), held)
+        eps = torch.finfo(held.dtype).eps if map.is_stable else math.inf
+        return NearestBoundary(name, None, _dense_radius(W, eps))
     if not isinstance(map, Reparameterization):
         return None
     weight = getattr(module, mapped_weight(module) or "", None)
@@ -113,6 +119,19 @@ def _boundary(name: str, module: Any) -> NearestBoundary | None:
         raise ArgumentError(f"module {name!r}", "a weight first in `recurrent_parameters`", type(module).__name__)
     if not bool(weight.isfinite().all()):
         raise ArgumentError(f"weight of {name!r}", "finite numbers", "NaN or infinity")
-    distances = map.boundary_distance(weight.detach().double())
+    eigenvalues = map(weight.detach())
+    inside = eigenvalues < 0 if map.time == "continuous" else eigenvalues.abs() < 1
+    distances = torch.where(inside, map.boundary_distance(weight.detach().double()), 0.0)
     mode = torch.unravel_index(distances.argmin(), distances.shape)
     return NearestBoundary(name, tuple(int(index) for index in mode), float(distances.min()))
+
+
+def _dense_radius(W: Tensor, eps: float) -> float:
+    """Return inf if W, rounded to ``eps``, is farther from instability than its rounding, else how far it is."""
+    if not len(W):
+        return math.inf
+    rounding = len(W) * eps * float(torch.linalg.matrix_norm(W))
+    if -float(torch.linalg.eigvalsh((W + W.mH) / 2)[-1]) > rounding:  # a lower bound of the distance
+        return math.inf
+    distance = distance_to_instability(W, "continuous")
+    return math.inf if distance > rounding else distance

@@ -22,6 +22,14 @@ def exponential(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
     return z.exp(), dt.to(z.dtype).expand_as(z)
 
 
+def forgotten(name: str, z: Tensor) -> Tensor:
+    """Return 1 - a² of the discretization called ``name`` at z = λ dt ≤ 0, without the cancellation at small |z|.
+
+    A state that is driven by white noise has the variance g² / (1 - a²) of the noise, once it is stationary.
+    """
+    return -2 * z / (1 - z / 2) ** 2 if name == "bilinear" else -(2 * z).expm1()
+
+
 METHODS: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
     "zoh": zero_order_hold,
     "bilinear": bilinear,

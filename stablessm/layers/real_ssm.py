@@ -77,16 +77,33 @@ class RealSSM(DiagonalLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Eigenvalues as given or spread; B so that white noise gives states of variance one."""
+        """Set the eigenvalues as given or spread, and B so that white noise gives states of variance one.
+
+        The variance is that of the stationary state, on average over the draws of B, and is one for every eigenvalue
+        inside the stable region. An eigenvalue on its boundary or beyond has no stationary state; B is then such that
+        the variance is one after a million steps of an eigenvalue on the boundary. A recurrence in float32 rounds its
+        decay: for |λ| dt below 1e-6 its states are up to twice as large or small as in exact arithmetic, and below
+        3e-8 the decay is 1 and they grow without a limit. In float64 (``layer.double()``) that begins at 1e-15.
+        """
         start = self._default_eigenvalues() if self._start is None else self._start
         self.w.copy_(self.map.weights(start))
         decay, gain = self._discretise(None)
         nn.init.normal_(self.B, std=self.d_input**-0.5)
-        self.B.mul_(((1 - decay**2).clamp(min=1e-6).sqrt() / gain)[:, None])
+        self.B.mul_((self._forgotten(decay).sqrt() / gain)[:, None])
         nn.init.normal_(self.C, std=len(self.w) ** -0.5)
         for zero in (self.bias, self.D):
             if zero is not None:
                 nn.init.zeros_(zero)
+
+    def _forgotten(self, decay: Tensor) -> Tensor:
+        """Return 1 - a² of the weights as they are stored; 1e-6 where a state never becomes stationary."""
+        rough, w = 1 - decay**2, self.w.double()
+        if self.time == "continuous":
+            exact = discretise.forgotten(self.discretisation, self.map(w) * self.dt)
+        else:
+            exact = self.map.distance(w) * (1 + self.map(w).abs())
+        exact = torch.where(exact > 0, exact, 1e-6).to(rough)
+        return torch.where(rough > 1e-5, rough, exact)  # below, a difference in single precision loses its digits
 
     def eigenvalues(self) -> Tensor:
         """λ, (d_state,)."""

@@ -14,6 +14,9 @@ from stablessm._typing import Time
 from stablessm.reparam import modulus
 from stablessm.reparam.interval import Interval
 
+_ROUNDING = 1e-12
+"""Times |w|: an eigenvalue this far beyond the boundary is not there by rounding."""
+
 _AGAIN = 1e-5, 1e-6
 """Relative and absolute: by so much an eigenvalue may change that is made a weight and an eigenvalue again."""
 
@@ -70,7 +73,15 @@ class Reparameterization(ABC):
     @property
     def note(self) -> str:
         """What a user of this map with these options should know; empty if nothing."""
-        return ""
+        return (
+            ""
+            if self._states_stability
+            else "is_stable comes from a search over weights of up to 1e6, not from a proof"
+        )
+
+    @property
+    def _states_stability(self) -> bool:
+        return type(self).is_stable is not Reparameterization.is_stable
 
     def derivative(self, w: Tensor) -> Tensor:
         """f'(w), outside the autograd graph unless the map has a closed form."""
@@ -103,13 +114,18 @@ class Reparameterization(ABC):
 
     @property
     def is_stable(self) -> bool:
-        """Whether the stability modulus is finite (definition 3.2 of paper 004).
+        """Whether the stability modulus is finite (definition 3.2 of StableSSM).
 
-        The default looks at ``search_interval``: stable if every λ there is, and if the modulus at β = 1
-        at most doubles from the middle half of the interval to all of it.
+        The default is a search, not a proof: stable if every λ is on a grid of about 400 weights of
+        ``search_interval``, if none is seen to be unstable on a logarithmic grid of 800 weights from there to
+        ±1e6, and if the modulus at β = 1 at most doubles from the middle half of ``search_interval`` to all
+        of it. A map that knows better states it: ``is_stable: ClassVar[bool] = True``.
         """
         low, high = self.search_interval
         if bool((self.distance(modulus.grid(low, high)) <= 0).any()):
+            return False
+        far = modulus.far_grid(low, high)
+        if bool((self.distance(far) < -_ROUNDING * far.abs()).any()):
             return False
         quarter = (high - low) / 4
         half = modulus.search(self, 1.0, (low + quarter, high - quarter))
@@ -157,21 +173,25 @@ class Reparameterization(ABC):
         return modulus.search(self, beta, self.search_interval)
 
     def boundary_distance(self, w: Tensor) -> Tensor:
-        """The largest β such that every |w̃ - w| < β has a strictly stable eigenvalue (remark B.1 of paper 004).
+        """The largest β such that every |w̃ - w| < β has a strictly stable eigenvalue (remark B.1 of StableSSM).
 
         0 where f(w) itself is not strictly stable, infinite where no weight is to be feared. ``distance``
-        measures the eigenvalue; this measures the weight, which is what training and rounding change.
+        measures the eigenvalue; this measures the weight, which is what training and rounding change. Only
+        a map that states ``is_stable`` itself has infinite ones: otherwise the distance is found by a search
+        and ends where the search ended, at weights of ±1e6.
         """
-        return torch.full_like(w, math.inf) if self.is_stable else self._boundary_distance(w)
+        proven = self._states_stability and self.is_stable
+        return torch.full_like(w, math.inf) if proven else self._boundary_distance(w)
 
     @torch.no_grad()
     def _boundary_distance(self, w: Tensor) -> Tensor:
-        """``boundary_distance`` of a map that is not stable; by default a search over ``search_interval``.
+        """``boundary_distance`` of a map that is not stable; by default a search over weights of up to 1e6.
 
-        A grid of about 400 points finds the unstable stretches, bisection their ends. A stretch between two
-        neighbouring points of the grid is missed, and nothing is known outside the interval.
+        A grid of about 1200 points finds the unstable stretches, bisection their ends. A stretch between two
+        neighbouring points of the grid is missed. Nothing is known beyond the grid, so that it ends there.
         """
-        points = modulus.grid(*self.search_interval)
+        interval = self.search_interval
+        points = torch.cat([modulus.grid(*interval), modulus.far_grid(*interval)]).unique()
         unstable = ~(self.distance(points) > 0)  # NaN counts as unstable
         crossed = unstable[1:] != unstable[:-1]
         bad = torch.where(unstable[1:], points[1:], points[:-1])[crossed]
@@ -180,11 +200,10 @@ class Reparameterization(ABC):
             middle = (good + bad) / 2
             stable = self.distance(middle) > 0
             good, bad = torch.where(stable, middle, good), torch.where(stable, bad, middle)
-        nowhere = points.new_tensor([-math.inf, math.inf])
-        ends = torch.cat([nowhere, points[unstable], bad]).sort().values.to(w.device)
+        ends = torch.cat([points[:1], points[-1:], points[unstable], bad]).sort().values.to(w.device)
         wide = w.double().contiguous()
         above = torch.searchsorted(ends, wide).clamp(1, len(ends) - 1)
-        nearest = torch.minimum(ends[above] - wide, wide - ends[above - 1])
+        nearest = torch.minimum(ends[above] - wide, wide - ends[above - 1]).clamp(min=0)
         return torch.where(self.distance(wide) > 0, nearest, 0.0).to(w.dtype)
 
     def _require_in_range(self, eigenvalues: Tensor) -> None:

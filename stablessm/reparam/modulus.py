@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-6
 """Relative tolerance the search reaches on maps that vary on scales above a millionth of the interval."""
 
+_FAR = 1e6
+
 _STARTS, _ROUNDS, _SHRINK = 8, 40, 0.5
 
 
@@ -59,6 +61,12 @@ def grid(low: float, high: float) -> Tensor:
     fine = torch.logspace(-6, 0, 100, dtype=torch.float64)
     points = torch.cat([torch.linspace(low, high, 201, dtype=torch.float64), low * fine, high * fine])
     return points.clamp(low, high).unique()
+
+
+def far_grid(low: float, high: float) -> Tensor:
+    """800 float64 points beyond [low, high], at logarithmic distances, the last of them at ±1e6."""
+    steps = torch.logspace(-6, 0, 400, dtype=torch.float64)
+    return torch.cat([low - (low + _FAR) * steps, high + (_FAR - high) * steps])
 
 
 def search(map: Reparameterization, beta: float, interval: tuple[float, float]) -> float:

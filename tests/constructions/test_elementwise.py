@@ -136,7 +136,40 @@ def test_without_a_constant_nothing_is_certified():
     found = elementwise(np.sin, (-2, 2), 1e-3)
     assert not found.certified
     assert found.lipschitz == pytest.approx(1.5, rel=1e-3)
-    assert "estimated" in str(found)
+    assert found.bound == np.inf
+    assert str(found).endswith("no bound with an estimated Lipschitz constant (pass lipschitz= for a certified bound)")
+
+
+@settings(max_examples=12)
+@given(
+    seed=st.integers(0, 10_000),
+    kind=st.sampled_from(["spike", "jump", "smooth"]),
+    low=st.floats(-100, 100),
+    length=st.floats(0.1, 100),
+    known=st.booleans(),
+)
+def test_no_bound_is_printed_that_does_not_hold(seed, kind, low, length, known):
+    """Spikes narrower than the grid on which slopes are measured, jumps, and functions whose constant is known."""
+    draw = np.random.default_rng(seed)
+    place, narrow, size = (
+        low + length * draw.uniform(0.1, 0.9),
+        length * 10 ** draw.uniform(-6, -1),
+        draw.uniform(0.5, 2),
+    )
+    f, lipschitz = {
+        "spike": (lambda x: size * np.clip(1 - np.abs(x - place) / narrow, 0, None), size / narrow),
+        "jump": (lambda x: np.where(x < place, 0.0, size), None),
+        "smooth": (lambda x: size * np.sin((x - place) / length), size / length),
+    }[kind]
+    try:
+        found = elementwise(f, (low, low + length), 0.1, lipschitz=lipschitz if known else None)
+    except NumericalError:
+        return
+    x = np.concatenate([draw.uniform(low, low + length, 20_000), place + narrow * draw.uniform(-1, 1, 2000)])
+    x = x.clip(low, low + length)
+    assert np.abs(f(x) - found(x[:, None])[:, 0]).max() <= found.bound
+    assert found.certified == np.isfinite(found.bound) == (known and lipschitz is not None)
+    assert ("at most" in str(found)) == found.certified
 
 
 @pytest.mark.parametrize("value", [0.0, -2.5])

@@ -183,7 +183,51 @@ def test_the_boundary_is_as_far_as_the_map_says(f, thousandths):
         assert bool((f.distance(w + 0.999 * d * around) > 0).all())
         # w ± d too: the boundary may be a single point.
         beyond = torch.cat([w + 1.001 * d * around, torch.stack([w - d, w + d])])
-        assert bool((f.distance(beyond) <= 0).any())
+        assert bool((f.distance(beyond) <= 0).any()) or float(w.abs() + d) == pytest.approx(1e6), "the search ends"
+
+
+def edged(time, edge, side):
+    """A map that is stable for side · w < edge and states nothing."""
+
+    class Edged(GoodDiscrete if time == "discrete" else Good):
+        def __call__(self, w):
+            x = side * w
+            if time == "discrete":
+                return torch.where(x < edge, 0.9 * torch.tanh(w / 5), 1 + 0.01 * (x - edge))
+            return torch.where(x < edge, -0.1 - torch.nn.functional.softplus(w), x - edge)
+
+    return Edged()
+
+
+@pytest.mark.parametrize("time", ["continuous", "discrete"])
+@settings(max_examples=30)
+@given(power=st.floats(0.5, 5.5), side=st.sampled_from([-1, 1]), at=st.floats(-2, 2))
+def test_an_edge_far_beyond_the_search_interval_is_found(time, power, side, at):
+    f, w = edged(time, 10**power, side), torch.tensor(at, dtype=torch.float64)
+    assert not f.is_stable
+    assert float(f.boundary_distance(w)) == pytest.approx(10**power - side * at, rel=1e-6)
+
+
+@pytest.mark.parametrize("time", ["continuous", "discrete"])
+@settings(max_examples=8)
+@given(power=st.floats(6.01, 12), side=st.sampled_from([-1, 1]))
+def test_a_map_that_states_nothing_is_stable_as_far_as_was_searched(time, power, side):
+    f = edged(time, 10**power, side)
+    assert f.is_stable
+    assert "up to 1e6" in f.note
+    assert float(f.boundary_distance(torch.zeros(1))) <= 1e6
+    assert get("best", time).note == ""
+
+
+def test_a_map_that_states_too_much_is_caught_far_away():
+    class Claims(Good):
+        is_stable = True
+
+        def __call__(self, w):
+            return torch.where(w < 5e4, super().__call__(w), 1.0)
+
+    with pytest.raises(ContractError, match="range"):
+        check(Claims())
 
 
 @pytest.mark.parametrize("f", [f for f in CASES if not f.is_stable], ids=repr)

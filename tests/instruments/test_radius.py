@@ -266,6 +266,60 @@ def test_dense_recurrences():
     assert stability_radius(ssm.ContinuousRNN(1, 2, 1, map=reparam.matrix.get("project", margin=1e-4))) == math.inf
 
 
+@settings(max_examples=100)
+@given(
+    seed=SEEDS,
+    n=st.integers(1, 10),
+    name=st.sampled_from(["neg_exp", "neg_softplus", "project", "skew_minus_psd"]),
+    power=st.floats(-1, 1.8),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_a_matrix_map_that_lost_a_sign_has_no_radius(seed, n, name, power, dtype):
+    """Symmetric weights with eigenvalues spread over up to 126, general ones with entries of that size."""
+    options = {"margin": 10 ** (-5 - power)} if name in ("project", "skew_minus_psd") else {}
+    layer = ssm.ContinuousRNN(1, n, 1, map=reparam.matrix.get(name, **options)).to(dtype)
+    generator = torch.Generator().manual_seed(seed)
+    M = torch.randn(n, n, generator=generator, dtype=torch.float64)
+    if name in ("neg_exp", "neg_softplus"):
+        V = torch.linalg.qr(M)[0]
+        M = (V * (2 * torch.rand(n, generator=generator, dtype=torch.float64) - 1)) @ V.mT
+    with torch.no_grad():
+        layer.M.copy_(10**power * M)
+        W = layer.recurrent_matrix().double()
+    radius, top = stability_radius(layer), float(torch.linalg.eigvals(W).real.max())
+    resolution = n * torch.finfo(dtype).eps * float(torch.linalg.matrix_norm(W))
+    if top >= 0:
+        assert radius == 0
+    elif radius < math.inf:
+        assert radius == stability_radius(W) <= resolution
+    else:
+        assert top <= -resolution
+
+
+def test_signs_lost_in_single_precision():
+    V = torch.linalg.qr(torch.randn(6, 6).double())[0]
+    spread = (V * torch.linspace(-12, 12, 6)) @ V.mT
+    for name, M in (("neg_exp", spread), ("neg_softplus", 1e3 * spread)):
+        layer = ssm.ContinuousRNN(1, 6, 1, map=name)
+        with torch.no_grad():
+            layer.M.copy_(M)
+        assert stability_radius(layer) < 1e-2
+    with torch.no_grad():
+        layer.M.copy_(torch.zeros(6, 6))
+    assert stability_radius(layer) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("map", "time", "w"), [("exp", "continuous", -200.0), ("exp", "discrete", -40.0), ("tanh", "discrete", 30.0)]
+)
+def test_an_eigenvalue_that_rounds_onto_the_boundary_has_no_radius(map, time, w):
+    layer = ssm.RealSSM(1, 2, 1, map=map, time=time)
+    assert stability_radius(layer) == math.inf
+    with torch.no_grad():
+        layer.w[1] = w
+    assert nearest_boundary(layer) == NearestBoundary("", (1,), 0.0)
+
+
 @settings(max_examples=20)
 @given(seed=SEEDS)
 def test_the_radius_without_a_margin_is_a_lower_bound_through_the_projection(seed):

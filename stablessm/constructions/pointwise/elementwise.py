@@ -33,10 +33,11 @@ class Elementwise:
     error: float
     """The largest |f - y| that was met; a lower bound of the supremum."""
     bound: float
-    """No |f - y| on the domain is larger, given the Lipschitz constant."""
+    """No |f - y| on the domain is larger, if ``lipschitz`` is a Lipschitz constant of f; inf if none was given."""
     certified: bool
-    """Whether that constant was given; otherwise it is an estimate, and ``bound`` is only as good as it."""
+    """Whether there is a bound: whether the Lipschitz constant was given."""
     lipschitz: float
+    """The Lipschitz constant that was given; otherwise an estimate, with which the construction aimed at ``tol``."""
     width: int
     """Hidden units."""
     condition: float
@@ -51,8 +52,11 @@ class Elementwise:
         return y[0].numpy()
 
     def __str__(self) -> str:
-        kind = "certified" if self.certified else "with an estimated Lipschitz constant"
-        return f"{self.width} units, error at least {self.error:.3g} and at most {self.bound:.3g} ({kind})"
+        if self.certified:
+            above = f"at most {self.bound:.3g} (certified for the Lipschitz constant {self.lipschitz:.6g})"
+        else:
+            above = "no bound with an estimated Lipschitz constant (pass lipschitz= for a certified bound)"
+        return f"{self.width} units, error at least {self.error:.3g}, {above}"
 
 
 def elementwise(
@@ -63,7 +67,7 @@ def elementwise(
     lipschitz: float | None = None,
     max_width: int = 1024,
 ) -> Elementwise:
-    """Weights of a two-layer SSM with sup over the domain of |f(x) - y| ≤ tol (paper 002 eq. 11–13)::
+    """Compute the weights of a two-layer SSM with sup over the domain of |f(x) - y| ≤ tol (SSM-UA eq. 11–13)::
 
         h1[k] = W1 h1[k-1] + U1 x[k] + b1,    y[k] = h2[k] = W2 h2[k-1] + U2 tanh(h1[k]) + b2,    W1 = W2 = 0
 
@@ -76,8 +80,9 @@ def elementwise(
         f: a vectorised function of points, (n,) on an interval and (n, d) on a box, to (n,) or (n, d_out).
         domain: (low, high), or one such pair for each axis of a box.
         tol: the error that must be proven, the largest over the components of f.
-        lipschitz: |f(x) - f(x')| ≤ L |x - x'|₂ for every component. Without it L is 1.5 times the steepest slope on a
-            grid, and the result says ``certified=False``.
+        lipschitz: |f(x) - f(x')| ≤ L |x - x'|₂ for every component. Without it nothing is proven: L is taken to be 1.5
+            times the steepest slope on a grid, which misses narrow features of f, and the result has
+            ``certified=False`` and ``bound=inf``. An L below a slope that f is seen to have is refused.
         max_width: units at most.
 
     The proof takes cells of half diagonal ρ in which |f(x) - y| at the centre, plus L ρ, what y's slope adds up to
@@ -122,8 +127,9 @@ def elementwise(
 
 def _result(ridge: Ridge, found: SupBound, certified: bool, lipschitz: float, seconds: float) -> Elementwise:
     model = LayerStack(*two_layers(ridge.A, ridge.b, ridge.C, ridge.c, "tanh"))
+    bound = found.upper if certified else np.inf
     return Elementwise(
-        model, found.lower, found.upper, certified, lipschitz, len(ridge.b), ridge.condition, round(seconds, 3)
+        model, found.lower, bound, certified, lipschitz, len(ridge.b), ridge.condition, round(seconds, 3)
     )
 
 
