@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from llvmlite import binding as llvm
 from llvmlite import ir
 
+from stablessm import _fork
 from stablessm.scan import threads
 
 VECTOR_BYTES = 64
@@ -194,14 +194,13 @@ def _engine() -> tuple[llvm.ExecutionEngine, llvm.TargetMachine]:
 
 
 _compiled: dict[tuple[Callable[..., ir.Function], Hashable], Kernel] = {}
-_compiling = threading.Lock()
 
 
 def compiled(build: Callable[[Spec], ir.Function], spec: Spec) -> Kernel:
     """The kernel that ``build`` writes for ``spec``, compiled the first time it is asked for."""
     kernel = _compiled.get((build, spec))
     if kernel is None:
-        with _compiling:
+        with _fork.compiling:
             kernel = _compiled.get((build, spec)) or Kernel(build(spec))
             _compiled[build, spec] = kernel
     return kernel
