@@ -16,7 +16,7 @@ POSIX = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "posix", "s
 
 
 def text_files(tree: ast.AST) -> Iterator[ast.Call]:
-    """Calls that open, read or write a file as text; ruff's PLW1514 sees only those whose types it can infer."""
+    """Calls that open, read or write a file as text."""
     for call in ast.walk(tree):
         if not isinstance(call, ast.Call):
             continue
