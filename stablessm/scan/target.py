@@ -21,7 +21,7 @@ HOST = "host"
 _V2 = ("cx16", "popcnt", "sahf", "sse3", "ssse3", "sse4.1", "sse4.2")
 _V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-_NEEDED = {
+_NEEDED: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {"x86-64": (), "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4},
     "aarch64": {"generic": ()},
 }

@@ -16,7 +16,7 @@ import stablessm as ssm
 
 llvm = pytest.importorskip("llvmlite.binding")
 
-from stablessm.scan import chunk_emitter, numba_kernels, numba_ssm_kernels, numba_ssm_tables  # noqa: E402
+from stablessm.scan import chunk_emitter, numba_kernels, numba_ssm_kernels, numba_ssm_tables, target  # noqa: E402
 from stablessm.scan.target import initialize, optimized  # noqa: E402
 from stablessm.streaming.freeze import freeze  # noqa: E402
 from stablessm.streaming.memory import Memory  # noqa: E402
@@ -49,11 +49,16 @@ def modules(triple: str, *, every: bool):
 
 
 def unresolved(machine: llvm.TargetMachine, module: llvm.ModuleRef) -> set[str]:
-    """Names that the assembly uses and does not define."""
+    """Names that the assembly calls, or takes the address of, and does not define."""
     text = machine.emit_assembly(module)
-    named = set(re.findall(r"^\s+(?:call|callq|jmp|bl|b)\s+\"?([A-Za-z_][\w$]*)", text, re.M))
-    defined = set(re.findall(r"^\"?([\w.$]+)\"?:", text, re.M))
-    return {name.removeprefix("_") if "apple" in machine.triple else name for name in named - defined}
+    used = re.findall(
+        r"(?:^\s+(?:callq?|jmp|bl?)\s+|\$|:abs_g\d(?:_nc)?:)\"?([A-Za-z_][\w$@]*)|([A-Za-z_]\w*)@(?:GOT)?PAGE",
+        text,
+        re.M,
+    )
+    defined = set(re.findall(r"^\"?([\w.$@]+)\"?:", text, re.M))
+    names = {name for pair in used for name in pair if name} - defined
+    return {name.removeprefix("_") if "apple" in machine.triple else name for name in names}
 
 
 def machine_for(triple: str, cpu: str) -> llvm.TargetMachine:
@@ -79,6 +84,13 @@ def check(triple: str, cpu: str, *, every: bool) -> None:
 @pytest.mark.parametrize(("triple", "cpu"), TARGETS)
 def test_kernels_compile(triple: str, cpu: str) -> None:
     check(triple, cpu, every=False)
+
+
+def test_a_missing_stack_probe_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "_STACK_PROBE", "")
+    machine = machine_for("x86_64-pc-windows-msvc", "x86-64")
+    module = numba_ssm_kernels._build(chunk_emitter.Spec(False, False, True, 16)).module
+    assert unresolved(machine, optimized(module, machine)) == {"__chkstk"}
 
 
 @pytest.mark.slow
@@ -118,7 +130,7 @@ def runs_here(cpu: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3"])
+@pytest.mark.parametrize("cpu", ["x86-64", pytest.param("x86-64-v3", marks=pytest.mark.slow)])
 def test_a_chosen_processor_matches_the_reference(cpu: str) -> None:
     if not runs_here(cpu):
         pytest.skip(f"this machine cannot run code for {cpu}")
@@ -131,7 +143,7 @@ def test_an_unknown_processor_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     from stablessm.scan.target import cpu_name
 
     monkeypatch.setenv("STABLESSM_CPU", "pentium")
-    with pytest.raises(ssm.ArgumentError, match="STABLESSM_CPU: expected one of 'host', .* got 'pentium'"):
+    with pytest.raises(ssm.ArgumentError, match=r"STABLESSM_CPU: expected one of 'host', .* got 'pentium'"):
         cpu_name()
 
 
