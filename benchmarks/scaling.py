@@ -81,7 +81,7 @@ def rank_main(rank: int, name: str, network: Network, steps: int, batch: int, tu
     own = nth_part(steps, rank % plan.sequence, plan.sequence)
     mine = nth_part(batch, rank // plan.sequence, plan.data)
     loss_of(model, tokens[:1, :65], slice(None)).backward()  # compiles
-    before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    before = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * resource.getpagesize()
     sent, rows = [0], []
     really = dist.batch_isend_irecv
 
@@ -106,7 +106,7 @@ def rank_main(rank: int, name: str, network: Network, steps: int, batch: int, tu
     processor, passes, seconds, told = (statistics.median(column) for column in zip(*rows[1:], strict=True))
     found = {"processor_seconds": processor, "seconds": seconds, "gradient_seconds": seconds - passes}
     found |= {"peak_bytes": peak, "sent_bytes": told, "link": link(rank) if plan.ranks == 2 else None}
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+    (folder / f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
     dist.destroy_process_group()
 
 
@@ -139,7 +139,9 @@ def run(name: str, *settings: Any) -> dict[str, Any]:
             process.join()
             if process.exitcode:
                 raise RuntimeError(f"a rank of {name} ended with {process.exitcode}")
-        found = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(len(processes))]
+        found = [
+            json.loads((Path(folder) / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(len(processes))
+        ]
     worst = {key: max(rank[key] for rank in found) for key in found[0] if key != "link"}
     return {**worst, "link": found[0]["link"]}
 

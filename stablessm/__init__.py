@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from stablessm import _fork  # noqa: F401 (hooks that run at every fork)
 from stablessm._hooks import watch_transformers
 from stablessm._lazy import public
 

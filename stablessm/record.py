@@ -21,24 +21,47 @@ import numpy as np
 from stablessm._errors import ArgumentError
 
 _META = "meta.json"
+_WINDOWS = os.name == "nt"
 _PACKAGES = ("stablessm", "torch", "numpy", "scipy", "transformers")
 
 
 @contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary file beside ``path`` that becomes ``path`` when the block ends well, and vanishes otherwise."""
+    """A temporary file beside ``path`` that becomes ``path`` when the block ends well, and vanishes otherwise.
+
+    The block must close the file.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
     try:
         yield Path(name)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # mkstemp makes it private
-        os.replace(name, path)
+        if not _WINDOWS:
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, 0o666 & ~umask)  # mkstemp makes it private
+        replace(name, path)
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Rename ``source`` to ``target``, which may exist if it is a file.
+
+    Windows refuses while another process has either of them open, if only to look for viruses, so the rename is tried
+    again for two seconds.
+    """
+    for pause in (0.01, 0.03, 0.1, 0.3, 0.56, 1.0):
+        try:
+            os.replace(source, target)
+        except PermissionError:
+            if not _WINDOWS:
+                raise
+            time.sleep(pause)
+        else:
+            return
+    os.replace(source, target)
 
 
 def write_json(path: str | os.PathLike[str], content: Mapping[str, Any], *, compact: bool = False) -> None:

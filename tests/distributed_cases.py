@@ -267,7 +267,7 @@ def _rank(rank: int, size: int, port: int, name: str, options: dict[str, Any], a
     except BaseException as error:
         found = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
     try:
-        answer.write_text(json.dumps(found))
+        answer.write_text(json.dumps(found), encoding="utf-8")
     finally:
         sys.stdout.flush()
         os._exit(code)
@@ -293,7 +293,7 @@ def main() -> None:
                     _rank(rank, size, port, name, options, answer)
                 children.append(child)
             codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-            found = [json.loads(a.read_text()) if a.exists() else {"error": "killed"} for a in answers]
+            found = [json.loads(a.read_text(encoding="utf-8")) if a.exists() else {"error": "killed"} for a in answers]
         answer = [{**entry, "code": code} for entry, code in zip(found, codes, strict=True)]
         print(json.dumps(answer), file=out, flush=True)
 

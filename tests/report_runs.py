@@ -71,7 +71,7 @@ def write_run(folder: Path, name: str = "ia-fig1", panels: int = 2, **changes: A
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copytree(_drawn("curves", panels), folder, dirs_exist_ok=True)
     record.save_arrays(folder / "curves.npz", "test", {}, {"beta": np.arange(5.0)})
-    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n', encoding="utf-8")
     content = {
         "id": name,
         "title": "Linear functionals with two memories",

@@ -44,7 +44,7 @@ def running(out: Path, minutes: float = 3.0) -> dict[str, int]:
 
 def computed(tally: Path) -> Counter[str]:
     """How often each step was computed."""
-    return Counter(tally.read_text().splitlines()) if tally.exists() else Counter()
+    return Counter(tally.read_text(encoding="utf-8").splitlines()) if tally.exists() else Counter()
 
 
 def repeated(tally: Path) -> set[str]:

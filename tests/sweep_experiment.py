@@ -43,7 +43,7 @@ def walk(config: Config, seed: int, run: Run) -> None:
             run.log(name, step=step, x=state["x"][0])
             time.sleep(config.pause)
             if config.tally:
-                with Path(config.tally).open("a") as file:
+                with Path(config.tally).open("a", encoding="utf-8") as file:
                     file.write(f"{seed} {step}\n")
         return state
 
@@ -81,9 +81,9 @@ def differences(one: Path, other: Path) -> list[str]:
     wrong = [
         name for name in ("metrics.jsonl", "config.json") if (one / name).read_bytes() != (other / name).read_bytes()
     ]
-    records = [json.loads((folder / "record.json").read_text()) for folder in (one, other)]
+    records = [json.loads((folder / "record.json").read_text(encoding="utf-8")) for folder in (one, other)]
     wrong += [key for key in ("claims", "figures", "arrays", "size", "config") if records[0][key] != records[1][key]]
-    facts = [json.loads((folder / "stages.json").read_text())["stages"] for folder in (one, other)]
+    facts = [json.loads((folder / "stages.json").read_text(encoding="utf-8"))["stages"] for folder in (one, other)]
     wrong += ["stages.json"] if list(facts[0]) != list(facts[1]) else []
     files = [{path.relative_to(folder) for path in folder.rglob("*")} - {Path("sweep.json")} for folder in (one, other)]
     wrong += [str(name) for name in files[0] ^ files[1]]

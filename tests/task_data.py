@@ -24,11 +24,11 @@ def fill(folder: Path) -> None:
         images(folder / f"{name}.npz", rng, sides)
     for split in ("train", "test"):
         reviews(folder / f"imdb_{split}.jsonl.gz", rng)
-    with gzip.open(folder / forecasting.FILE, "wt") as file:
+    with gzip.open(folder / forecasting.FILE, "wt", encoding="utf-8") as file:
         file.write(hours(rng))
     (folder / "text.txt").write_text(text(rng, 60), encoding="utf-8")
-    (folder / "series.csv").write_text(series(rng, 120))
-    (folder / "sequences.csv").write_text(sequences(rng, 40))
+    (folder / "series.csv").write_text(series(rng, 120), encoding="utf-8")
+    (folder / "sequences.csv").write_text(sequences(rng, 40), encoding="utf-8")
 
 
 def images(path: Path, rng: np.random.Generator, sides: tuple[int, ...]) -> None:
@@ -128,9 +128,15 @@ def options(folder: Path) -> dict[str, dict[str, Any]]:
 def get(case: str, folder: Path) -> Task:
     given = options(folder)[case]
     if case == "sequences:values":
-        text = (folder / "sequences.csv").read_text().replace("label", "y").replace(",a", ",1.5").replace(",b", ",-2")
+        text = (
+            (folder / "sequences.csv")
+            .read_text(encoding="utf-8")
+            .replace("label", "y")
+            .replace(",a", ",1.5")
+            .replace(",b", ",-2")
+        )
         given = {**given, "file": str(folder / "values.csv")}
-        (folder / "values.csv").write_text(text)
+        (folder / "values.csv").write_text(text, encoding="utf-8")
     return tasks.get(case.split(":")[0], **given)
 
 

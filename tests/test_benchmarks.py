@@ -23,7 +23,7 @@ def test_smoke_size_runs(script: str, tmp_path: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / script), "--smoke", "--out", str(out)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    record = json.loads(out.read_text())
+    record = json.loads(out.read_text(encoding="utf-8"))
     assert record["rows"]
     assert record["machine"]["versions"]["torch"]
     assert record["command"] == f"python benchmarks/{script} --smoke"
@@ -32,5 +32,5 @@ def test_smoke_size_runs(script: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("record", sorted((BENCHMARKS / "results").glob("*.json")), ids=lambda path: path.name)
 def test_committed_records_are_whole(record: Path) -> None:
-    content = json.loads(record.read_text())
+    content = json.loads(record.read_text(encoding="utf-8"))
     assert {"command", "complete", "date", "machine", "summary", "rows"} <= content.keys()

@@ -33,22 +33,46 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
 
 def test_nothing_half_written_is_left_and_what_was_there_stays(tmp_path):
     path = tmp_path / "record.json"
-    path.write_text("old")
+    path.write_text("old", encoding="utf-8")
 
     def interrupted():
         with record.atomic(path) as temporary:
-            temporary.write_text("half")
+            temporary.write_text("half", encoding="utf-8")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert path.read_text() == "old"
+    assert path.read_text(encoding="utf-8") == "old"
     assert os.listdir(tmp_path) == ["record.json"]
 
 
 def test_a_record_says_how_to_run_it_again(tmp_path):
     path = record.write_record(tmp_path / "run", started=time.perf_counter(), config={"seed": 0})
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     assert content["config"] == {"seed": 0}
     assert content["versions"].keys() >= {"python", "torch", "numpy"}
     assert content.keys() >= {"command", "commit", "hardware", "wall_time_s"}
+
+
+@pytest.mark.parametrize("refusals", [3, 100])
+def test_a_file_that_is_open_elsewhere_is_replaced_when_windows_allows(tmp_path, monkeypatch, refusals):
+    """Windows refuses to rename onto a file that is open; nothing else is lost while it does."""
+    path, tries, rename = tmp_path / "a.json", [], os.replace
+
+    def refuse(source, target):
+        tries.append(source)
+        if len(tries) <= refusals:
+            raise PermissionError(13, "open in another process")
+        rename(source, target)
+
+    record.write_json(path, {"n": 1})
+    monkeypatch.setattr(record, "_WINDOWS", True)
+    monkeypatch.setattr(os, "replace", refuse)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    if refusals > 10:
+        with pytest.raises(PermissionError):
+            record.write_json(path, {"n": 2})
+    else:
+        record.write_json(path, {"n": 2})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"n": 1 if refusals > 10 else 2}
+    assert os.listdir(tmp_path) == ["a.json"]

@@ -72,7 +72,7 @@ def train_slowly(folder: str, options: dict[str, Any]) -> None:
 
 def text() -> Task:
     """A text whose states are carried on, as slow."""
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:
         file.write("to be or not to be, that is the question. " * 30)
         file.flush()
         task = ssm.tasks.get("lm", text=file.name, level="byte", length=8, carry=True)

@@ -30,11 +30,22 @@ def describe() -> dict[str, Any]:
     for i in range(torch.cuda.device_count()):
         devices[f"cuda:{i}"] = torch.cuda.get_device_name(i)
     return {
+        "kernels": _kernel_cpu(),
         "versions": versions,
         "devices": devices,
         "auto": {name: scan.resolve("auto", torch.device(name)) for name in devices},
         "backends": {name: asdict(scan.probe(name)) for name in scan.NAMES},
     }
+
+
+def _kernel_cpu() -> str:
+    """The processor that CPU kernels are compiled for, or why there is none."""
+    try:
+        from stablessm.scan.target import cpu_name
+
+        return cpu_name()
+    except (ImportError, OSError, ValueError) as error:
+        return f"none: {error}"
 
 
 def env(
@@ -63,3 +74,4 @@ def env(
         backends.add_row(name, "yes" if probe["ran"] else "no", probe["detail"])
     for table in (versions, devices, backends):
         console.print(table)
+    console.print(f"CPU kernels are compiled for: {found['kernels']} (STABLESSM_CPU chooses another processor)")

@@ -84,7 +84,7 @@ def load(folder: str | os.PathLike[str]) -> Any:
     folder = Path(folder)
     if not is_saved_layer(folder):
         raise ArgumentError("folder", "a folder written by stablessm.save", str(folder))
-    content = json.loads((folder / "config.json").read_text())
+    content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if content["class"] not in CLASSES and content["class"] not in _known_models():
         raise ArgumentError("folder", f"one of {', '.join((*CLASSES, *_models))} in config.json", content["class"])
     layer = _build(content).to(getattr(torch, content["dtype"]))
@@ -96,7 +96,7 @@ def is_saved_layer(folder: str | os.PathLike[str]) -> bool:
     """Whether :func:`save` wrote this folder."""
     config = Path(folder) / "config.json"
     try:
-        return json.loads(config.read_text()).get("format") == FORMAT
+        return json.loads(config.read_text(encoding="utf-8")).get("format") == FORMAT
     except (OSError, ValueError, AttributeError):
         return False
 

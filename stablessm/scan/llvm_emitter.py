@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from llvmlite import binding as llvm
 from llvmlite import ir
 
+from stablessm import _fork
 from stablessm.scan import threads
+from stablessm.scan.target import optimized, target_machine
 
 VECTOR_BYTES = 64
 
@@ -158,11 +159,7 @@ class Kernel:
     def __init__(self, function: ir.Function) -> None:
         engine, machine = _engine()
         _add_team_member(function)
-        module = llvm.parse_assembly(str(function.module))
-        module.verify()
-        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
-        passes.getModulePassManager().run(module, passes)
-        engine.add_module(module)
+        engine.add_module(optimized(function.module, machine))
         engine.finalize_object()
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         self._range = prototype(engine.get_function_address(function.name))
@@ -178,15 +175,6 @@ class Kernel:
             threads.in_ranges(lambda first, last: self._range(address, first, last), tiles, workers)
 
 
-def target_machine() -> llvm.TargetMachine:
-    """This machine, with all its instructions; an engine needs one of its own."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
-    )
-
-
 @functools.cache
 def _engine() -> tuple[llvm.ExecutionEngine, llvm.TargetMachine]:
     machine = target_machine()
@@ -194,14 +182,13 @@ def _engine() -> tuple[llvm.ExecutionEngine, llvm.TargetMachine]:
 
 
 _compiled: dict[tuple[Callable[..., ir.Function], Hashable], Kernel] = {}
-_compiling = threading.Lock()
 
 
 def compiled(build: Callable[[Spec], ir.Function], spec: Spec) -> Kernel:
     """The kernel that ``build`` writes for ``spec``, compiled the first time it is asked for."""
     kernel = _compiled.get((build, spec))
     if kernel is None:
-        with _compiling:
+        with _fork.compiling:
             kernel = _compiled.get((build, spec)) or Kernel(build(spec))
             _compiled[build, spec] = kernel
     return kernel

@@ -1,10 +1,10 @@
 """Running a kernel on several threads: those of PyTorch's own OpenMP where they can be had, Python's otherwise.
 
 PyTorch's OpenMP threads keep spinning for a moment after every parallel operation. Threads of our own would have to
-share the cores with them; a kernel that joins their team runs at once. A forked child must not enter OpenMP (its
-threads are gone, and it would wait for them for ever), so there, and where PyTorch was built on another runtime,
-Python's threads do the work: the kernels do not hold the GIL. numba's threading layers are avoided for the same
-reasons: they kill or hang forked DataLoader workers.
+share the cores with them; a kernel that joins their team runs at once. GNU's, LLVM's and Intel's runtimes all offer the
+entry points that this takes. Where PyTorch uses another runtime (Windows), and in a forked process that cannot use
+OpenMP (:mod:`stablessm._fork`), Python's threads do the work: the kernels do not hold the GIL. numba's threading layers
+are avoided because they kill or hang forked DataLoader workers.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
+
+from stablessm import _fork
 
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
-_forked = False
 
 
 class Team(NamedTuple):
-    """The entry points of the OpenMP runtime (libgomp) that PyTorch has loaded."""
+    """The entry points of the OpenMP runtime that PyTorch has loaded."""
 
     parallel: Callable[[int, int, int, int], None]
     """GOMP_parallel(function, argument, threads, flags)"""
@@ -35,22 +35,22 @@ class Team(NamedTuple):
 @functools.cache
 def team() -> Team | None:
     """PyTorch's OpenMP team, or None if there is none that we know how to join."""
-    try:
-        loaded = Path("/proc/self/maps").read_text().splitlines()
-        path = next(line.split(maxsplit=5)[5] for line in loaded if "/libgomp" in line)
-        library = ctypes.CDLL(path)
-        parallel, ask, count = library.GOMP_parallel, library.omp_get_thread_num, library.omp_get_num_threads
-    except (OSError, StopIteration, AttributeError):
+    library = _fork.openmp()
+    if library is None:
         return None
+    parallel = library.GOMP_parallel
     parallel.argtypes, parallel.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
-    address, number = ctypes.cast(ask, ctypes.c_void_p).value, ctypes.cast(count, ctypes.c_void_p).value
-    return Team(parallel, address, number) if address and number else None
+    ask, count = (
+        ctypes.cast(function, ctypes.c_void_p).value
+        for function in (library.omp_get_thread_num, library.omp_get_num_threads)
+    )
+    return Team(parallel, ask, count) if ask and count else None
 
 
 def _after_fork() -> None:
     """A child has the pool's bookkeeping but none of its threads."""
-    global _pool, _pool_size, _forked
-    _pool, _pool_size, _forked = None, 0, True
+    global _pool, _pool_size
+    _pool, _pool_size = None, 0
 
 
 if hasattr(os, "register_at_fork"):
@@ -58,8 +58,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def team_to_join() -> Team | None:
-    """PyTorch's team, unless this process was forked."""
-    return None if _forked else team()
+    """PyTorch's team, unless this process may have inherited it without its threads."""
+    return team() if _fork.openmp_is_sound() else None
 
 
 def in_ranges(work: Callable[[int, int], None], units: int, threads: int) -> None:

@@ -9,7 +9,8 @@ from typing import final
 import numpy as np
 from llvmlite import binding as llvm
 
-from stablessm.scan.llvm_emitter import target_machine
+from stablessm import _fork
+from stablessm.scan.target import optimized, target_machine
 from stablessm.streaming.memory import Memory
 from stablessm.streaming.program import Program
 from stablessm.streaming.step_code import build
@@ -24,13 +25,11 @@ class CompiledRunner:
         self.read, self.write = self._memory.read, self._memory.write
         self.x = np.zeros((batch, program.sizes[0]), program.dtype)
         self.y = np.zeros((batch, program.sizes[program.output]), program.dtype)
-        module = llvm.parse_assembly(str(build(program, self._memory, self.x, self.y)))
-        module.verify()
-        machine = target_machine()
-        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
-        passes.getModulePassManager().run(module, passes)
-        self._engine = llvm.create_mcjit_compiler(module, machine)  # of its own: the code goes when the runner does
-        self._engine.finalize_object()
+        with _fork.compiling:
+            machine = target_machine()
+            module = optimized(build(program, self._memory, self.x, self.y, machine.triple), machine)
+            self._engine = llvm.create_mcjit_compiler(module, machine)  # of its own: the code goes when the runner does
+            self._engine.finalize_object()
         self.step: Callable[[], None] = ctypes.PYFUNCTYPE(None)(self._engine.get_function_address("step"))
         block = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
         self._block = block(self._engine.get_function_address("block"))

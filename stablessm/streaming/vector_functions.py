@@ -107,7 +107,7 @@ class VectorMath:
         """e^r - 1 and 2^n, where z = n ln 2 + r and |r| ≤ ln 2 / 2."""
         b, bits = self._emit.builder, 64 if self._double else 32
         z = self._clamp(z, _LARGEST[self._double])
-        n = self._call("rint", b.fmul(z, self._all(math.log2(math.e))))
+        n = self._nearest(b.fmul(z, self._all(math.log2(math.e))))
         r = self._emit.multiply_add(n, self._all(-_LOG2_HIGH[self._double]), z)
         r = self._emit.multiply_add(n, self._all(-_LOG2_LOW[self._double]), r)
         total = self._all(0.0)
@@ -118,6 +118,11 @@ class VectorMath:
         bias, shift = (1023, 52) if self._double else (127, 23)  # the exponent's place in a floating point number
         exponent = b.add(b.fptosi(n, whole), ir.Constant(whole, [bias] * self._lanes))
         return small, b.bitcast(b.shl(exponent, ir.Constant(whole, [shift] * self._lanes)), z.type)
+
+    def _nearest(self, z: ir.Value) -> ir.Value:
+        """The whole number nearest to a small z: processors without such an instruction would call the C library."""
+        b, large = self._emit.builder, self._all(1.5 * 2.0 ** (52 if self._double else 23))  # has no room for fractions
+        return b.fsub(b.fadd(z, large), large)
 
     def _chebyshev(self, coefficients: Sequence[float], t: ir.Value) -> ir.Value:
         """Σ c_k T_k(t), by Clenshaw's recurrence."""

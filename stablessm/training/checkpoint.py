@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -123,7 +122,7 @@ class Checkpoints:
             text = json.dumps(self._content(checkpoint), ensure_ascii=False)
             record.write_json(temporary / _CONTENT, {"content": text, "sha256": _digest(text, {}), "files": digests})
             remove(path)
-            os.replace(temporary, path)
+            record.replace(temporary, path)
 
         self.ranks.first(begin)
         digests = shards.write(temporary, checkpoint.tensors, self.ranks)

@@ -284,6 +284,6 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     scan.run(options)
     size = scan.SMOKE[0]
     assert measured == [(size, "step"), (size, "channel"), (size, "channel")]
-    record = json.loads((tmp_path / "scan-cpu.json").read_text())
+    record = json.loads((tmp_path / "scan-cpu.json").read_text(encoding="utf-8"))
     assert record["complete"]
     assert {row["decay"] for row in record["rows"]} == {"step", "channel"}

@@ -17,7 +17,7 @@ def test_a_smoke_run_writes_a_record(tmp_path, capsys):
     threads = torch.get_num_threads()
     stream.run(Options(smoke=True, out=tmp_path))
     assert torch.get_num_threads() == threads
-    record = json.loads((tmp_path / "stream-cpu.json").read_text())
+    record = json.loads((tmp_path / "stream-cpu.json").read_text(encoding="utf-8"))
     assert record["complete"]
     assert record["machine"]["threads"] == 1
     assert {row["layer"] for row in record["rows"]} == set(stream.LAYERS)

@@ -43,7 +43,7 @@ def test_a_formula(tmp_path):
     times = np.arange(301.0)
     error = np.abs(es(times) - (1 + times) ** -1.1).max()
     assert error <= 1e-4
-    record = json.loads(Path("run/record.json").read_text())
+    record = json.loads(Path("run/record.json").read_text(encoding="utf-8"))
     assert record["results"]["largest error"] == pytest.approx(error, rel=1e-6)
     assert record["results"]["order (states)"] == es.order
     assert record["config"]["tol"] == 1e-4
@@ -131,7 +131,7 @@ def test_what_cannot_be_fitted_gets_a_reason_and_leaves_nothing(arguments, code,
         "short.csv": "1\n",
     }
     for name, content in files.items():
-        Path(name).write_text(content)
+        Path(name).write_text(content, encoding="utf-8")
     Path("binary.csv").write_bytes(b"\xff\xfe\x00\x81")
     before = set(Path().rglob("*"))
     text = fit(*arguments, code=code)
@@ -151,7 +151,7 @@ def test_noise_gets_the_best_that_can_be_done():
 
 @pytest.mark.parametrize("folder", ["taken", "taken/below"])
 def test_a_folder_that_is_a_file(folder):
-    Path("taken").write_text("")
+    Path("taken").write_text("", encoding="utf-8")
     text = fit("exp(-t)", "--horizon", 9, "--out", folder, code=2)
     assert "--out: expected a folder" in text
     assert "Traceback" not in text
@@ -204,14 +204,14 @@ def test_files_are_read_as_written(table, separator, header, blank, tmp_path_fac
         lines.insert(0, separator.join(["name"] * array.shape[1]))
     if blank:
         lines = [line for pair in zip(lines, ["", "# 3"] * len(lines), strict=False) for line in pair]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     found = read_samples(path)
     np.testing.assert_array_equal(found.values.reshape(len(array), -1), array[:, min(1, array.shape[1] - 1) :])
     if array.shape[1] > 1:
         assert found.times is not None
         np.testing.assert_array_equal(found.times, array[:, 0])
         array[:, 0] = 0.1 * np.arange(len(array))
-        path.write_text("\n".join(separator.join(map(repr, row)) for row in array.tolist()))
+        path.write_text("\n".join(separator.join(map(repr, row)) for row in array.tolist()), encoding="utf-8")
         found = read_samples(path)
         assert found.times is None
         assert found.dt == pytest.approx(0.1)
@@ -219,6 +219,6 @@ def test_files_are_read_as_written(table, separator, header, blank, tmp_path_fac
 
 def test_a_file_that_begins_too_early(tmp_path):
     path = tmp_path / "early.csv"
-    path.write_text("-1 1\n0 2\n1 3\n")
+    path.write_text("-1 1\n0 2\n1 3\n", encoding="utf-8")
     with pytest.raises(ArgumentError, match="from 0 up"):
         read_samples(path)

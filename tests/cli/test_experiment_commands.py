@@ -23,7 +23,7 @@ def test_run_list_and_report(tmp_path, monkeypatch):
     for id in catalogue.IDS:
         assert id in listed
     assert "runs: 1" in invoke("report", "--out", "page.html")
-    assert "Linear memories under perturbation" in (tmp_path / "page.html").read_text()
+    assert "Linear memories under perturbation" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_unknown_ids_and_sizes(tmp_path, monkeypatch):
@@ -52,5 +52,5 @@ def test_a_run_folder_that_was_damaged(tmp_path, monkeypatch):
     for left in (stage.read_bytes()[:100], b"\0" * 500):
         stage.write_bytes(left)
         assert "path: expected a whole file of kind" in invoke("run", "ia-fig1", code=2)
-    (folder / "config.json").write_text("{")
+    (folder / "config.json").write_text("{", encoding="utf-8")
     assert "config.json that is JSON, or --fresh" in invoke("run", "ia-fig1", code=2)

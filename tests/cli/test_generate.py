@@ -31,7 +31,7 @@ def call(*arguments: object, code: int = 0) -> str:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models of characters, byte pairs and words."""
     folder = tmp_path_factory.mktemp("texts")
-    (folder / "mine.txt").write_text("\n".join(LINES * 40))
+    (folder / "mine.txt").write_text("\n".join(LINES * 40), encoding="utf-8")
     quick = (
         "--model",
         "lm-tiny",
@@ -91,7 +91,7 @@ def test_eval_says_perplexity_per_token_word_and_byte(trained: Path) -> None:
 
 
 def test_eval_on_another_text(trained: Path) -> None:
-    (trained / "other.txt").write_text("the mat sat on the cat. it ran.\n" * 30)
+    (trained / "other.txt").write_text("the mat sat on the cat. it ran.\n" * 30, encoding="utf-8")
     command = ("eval", trained / "runs/bpe", "--device", "cpu", "--json")
     other = json.loads(call(*command, "-o", f"text={trained / 'other.txt'}", "-o", "test=0.5"))
     assert other["bytes"] == 480
@@ -100,7 +100,7 @@ def test_eval_on_another_text(trained: Path) -> None:
 
 
 def test_eval_with_another_option_reads_the_text_as_it_was_trained(trained: Path, tmp_path: Path) -> None:
-    (tmp_path / "parts.txt").write_text("|".join(LINES * 40))
+    (tmp_path / "parts.txt").write_text("|".join(LINES * 40), encoding="utf-8")
     options = ("-o", "separator=|", "-o", "level=char", "-o", "length=16", "-o", "test=0.2", "--out", tmp_path / "run")
     small = ("--model", "lm-tiny", "--steps", "3", "--batch-size", "4", "--device", "cpu")
     call("train", "--data", tmp_path / "parts.txt", *options, *small)
@@ -145,7 +145,7 @@ def test_the_document_ends_the_text(trained: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         model.body.norm.bias.copy_(100 * model.body.encoder.weight[tokenizer.border])  # sure that it ends
     ssm.save(model, tmp_path)
-    (tmp_path / "tokenizer.json").write_text(tokenizer.content())
+    (tmp_path / "tokenizer.json").write_text(tokenizer.content(), encoding="utf-8")
     assert call("generate", tmp_path, "the", "--device", "cpu") == "the\n"
 
 
@@ -158,7 +158,7 @@ def test_wrong_arguments_are_named(trained: Path, tmp_path: Path) -> None:
         assert told in call("generate", *arguments, code=2)
     ssm.save(ssm.RealSSM(1, 4, 1), tmp_path)
     assert "tokenizer: expected a tokenizer.json" in call("generate", tmp_path, "x", code=2)
-    (tmp_path / "tokenizer.json").write_text(tokenizers.load(trained / "runs/char").content())
+    (tmp_path / "tokenizer.json").write_text(tokenizers.load(trained / "runs/char").content(), encoding="utf-8")
     assert "MODEL: expected a language model of the" in call("generate", tmp_path, "x", code=2)
     assert "stablessm generate runs/mine" in call("generate", "--help")
 
@@ -182,7 +182,7 @@ def test_a_training_that_carries_its_state(trained: Path, tmp_path: Path) -> Non
     small = ("-o", f"text={trained / 'mine.txt'}", "-o", "length=8", "--set", "d_model=8", "--set", "n_layers=1")
     quick = ("-o", "carry=true", "--steps", "4", "--batch-size", "3", "--device", "cpu", "--out", tmp_path)
     call(*shlex.split(command), *small, *quick)
-    found = json.loads((tmp_path / "record.json").read_text())
+    found = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
     assert found["task"]["options"]["carry"] is True
     assert found["model"]["options"]["edge_dropout"] == 0.5
     told = json.loads(call("eval", tmp_path, "--device", "cpu", "--json"))

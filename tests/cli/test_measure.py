@@ -27,7 +27,7 @@ def test_a_folder_of_ours(tmp_path):
     text = measure(tmp_path / "layer", "--unit", "s", "--horizon", "300", "--out", tmp_path / "run")
     assert "exponential" in text
     assert {path.name for path in (tmp_path / "run").iterdir()} == WRITTEN
-    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    record = json.loads((tmp_path / "run" / "record.json").read_text(encoding="utf-8"))
     assert record["results"]["decay"] == "exponential"
     assert record["results"]["stability radius"] == pytest.approx(0.5)
     assert record["config"]["horizon"] == 300
@@ -48,7 +48,7 @@ def test_a_hugging_face_folder_in_words_and_in_embedding_space(tmp_path):
     assert "finite" in text
     assert "“bad” (token 6)" in text
     measure(folder, "--words", "good bad,bad", "--horizon", "40", "--out", tmp_path / "words")
-    results = json.loads((tmp_path / "words" / "record.json").read_text())["results"]
+    results = json.loads((tmp_path / "words" / "record.json").read_text(encoding="utf-8"))["results"]
     assert "the last of 2 tokens of “good bad”, “bad” (token 6)" in results
     assert "--words: expected words that the tokenizer knows" in measure(folder, "--words", "good,", code=2)
     measure(folder, "--horizon", "20", "--samples", "2", "--ascent", "0", "--out", tmp_path / "embedding")
@@ -67,7 +67,8 @@ def test_a_factory(tmp_path, monkeypatch):
         "size = 3\n"
         "class Mine(torch.nn.Linear):\n"
         "    def __init__(self):\n"
-        "        super().__init__(2, 3)\n"
+        "        super().__init__(2, 3)\n",
+        encoding="utf-8",
     )
     monkeypatch.chdir(tmp_path)
     assert "GRU" in measure("my_models:zoo.build", "--horizon", "50")
@@ -120,12 +121,13 @@ def test_damaged_folders_and_factories_get_a_reason(tmp_path, monkeypatch):
         "import torch\n"
         "def raises():\n    raise OSError('no such weights')\n"
         "model = torch.nn.GRU(1, 2)\n"
-        "def meta():\n    return torch.nn.GRU(1, 2, device='meta')\n"
+        "def meta():\n    return torch.nn.GRU(1, 2, device='meta')\n",
+        encoding="utf-8",
     )
     assert "no such weights" in measure("factories:raises", code=2)
     assert "meta device" in measure("factories:meta", code=2)
     assert "GRU" in measure("factories:model", "--horizon", "20")
-    Path("taken").write_text("")
+    Path("taken").write_text("", encoding="utf-8")
     assert "--out: expected a folder" in measure("factories:model", "--out", "taken", code=2)
 
 
@@ -133,8 +135,9 @@ def test_remote_code_is_off(tmp_path):
     folder = tmp_path / "remote"
     folder.mkdir()
     (folder / "config.json").write_text(
-        json.dumps({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}})
+        json.dumps({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}}),
+        encoding="utf-8",
     )
-    (folder / "mine.py").write_text("raise SystemExit('remote code ran')\n")
+    (folder / "mine.py").write_text("raise SystemExit('remote code ran')\n", encoding="utf-8")
     (folder / "model.safetensors").write_bytes(b"")
     assert "--trust-remote-code if you have read that code" in measure(folder, code=2)

@@ -112,6 +112,6 @@ def test_experiments_of_ones_own(tmp_path):
 
 def test_a_module_of_the_current_folder_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder not in ("", str(tmp_path))])
-    (tmp_path / "sweep_beside.py").write_text("from sweep_experiment import EXPERIMENT\n")
+    (tmp_path / "sweep_beside.py").write_text("from sweep_experiment import EXPERIMENT\n", encoding="utf-8")
     given = "sweep_beside:EXPERIMENT", "--over", "steps=int:1:6", "--objective", "sum/x:max", "--trials", "1"
     assert "best of 1 trials" in invoke("search", *given)

@@ -29,7 +29,7 @@ def load(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     rows = (f"{i},{np.sin(i / 4):.4f},{wind:.4f}" for i, wind in enumerate(rng.standard_normal(500)))
-    Path("load.csv").write_text("\n".join(["hour,load,wind", *rows]))
+    Path("load.csv").write_text("\n".join(["hour,load,wind", *rows]), encoding="utf-8")
     return ("--data", "load.csv", "--target", "load", "-o", "window=24")
 
 
@@ -37,7 +37,7 @@ def test_a_csv_file_trains_is_evaluated_and_reported(load, monkeypatch):
     text = call("train", *load, *QUICK, "--epochs", "3", "--lr", "0.02", "--out", "runs/load")
     assert "series: 326 train, 50 valid, 100 test; chance mse" in text
     assert "SequenceRegressor tiny" in text
-    record = json.loads(Path("runs/load/record.json").read_text())
+    record = json.loads(Path("runs/load/record.json").read_text(encoding="utf-8"))
     scores = record["results"]["scores"]["test"]
     assert scores["mse"] < 0.8 * record["results"]["chance"]
     told = json.loads(call("eval", "runs/load", "--json", "--batch-size", "32", "--device", "cpu"))
@@ -56,29 +56,29 @@ def test_the_data_must_be_that_of_the_training(load):
     assert "on average" in told
     assert "complete: 0 of 0 runs in" in call("status", "--out", "runs/one")  # a model is no run of an experiment
     call("train", *load, *QUICK, "--steps", "2", "--out", "run")
-    rows = Path("load.csv").read_text().splitlines()
-    Path("load.csv").write_text("\n".join([*rows[:100], "99,7.5,0.1", *rows[101:]]))
+    rows = Path("load.csv").read_text(encoding="utf-8").splitlines()
+    Path("load.csv").write_text("\n".join([*rows[:100], "99,7.5,0.1", *rows[101:]]), encoding="utf-8")
     assert "task: expected the data it was trained on" in call("eval", "run", code=2)
 
 
 def test_options_that_came_after_a_training_do_not_shut_it_out(load):
     call("train", *load, *QUICK, "--steps", "2", "--out", "run")
-    settings = json.loads(Path("run/training.json").read_text())
+    settings = json.loads(Path("run/training.json").read_text(encoding="utf-8"))
     del settings["task"]["options"]["test"]  # which stood at its default
-    Path("run/training.json").write_text(json.dumps(settings))
+    Path("run/training.json").write_text(json.dumps(settings), encoding="utf-8")
     assert "chance" in call("eval", "run", "--device", "cpu")
 
 
 def test_other_data_are_read_with_the_scale_of_the_training(load):
     call("train", *load, *QUICK, "--epochs", "3", "--lr", "0.02", "--out", "run")
-    head, *rows = (line.split(",") for line in Path("load.csv").read_text().splitlines())
+    head, *rows = (line.split(",") for line in Path("load.csv").read_text(encoding="utf-8").splitlines())
     tables = {
         "same.csv": [head, *rows],
         "scaled.csv": [head, *((hour, str(1000 + 50 * float(x)), wind) for hour, x, wind in rows)],
         "turned.csv": [[head[0], head[2], head[1]], *((hour, wind, x) for hour, x, wind in rows)],
     }
     for name, table in tables.items():
-        Path(name).write_text("\n".join(map(",".join, table)))
+        Path(name).write_text("\n".join(map(",".join, table)), encoding="utf-8")
 
     def mse(*other):
         return json.loads(call("eval", "run", "--json", "--device", "cpu", *other))["mse"]
@@ -93,7 +93,7 @@ def test_other_data_are_read_with_the_scale_of_the_training(load):
 def walks(name, labels):
     """Sequences of a sign, and what that sign is called."""
     rows = (f"{i},{s + 0.1 * t},{label}" for i, (s, label) in enumerate(labels) for t in range(4))
-    Path(name).write_text("\n".join(["walk,x,label", *rows]))
+    Path(name).write_text("\n".join(["walk,x,label", *rows]), encoding="utf-8")
 
 
 def test_other_data_have_the_classes_of_the_training(tmp_path, monkeypatch):
@@ -130,7 +130,7 @@ def test_labelled_sequences_and_arrays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     rows = [f"{i // 6},{rng.standard_normal():.3f},{'up' if i // 6 % 2 else 'down'}" for i in range(600)]
-    Path("walks.csv").write_text("\n".join(["walk,x,way", *rows]))
+    Path("walks.csv").write_text("\n".join(["walk,x,way", *rows]), encoding="utf-8")
     own = ("--data", "walks.csv", "--label", "way", "-o", "sequence=walk")
     text = call("train", *own, *QUICK, "--epochs", "1", "--out", "a")
     assert "sequences: 70 train, 10 valid, 20 test; chance accuracy" in text
@@ -147,7 +147,7 @@ def test_a_task_with_options_settings_and_a_map(tmp_path, monkeypatch):
     assert "recall: 64 train, 500 valid, 10 test" in text
     model = ssm.load("runs/train/recall-tiny/model")
     assert (model.config.d_state, model.config.map, model.config.map_options) == (4, "best", {"b": 1.0})
-    settings = json.loads(Path("runs/train/recall-tiny/training.json").read_text())
+    settings = json.loads(Path("runs/train/recall-tiny/training.json").read_text(encoding="utf-8"))
     assert settings["config"]["clip"] is None
     assert settings["config"]["select"] == "last"
 
@@ -177,13 +177,13 @@ def test_a_divergence_is_told_and_is_a_failure(load):
     text = call("train", *load, *QUICK, "--lr", "100", "--warmup", "0", "--map", "direct", "--out", "run", code=1)
     assert "diverged at step" in text
     assert "of 'body.blocks.0.mixer'" in text
-    record = json.loads(Path("run/record.json").read_text())
+    record = json.loads(Path("run/record.json").read_text(encoding="utf-8"))
     assert record["diverged"]["mode"]["module"] == "body.blocks.0.mixer"
 
 
 def test_a_terminated_command_leaves_a_checkpoint_and_goes_on(load):
     def terminate():
-        while not (Path("run/metrics.jsonl").exists() and Path("run/metrics.jsonl").read_text()):
+        while not (Path("run/metrics.jsonl").exists() and Path("run/metrics.jsonl").read_text(encoding="utf-8")):
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGTERM)
 

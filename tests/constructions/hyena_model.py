@@ -82,7 +82,7 @@ def text(characters: int = 20_000) -> Tensor:
     folder = os.environ.get("STABLESSM_DATA")
     path = Path(folder, "tinyshakespeare.txt.gz") if folder else None
     if path is not None and path.exists():
-        with gzip.open(path, "rt") as file:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
             letters = file.read(characters)
     else:
         draw = random.Random(0)

@@ -147,7 +147,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     for name in ("rates", "weights"):
         assert (getattr(again, name) == getattr(es, name)).all()
     assert (again.error, again.horizon, again.time, again.method) == (es.error, es.horizon, es.time, es.method)
-    with (tmp_path / "sum.csv").open() as file:
+    with (tmp_path / "sum.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [complex(float(row["rate_re"]), float(row["rate_im"])) for row in rows] == list(es.rates)
     assert [complex(float(row["weight_re"]), float(row["weight_im"])) for row in rows] == list(es.weights)

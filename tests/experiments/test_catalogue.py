@@ -34,7 +34,7 @@ def test_smoke(id, tmp_path, monkeypatch):
     experiment = catalogue.get(id)
     folder, cached = execute(experiment, "smoke", tmp_path, progress=False)
     assert not cached
-    record = json.loads((folder / "record.json").read_text())
+    record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     assert record["id"] == experiment.id == id
     assert record["claims"]
     for claim in record["claims"]:

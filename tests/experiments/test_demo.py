@@ -24,7 +24,7 @@ def test_every_map_starts_as_the_same_function():
 
 def test_direct_breaks_where_stable_maps_do_not(tmp_path):
     folder, _ = execute(EXPERIMENT, "smoke", tmp_path, progress=False)
-    record = json.loads((folder / "record.json").read_text())
+    record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     assert [claim["verdict"] for claim in record["claims"][:2]] == ["reproduced", "reproduced"]
     errors = {series.name: series.y for series in Figure.load(folder / "demo.json").panels[1].series}
     assert errors["direct"][-1] > 100 * errors["best"][-1]
@@ -38,6 +38,6 @@ def test_direct_breaks_where_stable_maps_do_not(tmp_path):
 def test_the_command_writes_a_report(tmp_path):
     result = CliRunner().invoke(app, ["demo", "--smoke", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    page = (tmp_path / "demo" / "smoke" / "report.html").read_text()
+    page = (tmp_path / "demo" / "smoke" / "report.html").read_text(encoding="utf-8")
     assert "The stability demonstration" in page
     assert "stability radius" in result.output or "reproduced" in result.output

@@ -92,7 +92,7 @@ def test_a_training_is_that_of_the_loop_that_users_have(clip, tmp_path):
     assert found["losses"] == pytest.approx(result.losses[:, 1], rel=1e-6)
     for a, b in zip(own.parameters(), first.parameters(), strict=True):
         assert torch.equal(a, b)
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     ratios = [row["gradient_over_weight"] for row in rows if "gradient_over_weight" in row]
     # the loop looks at clipped gradients, we at those that were computed
     shrunk = np.ones(6) if clip is None else np.minimum(1, clip / (found["norms"] + 1e-6))
@@ -184,7 +184,10 @@ def test_experiments_of_one_config_share_their_trainings(tmp_path, monkeypatch):
     for scheme, found in language_study.at(config, other, 0.01).items():
         for name, array in found.items():
             np.testing.assert_array_equal(array, first[scheme][name])
-    facts = [json.loads((tmp_path / id / "smoke" / "stages.json").read_text()) for id in ("st-fig6", "st-table2")]
+    facts = [
+        json.loads((tmp_path / id / "smoke" / "stages.json").read_text(encoding="utf-8"))
+        for id in ("st-fig6", "st-table2")
+    ]
     assert facts[0] == facts[1]
     assert other.computed()[0]["stages"] == 2
     with pytest.raises(TypeError):
@@ -378,7 +381,9 @@ def test_ranks_share_places(values):
 def test_a_text_of_your_own_can_be_studied(tmp_path, monkeypatch):
     monkeypatch.setenv("STABLESSM_CACHE", str(tmp_path / "cache"))
     mine = tmp_path / "mine.txt"
-    mine.write_text("\n".join(f"{n} bottles of beer on the wall, {n} bottles of beer" for n in range(300)))
+    mine.write_text(
+        "\n".join(f"{n} bottles of beer on the wall, {n} bottles of beer" for n in range(300)), encoding="utf-8"
+    )
     options = dataclasses.replace(OPTIONS, steps=4, warmup=1)
     config = dataclasses.replace(SMOKE, text=str(mine), vocabulary=300, maps=("best-1",), training=options)
     (found,) = language_study.at(config, Run(tmp_path / "a" / "x", {}, progress=False), 0.01).values()

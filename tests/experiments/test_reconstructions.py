@@ -257,7 +257,7 @@ def test_etth1_comes_from_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "date," + ",".join("abcdefg"),
         *(f"2016-07-01 0{i}:00:00," + ",".join(f"{i}.{j}" for j in range(7)) for i in range(3)),
     ]
-    with gzip.open(tmp_path / FILE, "wt") as file:
+    with gzip.open(tmp_path / FILE, "wt", encoding="utf-8") as file:
         file.write("\n".join(rows))
     np.testing.assert_allclose(hourly("etth1", 2), [[i + j / 10 for j in range(7)] for i in range(2)])
     with pytest.raises(ArgumentError, match=r"ETTh1\.csv\.gz: expected 4 rows or more, got 3"):

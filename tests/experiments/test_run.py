@@ -44,7 +44,7 @@ for name in ("first", "second"):
 
 
 def test_killed_at_random_moments_a_run_comes_to_the_same_bits(tmp_path):
-    (tmp_path / "script.py").write_text(SLOW_SUM)
+    (tmp_path / "script.py").write_text(SLOW_SUM, encoding="utf-8")
     command = [sys.executable, str(tmp_path / "script.py")]
     subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
     chance, kills = random.Random(0), 0
@@ -64,7 +64,7 @@ def test_killed_at_random_moments_a_run_comes_to_the_same_bits(tmp_path):
         assert whole.keys() == killed.keys()
         for key in whole:
             np.testing.assert_array_equal(whole[key], killed[key])
-    whole, killed = ((tmp_path / which / "metrics.jsonl").read_text() for which in ("whole", "killed"))
+    whole, killed = ((tmp_path / which / "metrics.jsonl").read_text(encoding="utf-8") for which in ("whole", "killed"))
     assert whole == killed
     assert len(whole.splitlines()) == 2 * (400 + 1)
     left = {path.name for path in (tmp_path / "killed").iterdir()}
@@ -99,7 +99,7 @@ def test_a_second_run_is_a_cache_hit_unless_fresh(tmp_path):
     assert execute(experiment(calls), "smoke", tmp_path) == (folder, True)
     assert execute(experiment(calls), "smoke", tmp_path, fresh=True) == (folder, False)
     assert len(calls) == 2
-    content = json.loads((folder / "record.json").read_text())
+    content = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     assert content["claims"][0]["verdict"] == "reproduced"
     assert content.keys() >= {"id", "config", "versions", "hardware", "commit", "wall_time_s", "command", "arrays"}
     assert [place["stages"] for place in content["computed"]] == [1]
@@ -115,7 +115,7 @@ def test_a_run_begun_elsewhere_says_so(tmp_path, monkeypatch):
     ended.stage("second", lambda: pytest.fail("it was there"))
     ended.stage("third", lambda: {"x": np.ones(3)})
     assert [(place["commit"], place["stages"]) for place in ended.computed()] == [("there", 2), ("here", 1)]
-    assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [
+    assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()] == [
         {"stage": "first", "x": 1.0}, {"stage": "second"}, {"stage": "third"},
     ]  # fmt: skip
 
@@ -157,7 +157,7 @@ def test_a_stage_within_a_stage_is_timed_once(tmp_path):
         return {"x": np.ones(1)}
 
     run.stage("outer", lambda: run.stage("inner", inner))
-    facts = json.loads((tmp_path / "stages.json").read_text())["stages"]
+    facts = json.loads((tmp_path / "stages.json").read_text(encoding="utf-8"))["stages"]
     assert facts["inner"]["seconds"] >= 0.2 > facts["outer"]["seconds"]
 
 

@@ -98,7 +98,7 @@ def test_changed_settings_have_a_folder_of_their_own(tmp_path):
     assert not cached
     assert folder.parent == plain.parent
     assert folder.name.startswith("smoke-")
-    record = json.loads((folder / "record.json").read_text())
+    record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     assert (record["claims"][0]["ours"], record["config"]["count"], record["size"]) == ("7", 7, folder.name)
     assert record["command"] == "stablessm run count --size smoke --set count=7 --set 'name=a b'"
     assert execute(experiment(), "smoke", tmp_path, changes={"name": "a b", "count": "7"}) == (folder, True)

@@ -79,7 +79,7 @@ def test_only_our_folders_and_layers(tmp_path):
     with pytest.raises(ArgumentError, match="layer: expected one of RealSSM"):
         ssm.save(torch.nn.Linear(2, 2), tmp_path / "linear")
     assert not (tmp_path / "linear").exists()
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}), encoding="utf-8")
     with pytest.raises(ArgumentError, match="folder"):
         ssm.load(tmp_path)
 

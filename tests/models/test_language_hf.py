@@ -223,7 +223,7 @@ def test_memory_is_flat_up_to_a_hundred_thousand_tokens(mixer):
     """Of the process: what grows is the text itself, 8 bytes a token, in a few copies."""
 
     def resident() -> int:
-        with open("/proc/self/statm") as file:
+        with open("/proc/self/statm", encoding="utf-8") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     model, after = make(mixer, pad_token_id=0), []

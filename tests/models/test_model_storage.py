@@ -68,8 +68,8 @@ def test_other_classes_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"layer: expected one of RealSSM.*SequenceClassifier"):
         ssm.save(models.SequenceStack(models.StackConfig(d_input=1)), tmp_path / "stack")
     ssm.save(MODELS["classifier"](), tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"class": "os.system"}))
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps(config | {"class": "os.system"}), encoding="utf-8")
     with pytest.raises(ArgumentError, match=r"folder: expected one of .* in config\.json, got os\.system"):
         ssm.load(tmp_path)
 
@@ -81,7 +81,7 @@ def test_a_saved_model_is_measured(tmp_path, name, inside):
     options = ("--horizon", "30", "--samples", "4", "--ascent", "1", "--out", tmp_path / "measured")
     result = CliRunner().invoke(app, ["measure", *map(str, (tmp_path / "run", *options))])
     assert result.exit_code == 0, result.output
-    facts = json.loads((tmp_path / "measured" / "record.json").read_text())["results"]
+    facts = json.loads((tmp_path / "measured" / "record.json").read_text(encoding="utf-8"))["results"]
     assert facts["model"] == "SequenceClassifier"
     assert facts["stability radius"] == "inf"
 

@@ -348,7 +348,7 @@ def limited_memory(group: dist.ProcessGroup, steps: int, budget: int) -> dict[st
 
     handle, own = parallel.sequence_parallel(model, group), parallel.own_steps(steps, group)
     train(tokens[:, :64], tokens[:, 1:65])  # code is compiled and threads are started
-    status = Path("/proc/self/status").read_text()
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
     used = int(status.split("VmData:")[1].split()[0]) * 1024
     resource.setrlimit(resource.RLIMIT_DATA, (used + budget, resource.RLIM_INFINITY))
     try:
@@ -396,6 +396,6 @@ def main(rank: int, folder: Path, thorough: bool) -> None:
         found["memory"] = limited_memory(groups[4], steps=2**14, budget=80 * 2**20)
     except Exception:
         found["failed"] = f"{name} {sizes}: {traceback.format_exc()}"
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+    (folder / f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
     if found["failed"] is None:
         dist.destroy_process_group()

@@ -31,7 +31,10 @@ def run(folder: Path, thorough: bool, seconds: float) -> list[dict[str, Any]]:
         process.join(max(0.0, until - time.monotonic()))
         process.kill()
     found = [folder / f"{rank}.json" for rank in range(RANKS)]
-    return [json.loads(path.read_text()) if path.exists() else {"failed": "it hung or died"} for path in found]
+    return [
+        json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"failed": "it hung or died"}
+        for path in found
+    ]
 
 
 @pytest.fixture(scope="module")

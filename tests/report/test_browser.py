@@ -51,7 +51,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "wide", "st-fig1", 3, source="paper 004, figure 1", command="stablessm run st-fig1 " + "-v " * 60
     )
     write_run(folder / "broken", "ext-precision", figures=["curves", "gone"], claims=[{"verdict": "perhaps"}])
-    (folder / "broken" / "curves.svg").write_text("<svg")
+    (folder / "broken" / "curves.svg").write_text("<svg", encoding="utf-8")
     report_page.write(folder / "report.html", [folder])
     return folder / "report.html"
 

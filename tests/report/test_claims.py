@@ -42,7 +42,9 @@ def test_claims_are_what_the_code_makes_of_the_committed_stages(id, tmp_path):
         if "STABLESSM_DATA" not in str(error):
             raise
         pytest.skip("needs the real data")
-    assert [asdict(claim) for claim in found] == json.loads((folder / "record.json").read_text("utf-8"))["claims"]
+    assert [asdict(claim) for claim in found] == json.loads(
+        (folder / "record.json").read_text("utf-8", encoding="utf-8")
+    )["claims"]
 
 
 def test_records_are_whole_and_small():

@@ -99,7 +99,7 @@ def test_figure_data_is_the_same_numbers(tmp_path: Path) -> None:
     text, _ = made(tmp_path)
     block = re.search(r'<script type="application/json" id="run-ia-fig1-smoke\.1-data">(.*?)</script>', text, re.DOTALL)
     assert block is not None
-    assert json.loads(block[1]) == json.loads((tmp_path / "curves.json").read_text())
+    assert json.loads(block[1]) == json.loads((tmp_path / "curves.json").read_text(encoding="utf-8"))
 
 
 def test_everything_is_escaped(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_everything_is_escaped(tmp_path: Path) -> None:
     changes: dict[str, Any] = dict.fromkeys(keys, NASTY)
     tables = {key: {NASTY: NASTY} for key in ("config", "versions", "hardware")}
     write_run(tmp_path / "run", name=NASTY, claims=claims, **changes, **tables)
-    figure = json.loads((tmp_path / "run" / "curves.json").read_text())
+    figure = json.loads((tmp_path / "run" / "curves.json").read_text(encoding="utf-8"))
     figure["caption"] = figure["panels"][0]["title"] = figure["panels"][0]["series"][0]["name"] = NASTY
-    (tmp_path / "run" / "curves.json").write_text(json.dumps(figure))
+    (tmp_path / "run" / "curves.json").write_text(json.dumps(figure), encoding="utf-8")
     text, structure = made(tmp_path)
     _, plain = made(write_run(tmp_path / "plain"))
     assert [tag for tag, _ in structure.tags].count("script") == [tag for tag, _ in plain.tags].count("script")
@@ -197,7 +197,9 @@ def test_wrong_entries_are_named(tmp_path: Path, changes: dict[str, Any], reason
 
 
 def test_only_the_id_is_needed(tmp_path: Path) -> None:
-    (tmp_path / "record.json").write_text('{"id": "x", "wall_time_s": "nan", "title": 3, "size": null}')
+    (tmp_path / "record.json").write_text(
+        '{"id": "x", "wall_time_s": "nan", "title": 3, "size": null}', encoding="utf-8"
+    )
     assert not collect([tmp_path]).problems
     text, _ = made(tmp_path)
     assert "plotly.js v" not in text, "a page without plots does not carry plotly"
@@ -263,7 +265,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert opened == [out.as_uri()]
     assert CliRunner().invoke(app, ["--out", str(tmp_path / "report")]).exit_code == 2
     (tmp_path / "measured").mkdir()
-    (tmp_path / "measured" / "record.json").write_text('{"kind": "measure"}')
+    (tmp_path / "measured" / "record.json").write_text('{"kind": "measure"}', encoding="utf-8")
     result = CliRunner().invoke(app, [str(tmp_path), "--out", str(out)])
     assert "measured" not in result.stderr  # it has a page of its own
     for name in ("typo", "measured"):

@@ -29,8 +29,8 @@ ROWS = (
 
 def written(folder: Path, rows: Any = ROWS, **changes: Any) -> Path:
     folder.mkdir()
-    (folder / "record.json").write_text(json.dumps({**RECORD, **changes}))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "record.json").write_text(json.dumps({**RECORD, **changes}), encoding="utf-8")
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return folder
 
 
@@ -64,7 +64,7 @@ def test_a_record_without_its_parts_is_named(tmp_path: Path, part: str) -> None:
 
 def test_torn_metrics_are_named_and_the_run_shows(tmp_path: Path) -> None:
     folder = written(tmp_path / "torn")
-    (folder / "metrics.jsonl").write_text('{"step": 20, "lo')
+    (folder / "metrics.jsonl").write_text('{"step": 20, "lo', encoding="utf-8")
     found = collect([folder])
     assert "metrics.jsonl" in found.problems[0].reason
     assert not found.runs[0].pictures

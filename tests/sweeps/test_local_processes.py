@@ -35,7 +35,7 @@ def test_a_worker_that_is_killed_costs_nothing(tmp_path, monkeypatch):
     with meanwhile(accident):
         (result,) = sweep([REFERENCE], "smoke", tmp_path / "sweep", Processes(2), changes=changes, progress=False)
     assert os.environ["OMP_NUM_THREADS"] == "7"
-    facts = json.loads((result.folder / "sweep.json").read_text())["jobs"]
+    facts = json.loads((result.folder / "sweep.json").read_text(encoding="utf-8"))["jobs"]
     assert {name for name, fact in facts.items() if fact["attempts"] > 1} == set(killed)
     assert repeated(tally) <= set(killed)
     alone, _ = execute(EXPERIMENT, "smoke", tmp_path / "alone", changes=changes, progress=False)

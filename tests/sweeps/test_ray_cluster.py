@@ -41,7 +41,7 @@ def three_nodes(cluster):
 
 
 def parent(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return int(Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
 
 
 def lose_worker(cluster, out: Path) -> str:
@@ -73,7 +73,7 @@ def swept_with_an_accident(cluster, accident, tmp_path, pause: float) -> None:
     with meanwhile(happen):
         (result,) = sweep([REFERENCE], "smoke", tmp_path / "sweep", engine, changes=changes, progress=False)
     assert not result.failures
-    facts = json.loads((result.folder / "sweep.json").read_text())["jobs"]
+    facts = json.loads((result.folder / "sweep.json").read_text(encoding="utf-8"))["jobs"]
     assert facts[hit[0]]["attempts"] == 2
     assert sum(fact["attempts"] for fact in facts.values()) == 7
     assert repeated(tally) <= set(hit)
@@ -100,7 +100,7 @@ def test_st_fig1_survives(three_nodes, accident, tmp_path):
     with meanwhile(lambda: hit.append(accident(three_nodes, tmp_path / "sweep"))):
         (result,) = sweep(["st-fig1"], "smoke", tmp_path / "sweep", engine, changes=changes, progress=False)
     assert not result.failures
-    facts = json.loads((result.folder / "sweep.json").read_text())["jobs"]
+    facts = json.loads((result.folder / "sweep.json").read_text(encoding="utf-8"))["jobs"]
     assert {name for name, fact in facts.items() if fact["attempts"] > 1} == set(hit)
     engine = Processes(2)
     (other,) = sweep(["st-fig1"], "smoke", tmp_path / "other", engine, changes=changes, progress=False)

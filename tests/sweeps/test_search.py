@@ -56,14 +56,16 @@ def test_an_interrupted_search_goes_on_to_the_same_trials(tmp_path):
     third = Bowl()
     assert search(third, [LR], tmp_path / "cut", trials=12, progress=False) == again
     assert third.seen == []
-    rows = json.loads((tmp_path / "cut" / "search.json").read_text())["trials"]
+    rows = json.loads((tmp_path / "cut" / "search.json").read_text(encoding="utf-8"))["trials"]
     assert [row["state"] for row in rows].count("complete") == 12
     assert search(third, [LR], tmp_path / "cut", trials=13, progress=False).trials == 13
 
 
 def test_a_search_that_only_diverges(tmp_path):
     assert search(Bowl(diverges=True), [LR], tmp_path, trials=3, progress=False) is None
-    assert {row["state"] for row in json.loads((tmp_path / "search.json").read_text())["trials"]} == {"pruned"}
+    assert {row["state"] for row in json.loads((tmp_path / "search.json").read_text(encoding="utf-8"))["trials"]} == {
+        "pruned"
+    }
 
 
 def test_another_search_is_not_mixed_in(tmp_path):
@@ -85,7 +87,7 @@ def test_of_an_experiment(tmp_path):
     objective = OfExperiment(REFERENCE, "walk-1/x:max", settings={"walks": "2"})
     found = search(objective, ranges, tmp_path, trials=4, progress=False)
     (folder,) = found.folder.glob("walks/smoke-*")
-    assert json.loads((folder / "config.json").read_text())["steps"] == found.settings["steps"]
+    assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["steps"] == found.settings["steps"]
     with pytest.raises(ArgumentError, match="--over: expected one of the settings walks, steps"):
         search(objective, [Range("colour", "int", 1, 2)], tmp_path / "b", trials=1, progress=False)
     with pytest.raises(ArgumentError, match="--objective: expected STAGE/ARRAY of a stage that is there: sum, walk-0"):
@@ -103,7 +105,7 @@ def test_of_a_task(tmp_path):
     assert objective.direction == "maximize"
     ranges = [LR, Range("model.map", "choice", choices=("best", "exp"))]
     found = search(objective, ranges, tmp_path, trials=2, progress=False)
-    assert f'"lr": {found.settings["lr"]!r}' in (found.folder / "training.json").read_text()
+    assert f'"lr": {found.settings["lr"]!r}' in (found.folder / "training.json").read_text(encoding="utf-8")
     assert 0 <= found.value <= 1
     with pytest.raises(ArgumentError, match=r"--over: expected model\.NAME, task\.NAME or one of epochs"):
         search(objective, [Range("colour", "int", 1, 2)], tmp_path / "b", trials=1, progress=False)
@@ -116,7 +118,7 @@ def test_of_a_task(tmp_path):
 
 def test_a_task_without_validation_examples_has_nothing_to_search_by(tmp_path):
     rows = "\n".join(f"{t % 7},{t % 5}" for t in range(200))
-    (tmp_path / "load.csv").write_text(f"load,wind\n{rows}\n")
+    (tmp_path / "load.csv").write_text(f"load,wind\n{rows}\n", encoding="utf-8")
     settings = {"task.file": str(tmp_path / "load.csv"), "task.target": "load", "task.window": "8", "task.valid": "0"}
     with pytest.raises(ArgumentError, match="--set: expected a task with validation examples"):
         search(OfTask("series", "tiny", settings), [LR], tmp_path / "b", trials=1, progress=False)

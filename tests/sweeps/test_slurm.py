@@ -36,7 +36,7 @@ def test_a_job_that_is_killed_is_queued_again(tmp_path):
     with meanwhile(accident):
         (result,) = sweep([REFERENCE], "smoke", tmp_path / "sweep", engine, changes=changes, progress=False)
     assert not result.failures
-    facts = json.loads((result.folder / "sweep.json").read_text())["jobs"]
+    facts = json.loads((result.folder / "sweep.json").read_text(encoding="utf-8"))["jobs"]
     assert {name for name, fact in facts.items() if fact["attempts"] > 1} == set(killed) >= repeated(tally)
     alone, _ = execute(EXPERIMENT, "smoke", tmp_path / "alone", changes=changes, progress=False)
     assert differences(alone, result.folder) == []
@@ -68,7 +68,7 @@ def test_what_slurm_is_told(tmp_path):
 
     with mocked_slurm():
         handle = engine._submitted(submitit, job)
-        script = handle.paths.submission_file.read_text()
+        script = handle.paths.submission_file.read_text(encoding="utf-8")
         for line in (
             "cpus-per-task=4",
             "gpus-per-node=1",

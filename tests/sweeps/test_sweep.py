@@ -51,7 +51,7 @@ def test_a_sweep_leaves_what_a_run_leaves(serial, tmp_path):
     (result,) = swept(tmp_path)
     assert not result.cached
     assert differences(serial, result.folder) == []
-    facts = json.loads((result.folder / "sweep.json").read_text())["jobs"]
+    facts = json.loads((result.folder / "sweep.json").read_text(encoding="utf-8"))["jobs"]
     assert {name: fact["attempts"] for name, fact in facts.items()} == {f"walk-{i}": 1 for i in range(4)}
     assert [path.name for path in result.folder.parent.iterdir()] == ["smoke"]  # no lock is left
     (again,) = swept(tmp_path, Here(most=0))
@@ -75,7 +75,7 @@ def test_an_interrupted_sweep_goes_on(serial, tmp_path, most, then):
         assert differences(serial, folder) == []
     else:  # the notes of jobs come first then, so the lines of metrics are in another order
         folder, _ = execute(EXPERIMENT, "smoke", tmp_path, progress=False)
-        lines = [sorted((one / "metrics.jsonl").read_text().splitlines()) for one in (serial, folder)]
+        lines = [sorted((one / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) for one in (serial, folder)]
         assert lines[0] == lines[1]
         assert set(differences(serial, folder)) <= {"metrics.jsonl", "stages.json"}
     assert [status.state for status in runs(tmp_path)] == ["complete"]
@@ -91,7 +91,7 @@ def test_a_run_goes_on_as_a_sweep(serial, tmp_path):
     (result,) = swept(tmp_path)
     assert set(differences(serial, result.folder)) >= {f"{names[1]}.npz", "metrics.jsonl"}
     assert f"{names[0]}.npz" not in differences(serial, result.folder)
-    assert json.loads((result.folder / "sweep.json").read_text())["jobs"][names[0]]["seconds"] < 1
+    assert json.loads((result.folder / "sweep.json").read_text(encoding="utf-8"))["jobs"][names[0]]["seconds"] < 1
 
 
 def test_a_job_that_fails_does_not_stop_the_others(tmp_path):
@@ -110,8 +110,8 @@ def test_a_job_that_fails_does_not_stop_the_others(tmp_path):
     (result,) = swept(tmp_path, engine := Here(), changes=changes)
     assert engine.computed == ["walk-1"]
     assert not result.failures
-    assert json.loads((result.folder / "sweep.json").read_text())["jobs"]["walk-1"]["attempts"] == 2
-    assert len(tally.read_text().splitlines()) == Config().steps
+    assert json.loads((result.folder / "sweep.json").read_text(encoding="utf-8"))["jobs"]["walk-1"]["attempts"] == 2
+    assert len(tally.read_text(encoding="utf-8").splitlines()) == Config().steps
 
 
 def test_a_worker_that_does_not_see_the_folder_sends_its_files(serial, tmp_path):
@@ -135,7 +135,7 @@ def test_two_never_compute_the_same(tmp_path):
         swept(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         swept(tmp_path, Here(0))
-    notes = Run(plan.folder, json.loads((plan.folder / "config.json").read_text())).notes("walk-2")
+    notes = Run(plan.folder, json.loads((plan.folder / "config.json").read_text(encoding="utf-8"))).notes("walk-2")
     with locks.job_lock(notes):
         assert runs(tmp_path)[0].state in ("running", "interrupted")
         with pytest.raises(ArgumentError, match="folder: expected no jobs of a sweep at work in it, got walk-2"):
@@ -208,7 +208,7 @@ def test_to_gather_again_changes_nothing(tmp_path_factory, main, jobs):
 
     def written():
         paths = [folder / name for name in ("metrics.jsonl", "stages.json")]
-        return [path.read_text() if path.exists() else "" for path in paths]
+        return [path.read_text(encoding="utf-8") if path.exists() else "" for path in paths]
 
     run.gather(names)
     once = written()
@@ -234,7 +234,7 @@ def test_jobs_of_an_experiment_share_no_stage(id, tmp_path):
         before = set(seen)
         run = Run(plan.folder, {}, progress=False, job=name)
         compute(run)
-        new = set(json.loads((run.notes(name) / "stages.json").read_text())["stages"])
+        new = set(json.loads((run.notes(name) / "stages.json").read_text(encoding="utf-8"))["stages"])
         assert new, f"{name} computes nothing"
         assert not new & before
         seen |= dict.fromkeys(new, name)

@@ -163,7 +163,7 @@ def test_a_series_is_forecast_from_its_past(tmp_path):
     assert task.describe()["scale"]["a"] == {"mean": mean, "deviation": pytest.approx(deviation)}
     only = tasks.get("series", file=file, columns="a", target="b", window=5)
     assert (only.columns, only.outputs.names) == (("a", "b"), ("b+1",))
-    (tmp_path / "s.csv.gz").write_bytes(gzip.compress(("\ufeff" + Path(file).read_text()).encode()))
+    (tmp_path / "s.csv.gz").write_bytes(gzip.compress(("\ufeff" + Path(file).read_text(encoding="utf-8")).encode()))
     packed = tasks.get("series", file=file + ".gz", target="b", window=5, horizon=2, valid=0.2, test=0.2)
     assert packed.describe() == task.describe(), "wherever the file lies"
 

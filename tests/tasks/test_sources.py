@@ -141,7 +141,7 @@ def test_offline_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_of_the_hub_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STABLESSM_DATA", raising=False)
     path = tmp_path / "ETTh1.csv"
-    path.write_text(task_data.hours(np.random.default_rng(0)))
+    path.write_text(task_data.hours(np.random.default_rng(0)), encoding="utf-8")
     download = types.SimpleNamespace(hf_hub_download=lambda *_, **__: str(path))
     monkeypatch.setitem(sys.modules, "huggingface_hub", download)
     with pytest.raises(ArgumentError, match=r"pkr7098/etth1/ETTh1\.csv: expected SHA-256 f18de3ad"):

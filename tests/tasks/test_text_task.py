@@ -209,7 +209,7 @@ def test_a_damaged_cache_is_made_again_and_other_texts_have_their_own(tmp_path: 
 
 def test_an_earlier_tokenizer_reads_another_text(tmp_path: Path) -> None:
     first = build(tmp_path / "mine.txt", "to be or not to be " * 30, level="char", length=8)
-    (tmp_path / "tokenizer.json").write_text(first.tokenizer.content())
+    (tmp_path / "tokenizer.json").write_text(first.tokenizer.content(), encoding="utf-8")
     beside: dict[str, Any] = {"tokenizer": str(tmp_path), "length": 8}
     other = build(tmp_path / "other.txt", "the bee " * 30, level="char", **beside)
     assert other.tokenizer.content() == first.tokenizer.content()

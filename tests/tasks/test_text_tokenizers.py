@@ -102,13 +102,13 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"tokenizer: expected a tokenizer\.json, or a folder with one"):
         tokenizers.load(tmp_path)
     for content in ("", "{}", "[]", '{"format": "stablessm tokenizer", "level": "rune", "vocabulary": []}'):
-        (tmp_path / tokenizers.FILE).write_text(content)
+        (tmp_path / tokenizers.FILE).write_text(content, encoding="utf-8")
         with pytest.raises(ArgumentError, match=r"tokenizer\.json: expected a tokenizer that stablessm wrote"):
             tokenizers.load(tmp_path)
     foreign = json.loads(BytePairs.of(TEXTS, 260).content())
     foreign["added_tokens"] = []
     foreign["model"]["vocab"] = {t: i for t, i in foreign["model"]["vocab"].items() if t != tokenizers.BORDER}
-    (tmp_path / tokenizers.FILE).write_text(json.dumps(foreign))
+    (tmp_path / tokenizers.FILE).write_text(json.dumps(foreign), encoding="utf-8")
     with pytest.raises(ArgumentError, match=r"a byte-level one with a token <\|endoftext\|>"):
         tokenizers.load(tmp_path)
 

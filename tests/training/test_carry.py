@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 
 def build(folder: Path, *, documents: bool = True, **options: Any) -> LanguageModelling:
     lines = ["to be or not to be", "that is the question", "whether it is nobler in the mind to suffer", "ay"]
-    (folder / "mine.txt").write_text("|".join(lines[i * i % 7 % 4] for i in range(40)))
+    (folder / "mine.txt").write_text("|".join(lines[i * i % 7 % 4] for i in range(40)), encoding="utf-8")
     given: dict[str, Any] = {"level": "byte", "length": 6, "carry": True, **options}
     task = tasks.get("lm", text=str(folder / "mine.txt"), separator="|" if documents else None, **given)
     assert isinstance(task, LanguageModelling)

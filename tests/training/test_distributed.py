@@ -94,7 +94,7 @@ def test_two_ranks_are_one_process(by_two, alone, runs):
     assert (
         runs / "stopped-2" / "checkpoints" / "step-000000023" / "shard-00002-model-00001-of-00001.safetensors"
     ).exists()
-    assert json.loads((runs / "ddp-2" / "record.json").read_text())["ranks"] == 2
+    assert json.loads((runs / "ddp-2" / "record.json").read_text(encoding="utf-8"))["ranks"] == 2
 
 
 def test_a_checkpoint_of_two_ranks_goes_on_with_one(launch, by_two, alone, runs):
@@ -120,7 +120,7 @@ def test_four_ranks_from_the_start_and_from_two(launch, by_two, alone, runs):
 def test_states_that_are_carried_on(launch, runs):
     lines = ["to be or not to be", "that is the question", "whether it is nobler in the mind to suffer", "ay"]
     text = str(runs / "text.txt")
-    Path(text).write_text("|".join(lines[i * i % 7 % 4] for i in range(40)))
+    Path(text).write_text("|".join(lines[i * i % 7 % 4] for i in range(40)), encoding="utf-8")
     folder = str(runs / "carried")
     (alone,), stopped = launch.several(
         1,
@@ -192,9 +192,11 @@ def test_the_command_by_two_ranks(launch, tmp_path):
     small = ["-o", "train_examples=64", "-o", "valid_examples=8", "-o", "test_examples=8", "--device", "cpu"]
     both = [*arguments, *small, "--parallel", "fsdp", "--out", str(tmp_path / "run")]
     assert launch(2, "command", arguments=both) == [0, 0]
-    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    record = json.loads((tmp_path / "run" / "record.json").read_text(encoding="utf-8"))
     assert (record["ranks"], record["config"]["parallel"]) == (2, "fsdp")
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2  # one process wrote it
+    assert (
+        len((tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+    )  # one process wrote it
 
 
 def test_a_loop_with_accelerate(launch):

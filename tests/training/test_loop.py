@@ -34,7 +34,7 @@ def weights(model):
 
 
 def rows(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def test_it_learns_and_writes_what_it_says(tmp_path):
@@ -46,7 +46,7 @@ def test_it_learns_and_writes_what_it_says(tmp_path):
     assert all(row["gradient_over_weight"] > 0 for row in rows(tmp_path) if "split" not in row)
     written = {path.name for path in tmp_path.iterdir()}
     assert written == {"checkpoints", "metrics.jsonl", "model", "record.json", "tensorboard", "training.json"}
-    record = json.loads((tmp_path / "record.json").read_text())
+    record = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
     assert record["results"]["scores"]["test"]["mse"] == result.scores["test"]["mse"]
     assert record["task"]["task"] == "sums"
     assert record["diverged"] is None
@@ -219,14 +219,14 @@ def test_nobodys_files_are_overwritten(tmp_path):
     for resume in (True, False):
         with pytest.raises(ArgumentError, match="folder: expected an empty one, or that of an earlier training"):
             run(tmp_path, resume=resume)
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ArgumentError, match="folder: expected a folder"):
         run(tmp_path / "file")
 
 
 def test_starting_again(tmp_path):
     run(tmp_path)
-    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     model, _ = run(tmp_path, resume=False, lr=0.01)
     other, _ = run(tmp_path / "other", lr=0.01)
     assert torch.equal(weights(model), weights(other))

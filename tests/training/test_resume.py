@@ -50,7 +50,7 @@ def train_in_a_process(nursery, folder, options, *, kill_after=None):
 def last(folder):
     """Weights and moments of the last checkpoint, and the metrics but for speed."""
     tensors = load_file(checkpoints(folder)[-1])
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return tensors, [{key: value for key, value in row.items() if key != "sequences_per_second"} for row in rows]
 
 
@@ -203,15 +203,17 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     again, same = run(tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
     assert same.scores == result.scores
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(same.losses) + 3  # an epoch is 8 steps
+    assert (
+        len((tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == len(same.losses) + 3
+    )  # an epoch is 8 steps
 
 
 def test_a_torn_line_and_torn_files_go(stopped):
-    with (stopped / "metrics.jsonl").open("a") as file:
+    with (stopped / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 3, "lo')
     (stopped / "checkpoints" / ".step-000000011-abc.safetensors").write_bytes(b"half")
     run(stopped)
-    assert [json.loads(line) for line in (stopped / "metrics.jsonl").read_text().splitlines()]
+    assert [json.loads(line) for line in (stopped / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert not list(stopped.rglob(".*"))
 
 

@@ -17,7 +17,7 @@ from stablessm.training import TrainingConfig, perplexity, train
 
 def build(folder: Path, **options: Any) -> Task:
     path = folder / "mine.txt"
-    path.write_text("|".join(["to be or not to be", "that is the question"] * 30))
+    path.write_text("|".join(["to be or not to be", "that is the question"] * 30), encoding="utf-8")
     given: dict[str, Any] = {"level": "char", "separator": "|", "length": 16, **options}
     return tasks.get("lm", text=str(path), **given)
 

@@ -33,7 +33,7 @@ def test_a_large_rate_stops_at_once_and_names_the_unstable_mode(tmp_path):
     assert report.trace.mode == report.mode
     assert "stable map" in report.remedy
     assert report.mode.eigenvalue.real == pytest.approx(model.layer.eigenvalues()[report.mode.index].item())
-    content = json.loads((tmp_path / "record.json").read_text())
+    content = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
     assert content["diverged"]["text"] == str(report)
     assert content["results"]["scores"] == {}
     assert "unstable" in content["diverged"]["text"]

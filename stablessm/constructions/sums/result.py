@@ -219,7 +219,8 @@ class ExponentialSum:
         text = json.dumps(record.plain({"format": FORMAT, **facts}))
         with record.atomic(path) as temporary:
             save_file(arrays, temporary, metadata={"stablessm": text})
-        with record.atomic(path.with_suffix(".csv")) as temporary, temporary.open("w", newline="") as file:
+        table = record.atomic(path.with_suffix(".csv"))
+        with table as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(self._rows())
         return path
 

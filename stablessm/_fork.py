@@ -1,0 +1,113 @@
+"""Forked processes: a child must not wait for threads or locks that exist only in its parent.
+
+GNU's OpenMP runtime (libgomp), on which PyTorch runs on Linux, keeps its threads for the next parallel operation and
+does not notice a fork: the child inherits a list of threads that it does not have, and its first parallel operation
+waits for them forever. From ``import stablessm`` on, the threads of the forking thread are therefore ended before each
+fork. Parent and child then start new threads when they need them, for our kernels and for PyTorch's operations alike.
+
+A process that was forked after PyTorch had been loaded and imports stablessm only then may already have such a list.
+It is set to one thread, as PyTorch does in DataLoader workers, and our kernels keep out of OpenMP there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+compiling = threading.RLock()
+"""Held while LLVM compiles. A fork waits for it, because a child would inherit LLVM's own locks as they are."""
+
+_FORKED = 0x40
+"""PF_FORKNOEXEC among the flags in /proc/self/stat: the process was forked and has not started another program."""
+_SOFT_PAUSE = 1
+_sound_in = 0
+"""The process whose OpenMP threads can be used; 0 if this process inherited threads that it does not have."""
+_ended = True
+
+
+def openmp() -> ctypes.CDLL | None:
+    """Return the OpenMP runtime that PyTorch has loaded, or None if PyTorch is not loaded or the runtime is unknown."""
+    extension = getattr(getattr(sys.modules.get("torch"), "_C", None), "__file__", None)
+    if extension is None:
+        return None
+    # Symbols are looked up as the linker does for PyTorch. On Linux a preloaded runtime comes before PyTorch's own.
+    for path in (None, extension) if sys.platform == "linux" else (extension,):
+        library = ctypes.CDLL(path)
+        if hasattr(library, "GOMP_parallel"):
+            return library
+    return None
+
+
+def openmp_is_sound() -> bool:
+    """Return False in a process that may have inherited OpenMP threads it does not have."""
+    return _sound_in == os.getpid()
+
+
+def _survives_fork(runtime: ctypes.CDLL | None) -> bool:
+    """The OpenMP runtimes of LLVM and Intel start anew in a child by themselves."""
+    return runtime is None or hasattr(runtime, "__kmpc_fork_call")
+
+
+def _before() -> None:
+    global _ended
+    compiling.acquire()
+    runtime = openmp()
+    pause = getattr(runtime, "omp_pause_resource_all", None)  # would itself wait for threads that are not there
+    _ended = _survives_fork(runtime) or (pause is not None and openmp_is_sound() and pause(_SOFT_PAUSE) == 0)
+
+
+def _after_in_child() -> None:
+    global _sound_in
+    compiling._at_fork_reinit()  # type: ignore[attr-defined]
+    if _ended:
+        _sound_in = os.getpid()
+    else:
+        _use_one_thread()
+
+
+def _use_one_thread() -> None:
+    global _sound_in
+    _sound_in = 0
+    sys.modules["torch"].set_num_threads(1)
+
+
+def _inherited() -> bool:
+    """Whether this process was forked after PyTorch had loaded an OpenMP runtime that does not survive a fork."""
+    if sys.platform != "linux" or _survives_fork(openmp()):
+        return False
+    try:
+        flags = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[6])
+        return bool(flags & _FORKED) and not _loaded_since_fork()
+    except OSError:
+        return True
+
+
+def _loaded_since_fork() -> bool:
+    """Whether the parent, which is still there, does not have the runtime where we have it in memory."""
+    ours, parents = (
+        Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        for process in ("self", os.getppid())
+    )
+    program = next((line for line in ours if line.endswith("[vdso]")), "")  # at a random place in every program
+    runtime = next((line for line in ours if "/libgomp" in line), "")
+    return bool(runtime) and program in parents and runtime not in parents
+
+
+if _inherited():
+    if sys.modules["torch"].get_num_threads() > 1:
+        warnings.warn(
+            "stablessm was imported in a process that had been forked after PyTorch was loaded, where parallel "
+            "operations of PyTorch can hang; PyTorch was set to one thread here. Import stablessm before forking to "
+            "keep all threads.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    _use_one_thread()
+else:
+    _sound_in = os.getpid()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=compiling.release, after_in_child=_after_in_child)
