@@ -1,0 +1,40 @@
+"""Write the commit into what is built; everything else is in pyproject.toml."""
+
+import json
+import runpy
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+PROVENANCE = runpy.run_path(str(Path(__file__).resolve().parent / "stablessm" / "_provenance.py"))
+
+
+def write_commit(root: str) -> None:
+    """Write ``stablessm/_build.json`` below ``root``. A wheel built from an sdist gets the commit of the sdist."""
+    path = Path(root) / "stablessm" / PROVENANCE["BUILD"]
+    path.unlink(missing_ok=True)  # an sdist's files may be links to those of the source
+    path.write_text(json.dumps({"commit": PROVENANCE["commit"]()}) + "\n", encoding="utf-8")
+
+
+class BuildWithCommit(build_py):
+    """The package's files, and the commit; an editable install asks git instead."""
+
+    def run(self) -> None:
+        """Build."""
+        super().run()
+        if not self.editable_mode:
+            write_commit(self.build_lib)
+
+
+class SdistWithCommit(sdist):
+    """The source, and the commit."""
+
+    def make_release_tree(self, base_dir, files) -> None:
+        """Collect the files."""
+        super().make_release_tree(base_dir, files)
+        write_commit(base_dir)
+
+
+setup(cmdclass={"build_py": BuildWithCommit, "sdist": SdistWithCommit})
