@@ -1,14 +1,29 @@
-"""Write the commit into what is built; everything else is in pyproject.toml."""
+"""Write the commit into what is built, and the README with absolute links; everything else is in pyproject.toml."""
 
 import json
+import re
 import runpy
+import tomllib
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
-PROVENANCE = runpy.run_path(str(Path(__file__).resolve().parent / "stablessm" / "_provenance.py"))
+ROOT = Path(__file__).resolve().parent
+PROVENANCE = runpy.run_path(str(ROOT / "stablessm" / "_provenance.py"))
+LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)]+)\)")
+
+
+def readme() -> str:
+    """Return README.md with links to the files of the repository instead of relative ones."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    def absolute(link: re.Match[str]) -> str:
+        kind = "raw" if link[1] else "blob"
+        return f"{link[1]}{link[2]}({project['urls']['Homepage']}/{kind}/main/{link[3]})"
+
+    return LINK.sub(absolute, (ROOT / "README.md").read_text(encoding="utf-8"))
 
 
 def write_commit(root: str) -> None:
@@ -37,4 +52,8 @@ class SdistWithCommit(sdist):
         write_commit(base_dir)
 
 
-setup(cmdclass={"build_py": BuildWithCommit, "sdist": SdistWithCommit})
+setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+    cmdclass={"build_py": BuildWithCommit, "sdist": SdistWithCommit},
+)
