@@ -12,6 +12,7 @@ from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
 PROVENANCE = runpy.run_path(str(ROOT / "stablessm" / "_provenance.py"))
+COMMIT = PROVENANCE["commit"]()  # now: what a build writes into the checkout is no change
 LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)]+)\)")
 
 
@@ -30,7 +31,7 @@ def write_commit(root: str) -> None:
     """Write ``stablessm/_build.json`` below ``root``. A wheel built from an sdist gets the commit of the sdist."""
     path = Path(root) / "stablessm" / PROVENANCE["BUILD"]
     path.unlink(missing_ok=True)  # an sdist's files may be links to those of the source
-    path.write_text(json.dumps({"commit": PROVENANCE["commit"]()}) + "\n", encoding="utf-8")
+    path.write_text(json.dumps({"commit": COMMIT}) + "\n", encoding="utf-8")
 
 
 class BuildWithCommit(build_py):
