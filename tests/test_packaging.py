@@ -112,7 +112,8 @@ def test_an_installed_wheel_runs_anywhere_and_says_its_commit(built, tmp_path):
     (here / "text.txt").write_text("the cat sat on the mat\n" * 60, encoding="utf-8")
     for command in (
         "demo --smoke", "fit 1/(1+t)**1.1 --horizon 50 --tol 1e-3 --out fit",
-        "train lm -o text=text.txt -o length=16 -o level=char --steps 2 --batch-size 2 --out lm", "generate lm the --tokens 3",
+        "train lm -o text=text.txt -o length=16 -o level=char --steps 2 --batch-size 2 --out lm",
+        "generate lm the --tokens 3",
         "eval lm --split valid", "measure lm --horizon 8", "run su-depth", "list", "status", "report runs", "env",
     ):  # fmt: skip
         python("-m", "stablessm", *command.split(), path=site, cwd=here)
