@@ -55,26 +55,26 @@ def test_commands_name_the_extra(package, how, tmp_path, monkeypatch):
         sys.modules.pop(package, None)
 
 
-@pytest.mark.parametrize(("package", "backend"), [("llvmlite", "numba"), ("triton", "triton")])
+@pytest.mark.parametrize(("package", "name"), [("llvmlite", "numba"), ("triton", "triton")])
 @pytest.mark.parametrize("how", ["missing", "ImportError", "OSError"])
-def test_a_backend_that_does_not_load_is_not_chosen(package, backend, how, monkeypatch):
+def test_a_backend_that_does_not_load_is_not_chosen(package, name, how, monkeypatch):
     import torch
 
-    def broken(name):
-        assert name == package
+    def broken(asked):
+        assert asked == package
         raise (
-            ModuleNotFoundError(name=name)
+            ModuleNotFoundError(name=asked)
             if how == "missing"
             else {"ImportError": ImportError, "OSError": OSError}[how]("no .so")
         )
 
     monkeypatch.setattr(_optional, "_imported", broken)
     monkeypatch.setattr(scan.backends, "_REASONS", {"reference": None})
-    device = torch.device("cpu" if backend == "numba" else "cuda")
+    device = torch.device("cpu" if name == "numba" else "cuda")
     assert scan.resolve("auto", device) == "reference"
     with pytest.raises(ssm.BackendUnavailableError, match=r"pip install "):
-        scan.resolve(backend, device)
-    assert "pip install" in scan.probe(backend).detail
+        scan.resolve(name, device)
+    assert "pip install" in scan.probe(name).detail
 
 
 def test_the_console_shows_brackets(capsys):
