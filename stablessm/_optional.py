@@ -84,7 +84,9 @@ def import_failure(error: BaseException) -> str | None:
     package = _importing(error.__traceback__)
     if package is None and isinstance(error, ImportError) and error.name:
         package = error.name.partition(".")[0]  # missing, or without a name that a newer version has
-    return _reason(package, error) if package in (*REQUIRED, *EXTRAS) else None
+    if package in (*REQUIRED, *EXTRAS):
+        return _reason(package, error)
+    return None if error.__cause__ is None else import_failure(error.__cause__)  # transformers raises its own error
 
 
 def _imported(package: str) -> Any:
