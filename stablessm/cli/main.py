@@ -54,6 +54,8 @@ class Commands(TyperGroup):
         """Run the command."""
         try:
             return super().invoke(ctx)
+        except typer.Exit:  # the command has said why
+            raise
         except Exception as error:
             if (remedy := import_failure(error)) is None:
                 raise
