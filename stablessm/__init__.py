@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         tasks,
         training,
     )
-    from stablessm._errors import ArgumentError, BackendUnavailableError, NumericalError
+    from stablessm._errors import ArgumentError, BackendUnavailableError, MissingPackageError, NumericalError
     from stablessm.instruments import (
         DecayFit,
         DivergenceError,
@@ -73,6 +73,7 @@ __all__ = [
     "GradientTracker",
     "LanguageModel",
     "MemoryCurve",
+    "MissingPackageError",
     "NumericalError",
     "PerturbationCurve",
     "PerturbationFamily",

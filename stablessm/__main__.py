@@ -1,6 +1,20 @@
-"""``python -m stablessm``: the command line, for launchers that start modules, such as ``torchrun``."""
+"""``stablessm`` and ``python -m stablessm`` (for launchers that start modules, such as torchrun): the command line."""
 
-from stablessm.cli import app
+import sys
+
+
+def main() -> None:
+    """Run the command line, or say in one line what to install for it."""
+    from stablessm._optional import import_failure
+
+    try:
+        from stablessm.cli import app
+    except Exception as error:
+        if (remedy := import_failure(error)) is None:
+            raise
+        sys.exit(remedy)
+    app(prog_name="stablessm")
+
 
 if __name__ == "__main__":
-    app(prog_name="stablessm")
+    main()

@@ -21,6 +21,10 @@ class BackendUnavailableError(RuntimeError):
     """A backend was asked for by name and cannot run here; says why and what to do."""
 
 
+class MissingPackageError(BackendUnavailableError, ImportError):
+    """An optional package is not installed or cannot be imported; says which command installs it."""
+
+
 class NumericalError(ArithmeticError):
     """A computation failed numerically; carries the remedy."""
 

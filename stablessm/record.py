@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import subprocess
 import sys
 import tempfile
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stablessm import _provenance
 from stablessm._errors import ArgumentError
 
 _META = "meta.json"
 _WINDOWS = os.name == "nt"
-_PACKAGES = ("stablessm", "torch", "numpy", "scipy", "transformers")
 
 
 @contextmanager
@@ -118,13 +115,11 @@ def load_arrays(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any]
 
 def environment() -> dict[str, Any]:
     """Versions, machine and commit: what someone needs to run it again."""
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return {"versions": versions, "commit": _commit(), "hardware": _hardware()}
+    return {
+        "versions": _provenance.versions(),
+        "commit": _provenance.commit(),
+        "hardware": _provenance.hardware(),
+    }
 
 
 def write_record(folder: str | os.PathLike[str], *, started: float, **content: Any) -> Path:
@@ -137,22 +132,3 @@ def write_record(folder: str | os.PathLike[str], *, started: float, **content: A
     seconds = round(time.perf_counter() - started, 3)
     write_json(path, {"command": command, **content, **environment(), "wall_time_s": seconds})
     return path
-
-
-def _commit() -> str | None:
-    """The commit of the source tree this package runs from; ``+`` marks changes. A copy without git is told."""
-    if "STABLESSM_COMMIT" in os.environ:
-        return os.environ["STABLESSM_COMMIT"]
-    git = ("git", "-C", str(Path(__file__).parent))
-    try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
-        dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
-
-
-def _hardware() -> dict[str, Any]:
-    torch = sys.modules.get("torch")
-    gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
-    return {"machine": platform.machine(), "system": platform.system(), "cores": os.cpu_count(), "gpu": gpu}

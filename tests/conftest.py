@@ -17,13 +17,31 @@ import hypothesis
 import pytest
 import triton_interpreter
 
+from stablessm._optional import why_missing
+
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True, max_examples=60)
 hypothesis.settings.register_profile("ci", parent=hypothesis.settings.get_profile("default"), derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
-if os.environ.get("TRITON_INTERPRET") == "1":
+NO_TRITON = why_missing("triton")
+if os.environ.get("TRITON_INTERPRET") == "1" and NO_TRITON is None:
     triton_interpreter.speed_up()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without Triton the modules that import it have no examples to run."""
+    if NO_TRITON is not None:
+        config.option.doctest_ignore_import_errors = True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without Triton, skip the tests of its backend."""
+    for item in items if NO_TRITON is not None else ():
+        callspec = getattr(item, "callspec", None)
+        of = callspec.params.get("backend") if callspec is not None else None
+        if of == "triton" or getattr(item, "originalname", "").startswith("test_triton"):
+            item.add_marker(pytest.mark.skip(reason=NO_TRITON))
 
 
 @pytest.fixture(autouse=True)

@@ -5,17 +5,12 @@ from __future__ import annotations
 import ctypes
 import platform
 from functools import partial
-from importlib import metadata
-from pathlib import Path
 
 import torch
 
+from stablessm._provenance import cpu_model, versions
 from stablessm.bench.measure import Call, event_clock, host_clock, timings
 
-PACKAGES = (
-    "stablessm", "torch", "llvmlite", "triton", "jax", "mambapy", "accelerated-scan", "flash-linear-attention",
-    "onnxruntime", "numpy",
-)  # fmt: skip
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # malloc.h
 
 
@@ -67,30 +62,15 @@ def limits(device: str, *, smoke: bool) -> dict[str, float]:
 
 def describe(device: str) -> dict[str, object]:
     """Device, threads and versions: what a reader of the numbers needs to know."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    versions.setdefault("torch", str(torch.__version__))
     return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else _cpu_name(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else cpu_model(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "system": platform.system(),
-        "versions": versions,
+        "versions": versions(),
     }
 
 
 def _milliseconds(name: str, call: Call, device: str, seconds: float) -> float:
     clock = event_clock if device == "cuda" else host_clock
     return timings({name: call}, seconds=seconds, clocks={name: clock})[name].median
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

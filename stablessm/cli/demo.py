@@ -20,18 +20,15 @@ def demo(
 
     Example: stablessm demo --open
     """
-    from rich.console import Console
-
-    from stablessm.cli.run import summary
+    from stablessm.cli.run import show_claims
     from stablessm.experiments.base import execute
     from stablessm.experiments.demo.experiment import EXPERIMENT
     from stablessm.report import page
 
     folder, cached = execute(EXPERIMENT, "smoke" if smoke else "paper", out, fresh=fresh)
-    console = Console()
-    console.print(summary(folder, cached))
+    show_claims(folder, cached)
     page.write(folder / "report.html", [folder])
-    console.print(f"the report: {folder / 'report.html'}", soft_wrap=True)
+    typer.echo(f"the report: {folder / 'report.html'}")
     if show:
         import webbrowser
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,9 +72,10 @@ def fit(
     from rich.text import Text
 
     from stablessm import record
+    from stablessm.cli import tables
     from stablessm.constructions import exponential_sum
 
-    console, complaints, started = Console(), Console(stderr=True), time.perf_counter()
+    started = time.perf_counter()
     name = expression if expression is not None else samples.name if samples is not None else "nothing"
     bound = {"order": order} if order is not None else {"tol": DEFAULT_TOL if tol is None else tol}
     flags = {"real": real, "positive": positive, "relative": relative}
@@ -88,29 +90,28 @@ def fit(
             raise ArgumentError("--out", "a folder that can be written to", f"{folder}")
         times, values, grid = _data(expression, samples, horizon, dt, interval)
         kind: TimeKind = "continuous" if continuous or "times" in grid else "discrete"
-        with complaints.status(Text(f"fitting {name}")):
+        with Console(stderr=True).status(Text(f"fitting {name}")):
             es = exponential_sum(grid.pop("kernel"), **grid, **bound, time=kind, **flags)
     except (ArgumentError, NumericalError) as error:
-        message = f"cannot fit {name}: {error}"
-        complaints.print(message, style="red", markup=False, emoji=False, highlight=False, soft_wrap=True)
+        typer.secho(f"cannot fit {name}: {error}", fg="red", err=True)
         best: ExponentialSum | None = getattr(error, "best", None)
         if best is not None:
-            console.print(_table("the best that was found", _facts(best)))
+            tables.show((), _facts(best).items(), title="the best that was found")
             reached = best.relative_error if relative else best.error
-            console.print(f"nothing was written; --order {best.order} or --tol {_round_up(reached):g} gives this")
+            typer.echo(f"nothing was written; --order {best.order} or --tol {_round_up(reached):g} gives this")
         raise typer.Exit(1 if isinstance(error, NumericalError) else 2) from error
     facts = _facts(es)
-    console.print(_table(f"{name}, {len(times)} times from {times[0]:g} to {times[-1]:g}", facts))
-    console.print(_modes(es))
+    tables.show((), facts.items(), title=f"{name}, {len(times)} times from {times[0]:g} to {times[-1]:g}")
+    tables.show(("rate", "time scale", "weight"), _modes(es))
     try:
         _figure(name, times, values, es, bound.get("tol"), relative).save(folder)
         es.save(folder / "sum.safetensors")
         record.write_record(folder, started=started, kind="fit", config=config, results=facts)
     except OSError as error:
-        complaints.print(f"cannot write to {folder}: {error}", style="red", markup=False, highlight=False)
+        typer.secho(f"cannot write to {folder}: {error}", fg="red", err=True)
         raise typer.Exit(2) from error
     written = "record.json, sum.safetensors, sum.csv, fit.json, fit.png, fit.svg"
-    console.print(f"written: {folder}/{written}", markup=False, highlight=False, soft_wrap=True)
+    typer.echo(f"written: {folder}/{written}")
 
 
 def _data(
@@ -195,27 +196,14 @@ def _ends(values: np.ndarray) -> tuple[float, float]:
     return float(values.min()), float(values.max())
 
 
-def _table(title: str, facts: dict[str, Any]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(title), title_justify="left", show_header=False)
-    for name, value in facts.items():
-        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
-    return table
-
-
-def _modes(es: ExponentialSum) -> Any:
+def _modes(es: ExponentialSum) -> Iterator[tuple[str, str, str]]:
     """One row per rate, the slowest last; of several outputs the size of their weights."""
     import numpy as np
-    from rich.table import Table
 
-    table = Table("rate", "time scale", "weight")
     for i in np.argsort(es.rates.real):
         weight = es.weights[i]
         shown = f"{weight:.6g}" if weight.ndim == 0 else f"|{np.linalg.norm(weight):.6g}|"
-        table.add_row(f"{es.rates[i]:.6g}", f"{-1 / es.rates[i].real:.4g}", shown)
-    return table
+        yield f"{es.rates[i]:.6g}", f"{-1 / es.rates[i].real:.4g}", shown
 
 
 def _figure(

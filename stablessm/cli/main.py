@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from stablessm._optional import import_failure
 from stablessm.cli import bench, demo, env, eval, export, fit, generate, measure, report, run, search, status, train
 
 HELP = """
@@ -44,7 +46,26 @@ Examples:
   stablessm bench scan        speed beside the peers that are installed
 """
 
-app = typer.Typer(name="stablessm", help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+class Commands(TyperGroup):
+    """The commands; one that needs a package which cannot be imported ends with a line that says what to install."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except typer.Exit:  # the command has said why
+            raise
+        except Exception as error:
+            if (remedy := import_failure(error)) is None:
+                raise
+            typer.secho(remedy, fg="red", err=True)
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    name="stablessm", cls=Commands, help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
 app.command("env")(env.env)
 app.command("demo")(demo.demo)
 app.command("measure")(measure.measure)
@@ -63,16 +84,17 @@ app.command("bench")(bench.bench)
 
 def _version(value: bool) -> None:
     if value:
-        from stablessm import __version__
+        from stablessm import __version__, _provenance
 
-        typer.echo(__version__)
+        typer.echo(f"{__version__} (commit {_provenance.commit() or 'unknown'})")
         raise typer.Exit
 
 
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print version and commit, and stop."),
     ] = False,
 ) -> None:
     """Options before the command."""

@@ -46,12 +46,10 @@ def measure(
 
       stablessm measure my_package.models:build --d-input 3 --dt 0.01
     """
-    from rich.console import Console
-
     from stablessm import ArgumentError, NumericalError, memory_function, record
-    from stablessm.cli import model_source
+    from stablessm.cli import model_source, tables
 
-    console, started = Console(), time.perf_counter()
+    started = time.perf_counter()
     folder = out or Path("runs") / "measure" / _slug(model)
     options: dict[str, Any] = {"norm": norm, "bound": bound, "samples": samples, "ascent": ascent, "seed": seed}
     try:
@@ -66,10 +64,9 @@ def measure(
         curve = memory_function(loaded, horizon, d_input=d_input, dt=dt, unit=unit, output=output, **options)
         facts = _facts(loaded, curve, names)
     except (ArgumentError, NumericalError) as error:
-        message = f"cannot measure {model}: {error}"
-        Console(stderr=True, emoji=False).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+        typer.secho(f"cannot measure {model}: {error}", fg="red", err=True)
         raise typer.Exit(2) from error
-    console.print(_table(model, kind, facts))
+    tables.show((), facts.items(), title=f"memory of {model} ({kind})")
     curve.save(folder / "memory.npz")
     picture: Any = curve.plot().figure
     for suffix in ("png", "svg"):
@@ -82,7 +79,7 @@ def measure(
     config |= {"words": words, "output": output, "trust_remote_code": trust_remote_code}
     record.write_record(folder, started=started, kind="measure", config=config, results=facts)
     files = "record.json, memory.npz, memory.png, memory.svg, memory.html"
-    console.print(f"written: {folder}/{files}", markup=False, emoji=False, soft_wrap=True)
+    typer.echo(f"written: {folder}/{files}")
 
 
 def _tokens(tokenizer: Any, words: str) -> dict[str, str]:
@@ -135,15 +132,6 @@ def _decay(curve: Any) -> dict[str, Any]:
     facts["effective length"] = curve.effective_length()
     facts["half-life"] = curve.half_life()
     return facts
-
-
-def _table(model: str, kind: str, facts: dict[str, Any]) -> Any:
-    from rich.table import Table
-
-    table = Table(title=f"memory of {model} ({kind})", title_justify="left", show_header=False)
-    for name, value in facts.items():
-        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
-    return table
 
 
 def _slug(model: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stablessm._errors import ArgumentError
+from stablessm._optional import require
 
 EXPECTED = "a folder saved by stablessm, a Hugging Face model folder or name, or package.module:factory"
 _LONGEST = 300
@@ -29,10 +30,9 @@ def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, st
 
 def load_tokenizer(source: str, argument: str, *, trust_remote_code: bool = False) -> Any:
     """The tokenizer that goes with a Hugging Face model; ``argument``: what needs it."""
-    from transformers import AutoTokenizer
-
+    transformers = require("transformers", argument)
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+        return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     except Exception as error:
         raise ArgumentError(argument, f"a tokenizer with {source}", _said(error)) from error
 
@@ -55,10 +55,7 @@ def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
 
 
 def _from_hugging_face(name: str, trust_remote_code: bool) -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ArgumentError("MODEL", "the package transformers (pip install 'stablessm[hf]')", "none") from error
+    transformers = require("transformers", f"the Hugging Face model {name}")
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     try:
         config = transformers.AutoConfig.from_pretrained(name, **options)

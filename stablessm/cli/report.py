@@ -26,23 +26,16 @@ def report(
 
       stablessm report results runs/ia-fig1 --out report.html --open
     """
-    from rich.console import Console
-
     from stablessm._errors import ArgumentError
     from stablessm.report import front, page
-
-    errors = Console(stderr=True)
-
-    def complain(message: str) -> None:
-        errors.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
 
     try:
         found = page.write(out, runs)
     except (ArgumentError, OSError) as error:
-        complain(f"cannot write the report: {error}")
+        typer.secho(f"cannot write the report: {error}", fg="red", err=True)
         raise typer.Exit(2) from error
     for problem in found.problems:
-        complain(f"could not be read: {problem.where}: {problem.reason}")
+        typer.secho(f"could not be read: {problem.where}: {problem.reason}", fg="red", err=True)
     verdicts = ", ".join(f"{count} {verdict or 'without verdict'}" for verdict, count in front.counts(found).items())
     typer.echo(f"written: {out} (runs: {len(found.runs)}{'; claims: ' if verdicts else ''}{verdicts})")
     if show:

@@ -55,15 +55,13 @@ def run(
 
       stablessm run st-fig1 --size paper --on slurm --slurm partition=gpu --gpus 1 --memory 16GB --minutes 240
     """
-    from rich.console import Console
-
     from stablessm import ArgumentError
     from stablessm.cli.engine_options import chosen_engine
     from stablessm.cli.train import pairs
     from stablessm.experiments import catalogue
     from stablessm.sweeps import sweep
 
-    console, failed = Console(), False
+    failed = False
     sys.path.insert(0, "")  # as python -m does, so that a module of the current folder is found
     try:
         changes, names = pairs("--set", settings), list(catalogue.IDS) if ids == ["all"] else ids
@@ -76,29 +74,35 @@ def run(
             if result.failures:
                 failed = True
                 for id, error in result.failures.items():
-                    console.print(f"failed: {id}: {error}", style="red", markup=False, soft_wrap=True)
+                    typer.secho(f"failed: {id}: {error}", fg="red")
                 continue
-            console.print(summary(result.folder, result.cached))
-            console.print(f"written: {result.folder}", soft_wrap=True)
+            show_claims(result.folder, result.cached)
+            typer.echo(f"written: {result.folder}")
     except ArgumentError as error:
-        Console(stderr=True).print(str(error), style="red", markup=False, soft_wrap=True)
+        typer.secho(str(error), fg="red", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
-        console.print("interrupted; the same command goes on from here")
+        typer.echo("interrupted; the same command goes on from here")
         raise typer.Exit(130) from None
     if failed:
-        console.print("the same command computes again what failed, and nothing else")
+        typer.echo("the same command computes again what failed, and nothing else")
         raise typer.Exit(1)
 
 
 def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str], fresh: bool) -> Iterator[Any]:
-    """In this process."""
+    """In this process. Of several experiments, those that lack a package do not stop the others."""
+    from stablessm import MissingPackageError
     from stablessm.experiments import catalogue
     from stablessm.experiments.base import execute
     from stablessm.sweeps import Swept
 
     for id in ids:
-        yield Swept(*execute(catalogue.get(id), size, out, changes=changes, fresh=fresh))
+        try:
+            yield Swept(*execute(catalogue.get(id), size, out, changes=changes, fresh=fresh))
+        except MissingPackageError as error:
+            if len(ids) == 1:
+                raise
+            yield Swept(out / id / size, failures={id: str(error)})
 
 
 def list_experiments(out: Out = Path("runs")) -> None:
@@ -106,31 +110,26 @@ def list_experiments(out: Out = Path("runs")) -> None:
 
     Example: stablessm list --out results
     """
-    from rich.console import Console
-    from rich.table import Table
-
+    from stablessm.cli import tables
     from stablessm.experiments import catalogue
 
-    table = Table("id", "source", "question", "smoke / paper", "last verdict")
+    rows = []
     for id in catalogue.IDS:
         experiment = catalogue.get(id)
         cost = " / ".join(_duration(experiment.minutes[size]) for size in ("smoke", "paper"))
-        table.add_row(id, experiment.source, experiment.question, cost, _last_verdict(out / id))
-    Console().print(table)
+        rows.append((id, experiment.source, experiment.question, cost, _last_verdict(out / id)))
+    tables.show(("id", "source", "question", "smoke / paper", "last verdict"), rows)
 
 
-def summary(folder: Path, cached: bool) -> Any:
-    """The claims of a run as a table."""
-    from rich.markup import escape
-    from rich.table import Table
+def show_claims(folder: Path, cached: bool) -> None:
+    """Print the claims of a run as a table."""
+    from stablessm.cli import tables
 
     record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     when = "from an earlier run" if cached else f"{record['wall_time_s']:.0f} s"
     title = f"{record['id']} ({record['source']}, size {record['size']}, {when})"
-    table = Table("claim", "paper", "ours", "verdict", title=title, title_justify="left")
-    for claim in record["claims"]:
-        table.add_row(*(escape(claim[key]) for key in ("statement", "paper", "ours", "verdict")))
-    return table
+    rows = ([claim[key] for key in ("statement", "paper", "ours", "verdict")] for claim in record["claims"])
+    tables.show(("claim", "paper", "ours", "verdict"), rows, title=title)
 
 
 def _duration(minutes: float) -> str:

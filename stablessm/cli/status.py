@@ -20,26 +20,24 @@ def status(
 
       stablessm status --out results --all
     """
-    from rich.console import Console
-    from rich.table import Table
-
+    from stablessm.cli import tables
     from stablessm.sweeps import runs
 
-    console, found = Console(), runs(out)
+    found = runs(out)
     shown = [run for run in found if all or run.state != "complete"]
-    table = Table("run", "state", "stages", "jobs", "done", "running", "failed", "left")
+    rows = []
     for run in shown:
         name, count = run.folder.relative_to(out).as_posix(), run.count
         jobs = [str(len(run.jobs)), *(str(count[state]) for state in ("done", "running", "failed", "left"))]
-        table.add_row(name, run.state, str(run.stages), *(jobs if run.jobs else [""] * 5))
+        rows.append((name, run.state, run.stages, *(jobs if run.jobs else [""] * 5)))
     if shown:
-        console.print(table)
+        tables.show(("run", "state", "stages", "jobs", "done", "running", "failed", "left"), rows)
     for run in shown:
         for job, note in run.jobs.items():
             if note.state in ("failed", "running"):
                 where = f"{run.folder.relative_to(out).as_posix()}/{job}"
                 said = f"failed: {note.error}" if note.state == "failed" else f"running on {note.worker}"
                 again = f" (attempt {note.attempts})" if note.attempts > 1 else ""
-                console.print(f"{where} {said}{again}", markup=False, soft_wrap=True)
+                typer.echo(f"{where} {said}{again}")
     complete = sum(run.state == "complete" for run in found)
-    console.print(f"complete: {complete} of {len(found)} runs in {out}", soft_wrap=True)
+    typer.echo(f"complete: {complete} of {len(found)} runs in {out}")

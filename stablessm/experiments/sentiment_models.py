@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
+from stablessm._optional import require
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.tasks.corpus import Corpus
 
@@ -120,8 +121,7 @@ def log_odds(output: Any) -> Tensor:
 
 def bert(name: str, words: int) -> Bert:
     """An encoder to fine-tune, its head drawn from torch's random state: see :func:`bert_source` for names."""
-    import transformers
-
+    transformers = require("transformers", "a BERT model")
     # plain matrix products: the fused kernels do not add up in the same order each time
     options: dict[str, Any] = {"num_labels": 2, "attn_implementation": "eager"}
     if name == TINY:
@@ -138,15 +138,13 @@ def bert(name: str, words: int) -> Bert:
 
 def bert_positions(name: str) -> int:
     """How many tokens it can read."""
-    import transformers
-
+    transformers = require("transformers", "a BERT model")
     return _TINY_POSITIONS if name == TINY else int(_loaded(transformers.AutoConfig, name).max_position_embeddings)
 
 
 def bert_tokenizer(name: str) -> Any:
     """Its tokenizer."""
-    import transformers
-
+    transformers = require("transformers", "a BERT model")
     return _loaded(transformers.AutoTokenizer, name)
 
 

@@ -179,6 +179,7 @@ class ModeReport:
     def table(self, top: int = 3) -> Table:
         """The ``top`` slowest, fastest and steepest (largest G/|w|) modes, unstable ones first, for ``rich.print``."""
         from rich.table import Table
+        from rich.text import Text
 
         chosen: dict[int, str] = {}
         for label, key in (
@@ -198,7 +199,8 @@ class ModeReport:
             numbers = (abs(mode.eigenvalue), mode.time_scale, mode.gradient_scale, mode.gradient_over_weight)
             cells = ("" if math.isnan(number) else f"{number:.4g}" for number in (*numbers, mode.distance))
             index = ", ".join(map(str, mode.index))
-            table.add_row(mode.module, index, _number(mode.eigenvalue), *cells, "unstable" if mode.unstable else label)
+            module = Text(mode.module)  # a string would be read as markup
+            table.add_row(module, index, _number(mode.eigenvalue), *cells, "unstable" if mode.unstable else label)
         return table
 
     def __rich__(self) -> Table:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, field
 from typing import Any, ClassVar, Self
 
+from stablessm._errors import MissingPackageError
+
 try:
     from transformers import PreTrainedConfig
-except ImportError as error:
-    raise ImportError(
+except Exception as error:  # missing, older, or broken
+    raise MissingPackageError(
         "StableSSMConfig needs the package transformers, 5.4 or newer (pip install 'stablessm[hf]')"
     ) from error
 

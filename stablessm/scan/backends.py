@@ -4,40 +4,33 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import os
 from types import ModuleType
 
 import torch
 
 from stablessm._errors import ArgumentError, BackendUnavailableError
+from stablessm._optional import why_missing
 
 NAMES = ("reference", "numba", "triton")
 """Every backend, by name."""
 
 _DEVICES = {"numba": "cpu", "triton": "cuda"}
 _PACKAGES = {"numba": "llvmlite", "triton": "triton"}
-_REMEDY = {"numba": "pip install llvmlite", "triton": "pip install 'stablessm[gpu]'"}
+_REASONS: dict[str, str | None] = {"reference": None}
 
 
-def _missing(name: str) -> str | None:
-    package = _PACKAGES.get(name)
-    if package is not None and importlib.util.find_spec(package) is None:
-        return f"{package} is not installed ({_REMEDY[name]})"
-    return None
-
-
-_REASONS = {name: _missing(name) for name in NAMES}  # once, at import: torch.compile cannot trace the question
-
-
+@torch.compiler.assume_constant_result  # a package's import cannot be traced
 def why_not(name: str) -> str | None:
-    """Why a backend cannot be loaded here, or None if it can.
+    """Return why a backend cannot be loaded here, or None if it can. The first call imports the package it needs.
 
     >>> why_not("reference") is None
     True
     """
     if name not in NAMES:
         raise ArgumentError("backend", f"one of {', '.join(map(repr, NAMES))}", repr(name))
+    if name not in _REASONS:
+        _REASONS[name] = why_missing(_PACKAGES[name])
     return _REASONS[name]
 
 

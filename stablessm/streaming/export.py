@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import warnings
@@ -16,7 +15,8 @@ from torch import nn
 
 from stablessm import record
 from stablessm._arguments import whole_number
-from stablessm._errors import ArgumentError, BackendUnavailableError
+from stablessm._errors import ArgumentError
+from stablessm._optional import require
 from stablessm.streaming.freeze import freeze
 from stablessm.streaming.step_module import StepModule
 
@@ -60,7 +60,8 @@ def export_step(
         raise ArgumentError("format", " or ".join(map(repr, get_args(Format))), repr(format))
     batch = whole_number("batch", batch)
     if format == "onnx":
-        _require("onnx", "onnxscript")
+        for package in ("onnx", "onnxscript"):
+            require(package, "format='onnx'")
     program = freeze(model)
     step = StepModule(program).eval()
     x_t = torch.zeros(batch, program.sizes[0], dtype=program.torch_dtype)
@@ -98,12 +99,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(before)
-
-
-def _require(*packages: str) -> None:
-    for package in packages:
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            remedy = f"{package} is not installed (pip install 'stablessm[export]')"
-            raise BackendUnavailableError(f"format: 'onnx' was asked for, but {remedy}") from error

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Protocol, final
 
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
@@ -55,11 +54,3 @@ def memory(text: str) -> int:
     if match is None:
         raise ArgumentError("--memory", "a number with KB, MB, GB or TB", repr(text))
     return round(float(match[1]) * _UNITS[(match[2] or "").upper()])
-
-
-def required(package: str, extra: str, option: str) -> Any:
-    """The package, or what to install."""
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise ArgumentError(option, f"the package {package} (pip install 'stablessm[{extra}]')", "none") from error

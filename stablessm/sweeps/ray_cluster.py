@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from stablessm import _telemetry
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
+from stablessm._optional import require
 from stablessm.sweeps import worker
-from stablessm.sweeps.engine import Resources, required
+from stablessm.sweeps.engine import Resources
 from stablessm.sweeps.job import Job
 from stablessm.sweeps.processes import RETRIES
 from stablessm.sweeps.worker import Outcome
@@ -41,11 +43,11 @@ class RayCluster:
         whole_number("--retries", self.retries, least=0)
         if self.address is not None and not _answers(self.address):
             raise ArgumentError("--address", "auto, or that of a Ray cluster, which answers", repr(self.address))
-        required("ray", "ray", "--on ray")
+        require("ray", "--on ray")
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
         """Until all are done."""
-        ray = required("ray", "ray", "--on ray")
+        ray = require("ray", "--on ray")
         waiting, pending = deque(jobs), dict[Any, Job]()
         with self._connected(ray):
             task = ray.remote(**self._options())(worker.compute)
@@ -93,7 +95,8 @@ class RayCluster:
             if self.address is not None:
                 raise ArgumentError("--address", "that of a Ray cluster", repr(self.address)) from error
             room = {} if self.jobs is None else {"num_cpus": self.jobs * self.resources.cpus}
-            ray.init(include_dashboard=False, **options, **room)
+            with worker.environment(_telemetry.ray()):
+                ray.init(include_dashboard=False, **options, **room)
         try:
             self._require_room(ray)
             yield

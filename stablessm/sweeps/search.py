@@ -14,7 +14,7 @@ from stablessm import _locks as locks
 from stablessm import record
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
-from stablessm.sweeps.engine import required
+from stablessm._optional import require
 from stablessm.sweeps.objectives import Objective
 from stablessm.sweeps.space import Range
 
@@ -54,7 +54,7 @@ def search(
     """
     from tqdm import tqdm
 
-    optuna = required("optuna", "search", "search")
+    optuna = require("optuna", "search")
     whole_number("--trials", trials)
     if not ranges:
         raise ArgumentError("--over", "one range of a setting or more", "none")

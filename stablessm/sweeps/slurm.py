@@ -13,9 +13,10 @@ from typing import Any, Literal, final
 from stablessm import record
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
+from stablessm._optional import require
 from stablessm.experiments.run import JOBS
 from stablessm.sweeps import notes, worker
-from stablessm.sweeps.engine import Resources, required
+from stablessm.sweeps.engine import Resources
 from stablessm.sweeps.job import Job
 from stablessm.sweeps.processes import RETRIES
 from stablessm.sweeps.worker import Outcome
@@ -51,11 +52,11 @@ class Slurm:
         whole_number("--minutes", self.minutes)
         if self.executor not in _POLL:
             raise ArgumentError("--executor", "slurm or local", repr(self.executor))
-        required("submitit", "slurm", "--on slurm")
+        require("submitit", "--on slurm")
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
         """Until all are done."""
-        submitit = required("submitit", "slurm", "--on slurm")
+        submitit = require("submitit", "--on slurm")
         waiting, lost, queued = deque(jobs), Counter[Job](), dict[Job, Any]()
         try:
             while waiting or queued:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import final
 
 from stablessm import _locks as locks
+from stablessm._optional import import_failure
 from stablessm.experiments.base import Plan
 from stablessm.experiments.run import JOBS, Run
 from stablessm.sweeps import notes
@@ -78,7 +79,7 @@ def told(error: Exception) -> str:
     >>> told(ValueError("no"))
     'ValueError: no'
     """
-    return f"{type(error).__name__}: {error}"
+    return import_failure(error) or f"{type(error).__name__}: {error}"
 
 
 def _compute(job: Job, plan: Plan) -> str:

@@ -9,13 +9,13 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, MissingPackageError
+from stablessm._optional import require
 
 VARIABLE = "STABLESSM_DATA"
 CACHE = "STABLESSM_CACHE"
@@ -102,8 +102,8 @@ def file_from_hub(data_set: str, path: str, name: str) -> Path:
 def _asked(package: str, ask: Callable[[Any], _Found], what: str, name: str) -> _Found:
     remedy = f"a folder with {name} (or pip install {package}, and a network)"
     try:
-        hub = import_module(package)
-    except ImportError as error:
+        hub = require(package, what)
+    except MissingPackageError as error:
         raise ArgumentError(VARIABLE, remedy, f"no such variable, and no package {package}") from error
     try:
         return ask(hub)

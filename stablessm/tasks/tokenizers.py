@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, final
 import numpy as np
 
 from stablessm._errors import ArgumentError
+from stablessm._optional import require
 
 Level: TypeAlias = Literal["char", "byte", "bpe", "word"]
 
@@ -211,7 +212,7 @@ class BytePairs(Tokenizer):
     @classmethod
     def of(cls, texts: Sequence[str], most: int) -> BytePairs:
         """At most so many tokens, learnt from these texts."""
-        package = _package()
+        package = require("tokenizers", "level=bpe")
         tokenizer = package.Tokenizer(package.models.BPE())
         tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = package.decoders.ByteLevel()
@@ -273,7 +274,7 @@ def read(content: str, place: str) -> Tokenizer:
     try:
         found = json.loads(content)
         if found.get("format") != _FORMAT:
-            return BytePairs(_package().Tokenizer.from_str(content))
+            return BytePairs(require("tokenizers", "level=bpe").Tokenizer.from_str(content))
         level, vocabulary = found["level"], found["vocabulary"]
         return Bytes() if level == "byte" else {"char": Characters, "word": Words}[level](vocabulary)
     except ArgumentError:
@@ -295,14 +296,6 @@ def load(path: str | Path) -> Tokenizer:
 
 def _own(level: Level, vocabulary: Sequence[str]) -> str:
     return json.dumps({"format": _FORMAT, "level": level, "vocabulary": vocabulary}, ensure_ascii=False)
-
-
-def _package() -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise ArgumentError("level", "the package tokenizers for bpe (pip install 'stablessm[hf]')", "none") from error
-    return tokenizers
 
 
 def _byte_characters() -> dict[int, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, final
 
 from stablessm import record
+from stablessm._optional import why_missing
 
 _FILE = "metrics.jsonl"
 
@@ -66,8 +67,8 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def _board(folder: Path, first: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
+    if why_missing("torch.utils.tensorboard") is not None:
         return None
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(str(folder), purge_step=first + 1)

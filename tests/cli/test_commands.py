@@ -20,7 +20,7 @@ def test_help_shows_examples() -> None:
     assert "stablessm env --json" in text
     assert "stablessm demo" in text
     assert "Example: stablessm demo --open" in run("demo", "--help")
-    assert run("--version").strip() == stablessm.__version__
+    assert run("--version").startswith(f"{stablessm.__version__} (commit ")
 
 
 def test_env_runs_every_backend() -> None:

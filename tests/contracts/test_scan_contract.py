@@ -12,7 +12,10 @@ from scan_cases import LENGTHS, TOLERANCE, check_against_reference, device_of, d
 from torch import Tensor
 
 from stablessm import linear_scan, scan
-from stablessm.scan import numba_backend, triton_backend
+from stablessm.scan import numba_backend
+
+if scan.why_not("triton") is None:
+    from stablessm.scan import triton_backend
 
 
 @st.composite

@@ -13,8 +13,11 @@ from scan_cases import device_of, relative_error
 from ssm_cases import BACKENDS, LENGTHS, TOLERANCE, check_against_reference, draw_layer
 from torch import Tensor
 
-from stablessm import ssm_scan
-from stablessm.scan import numba_ssm_backend, ssm_blocked, triton_products, triton_ssm_backend
+from stablessm import scan, ssm_scan
+from stablessm.scan import numba_ssm_backend, ssm_blocked
+
+if scan.why_not("triton") is None:
+    from stablessm.scan import triton_products, triton_ssm_backend
 
 FAST = [name for name in BACKENDS if name != "reference"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -138,17 +139,13 @@ def test_without_a_folder_the_hub_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
             asked.append((name, split))
             return {"image": [np.full((28, 28), 51)] * 3}
 
-    monkeypatch.setattr(sources, "import_module", lambda name: Hub)
+    monkeypatch.setitem(sys.modules, "datasets", Hub)
     np.testing.assert_allclose(digits.digits("mnist", 2), np.full((2, 28, 28), 0.2))
     assert asked == [("ylecun/mnist", "test")]
     monkeypatch.setattr(Hub, "load_dataset", None)
     with pytest.raises(ArgumentError, match=r"STABLESSM_DATA: expected a folder with mnist\.npz .* cannot be loaded"):
         digits.digits("mnist", 2)
-
-    def missing(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(sources, "import_module", missing)
+    monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ArgumentError, match="no package datasets"):
         digits.digits("mnist", 2)
 

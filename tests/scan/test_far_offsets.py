@@ -15,6 +15,8 @@ import torch
 from scan_cases import draw_decay, forget_plans
 from torch import Tensor
 
+pytest.importorskip("triton")
+
 from stablessm.scan import triton_backend
 
 NUMBERS = 2**32

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("triton")
+
 from stablessm.scan import triton_kernels, triton_products, triton_ssm_kernels
 
 SCRIPT = Path(__file__).parents[1] / "triton_without_gpu.py"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablessm import ArgumentError
+from stablessm import ArgumentError, MissingPackageError
 from stablessm.tasks import tokenizers
 from stablessm.tasks.tokenizers import BytePairs, Bytes, Characters, Words
 
@@ -122,5 +122,5 @@ def test_wrong_vocabularies_are_named() -> None:
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     assert tokenizers.learnt("char", TEXTS, None).size > 2
-    with pytest.raises(ArgumentError, match=r"level: expected the package tokenizers for bpe \(pip install"):
+    with pytest.raises(MissingPackageError, match=r"level=bpe requires tokenizers, .* \(pip install 'stablessm\[hf\]'"):
         tokenizers.learnt("bpe", TEXTS, None)

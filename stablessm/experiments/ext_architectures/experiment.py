@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from stablessm._optional import require
 from stablessm.experiments.base import Claim, Experiment, Verdict
 from stablessm.experiments.memories import (
     is_power,
@@ -62,8 +63,7 @@ def build(name: str, horizon: int) -> nn.Module:
     """A random model of that architecture."""
     if name in ("LSTM", "GRU"):
         return getattr(nn, name)(WIDTH, WIDTH, LAYERS, batch_first=True)
-    import transformers
-
+    transformers = require("transformers", "ext-architectures")
     transformers.logging.set_verbosity_error()
     family, options = CONFIGS[name]
     positions = {"n_positions": horizon + WARM_UP} if name == "GPT-2" else {}
@@ -73,8 +73,7 @@ def build(name: str, horizon: int) -> nn.Module:
 
 def trained() -> nn.Module:
     """The tiny trained Llama of the data folder."""
-    import transformers
-
+    transformers = require("transformers", "ext-architectures")
     transformers.logging.disable_progress_bar()
     return transformers.AutoModel.from_pretrained(_data(), local_files_only=True)
 

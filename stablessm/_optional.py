@@ -1,0 +1,126 @@
+"""Optional packages: imported when they are needed; the error for one that is missing says what to install."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final
+
+from stablessm import _telemetry
+from stablessm._errors import MissingPackageError
+
+EXTRAS: Final[Mapping[str, str]] = {
+    "triton": "gpu",
+    "transformers": "hf",
+    "tokenizers": "hf",
+    "accelerate": "hf",
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnxruntime": "export",
+    "tensorboard": "train",
+    "ray": "ray",
+    "submitit": "slurm",
+    "optuna": "search",
+}
+"""The extra of stablessm that installs a package; any other package is installed by its own name."""
+REQUIRED: Final = (
+    "torch", "numpy", "llvmlite", "typer", "rich", "tqdm", "matplotlib", "plotly", "safetensors", "scipy", "filelock",
+)  # fmt: skip
+"""Packages that pip installs with stablessm. Without them (--no-deps) a part of it runs: importing it needs none."""
+_HUB: Final = ("transformers", "tokenizers", "accelerate", "datasets", "huggingface_hub")
+_LONGEST: Final = 200
+"""Characters of another library's error message that are passed on."""
+
+
+def install_command(package: str) -> str:
+    """Return the command that installs a package.
+
+    >>> install_command("triton"), install_command("llvmlite")
+    ("pip install 'stablessm[gpu]'", 'pip install llvmlite')
+    """
+    return f"pip install 'stablessm[{EXTRAS[package]}]'" if package in EXTRAS else f"pip install {package}"
+
+
+def why_missing(package: str) -> str | None:
+    """Return why a package cannot be used here and the command that installs it, or None if it can be imported.
+
+    >>> why_missing("numpy") is None
+    True
+    >>> why_missing("not_a_package")
+    'not_a_package is not installed (pip install not_a_package)'
+    """
+    try:
+        _imported(package)
+    except Exception as error:  # a broken package may raise anything: OSError where its shared library does not load
+        return _reason(package, error)
+    return None
+
+
+def require(package: str, purpose: str) -> Any:
+    """Return the imported package, or raise an error that says what needs it and how to install it.
+
+    Args:
+        package: Name under which it is imported.
+        purpose: What needs the package, such as ``--on ray``.
+
+    >>> require("not_a_package", "format='onnx'")
+    Traceback (most recent call last):
+    ...
+    stablessm._errors.MissingPackageError: format='onnx' requires not_a_package, but not_a_package is not installed \
+(pip install not_a_package)
+    """
+    try:
+        return _imported(package)
+    except Exception as error:
+        raise MissingPackageError(f"{purpose} requires {package}, but {_reason(package, error)}") from error
+
+
+def import_failure(error: BaseException) -> str | None:
+    """Return what to install if ``error`` was raised by the import of a package we depend on, otherwise None."""
+    if isinstance(error, MissingPackageError):
+        return str(error)
+    package = _importing(error.__traceback__)
+    if package is None and isinstance(error, ImportError) and error.name:
+        package = error.name.partition(".")[0]  # missing, or without a name that a newer version has
+    if package in (*REQUIRED, *EXTRAS):
+        return _reason(package, error)
+    return None if error.__cause__ is None else import_failure(error.__cause__)  # transformers raises its own error
+
+
+def _imported(package: str) -> Any:
+    if package in _HUB:
+        os.environ.update(_telemetry.hub())
+    module = importlib.import_module(package)
+    _CHECKS.get(package, lambda: None)()
+    return module
+
+
+def _load_llvm() -> None:
+    """Load llvmlite's shared library, which its import alone does not."""
+    importlib.import_module("llvmlite.binding").initialize_native_target()
+
+
+_CHECKS: Final[Mapping[str, Callable[[], None]]] = {"llvmlite": _load_llvm}
+
+
+def _reason(package: str, error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name in (None, package):
+        return f"{package} is not installed ({install_command(package)})"
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    said = said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"
+    again = f"pip install --force-reinstall {package}"
+    if package in EXTRAS:
+        again += f", or {install_command(package)}"
+    return f"{package} cannot be imported ({said}); install it again ({again})"
+
+
+def _importing(trace: TracebackType | None) -> str | None:
+    """Return the outermost package, other than ours, whose module body was running."""
+    while trace is not None:
+        name = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if trace.tb_frame.f_code.co_name == "<module>" and name not in ("stablessm", "__main__"):
+            return name
+        trace = trace.tb_next
+    return None

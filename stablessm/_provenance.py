@@ -1,0 +1,99 @@
+"""What a result was computed with: versions, the commit of the source, the machine. Needs the standard library alone.
+
+``setup.py`` runs this file when a wheel or an sdist is built, and writes the commit into ``_build.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+PACKAGES: Final = (
+    "torch", "numpy", "scipy", "llvmlite", "triton", "transformers", "tokenizers", "jax", "mambapy", "accelerated-scan",
+    "flash-linear-attention", "onnxruntime",
+)  # fmt: skip
+"""Packages that change numbers or speed."""
+BUILD: Final = "_build.json"
+"""Beside this file in a wheel and in an sdist, and never in a checkout: the commit that was built."""
+_GIT_PLACES: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, of stablessm and of those PACKAGES that are installed."""
+    ours = str(getattr(sys.modules.get("stablessm"), "__version__", ""))
+    found = {"python": platform.python_version(), "stablessm": ours}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            module = sys.modules.get(package.replace("-", "_"))  # one that no package manager installed
+            if hasattr(module, "__version__"):
+                found[package] = str(getattr(module, "__version__"))  # noqa: B009
+    return found
+
+
+def commit() -> str | None:
+    """Return the commit this package was built from or runs from, with ``+`` if there were changes; None if unknown.
+
+    In this order: the environment variable STABLESSM_COMMIT, what the build wrote into the package, and git, if the
+    repository tracks this very file. A repository that happens to lie above an installed package does not.
+    """
+    if "STABLESSM_COMMIT" in os.environ:
+        return os.environ["STABLESSM_COMMIT"]
+    here = Path(__file__).resolve()
+    built = here.with_name(BUILD)
+    if built.is_file():
+        return json.loads(built.read_text(encoding="utf-8"))["commit"]
+    try:
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        changes = _git(here.parent, "status", "--porcelain")
+        return _git(here.parent, "rev-parse", "HEAD") + ("+" if changes else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def hardware() -> dict[str, Any]:
+    """Return the machine: architecture, system, CPU model, cores, threads of PyTorch (if it was imported), GPU."""
+    torch = sys.modules.get("torch")
+    gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
+    return {
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": None if torch is None else torch.get_num_threads(),
+        "gpu": gpu,
+    }
+
+
+def cpu_model() -> str:
+    """Return the name of the processor, or of its architecture where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    if platform.system() == "Darwin":
+        try:
+            return _run("sysctl", "-n", "machdep.cpu.brand_string")
+        except (OSError, subprocess.SubprocessError):
+            pass
+    return platform.processor() or platform.machine()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    return _run("git", "-C", str(folder), *arguments)
+
+
+def _run(*command: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name not in _GIT_PLACES}
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True, env=environment
+    )
+    return done.stdout.strip()

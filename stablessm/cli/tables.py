@@ -1,0 +1,26 @@
+"""Tables on the console."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
+    """Print a table, text as it is: rich reads square brackets and ``:names:`` in strings as markup, not in Text.
+
+    Args:
+        columns: Their headings; none for a table without headings.
+        rows: Cells, floating-point numbers with four digits.
+        title: Above the table.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    heading = None if title is None else Text(title)
+    table = Table(title=heading, title_justify="left", show_header=bool(columns))
+    for column in columns:
+        table.add_column(Text(column))
+    for row in rows:
+        table.add_row(*(Text(f"{cell:.4g}" if isinstance(cell, float) else str(cell)) for cell in row))
+    Console().print(table)

@@ -1,0 +1,76 @@
+"""``python -m stablessm.experiments.compare A B``: whether two run folders hold the same numbers.
+
+Stages are compared array by array, claims by their verdicts and texts. For instance the same experiment under two
+versions of Python: the exit status is 1 where numbers differ by more than ``--rtol`` (default 0: the same bits).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def differences(a: Path, b: Path, rtol: float = 0.0) -> list[str]:
+    """Return one line for each stage, array or claim in which two run folders differ.
+
+    Args:
+        a: A run folder, with ``record.json`` and stages as ``.npz`` files.
+        b: Another one.
+        rtol: Largest difference of an array, relative to its largest magnitude, that is no difference.
+    """
+    found = []
+    stages = [{path.relative_to(folder).as_posix(): path for path in folder.rglob("*.npz")} for folder in (a, b)]
+    for name in sorted({*stages[0], *stages[1]}):
+        if name not in stages[0] or name not in stages[1]:
+            found.append(f"{name}: only in {a if name in stages[0] else b}")
+            continue
+        with np.load(stages[0][name], allow_pickle=False) as one, np.load(stages[1][name], allow_pickle=False) as two:
+            if set(one.files) != set(two.files):
+                found.append(f"{name}: arrays {sorted(one.files)} and {sorted(two.files)}")
+            for key in sorted({*one.files} & {*two.files}):
+                if (told := _difference(one[key], two[key], rtol)) is not None:
+                    found.append(f"{name}: {key}: {told}")
+    claims = [json.loads((folder / "record.json").read_text(encoding="utf-8"))["claims"] for folder in (a, b)]
+    if len(claims[0]) != len(claims[1]):
+        found.append(f"claims: {len(claims[0])} and {len(claims[1])}")
+    for one, two in zip(*claims, strict=False):
+        keys = ("statement", "verdict") if rtol else ("statement", "ours", "verdict")
+        found += [f"claim {one['statement']!r}: {one[key]} and {two[key]}" for key in keys if one[key] != two[key]]
+    return found
+
+
+def _difference(one: np.ndarray, two: np.ndarray, rtol: float) -> str | None:
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return f"{one.dtype} {one.shape} and {two.dtype} {two.shape}"
+    if not np.issubdtype(one.dtype, np.inexact):
+        return None if np.array_equal(one, two) else "different values"
+    if np.array_equal(one, two, equal_nan=True):
+        return None
+    finite = np.isfinite(one) & np.isfinite(two)
+    if not np.array_equal(one[~finite], two[~finite], equal_nan=True):
+        return "different places that are not finite"
+    largest = float(max(np.abs(one[finite]).max(), np.abs(two[finite]).max()))
+    off = float(np.abs(one[finite] - two[finite]).max()) / largest
+    return None if off <= rtol else f"relative difference {off:.3g}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print what differs, and end with 1 if anything does."""
+    described: Any = (__doc__ or "").split("\n\n", 1)[-1]
+    parser = argparse.ArgumentParser(prog="python -m stablessm.experiments.compare", description=described)
+    parser.add_argument("a", type=Path, help="run folder")
+    parser.add_argument("b", type=Path, help="run folder")
+    parser.add_argument("--rtol", type=float, default=0.0, help="relative difference that is allowed (default: 0)")
+    given = parser.parse_args(arguments)
+    found = differences(given.a, given.b, given.rtol)
+    print("\n".join(found) or "the same numbers")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()
