@@ -34,7 +34,7 @@ PLATFORMS = {
 }
 
 WHEELS = {
-    "Linux aarch64": [f"manylinux_2_{minor}_aarch64" for minor in (28, 27, 26, 24, 17)] + ["manylinux2014_aarch64"],
+    "Linux aarch64": [f"manylinux_2_{minor}_aarch64" for minor in range(28, 16, -1)] + ["manylinux2014_aarch64"],
     "macOS arm64": ["macosx_14_0_arm64"],
     "Windows x86-64": ["win_amd64"],
 }

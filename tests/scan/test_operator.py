@@ -127,7 +127,7 @@ def test_the_reference_runs_without_memory() -> None:
 
 
 @pytest.mark.parametrize("backend", ["numba", "triton"])
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error:Casting complex")
 def test_a_real_initial_state_of_complex_numbers_has_a_real_gradient(backend: str) -> None:
     decay, drive, _ = inputs(COMPLEX)
     initial = torch.randn(2, 5, dtype=REAL, requires_grad=True)
