@@ -1,7 +1,7 @@
 """The processor that kernels are compiled for, and the compiler: llvmlite.
 
 Kernels are compiled for the processor they run on, with all its instructions, unless the environment variable
-``STABLESSM_CPU`` names another: results then have the same bits on every machine that has at least its instructions.
+``STABLESSM_CPU`` names another.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import fork_orders
 import pytest
 from fork_orders import ACTIONS
 
-LIMIT = 60
+LIMIT = 240
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
 ORDERS = {
