@@ -42,9 +42,11 @@ WHEELS = {
 
 def main() -> int:
     """Return the number of problems found, after printing each."""
-    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
+    pins = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split() if "==" in line
+    )
     pins = {normal(name): version for name, version in pins.items()}
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     problems: list[str] = []
     packages: dict[str, dict] = {}
     for version in PYTHONS:

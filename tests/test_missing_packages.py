@@ -105,7 +105,7 @@ def test_telemetry_is_off_unless_the_user_has_set_it(tmp_path, monkeypatch):
     assert _telemetry.hub() == {"HF_HUB_DISABLE_TELEMETRY": "1"}
     assert _telemetry.ray() == {"RAY_USAGE_STATS_ENABLED": "0"}
     for content, expected in (("{}", {"RAY_USAGE_STATS_ENABLED": "0"}), ('{"usage_stats": true}', {})):
-        config.write_text(content)
+        config.write_text(content, encoding="utf-8")
         assert _telemetry.ray() == expected
     monkeypatch.setenv("DO_NOT_TRACK", "0")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")

@@ -66,7 +66,7 @@ def built(tmp_path_factory) -> Path:
     subprocess.run([*git, "add", "--all"], check=True)
     subprocess.run([*git, "commit", "-q", "-m", "ours"], check=True)
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    (folder / "commit").write_text(head)
+    (folder / "commit").write_text(head, encoding="utf-8")
     hook = "import sys, setuptools.build_meta as b; getattr(b, 'build_' + sys.argv[1])(sys.argv[2])"
     python("-c", hook, "sdist", str(folder), path=folder, cwd=folder / "source")
     with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
@@ -117,7 +117,7 @@ def test_an_installed_wheel_runs_anywhere_and_says_its_commit(built, tmp_path):
         "eval lm --split valid", "measure lm --horizon 8", "run su-depth", "list", "status", "report runs", "env",
     ):  # fmt: skip
         python("-m", "stablessm", *command.split(), path=site, cwd=here)
-    ours = (built / "commit").read_text()
+    ours = (built / "commit").read_text(encoding="utf-8")
     assert ours != theirs
     records = [*here.rglob("record.json")]
     assert len(records) >= 4

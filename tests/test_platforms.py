@@ -26,7 +26,7 @@ def text_files(tree: ast.AST) -> Iterator[ast.Call]:
         modes = [value.value for value in constants if isinstance(value, ast.Constant) and isinstance(value.value, str)]
         binary = any("b" in mode and len(mode) < 4 for mode in modes)
         if name in ("read_text", "write_text") or (
-            name == "open" and module not in ("webbrowser", "os") and not binary
+            name == "open" and module not in ("webbrowser", "os", "tarfile") and not binary
         ):
             yield call
 

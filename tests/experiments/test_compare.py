@@ -12,7 +12,7 @@ def run_folder(path, values, ours="1.0", verdict="reproduced"):
     path.mkdir()
     np.savez(path / "stage.npz", values=np.array(values), count=np.array(3))
     claim = {"statement": "it holds", "ours": ours, "verdict": verdict}
-    (path / "record.json").write_text(json.dumps({"claims": [claim]}))
+    (path / "record.json").write_text(json.dumps({"claims": [claim]}), encoding="utf-8")
     return path
 
 
