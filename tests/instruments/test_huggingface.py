@@ -34,7 +34,7 @@ def test_every_architecture_is_measured_in_embedding_space(name):
     curve = ssm.memory_function(model, 24, samples=3, ascent=1)
     assert not curve.exact
     assert curve.maximiser.shape == (24, 32)
-    assert curve.note == "3 inputs on spheres, 1 steps of gradient ascent"
+    assert curve.note == "3 inputs, 1 steps of gradient ascent"
     x = torch.from_numpy(curve.maximiser[5])
     base = model.get_input_embeddings()(torch.tensor(1)).detach()
     still = base.expand(1, huggingface.WARM_UP + 24, -1)
