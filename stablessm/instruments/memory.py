@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -15,7 +16,7 @@ from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments import _linear, _supremum, huggingface
 from stablessm.instruments._precision import in_double
 from stablessm.instruments.curve import MemoryCurve
-from stablessm.instruments.systems import System, as_system, evaluating, own_step
+from stablessm.instruments.systems import System, as_system, evaluating, own_step, seeing_ahead
 
 Norm: TypeAlias = Literal["ball", "plus_one", "unit"]
 
@@ -78,7 +79,8 @@ def memory_function(
     Args:
         model: our layers, ``torch.nn.RNN``, ``GRU`` and ``LSTM``, Hugging Face models, and any callable from
             (batch, time, d_input) to (batch, time, d_output). A model with one output a sequence, (batch, d_output),
-            is run on every beginning of the input. A model that looks ahead is given as much input after the horizon.
+            is run on every beginning of the input. A model that looks ahead is given as much
+            input after the horizon as before it, or three times as much if it looks further ahead.
         horizon: how many steps to look back.
         d_input: number of input channels, if the model does not say.
         dt: the time between samples; the model's own, or 1.
@@ -131,6 +133,7 @@ def memory_function(
         warm_up = whole_number("warm_up", warm_up, 0)
     else:
         warm_up = huggingface.WARM_UP if system.input == "embedding" else 0
+    system = seeing_ahead(system, horizon + warm_up)
     step = time_step(model, dt)
     facts: dict[str, Any] = {"norm": norm, "bound": bound, "dt": step, "unit": unit or own_unit(system, step)}
     time = np.arange(horizon) * step
@@ -141,7 +144,7 @@ def memory_function(
                 floor = 4 * torch.finfo(gain.dtype).eps * float(gain.value.max())
                 facts |= {"exact": gain.proved, "note": "impulse response"}
                 return finite_curve(time, gain.value, gain.maximiser, floor, **facts)
-        system = in_double(system, run_by)
+        system = in_double(system, lambda copied: replace(run_by(copied), ahead=system.ahead, streams=system.streams))
         search = _supremum.Search(system, horizon, step, norm, bound, warm_up, progress)
         names = rows = None
         if directions is not None:
@@ -172,8 +175,7 @@ def _of_tokens(
     tokens = huggingface.checked_tokens(model, "tokens", tokens)
     words = torch.tensor(tokens)[:, None]
     system = huggingface.token_system(model, output)
-    if suffix is not None:
-        system = huggingface.closed(system, suffix)
+    system = seeing_ahead(system, len(start) + horizon) if suffix is None else huggingface.closed(system, suffix)
     beginning = torch.tensor(start).expand(len(words), -1)
 
     def drive(first: int, last: int) -> Tensor:
