@@ -17,6 +17,8 @@ import stablessm as ssm
 from stablessm import ArgumentError, NumericalError
 from stablessm.instruments import _supremum, systems
 
+OWN = np.random.default_rng(0)
+
 EXACT = {
     "real": lambda i, o: ssm.RealSSM(i, 8, o, map="best", dt=0.1),
     "real-direct": lambda i, o: ssm.RealSSM(i, 8, o, map="direct", dt=2.0),
@@ -562,7 +564,7 @@ def test_functions_of_numpy_arrays_and_lists(model) -> None:
         (lambda x: nn.functional.dropout(x.cumsum(1), 0.3), "it draws random numbers"),
         (lambda x: x + 1e-3 * torch.randn_like(x), "it draws random numbers"),
         (lambda x: np.asarray(x) + np.random.normal(size=x.shape), "it draws random numbers"),
-        (lambda x, own=np.random.default_rng(0): np.asarray(x) * own.normal(), "random numbers of its own"),
+        (lambda x: np.asarray(x) * OWN.normal(), "random numbers of its own"),
     ],
 )
 def test_noise_is_named(model, cause: str) -> None:
