@@ -128,9 +128,9 @@ def trace_divergence(
     start and again when an output is bad. What comes into a module counts as bad if it holds a NaN or +∞; -∞ is what
     attention masks are made of. An input that is bad but does no harm (a padding) raises no alarm.
 
-    Where an output is bad, its module is run once more, operation by operation, to find the ``cause``; random numbers and
-    buffers are put back. Results do not change. It costs one sum over every output and gradient, and on a GPU a wait for each. Inside
-    compiled modules nothing is seen; what comes out of them is.
+    Where an output is bad, its module is run once more, operation by operation, to find the ``cause``; random numbers
+    and buffers are put back. Results do not change. It costs one sum over every output and gradient, and on a GPU a
+    wait for each. Inside compiled modules nothing is seen; what comes out of them is.
 
     Args:
         model: any module.
