@@ -2,6 +2,59 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+LONGEST = 400
+"""Number of characters of a value that a message shows."""
+
+MOST = 8
+"""Number of entries of a value that a message shows."""
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: arrays by shape, type and range, long sequences by their beginning.
+
+    >>> shown(list(range(100)))
+    '[0, 1, 2, 3, 4, 5, 6, 7, …] (100 entries)'
+    >>> import numpy as np
+    >>> shown(np.linspace(0, 1, 50)), shown(np.array([0.5, 2.0])), shown(0.25)
+    ('float64 array of shape (50,), from 0 to 1', '[0.5, 2.0]', '0.25')
+    """
+    if hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "tolist"):
+        return _array(value)
+    if isinstance(value, Sequence | Set | Mapping) and not isinstance(value, str | bytes) and len(value) > MOST:
+        items = value.items() if isinstance(value, Mapping) else value
+        few = ", ".join(shown(item) for _, item in zip(range(MOST), items, strict=False))
+        return _cut(f"[{few}, …]") + f" ({len(value)} entries)"
+    if isinstance(value, list | tuple) and any(hasattr(item, "shape") for item in value):
+        return _cut(("({})" if isinstance(value, tuple) else "[{}]").format(", ".join(_item(item) for item in value)))
+    return _cut(str(value))
+
+
+def _item(item: object) -> str:
+    return repr(item) if isinstance(item, str) else shown(item)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 2]} …"
+
+
+def _array(value: Any) -> str:
+    size = 1
+    for length in value.shape:
+        size *= int(length)
+    where = getattr(value, "device", None)
+    if size <= MOST and getattr(where, "type", where) != "meta":
+        return str(value.tolist())
+    kind = f"{str(value.dtype).removeprefix('torch.')} array of shape {tuple(value.shape)}"
+    try:
+        low, high = float(value.min()), float(value.max())
+    except (TypeError, RuntimeError, ValueError, NotImplementedError):  # complex numbers, text, no values at all
+        return kind
+    return f"{kind}, from {low:g} to {high:g}"
+
 
 class ArgumentError(ValueError):
     """An argument has a wrong rank, size, dtype or value.
@@ -13,8 +66,20 @@ class ArgumentError(ValueError):
     """
 
     def __init__(self, argument: str, expected: str, got: object) -> None:
-        super().__init__(f"{argument}: expected {expected}, got {got}")
+        super().__init__(f"{argument}: expected {expected}, got {shown(got)}")
         self.argument = argument
+
+
+class ShortRepr:
+    """Base of results: ``repr`` is the class with its fields, arrays in them by shape and range.
+
+    The dataclass is made with ``repr=False``.
+    """
+
+    def __repr__(self) -> str:
+        fields = getattr(self, "__dataclass_fields__", {})
+        lines = [f"{name}={_item(getattr(self, name))}" for name, field in fields.items() if field.repr]
+        return textwrap.fill(f"{type(self).__name__}({', '.join(lines)})", 118, subsequent_indent="    ")
 
 
 class BackendUnavailableError(RuntimeError):

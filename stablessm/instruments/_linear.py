@@ -57,8 +57,8 @@ def gain(
             found.append((*largest_gain(response / dt, norm, bound), response.dtype))
         off, largest = torch.maximum(off, difference), torch.maximum(largest, moved)  # a NaN stays
         eps = torch.finfo(response.dtype).eps
-    # hard limits and gates may only show after a long constant input
-    if not assume and not off <= eps**0.5 * largest:
+    # hard limits and gates may only show after a long constant input; what overflows is reported as it is
+    if not assume and largest.isfinite() and not off <= eps**0.5 * largest:
         return None
     if continuous:
         kernels = continuous_kernel(system, horizon, progress)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm.instruments._linear import reach
+from stablessm.instruments._linear import largest_gain, reach
+from stablessm.instruments._tangent import linearized, tangents
 from stablessm.instruments.systems import CHUNK_ELEMENTS, SHORTEST, STATE_ELEMENTS, System
 
 TIMES = 48
@@ -16,6 +18,21 @@ TIMES = 48
 
 ROUNDS = 4
 """How often a linear model of what was seen proposes inputs, before the ascent."""
+
+POOL_STEPS = 2**18
+"""Number of steps (over all inputs) that a step of the ascent may run inputs for that it varies without a gradient."""
+
+CONVERGED = 1e-3
+"""Relative gain, at any time, below which the ascent ends."""
+
+RAYS = 8
+"""Directions along which all sizes of input are tried, once directions have been searched for."""
+
+STRETCH = 2.0
+"""Factor by which the ascent first changes the size of an input."""
+
+SMALLEST = 1e-6
+"""Size of the smallest input, relative to the bound: small enough for a model to be linear."""
 
 LONGEST_GRADIENT = 2**19
 """Steps (over all inputs) that a gradient may run back over."""
@@ -61,27 +78,40 @@ class Search:
         return self._eps * self._largest_output / self.dt / (self.bound if self.norm == "ball" else 1.0)
 
     def run(self, samples: int, ascent: int, seed: int) -> None:
-        """A grid in one dimension; points on the sphere, then ascent, in more; after ``SEARCHED`` steps the leaders."""
-        if self.system.d_input == 1:
-            self.evaluate(self._grid(samples), self.searched)
-            self.note = f"a grid of {2 * max(1, samples // 2)} inputs"
+        """Sizes on rays, the model linearized at rest, then ascent; after ``SEARCHED`` steps the leaders."""
+        d = self.system.d_input
+        if d == 1:
+            self.evaluate(self._on_rays(torch.ones(1, 1, dtype=torch.float64), samples // 2), self.searched)
         else:
-            self._run_in_space(samples, ascent, seed)
+            generator = torch.Generator().manual_seed(seed)
+            points = torch.randn(samples, d, generator=generator, dtype=torch.float64)
+            self.evaluate(self._on_rays(_unit(points), samples // 8), self.searched)
+        self.note = f"{samples} inputs"
+        if d <= samples and (system := linearized(self.system)) is not None:
+            self._linearize(system)
+            self.note += ", the linearization at rest"
+        if d > 1:
+            for _ in range(ROUNDS if self._linear_model_fits() else 0):
+                self.evaluate(self._own(self._proposed()), self.searched)
+            self.evaluate(self._on_rays(self._leading(self._times(RAYS)), samples // 4), self.searched)
+        if ascent:
+            by_gradient = self._ascend(ascent, samples, torch.Generator().manual_seed(seed))
+            self.note += f", {ascent} steps of {'gradient ascent' if by_gradient else 'ascent'}"
         if self.searched < self.horizon:
             leaders = self._leaders()
             self.evaluate(self._own(leaders), self.horizon)
             self.note += f", after {self.searched} steps {len(leaders)} of them"
 
-    def _run_in_space(self, samples: int, ascent: int, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        points = torch.randn(samples, self.system.d_input, generator=generator, dtype=torch.float64)
-        points *= self._sizes(samples)[:, None] / torch.linalg.vector_norm(points, dim=1, keepdim=True)
-        self.evaluate(self._own(points), self.searched)
-        self.note = f"{samples} inputs on spheres"
-        for _ in range(ROUNDS if self._linear_model_fits() else 0):
-            self.evaluate(self._own(self._proposed()), self.searched)
-        if ascent and self._ascend(ascent):
-            self.note += f", {ascent} steps of gradient ascent"
+    def _linearize(self, system: System) -> None:
+        """Let the response to an infinitesimal input, scaled to the size ``SMALLEST`` times the bound, take part."""
+        at, size = 0, SMALLEST * self.bound
+        channels = torch.eye(system.d_input, device=system.device, dtype=system.dtype)
+        with tangents():
+            for velocity in self._velocities(channels, self.searched, system):
+                gain, inputs, _ = largest_gain(velocity.permute(1, 2, 0), self.norm, self.bound)
+                value = gain * (size / (size + 1) if self.norm == "plus_one" else SMALLEST)
+                self._keep(at, value, inputs * SMALLEST)
+                at += len(value)
 
     def _leaders(self) -> Tensor:
         """The inputs that were best most often in the second half of what was searched over."""
@@ -93,7 +123,7 @@ class Search:
 
     def evaluate(self, points: Tensor, horizon: int) -> None:
         """Measure M of these inputs up to a horizon; keep what is better than before."""
-        for some in points.split(self._together(horizon)):
+        for some in points.split(self._together(horizon)) if len(points) else ():
             for _ in self._evaluated(some, horizon):
                 pass
 
@@ -110,13 +140,17 @@ class Search:
             speed = self._speeds(points, velocity).double().cpu()
             self._remember(inputs, velocity, at)
             best, index = speed.max(0)
-            now = slice(at, at + len(best))
-            known = self._value[now]
-            better = (best > known) | (best.isnan() & ~known.isnan())  # a NaN is kept, to be reported
-            self._value[now] = torch.where(better, best, known)
-            self._best[now] = torch.where(better[:, None], inputs[index], self._best[now])
-            at = now.stop
+            self._keep(at, best, inputs[index])
+            at += len(best)
             yield speed
+
+    def _keep(self, at: int, value: Tensor, inputs: Tensor) -> None:
+        """Keep what is better than before: values (n,) from the time ``at`` on, and their inputs (n, d_input)."""
+        now = slice(at, at + len(value))
+        known = self._value[now]
+        better = (value > known) | (value.isnan() & ~known.isnan())  # a NaN is kept, to be reported
+        self._value[now] = torch.where(better, value, known)
+        self._best[now] = torch.where(better[:, None], inputs, self._best[now])
 
     def _together(self, horizon: int) -> int:
         """How many inputs to run at once: with a state many, for a short while each; without, as horizons allow."""
@@ -132,8 +166,8 @@ class Search:
             return speed / self.bound
         return speed / (points.abs().amax(1, keepdim=True) + 1) if self.norm == "plus_one" else speed
 
-    def _velocities(self, points: Tensor, horizon: int) -> Iterator[Tensor]:
-        """d/dt H_t(u^x) in pieces, (n, ·, d_output)."""
+    def _velocities(self, points: Tensor, horizon: int, linear: System | None = None) -> Iterator[Tensor]:
+        """d/dt H_t(u^x) in pieces, (n, ·, d_output), of the system or of its linearization."""
         x = torch.cat([torch.zeros_like(points[:1]), points])
 
         def drive(start: int, stop: int) -> Tensor:
@@ -142,9 +176,12 @@ class Search:
             return torch.cat([before, held], 1) if before.shape[1] else held
 
         last, skip = None, self.warm_up
-        for y in self.system.outputs(drive, -self.warm_up, horizon, steady=0, progress=self.progress):
-            self._largest_output = max(self._largest_output, float(_length(y.detach()).nan_to_num().max()))
-            self._eps = max(self._eps, torch.finfo(y.dtype).eps)  # some models leave double precision on the way
+        # the state of a linearized system may change although its values, those without input, do not
+        system, steady = (self.system, 0) if linear is None else (linear, None)
+        for y in system.outputs(drive, -self.warm_up, horizon, steady=steady, progress=self.progress):
+            if linear is None:
+                self._largest_output = max(self._largest_output, float(_length(y.detach()).nan_to_num().max()))
+                self._eps = max(self._eps, torch.finfo(y.dtype).eps)  # some models leave double precision on the way
             moved = y[1:] - y[:1]
             change = moved.diff(dim=1, prepend=torch.zeros_like(moved[:, :1]) if last is None else last)[:, skip:]
             last, skip = moved[:, -1:], max(0, skip - y.shape[1])
@@ -173,30 +210,51 @@ class Search:
         ratio = torch.where(known > 8 * self.rounding, gain[:, 0] / known, 0)
         return self.bound * left[ratio.topk(min(TIMES, self.searched)).indices, :, 0]
 
-    def _ascend(self, steps: int) -> bool:
-        """Improve the inputs of a few times; False if the model has no gradient."""
+    def _times(self, most: int) -> Tensor:
+        """Times at which something is heard, at most about so many: evenly and logarithmically spaced."""
         alive = (self._value[: self.searched] > 8 * self.rounding).nonzero()[:, 0]
         if not len(alive):
-            return True
+            return alive
         last = int(alive[-1])
-        count = max(1, min(TIMES, LONGEST_GRADIENT // (last + 1)))
-        spread = np.concatenate([np.geomspace(1, last + 1, count // 2 + 1) - 1, np.linspace(0, last, count // 2 + 1)])
-        times = torch.from_numpy(np.unique(spread.round().astype(np.int64)))
-        for step in range(steps):
-            x = self._own(self._best[times])
-            try:
-                slope = torch.cat([self._slope(*some) for some in self._groups(x, times)])
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError:  # not differentiable
-                return False
-            x = x.double().cpu()
-            # the first step jumps to the end of the gradient, which is the answer for a linear model
-            length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-            moved = self.bound * slope if step == 0 else x + 0.5**step * length * slope
+        half = max(1, min(most, LONGEST_GRADIENT // (last + 1))) // 2 + 1
+        spread = np.concatenate([np.geomspace(1, last + 1, half) - 1, np.linspace(0, last, half)])
+        return torch.from_numpy(np.unique(spread.round().astype(np.int64)))
+
+    def _leading(self, times: Tensor) -> Tensor:
+        """The directions of the best inputs at these times, and of the best small ones."""
+        return torch.unique(_unit(self._best[times]), dim=0)
+
+    def _ascend(self, steps: int, samples: int, generator: torch.Generator) -> bool:
+        """Improve the best inputs: their size, and in several dimensions all of them; False without a gradient."""
+        times = self._times(TIMES)
+        differentiable = self.system.d_input > 1
+        pool = min(2 * samples, max(8, POOL_STEPS // self.searched))
+        for step in range(steps if len(times) else 0):
+            shorter = 0.5**step
+            best, led = torch.unique(self._best[: self.searched], dim=0, return_counts=True)
+            best = best[led.topk(min(pool, len(best))).indices]
+            one, other = (torch.randint(len(best), (len(best),), generator=generator) for _ in range(2))
+            weight = torch.rand(len(best), 1, generator=generator, dtype=best.dtype)
+            proposed = [best * STRETCH**shorter, best / STRETCH**shorter, best + weight * (best[one] - best[other])]
+            if differentiable:
+                x = self._best[times]
+                try:
+                    slope = torch.cat([self._slope(*some) for some in self._groups(self._own(x), times)])
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError:
+                    differentiable = False
+                else:
+                    # the first step jumps to the end of the gradient, which is the answer for a linear model
+                    length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+                    proposed += [self.bound * slope] if step == 0 else []
+                    proposed += [x + part * shorter * length * slope for part in (1.0, 0.25)]
+            moved, known = torch.cat(proposed), self._value[: self.searched].clone()
             too_long = torch.linalg.vector_norm(moved, dim=1, keepdim=True) / self.reach
             self.evaluate(self._own(moved / too_long.clamp(min=1)), self.searched)
-        return True
+            if step > 2 and not (self._value[: self.searched] > (1 + CONVERGED) * known + self.rounding).any():
+                break
+        return differentiable
 
     def _groups(self, x: Tensor, times: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Few enough inputs at once: a gradient keeps every output on the way."""
@@ -212,21 +270,24 @@ class Search:
             (slope,) = torch.autograd.grad(own.log().sum(), x)
         return torch.nn.functional.normalize(slope.double().nan_to_num().cpu(), dim=1)
 
-    def _grid(self, samples: int) -> Tensor:
-        size = self._sizes(max(1, samples // 2))
-        return self._own(torch.cat([size, -size])[:, None])
+    def _on_rays(self, directions: Tensor, samples: int) -> Tensor:
+        """All sizes of input in these directions (n, d_input) and in their opposites."""
+        sizes = self._sizes(max(1, samples))
+        points = (sizes[:, None, None] * directions).flatten(0, 1)
+        return self._own(torch.cat([points, -points]))
 
     def _sizes(self, samples: int) -> Tensor:
-        """Lengths to try: even up to the bound of a ball, whose surface mostly wins; logarithmic without a ball."""
-        if self.norm == "plus_one":
-            return self.bound * torch.logspace(-2, 2, samples, dtype=torch.float64)
-        if self.system.d_input == 1:
-            return self.bound * torch.linspace(1 / samples, 1, samples, dtype=torch.float64)
-        inside = torch.linspace(0, 1, samples, dtype=torch.float64)
-        return torch.where(torch.arange(samples) % 4 == 0, self.bound * inside.clamp(min=0.05), self.bound)
+        """Lengths to try, from the linear regime to the largest: half of them logarithmic, half even."""
+        even = torch.linspace(0, self.bound, samples // 2 + 1, dtype=torch.float64)[1:]
+        low, high = math.log10(SMALLEST * self.bound), math.log10(self.reach)
+        return torch.cat([torch.logspace(low, high, samples - len(even), dtype=torch.float64).flip(0), even])
 
     def _own(self, points: Tensor) -> Tensor:
         return points.to(self.system.device, self.system.dtype)
+
+
+def _unit(points: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(points, dim=1, eps=0)
 
 
 def _length(y: Tensor) -> Tensor:

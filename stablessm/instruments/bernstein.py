@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Self, final
 import torch
 from torch import Tensor, nn
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, ShortRepr
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class BernsteinCheck:
+@dataclass(frozen=True, eq=False, repr=False)
+class BernsteinCheck(ShortRepr):
     """A bound constant · e^(-rate t) at some times and, after ``against``, a memory measured at them."""
 
     times: Tensor

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final, get_args
 import torch
 from torch import Tensor
 
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError, NumericalError, ShortRepr
 from stablessm._typing import Time
 from stablessm.instruments._dense import spectral_bound, square_matrix
 
@@ -20,8 +20,8 @@ _DOUBLINGS = 60  # 2^60 terms: enough for every spectral radius below 1 that flo
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class LyapunovCertificate:
+@dataclass(frozen=True, eq=False, repr=False)
+class LyapunovCertificate(ShortRepr):
     """What ``lyapunov_certificate`` proves about W."""
 
     time: Time

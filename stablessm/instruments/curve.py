@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 
 from stablessm import record
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments import decay
 from stablessm.instruments.decay import DecayFit
 
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 _ARRAYS = ("time", "value", "maximiser", "inputs", "by_input")
 
 
+DISCRETE = ("steps", "tokens")
+"""Units in which time is counted: there is nothing between two samples."""
+
 MOST_POINTS = 4000
 """Of a curve in an interactive figure."""
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class MemoryCurve:
+@dataclass(frozen=True, eq=False, repr=False)
+class MemoryCurve(ShortRepr):
     """M(t) on a grid of times, with what is known about it.
 
     >>> curve = MemoryCurve(np.arange(50) * 0.1, np.exp(-np.arange(50) * 0.1), unit="s")
@@ -76,8 +79,21 @@ class MemoryCurve:
         return decay.memory_time(self.time, self.value, eps, fit=self._fit)
 
     def effective_length(self) -> float:
-        """∫ M dt / max M: how long a memory of constant strength with the same area lasts."""
-        return decay.effective_length(self.time, self.value, fit=self._fit)
+        """How long a memory of constant strength with the same area lasts.
+
+        In steps or tokens (``unit``) that is Σ M[k] / max M, in any other unit of time ∫ M dt / max M. What follows the
+        last sample is added by the fitted law.
+
+        >>> round(MemoryCurve(np.arange(30), 0.5 ** np.arange(30)).effective_length(), 6)
+        2.0
+        >>> time = np.arange(3000) * 0.01
+        >>> round(MemoryCurve(time, np.exp(-time), unit="s").effective_length(), 4)
+        1.0
+        """
+        length = decay.effective_length(self.time, self.value, fit=self._fit)
+        top = float(self.value.max())
+        # the sum is the integral, by the trapezoidal rule, and half of the first value
+        return length + self.dt * float(self.value[0]) / top / 2 if self.unit in DISCRETE and top else length
 
     def half_life(self) -> float:
         """How long until half of ∫ M dt has passed."""

@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from stablessm._errors import ArgumentError, NumericalError
+from stablessm.instruments._first_cause import Cause, first_cause, unstable_weight
 from stablessm.instruments._nested import is_numeric, tensors_in
 from stablessm.instruments.modes import Mode, mapped_weight, report_modes
 
@@ -30,6 +31,29 @@ _REMEDY: dict[Phase, str] = {
     "forward": "look at the size of what goes in: normalise it, lower the learning rate, or leave float16",
     "gradient": "look for an operation with an infinite slope (sqrt, log, norm or division at 0) and add an epsilon "
     "inside it; or clip gradients",
+}
+_CAUSES: dict[Cause, tuple[str, str]] = {
+    "masked softmax": (
+        "a softmax over nothing but -∞",
+        "every row of an attention mask must leave at least one position visible (its own, or a padding token); or "
+        "replace the outputs of fully masked rows by 0 with torch.where",
+    ),
+    "log": (
+        "the logarithm of 0 or of a negative number",
+        "clamp the argument (clamp(min=1e-12)) or use log_softmax, logsigmoid or log1p, which do not reach 0",
+    ),
+    "division": (
+        "a division by 0, or a mean or a variance of too few values",
+        "add an epsilon to the denominator, or skip empty and constant inputs",
+    ),
+    "domain": ("a root or a power of a number outside its domain", "clamp the argument to the domain of the function"),
+    "exp": ("an exponential that overflows", "subtract the maximum first (softmax, logsumexp) or clamp the exponent"),
+    "recurrent weight": (
+        "a recurrent weight outside the stable region",
+        "scale it to a spectral radius of at most 1 (nn.init.orthogonal_, weight decay), use tanh instead of relu, or "
+        "use a layer with a stable map (stablessm.LRU, stablessm.RealSSM)",
+    ),
+    "overflow": ("finite numbers whose sum or product overflows", _REMEDY["forward"]),
 }
 _STABLE = (
     "use a stable map ('best' or 'exp', for a matrix 'skew_minus_psd'), which no weight makes unstable; or a "
@@ -61,11 +85,19 @@ class Divergence:
     """The index read as (batch, time, channel), if it is one of a sequence."""
     mode: Mode | None
     """The recurrent mode most to blame: of the module, or, if it has none, an unstable one anywhere in the model."""
+    cause: Cause | None = None
+    """The kind of operation that made the first bad number of good ones, found by running the module once more."""
+    weight: str | None = None
+    """Qualified name of the recurrent weight to blame, if ``cause`` is a recurrent weight of a dense matrix."""
+    radius: float | None = None
+    """The spectral radius of that weight."""
 
     @property
     def remedy(self) -> str:
         """What to do about it."""
-        return _STABLE if self.mode is not None and self.mode.unstable else _REMEDY[self.phase]
+        if self.mode is not None and self.mode.unstable:
+            return _STABLE
+        return _REMEDY[self.phase] if self.cause is None else _CAUSES[self.cause][1]
 
     def __str__(self) -> str:
         where = f"index {self.index}"
@@ -73,7 +105,9 @@ class Divergence:
             where = f"batch {self.batch}, time {self.time}, channel {self.channel}"
         place = f"{self.module!r} ({self.kind})" if self.module else f"the model ({self.kind})"
         blame = "" if self.mode is None else f"; most to blame: {self.mode}{', unstable' * self.mode.unstable}"
-        return f"{self.phase}: {self.value:.3g} in {self.tensor} of {place} at {where}{blame}"
+        cause = "" if self.cause is None else f"; cause: {_CAUSES[self.cause][0]}"
+        radius = "" if self.weight is None else f" ({self.weight}, spectral radius {self.radius:.3g})"
+        return f"{self.phase}: {self.value:.3g} in {self.tensor} of {place} at {where}{blame}{cause}{radius}"
 
 
 @final
@@ -94,8 +128,9 @@ def trace_divergence(
     start and again when an output is bad. What comes into a module counts as bad if it holds a NaN or +∞; -∞ is what
     attention masks are made of. An input that is bad but does no harm (a padding) raises no alarm.
 
-    Results do not change. It costs one sum over every output and gradient, and on a GPU a wait for each. Inside
-    compiled modules nothing is seen; what comes out of them is.
+    Where an output is bad, its module is run once more, operation by operation, to find the ``cause``; random numbers
+    and buffers are put back. Results do not change. It costs one sum over every output and gradient, and on a GPU a
+    wait for each. Inside compiled modules nothing is seen; what comes out of them is.
 
     Args:
         model: any module.
@@ -215,13 +250,14 @@ class DivergenceTrace:
         if readers:
             others = ", ".join(map(repr, dict.fromkeys(readers[1:])))
             name, tensor = readers[0], "the gradient at its input" + (f", which {others} read too," if others else "")
-        self._found(self._divergence("gradient", name, tensor, gradient, seen.order))
+        self._found(self._explained(self._divergence("gradient", name, tensor, gradient, seen.order), None))
 
     def _parameter_gradient(self, qualified: str, gradient: Tensor) -> None:
         if self._off() or not _bad(gradient, self._limit):
             return
         name, _, own = qualified.rpartition(".")
-        self._found(self._divergence("gradient", name, f"the gradient of parameter {own}", gradient, parameter=own))
+        report = self._divergence("gradient", name, f"the gradient of parameter {own}", gradient, parameter=own)
+        self._found(self._explained(report, None))
 
     def _forward(self, path: str, tensor: Tensor, order: Order, states: list[Tensor]) -> Divergence:
         """Why is this output bad: a parameter, an input, code between modules, or the module itself?"""
@@ -236,9 +272,9 @@ class DivergenceTrace:
                 if outer is None:
                     return self._divergence("input", inner.name, place, value, value_order)
                 label = f"a value on its way into {inner.name!r}"
-                return self._bad_parameter(outer.name) or self._divergence(
-                    "forward", outer.name, label, value, value_order
-                )
+                bad = self._bad_parameter(outer.name)
+                report = bad or self._divergence("forward", outer.name, label, value, value_order)
+                return bad or self._explained(report, outer)
         report = self._divergence("forward", call.name, path, tensor, order, states)
         if report.time == 0 and not call.kwargs:
             self._paused = True
@@ -248,8 +284,27 @@ class DivergenceTrace:
                 time, y, state = moment
                 states = [part for _, part in tensors_in(state, "state")]
                 here = self._divergence("forward", call.name, path, y[:, None], order, states)
-                return replace(here, index=(*here.index[:1], time, *here.index[2:]), time=time)
-        return report
+                report = replace(here, index=(*here.index[:1], time, *here.index[2:]), time=time)
+        return self._explained(report, call)
+
+    def _explained(self, report: Divergence, call: _Call | None) -> Divergence:
+        """The report with the cause: the first operation that went wrong, or the recurrence that made values grow."""
+        cause: Cause | None = None
+        if call is not None:
+            self._paused = True
+            cause = first_cause(call.module, call.args, call.kwargs)
+            self._paused = False
+        if report.mode is not None and report.mode.unstable:
+            return replace(report, cause="recurrent weight")
+        if cause not in (None, "overflow", "exp"):
+            return replace(report, cause=cause)
+        # what overflows here may have grown in a recurrence before
+        for name in (report.module, *(sorted(self._ran) if call is not None else ())):
+            module = self._model.get_submodule(name)
+            if (found := unstable_weight(module)) and (name == report.module or _grows(module)):
+                qualified = ".".join(filter(None, (name, found[0])))
+                return replace(report, cause="recurrent weight", weight=qualified, radius=found[1])
+        return replace(report, cause=cause)
 
     def _bad_parameter(self, name: str) -> Divergence | None:
         module = self._model.get_submodule(name)
@@ -350,6 +405,11 @@ def _first(bad: Tensor, order: Order, latest: bool) -> tuple[int, ...]:
 
 def _unravel(bad: Tensor) -> tuple[int, ...]:
     return tuple(int(i) for i in torch.unravel_index(bad.flatten().byte().argmax(), bad.shape))
+
+
+def _grows(module: nn.Module) -> bool:
+    """Whether nothing in a recurrence keeps its values bounded, as far as one can tell."""
+    return "tanh" not in str(getattr(module, "mode", getattr(module, "nonlinearity", ""))).lower()
 
 
 def _within(name: str, outer: str) -> bool:

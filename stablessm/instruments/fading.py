@@ -13,7 +13,7 @@ from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.instruments.curve import MemoryCurve
 from stablessm.instruments.memory import ROUNDING, finite_curve, own_unit, time_step
-from stablessm.instruments.systems import as_system, evaluating
+from stablessm.instruments.systems import as_system, evaluating, seeing_ahead
 
 
 def fading_function(
@@ -55,13 +55,13 @@ def fading_function(
     samples = whole_number("samples", samples, 0)
     if not 0 < bound < math.inf:
         raise ArgumentError("bound", "a positive number", bound)
-    system = as_system(model, d_input=d_input)
+    system = seeing_ahead(as_system(model, d_input=d_input), horizon + past)
     step = time_step(model, dt)
     generator = torch.Generator().manual_seed(seed)
     pasts = _pasts(past, system.d_input, samples, generator) * bound
     length = pasts.shape[1]
-    future = torch.randn(1, horizon, system.d_input, generator=generator, dtype=torch.float64) * bound
-    whole = torch.cat([pasts, torch.zeros(len(pasts), horizon, system.d_input, dtype=torch.float64)], 1)
+    future = torch.randn(1, horizon + system.ahead, system.d_input, generator=generator, dtype=torch.float64) * bound
+    whole = torch.cat([pasts, torch.zeros_like(future).expand(len(pasts), -1, -1)], 1)
     noisy = torch.cat([pasts, future.expand(len(pasts), -1, -1)], 1)
     x = torch.cat([whole, noisy]).to(system.device, system.dtype)
 

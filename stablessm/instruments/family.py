@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 from torch import Tensor, nn
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments.perturbation import PerturbationCurve, Sweep
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class Extrapolation:
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class PerturbationFamily:
+@dataclass(frozen=True, eq=False, repr=False)
+class PerturbationFamily(ShortRepr):
     """Perturbation curves of one target and one kind of model, by width; the same radii for all.
 
     >>> import stablessm as ssm

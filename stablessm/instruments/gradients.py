@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments.modes import mapped_weight, ratio, recurrent_modules
 
 if TYPE_CHECKING:
@@ -22,22 +22,25 @@ SAMPLE = 2**20
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class ParameterRatio:
+@dataclass(frozen=True, eq=False, repr=False)
+class ParameterRatio(ShortRepr):
     """|∂loss/∂w| / |w| over the entries of one parameter."""
 
     maximum: float
     quantiles: tuple[float, float, float]
     """At 0.5, 0.9 and 0.99."""
     ratio: Tensor | None
-    """Every entry, mode by mode; of recurrent parameters only."""
+    """Every entry, in the shape of the parameter; None for a parameter of more than ``SAMPLE`` entries that is not
+    recurrent."""
     predicted: Tensor | None
     """G(w)/|w| beside it, where w is under a scalar map: theorem 3.4 bounds the ratio by this times a constant."""
+    recurrent: bool = False
+    """Whether its module lists it in ``recurrent_parameters``."""
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class GradientOverWeight:
+@dataclass(frozen=True, eq=False, repr=False)
+class GradientOverWeight(ShortRepr):
     """The ratios of a model after one backward pass."""
 
     parameters: Mapping[str, ParameterRatio]
@@ -55,7 +58,7 @@ class GradientOverWeight:
         width = max(map(len, self.parameters))
         lines = [f"{'|gradient| / |weight|':<{width}}  {'median':>9} {'90 %':>9} {'99 %':>9} {'max':>9}  G(w)/|w|"]
         # recurrent ones first: a bias that starts at 0 has an infinite ratio and is seldom the trouble
-        for name, entry in sorted(self.parameters.items(), key=lambda item: (item[1].ratio is None, -item[1].maximum)):
+        for name, entry in sorted(self.parameters.items(), key=lambda item: (not item[1].recurrent, -item[1].maximum)):
             numbers = " ".join(f"{number:9.2e}" for number in (*entry.quantiles, entry.maximum))
             low, high = (0.0, 0.0) if entry.predicted is None else entry.predicted.aminmax()
             predicted = "" if entry.predicted is None else f"  {low:.2e} to {high:.2e}"
@@ -97,14 +100,15 @@ def gradient_over_weight(model: nn.Module, *, recurrent_only: bool = False) -> G
         module, predicted = recurrent.get(name), None
         if module is not None and mapped_weight(module) == name.rpartition(".")[2]:
             predicted = ratio(module.map.gradient_scale(p.double()), p.double())
-        measured = None if module is None else _ratios(p)
-        entries[name] = ParameterRatio(maximum, (quantiles[0], quantiles[1], quantiles[2]), measured, predicted)
+        measured = None if module is None and p.numel() > SAMPLE else _ratios(p)
+        median, most, nearly_all = quantiles
+        entries[name] = ParameterRatio(maximum, (median, most, nearly_all), measured, predicted, module is not None)
     return GradientOverWeight(entries)
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class GradientHistory:
+@dataclass(frozen=True, eq=False, repr=False)
+class GradientHistory(ShortRepr):
     """What a ``GradientTracker`` saw: arrays over updates and parameters."""
 
     step: np.ndarray

@@ -113,7 +113,10 @@ def _system(model: Any, output: Output | None, inputs: Inputs, d_input: int, dty
         call = _caller(model, output, inputs, carry=carry)
         return completed(System(model, call, d_input, 0, dtype, device, carry, False, input=name, longest=longest))
 
-    system = made(carry=True)
+    try:
+        system = made(carry=True)
+    except ArgumentError:  # a cache that fails; without it the model may run
+        return made(carry=False)
     # a state that is of no use is not asked for: some models overwrite it in place, which breaks gradients
     return system if system.streams else made(carry=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments import _linear, _supremum, huggingface
+from stablessm.instruments._precision import in_double
 from stablessm.instruments.curve import MemoryCurve
-from stablessm.instruments.systems import System, as_system, evaluating, own_step
+from stablessm.instruments.systems import System, as_system, evaluating, own_step, seeing_ahead
 
 Norm: TypeAlias = Literal["ball", "plus_one", "unit"]
 
@@ -62,8 +64,11 @@ def memory_function(
 
     A linear model gives the norm of its kernel, M(t) = |ρ(t)| (paper 000 eq. 5), which is then measured as the
     response to an impulse, without the cancellation of a difference: the curve is ``exact``. Any other supremum is
-    searched for and is a lower bound: a grid in one dimension, points on the sphere and gradient ascent above that,
-    over the first 16384 steps; what follows is measured with the few inputs that led there in the end.
+    searched for and is a lower bound: inputs of every size from 1e-6 B to B in many directions, the model linearized
+    at rest (exactly, by forward differentiation, where the model has forward derivatives and at most ``samples``
+    inputs), and ascent from the best inputs, over the first 16384 steps; what follows is measured with the few inputs
+    that led there in the end. A search runs on a copy of the model in float64 if the model has at most 2²⁶ weights and
+    computes in float64 throughout when asked to.
 
     A model that carries its state runs in chunks: beyond the curve itself, memory does not grow with the horizon. A
     callable without a state is run over the whole horizon at once, which has to fit.
@@ -74,7 +79,8 @@ def memory_function(
     Args:
         model: our layers, ``torch.nn.RNN``, ``GRU`` and ``LSTM``, Hugging Face models, and any callable from
             (batch, time, d_input) to (batch, time, d_output). A model with one output a sequence, (batch, d_output),
-            is run on every beginning of the input. A model that looks ahead is given as much input after the horizon.
+            is run on every beginning of the input. A model that looks ahead is given as much
+            input after the horizon as before it, or three times as much if it looks further ahead.
         horizon: how many steps to look back.
         d_input: number of input channels, if the model does not say.
         dt: the time between samples; the model's own, or 1.
@@ -89,8 +95,9 @@ def memory_function(
         output: of a Hugging Face model: ``logits``, ``hidden``, or a function of its output such as a score.
         warm_up: steps without input before time 0; 0 by default, 16 in embedding space.
         linear: whether the model is linear and time-invariant; found by trying if not given.
-        samples: how many inputs the search tries first.
-        ascent: how many steps of gradient ascent follow, for inputs of more than one dimension; 0 for none.
+        samples: number of inputs that the search tries first if there is one input channel; otherwise the number of
+            directions, each tried in ``samples // 8`` sizes and two signs.
+        ascent: number of steps of ascent that follow, fewer if nothing improves; 0 for none.
         unit: the name of your time unit.
         seed: of the search.
         progress: whether a bar shows on a terminal when there are several chunks.
@@ -115,15 +122,18 @@ def memory_function(
             raise ArgumentError(name, _WHEN[name], value)
     if tokens is not None:
         return _of_tokens(model, horizon, tokens, prefix, suffix, output, progress)
-    system = (
-        huggingface.embedding_system(model, output, prefix)
-        if transformer
-        else as_system(model, d_input=d_input, output=output)
-    )
+
+    def run_by(module: Any) -> System:
+        if transformer:
+            return huggingface.embedding_system(module, output, prefix)
+        return as_system(module, d_input=d_input, output=output)
+
+    system = run_by(model)
     if warm_up is not None:
         warm_up = whole_number("warm_up", warm_up, 0)
     else:
         warm_up = huggingface.WARM_UP if system.input == "embedding" else 0
+    system = seeing_ahead(system, horizon + warm_up)
     step = time_step(model, dt)
     facts: dict[str, Any] = {"norm": norm, "bound": bound, "dt": step, "unit": unit or own_unit(system, step)}
     time = np.arange(horizon) * step
@@ -134,6 +144,7 @@ def memory_function(
                 floor = 4 * torch.finfo(gain.dtype).eps * float(gain.value.max())
                 facts |= {"exact": gain.proved, "note": "impulse response"}
                 return finite_curve(time, gain.value, gain.maximiser, floor, **facts)
+        system = in_double(system, lambda copied: replace(run_by(copied), ahead=system.ahead, streams=system.streams))
         search = _supremum.Search(system, horizon, step, norm, bound, warm_up, progress)
         names = rows = None
         if directions is not None:
@@ -164,8 +175,7 @@ def _of_tokens(
     tokens = huggingface.checked_tokens(model, "tokens", tokens)
     words = torch.tensor(tokens)[:, None]
     system = huggingface.token_system(model, output)
-    if suffix is not None:
-        system = huggingface.closed(system, suffix)
+    system = seeing_ahead(system, len(start) + horizon) if suffix is None else huggingface.closed(system, suffix)
     beginning = torch.tensor(start).expand(len(words), -1)
 
     def drive(first: int, last: int) -> Tensor:

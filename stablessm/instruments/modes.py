@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.reparam import Reparameterization
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ class Initialisation:
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class ModeReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class ModeReport(ShortRepr):
     """All modes of a model, one entry of every array each."""
 
     module: np.ndarray

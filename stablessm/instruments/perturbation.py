@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from stablessm import record
 from stablessm._arguments import whole_number
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments._function_norms import (
     Distance,
     KernelDistance,
@@ -38,8 +38,8 @@ Search: TypeAlias = Literal["random", "ascent"]
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class PerturbationCurve:
+@dataclass(frozen=True, eq=False, repr=False)
+class PerturbationCurve(ShortRepr):
     """E(β) between two bounds, at increasing radii β (paper 004 eq. 7)."""
 
     radius: np.ndarray

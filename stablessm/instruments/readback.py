@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import whole_number
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError, NumericalError, ShortRepr
 from stablessm.instruments import _probe, huggingface, systems
 from stablessm.instruments._nested import tensors_in
 from stablessm.instruments.memory import time_step
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Readback:
+@dataclass(frozen=True, eq=False, repr=False)
+class Readback(ShortRepr):
     """What :func:`readback` found."""
 
     time: np.ndarray

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +27,9 @@ CHUNK_ELEMENTS = 2**21
 
 STATE_ELEMENTS = 2**22
 """How many numbers of states: a layer may write that of every step."""
+
+PROBED = 256
+"""Steps over which a model that carries its state is tested for looking ahead."""
 
 SHORTEST, LONGEST = 16, 8192
 """Of a chunk, in steps."""
@@ -45,7 +49,8 @@ class System:
     """Whether the state can be carried from one chunk to the next."""
     pooled: bool
     """Whether one output comes for a whole sequence; then a time series of outputs is that of its beginnings."""
-    causal: bool = True
+    ahead: int = 0
+    """Steps of input after the last output that the outputs can depend on; see :func:`seeing_ahead`."""
     input: str = "input"
     """What the input is called in messages and plots."""
     longest: int | None = None
@@ -74,7 +79,7 @@ class System:
         its memory is bounded. From step ``steady`` on the drive is constant: a state that a chunk leaves as it found
         it comes again and again, and so do the outputs.
         """
-        beyond = 0 if self.causal or self.pooled else stop - start  # one that looks ahead must not see the end
+        beyond = self.ahead  # a model that looks ahead must not see the end
         if self.longest is not None and stop - start + beyond > self.longest:
             most = (self.longest if not beyond else self.longest // 2) + start
             raise ArgumentError("horizon", f"at most {most} steps (the model's positions)", stop)
@@ -134,14 +139,18 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
     if weight is not None:
         return completed(System(model, call, d_input, 0, weight.dtype, weight.device, streams, False))
     precise = System(model, call, d_input, 0, torch.float64, torch.device("cpu"), streams, False)
-    try:
-        return completed(precise)
-    except ArgumentError:  # a function around a model in single precision
-        return completed(replace(precise, dtype=torch.float32))
+    single = replace(precise, dtype=torch.float32)  # a function around a model in single precision
+    reasons = []
+    for system in (precise, single, replace(precise, call=_on_arrays(call))):
+        try:
+            return completed(system)
+        except ArgumentError as reason:
+            reasons.append(reason)
+    raise reasons[1 if "raised" in str(reasons[0]) else 0]
 
 
 def completed(system: System) -> System:
-    """The system with its output size, and whether it pools or looks ahead, found by running it."""
+    """The system with its output size, and whether it pools or carries its state, found by running it."""
     with evaluating(system.model), torch.no_grad():
         short, long = (tuple(_try(system, torch.zeros(2, steps, system.d_input)).shape) for steps in (5, 7))
         if (short, long) in (((2, 5), (2, 7)), ((2,), (2,))):  # one number a step, or a sequence: no axis of its own
@@ -151,13 +160,13 @@ def completed(system: System) -> System:
         pooled = len(short) == 2 and short == long and short[0] == 2
         if not pooled and (short[:2], long[:2], len(short)) != ((2, 5), (2, 7), 3):
             raise ArgumentError("model", "output (batch, time, d_output) or (batch, d_output)", f"shape {short}")
+        _require_repeatable(system)
         if not _rows_are_apart(system):
             expected = "sequences in a batch that do not mix: (batch, time, channel), as with batch_first=True"
             raise ArgumentError("model", expected, type(system.model).__name__)
         state = None if pooled else _carried(system)
         held = max((tensor.numel() // 2 for _, tensor in tensors_in(state, "")), default=1)
-        system = replace(system, pooled=pooled, d_output=short[-1], streams=state is not None, held=max(1, held))
-        return system if pooled or system.streams else replace(system, causal=_is_causal(system))
+        return replace(system, pooled=pooled, d_output=short[-1], streams=state is not None, held=max(1, held))
 
 
 def _with_axis(y: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -179,11 +188,59 @@ def _try(system: System, x: Tensor) -> Tensor:
     return y
 
 
-def _is_causal(system: System) -> bool:
-    x = _probe(system, 12)
-    x[1, :6] = x[0, :6]
-    y = _try(system, x)
-    return _alike(y[0, :6], y[1, :6], y)
+def seeing_ahead(system: System, steps: int) -> System:
+    """The system with as much input after ``steps`` steps as it looks ahead; none if it is causal.
+
+    Looking ahead is found by changing all that comes after these steps: whatever the distance, an output before that
+    changes gives it away. A model that looks further ahead than ``steps`` gets three times as much, if that is enough.
+    A model that carries its state is tested over ``PROBED`` steps at most; if it looks ahead, it runs in one pass.
+
+    >>> shifted = as_system(lambda x: torch.cat([x[:, 20:], 0 * x[:, :20]], 1), d_input=1)
+    >>> seeing_ahead(shifted, 100).ahead, seeing_ahead(as_system(lambda x: x.cumsum(1), d_input=1), 100).ahead
+    (100, 0)
+    """
+    if system.pooled:
+        return system
+    tested = min(steps, PROBED) if system.streams else steps
+    tested = tested if system.longest is None else min(tested, system.longest // 2)
+    if tested < 1:
+        return system
+    with evaluating(system.model), torch.no_grad():
+        if not _sees(system, tested, tested, 2 * tested):
+            return system
+        further = system.longest is None and _sees(system, steps, 2 * steps, 4 * steps)
+        enough = further and not _sees(system, steps, 4 * steps, 5 * steps)
+    return replace(system, streams=False, ahead=3 * steps if enough else steps)
+
+
+def _sees(system: System, outputs: int, start: int, stop: int) -> bool:
+    """Whether the first outputs change with the input from one step to another."""
+    x = _probe(system, stop, rows=4)
+    x[1:, :start] = x[0, :start]
+    if system.dtype.is_floating_point:  # larger or none at all: what comes may be compared with what was
+        x[1, start:] *= 10
+        x[2, start:] = 0
+    y = _try(system, x)[:, :outputs]
+    return not all(_alike(y[0], other, y) for other in y[1:])
+
+
+def _require_repeatable(system: System) -> None:
+    """Raise an error that names the cause if the same input gives another output the next time."""
+    x, before = _probe(system, 6), (torch.random.get_rng_state(), _numpy_state())
+    one, other = _try(system, x), _try(system, x)
+    if _alike(one, other, one, torch.finfo(one.dtype).eps ** 0.5):
+        return
+    drew = not torch.equal(before[0], torch.random.get_rng_state()) or before[1] != _numpy_state()
+    cause = "it draws random numbers" if drew else "random numbers of its own, or a state kept between calls"
+    cure = "switch off dropout and noise (model.eval(), training=False) or fix the seed within the function"
+    expected = f"the same output for the same input; {cure}"
+    change = float((one - other).abs().max())
+    raise ArgumentError("model", expected, f"noise: two calls differ by {change:.2g} ({cause})")
+
+
+def _numpy_state() -> tuple[bytes, int]:
+    state: Any = np.random.get_state()
+    return state[1].tobytes(), state[2]
 
 
 def _rows_are_apart(system: System) -> bool:
@@ -227,11 +284,11 @@ def _unchanged(before: Any, after: Any) -> bool:
     return isinstance(before, int | float | str) and type(before) is type(after) and before == after
 
 
-def _probe(system: System, steps: int) -> Tensor:
+def _probe(system: System, steps: int, rows: int = 2) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     if not system.dtype.is_floating_point:
-        return torch.randint(0, 2, (2, steps, system.d_input), generator=generator).to(system.device)
-    x = torch.randn(2, steps, system.d_input, generator=generator, dtype=torch.float64)
+        return torch.randint(0, 2, (rows, steps, system.d_input), generator=generator).to(system.device)
+    x = torch.randn(rows, steps, system.d_input, generator=generator, dtype=torch.float64)
     return x.to(system.device, system.dtype)
 
 
@@ -263,9 +320,22 @@ def _caller(model: Any) -> tuple[Call, bool]:
 
     def stateless(x: Tensor, state: Any) -> tuple[Tensor, Any]:
         y = model(x)
-        return (y[0] if isinstance(y, tuple) else y), None
+        y = y[0] if isinstance(y, tuple) else y
+        return (y if isinstance(y, Tensor) else _as_tensor(y, x)), None
 
     return stateless, False
+
+
+def _on_arrays(call: Call) -> Call:
+    """The call of a function that takes NumPy arrays."""
+    return lambda x, state: call(x.numpy(force=True), state)  # type: ignore[arg-type]
+
+
+def _as_tensor(y: Any, x: Tensor | np.ndarray) -> Any:
+    """What a function returned as a tensor, if it is made of numbers (an array, a list of lists)."""
+    if not isinstance(y, np.ndarray | list | np.generic):
+        return y
+    return torch.as_tensor(np.asarray(y), device=x.device if isinstance(x, Tensor) else None)
 
 
 def by_step(model: Any) -> Any:

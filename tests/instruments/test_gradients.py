@@ -44,7 +44,8 @@ def test_numbers_against_plain_torch() -> None:
         assert entry.quantiles[0] == pytest.approx(float(truth.quantile(0.5, interpolation="higher")))
         assert entry.quantiles[2] == pytest.approx(float(truth.quantile(0.99, interpolation="higher")))
         recurrent = name in ("mixer.w", "mixer.frequency", "mixer.log_dt")
-        assert (entry.ratio is not None) == recurrent
+        assert entry.recurrent == recurrent
+        torch.testing.assert_close(entry.ratio, p.grad.abs() / p.detach().abs())
         assert (entry.predicted is not None) == (name == "mixer.w")
     w = model.mixer.w
     torch.testing.assert_close(ratios["mixer.w"].ratio, w.grad.abs() / w.detach().abs())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def test_every_architecture_is_measured_in_embedding_space(name):
     curve = ssm.memory_function(model, 24, samples=3, ascent=1)
     assert not curve.exact
     assert curve.maximiser.shape == (24, 32)
-    assert curve.note == "3 inputs on spheres, 1 steps of gradient ascent"
+    assert curve.note == "3 inputs, 1 steps of gradient ascent"
     x = torch.from_numpy(curve.maximiser[5])
     base = model.get_input_embeddings()(torch.tensor(1)).detach()
     still = base.expand(1, huggingface.WARM_UP + 24, -1)
@@ -190,3 +191,43 @@ def test_the_tiny_trained_model():
     assert curve.decay().kind in ("polynomial", "exponential")
     assert curve.value[0] > 100 * curve.value[-1] > 0
     assert ssm.memory_function(model, 60, samples=4, ascent=1).value.min() > 0
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("xLSTM", {"num_heads": 2, "num_blocks": 2, "embedding_dim": 32}),
+        (
+            "Lfm2",
+            {
+                "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1,
+                "layer_types": ["conv", "full_attention"],
+            },
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("measured", [{"tokens": [3]}, {"samples": 2, "ascent": 0}])
+def test_a_model_whose_cache_fails_runs_without_it(family, options, measured):
+    if not hasattr(transformers, f"{family}Config"):
+        pytest.skip(f"{family} is not in this version of transformers")
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=64, hidden_size=32, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=0, **options
+    )
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    curve = ssm.memory_function(model, 12, **measured)
+    assert (curve.value > 0).any()
+
+
+def test_a_cache_that_raises_is_not_asked_for_again():
+    model = hf_models.model("llama")
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def fails(*args, use_cache=None, **kwargs):
+        if use_cache:
+            raise AttributeError("no such cache")
+        return forward(*args, use_cache=use_cache, **kwargs)
+
+    expected = ssm.memory_function(model, 12, tokens=[3])
+    model.forward = fails
+    np.testing.assert_allclose(ssm.memory_function(model, 12, tokens=[3]).value, expected.value, rtol=1e-5)

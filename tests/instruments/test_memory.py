@@ -17,6 +17,8 @@ import stablessm as ssm
 from stablessm import ArgumentError, NumericalError
 from stablessm.instruments import _supremum, systems
 
+OWN = np.random.default_rng(0)
+
 EXACT = {
     "real": lambda i, o: ssm.RealSSM(i, 8, o, map="best", dt=0.1),
     "real-direct": lambda i, o: ssm.RealSSM(i, 8, o, map="direct", dt=2.0),
@@ -122,8 +124,7 @@ def test_the_search_on_a_grid_bounds_the_supremum_from_below():
     y = layer(amplitudes[:, None, None].expand(-1, 50, -1))[0] - layer(torch.zeros(1, 50, 1).double())[0]
     dense = y.diff(dim=1, prepend=torch.zeros_like(y[:, :1])).abs()[..., 0].amax(0).detach().numpy() / 2
     assert not curve.exact
-    assert (curve.value <= dense * (1 + 1e-9)).all()
-    np.testing.assert_allclose(curve.value, dense, rtol=0.02)
+    np.testing.assert_allclose(curve.value, dense, rtol=1e-3)
 
 
 def test_the_three_normalisations_of_a_linear_functional():
@@ -175,7 +176,7 @@ def test_a_bidirectional_recurrence_has_the_memory_of_its_forward_half():
     model = nn.LSTM(1, 8, bidirectional=True).double()
     forward = nn.LSTM(1, 8).double()
     forward.load_state_dict({k: v for k, v in model.state_dict().items() if not k.endswith("_reverse")})
-    both, one = ssm.memory_function(model, 120), ssm.memory_function(forward, 120)
+    both, one = (ssm.memory_function(each, 120, norm="unit") for each in (model, forward))
     assert both.decay().kind == "exponential"
     np.testing.assert_allclose(both.value[20:], one.value[20:], rtol=1e-6, atol=1e-12)
 
@@ -250,8 +251,8 @@ from test_memory import Deep
 
 torch.manual_seed(0)
 model = Deep(32)
-for horizon in (2000, int(sys.argv[1])):
-    ssm.memory_function(model, horizon, samples=4, linear=False, progress=False)
+for horizon in (10000, int(sys.argv[1])):
+    ssm.memory_function(model, horizon, samples=4, ascent=1, linear=False, progress=False)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
 """
 
@@ -303,7 +304,7 @@ def test_a_state_at_rest_is_not_run_any_further(monkeypatch):
     monkeypatch.setattr(systems, "LONGEST", 64)
     model = Resting()
     curve = ssm.memory_function(model, 3000, norm="unit", linear=False)
-    assert model.steps < 500
+    assert model.steps < 1000  # of 3000, with what is run to find out how to run it
     np.testing.assert_allclose(curve.value[:20], math.tanh(1) * 0.5 ** np.arange(20), rtol=1e-4, atol=1e-6)
     assert (curve.value[60:] == 0).all()
 
@@ -420,12 +421,12 @@ def test_measuring_changes_nothing():
     np.testing.assert_array_equal(first.value, ssm.memory_function(model, 20).value)
 
 
-def test_a_model_without_gradient_is_searched_without_ascent():
+def test_a_model_without_gradient_is_searched_without_it():
     def numpy_model(x: Tensor) -> Tensor:
         return torch.from_numpy(np.tanh(np.cumsum(x.detach().numpy(), axis=1)))
 
     curve = ssm.memory_function(numpy_model, 20, d_input=2)
-    assert curve.note == "64 inputs on spheres"
+    assert curve.note == "64 inputs, 8 steps of ascent"
 
 
 def test_the_time_is_the_users():
@@ -540,3 +541,32 @@ def test_what_hears_differences_of_channels_alone_is_not_taken_for_linear(model,
 def test_a_warm_up_is_a_number_of_steps(warm_up: float) -> None:
     with pytest.raises(ArgumentError, match=r"^warm_up: expected a whole number, at least 0, got"):
         ssm.memory_function(ssm.LRU(1, 2, 1), 20, warm_up=warm_up)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: np.tanh(np.cumsum(np.asarray(x), axis=1)),
+        lambda x: np.tanh(np.cumsum(x, axis=1).astype(np.float64)),  # takes nothing but arrays
+        lambda x: torch.tanh(torch.as_tensor(x).cumsum(1)).tolist(),
+        lambda x: np.tanh(np.cumsum(np.asarray(x), axis=1))[..., 0],
+    ],
+)
+def test_functions_of_numpy_arrays_and_lists(model) -> None:
+    expected = ssm.memory_function(lambda x: x.cumsum(1).tanh(), 20, d_input=1)
+    curve = ssm.memory_function(model, 20, d_input=1)
+    np.testing.assert_allclose(curve.value, expected.value, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("model", "cause"),
+    [
+        (lambda x: nn.functional.dropout(x.cumsum(1), 0.3), "it draws random numbers"),
+        (lambda x: x + 1e-3 * torch.randn_like(x), "it draws random numbers"),
+        (lambda x: np.asarray(x) + np.random.normal(size=x.shape), "it draws random numbers"),
+        (lambda x: np.asarray(x) * OWN.normal(), "random numbers of its own"),
+    ],
+)
+def test_noise_is_named(model, cause: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"model: expected the same output .*got noise: two calls .*{cause}"):
+        ssm.memory_function(model, 20, d_input=1)

@@ -1,0 +1,115 @@
+"""The first operation that made a NaN or an infinity of good numbers, and what kind of mistake that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stablessm.instruments._nested import tensors_in
+
+Cause: TypeAlias = Literal["masked softmax", "log", "division", "domain", "exp", "recurrent weight", "overflow"]
+
+_LOG = {"log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlog1py", "log_sigmoid_forward"}
+_DIVISION = {
+    "div",
+    "true_divide",
+    "reciprocal",
+    "rsqrt",
+    "remainder",
+    "fmod",
+    "mean",
+    "nanmean",
+    "var",
+    "std",
+    "var_mean",
+}
+_DOMAIN = {"sqrt", "asin", "acos", "acosh", "atanh", "erfinv", "pow"}
+_EXP = {"exp", "exp2", "expm1", "sinh", "cosh", "special_expm1"}
+_MADE = ("empty", "new_empty", "full", "new_full", "fill", "scalar_tensor", "masked_fill", "where", "lift_fresh")
+"""Beginnings of the names of operations that write what they are told, or nothing."""
+
+
+def first_cause(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Cause | None:
+    """Run a module once more and return why its output is not finite; None if this time it is."""
+    watch = _Watch()
+    try:
+        with torch.no_grad(), _unharmed(module), watch:
+            module(*args, **kwargs)
+    except Exception:  # whatever it raised; what was seen before that counts
+        pass
+    return watch.cause or watch.fell
+
+
+def unstable_weight(module: nn.Module) -> tuple[str, float] | None:
+    """The square ``weight_hh`` of a module with the largest spectral radius, if that is above one, and the radius."""
+    found = {}
+    for name, weight in module.named_parameters(recurse=False):
+        if name.startswith("weight_hh") and weight.dim() == 2 and weight.shape[0] == weight.shape[1]:
+            found[name] = float(torch.linalg.eigvals(weight.detach().double().nan_to_num()).abs().max())
+    worst = max(found, key=lambda name: found[name], default=None)
+    return None if worst is None or found[worst] <= 1 else (worst, found[worst])
+
+
+@contextmanager
+def _unharmed(module: nn.Module) -> Iterator[None]:
+    """Leave buffers (running means) and random numbers as they were."""
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            for name, buffer in module.named_buffers():
+                buffer.copy_(buffers[name])
+
+
+class _Watch(TorchDispatchMode):
+    """Looks at what every operation returns until one of them is bad."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cause: Cause | None = None
+        self.fell: Cause | None = None  # what made a -∞, which may be meant to
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = [tensor for _, tensor in tensors_in((args, kwargs or {}), "")] if self.cause is None else []
+        smallest = [_zeros(value) for value in args] if self.cause is None else []
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__.removesuffix("_")
+        if self.cause is not None or name.startswith(_MADE):
+            return result
+        made = [tensor for _, tensor in tensors_in(result, "") if tensor.is_floating_point() or tensor.is_complex()]
+        if any(bool((tensor.isnan() | (tensor.abs() == math.inf) & ~_negative(tensor)).any()) for tensor in made):
+            self.cause = self._named(name, before, smallest, any(bool(tensor.isnan().any()) for tensor in made))
+        elif self.fell is None and name in _LOG | _DIVISION and any(bool(_negative(t).any()) for t in made):
+            self.fell = "log" if name in _LOG else "division"
+        return result
+
+    def _named(self, name: str, before: list[Tensor], zeros: list[bool], nan: bool) -> Cause:
+        if nan and ("softmax" in name or "attention" in name):
+            return "masked softmax"
+        if name in _LOG:
+            return "log"
+        if name in _DIVISION and (any(zeros) or nan):
+            return "division"
+        if self.fell is not None and any(bool(_negative(tensor).any()) for tensor in before):
+            return self.fell
+        if name in _EXP:
+            return "exp"
+        return "domain" if nan and name in _DOMAIN else "overflow"
+
+
+def _negative(tensor: Tensor) -> Tensor:
+    """Where a tensor is -∞."""
+    return torch.isneginf(tensor) if tensor.is_floating_point() else torch.zeros_like(tensor, dtype=torch.bool)
+
+
+def _zeros(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return bool((value == 0).any())
+    return isinstance(value, int | float) and value == 0

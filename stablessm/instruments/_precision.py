@@ -1,0 +1,46 @@
+"""A model run in double precision, where it can be: a slow decay soon falls below single precision's rounding."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from stablessm.instruments.systems import System, evaluating
+
+MOST_WEIGHTS = 2**26
+"""Number of weights up to which a model is copied."""
+
+
+def in_double(system: System, run_by: Callable[[Any], System]) -> System:
+    """Return the system of a copy of the model in float64; the system itself if no copy is that precise.
+
+    >>> from stablessm.instruments.systems import as_system
+    >>> in_double(as_system(nn.GRU(2, 3)), as_system).dtype
+    torch.float64
+    """
+    model = system.model
+    if system.dtype == torch.float64 or not isinstance(model, nn.Module):
+        return system
+    if sum(weight.numel() for weight in model.parameters()) > MOST_WEIGHTS:
+        return system
+    try:
+        copied = run_by(copy.deepcopy(model).double())
+        precise = _is_precise(copied)
+    except Exception:  # whatever it raised, it cannot be copied or does not run in float64
+        return system
+    copied.model.eval()
+    return copied if precise else system
+
+
+def _is_precise(system: System) -> bool:
+    """Whether outputs follow a relative change of the input of 1e-9: some models compute in float32 on the way."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 12, system.d_input, generator=generator, dtype=torch.float64).to(system.device)
+    with evaluating(system.model), torch.no_grad():
+        y, _ = system.call(torch.cat([x, x * (1 + 1e-9), x * (1 + 2e-9)]), None)
+    change, bend = y[2] - y[0], y[0] - 2 * y[1] + y[2]
+    return y.dtype == torch.float64 and bool(bend.abs().max() < 1e-3 * change.abs().max())

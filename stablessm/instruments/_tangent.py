@@ -1,0 +1,41 @@
+"""A model linearized at rest, exactly: by forward differentiation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from stablessm.instruments.systems import System
+
+
+@contextmanager
+def tangents() -> Iterator[None]:
+    """Within this context a linearized system runs; the state it carries is of no use outside."""
+    with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):  # the fused attention has no forward derivative
+        yield
+
+
+def linearized(system: System) -> System | None:
+    """Return the system from a small input to the first-order change of the output, about no input.
+
+    None if the model cannot be differentiated forward.
+    """
+
+    def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y, state = system.call(forward_ad.make_dual(torch.zeros_like(x), x), state)
+        tangent = forward_ad.unpack_dual(y).tangent
+        return torch.zeros_like(y) if tangent is None else tangent, state
+
+    try:
+        with tangents():
+            y, _ = call(torch.ones(2, 3, system.d_input, device=system.device, dtype=system.dtype), None)
+    except (RuntimeError, TypeError):  # an operation without a forward derivative, or not of PyTorch
+        return None
+    return replace(system, model=None, call=call) if bool(y.any()) else None

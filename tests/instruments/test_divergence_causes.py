@@ -1,0 +1,197 @@
+"""Broken models of every cause in random architectures: are the cause, the module and the remedy the right ones?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from stablessm.instruments import trace_divergence
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class First(nn.Module):
+    """A recurrence without its state."""
+
+    def __init__(self, recurrence: nn.RNNBase) -> None:
+        super().__init__()
+        self.recurrence = recurrence
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.recurrence(x)[0]
+
+
+class Attention(nn.Module):
+    """Attention whose first position may see nothing."""
+
+    def __init__(self, width: int, added: bool, module: bool) -> None:
+        super().__init__()
+        self.query, self.key, self.added = nn.Linear(width, width), nn.Linear(width, width), added
+        self.softmax = nn.Softmax(-1) if module else Function(lambda scores: scores.softmax(-1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.query(x) @ self.key(x).mT
+        hidden = torch.ones_like(scores, dtype=torch.bool).triu()
+        mask = torch.zeros_like(scores).masked_fill(hidden, -torch.inf)
+        return self.softmax(scores + mask if self.added else scores.masked_fill(hidden, -torch.inf)) @ x
+
+
+class Padded(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, 1, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, key_padding_mask=torch.ones(x.shape[:2], dtype=torch.bool))[0]
+
+
+class Loop(nn.Module):
+    """A loop over a cell, of torch.nn or of one's own."""
+
+    def __init__(self, width: int, own: bool) -> None:
+        super().__init__()
+        if own:
+            self.weight_hh, self.drive = nn.Parameter(torch.randn(width, width)), nn.Linear(width, width)
+        else:
+            self.cell = nn.RNNCell(width, width, nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, states = torch.zeros_like(x[:, 0]), []
+        for now in x.unbind(1):
+            h = (h @ self.weight_hh.T + self.drive(now)).relu() if hasattr(self, "drive") else self.cell(now, h)
+            states.append(h)
+        return torch.stack(states, 1)
+
+
+LOGS = [lambda h: (h - h).relu().log(), lambda h: h * (h * 0).log(), lambda h: torch.log10(-h.abs()), lambda h: h.log()]
+DIVISIONS = [
+    lambda h: (h - h) / (h - h).abs().sum(-1, keepdim=True),
+    lambda h: h / (0 * h),
+    lambda h: h[:, :0].mean(1, keepdim=True) + h,
+    lambda h: (h - h.mean()) / (0 * h).std(),
+    lambda h: h * (0 * h).norm(dim=-1, keepdim=True).reciprocal(),
+]
+
+
+def broken(cause: str, width: int, draw: np.random.Generator) -> nn.Module:
+    if cause == "masked softmax":
+        return (
+            Padded(width) if draw.integers(3) == 0 else Attention(width, bool(draw.integers(2)), bool(draw.integers(2)))
+        )
+    if cause != "recurrent weight":
+        return Function(draw.choice(np.array(LOGS if cause == "log" else DIVISIONS, dtype=object)))
+    kind = draw.integers(3)
+    model = Loop(width, kind == 1)
+    if kind == 2:
+        model = First(nn.RNN(width, width, int(draw.integers(1, 3)), nonlinearity="relu", batch_first=True))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "weight_hh" in name:
+                weight.abs_().mul_(draw.uniform(2, 4) / float(torch.linalg.eigvals(weight).abs().max()))
+            elif "bias" in name:
+                weight.abs_()
+    return model
+
+
+def healthy(width: int, draw: np.random.Generator) -> nn.Module:
+    return (
+        nn.Linear(width, width),
+        nn.LayerNorm(width),
+        nn.Dropout(0.1),
+        First(nn.GRU(width, width, batch_first=True)),
+        First(nn.RNN(width, width, batch_first=True)),
+        nn.Sequential(nn.Linear(width, width), nn.GELU()),
+    )[draw.integers(6)]
+
+
+REMEDIES = {"masked softmax": "mask", "log": "clamp", "division": "epsilon", "recurrent weight": "spectral radius"}
+
+
+@settings(max_examples=12)
+@given(cause=st.sampled_from(list(REMEDIES)), seed=st.integers(0, 2**31))
+def test_the_cause_and_the_module_are_named(cause: str, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    width = int(draw.integers(2, 6))
+    before, after = ([healthy(width, draw) for _ in range(draw.integers(0, 3))] for _ in range(2))
+    model = nn.Sequential(*before, broken(cause, width, draw), *after)
+    with trace_divergence(model, when="record") as trace:
+        model(torch.randn(2, 200 if cause == "recurrent weight" else 12, width))
+    report = trace.report
+    assert report.cause == cause
+    assert report.module.split(".")[0] == str(len(before))
+    assert REMEDIES[cause] in report.remedy
+    assert (report.weight is not None) == (cause == "recurrent weight")
+    if report.weight is not None:
+        assert "weight_hh" in str(report)
+        assert report.radius > 1
+
+
+def test_a_recurrence_before_is_blamed_for_what_overflows_after_it() -> None:
+    rnn = First(nn.RNN(1, 1, nonlinearity="relu", bias=False, batch_first=True))
+    with torch.no_grad():
+        rnn.recurrence.weight_hh_l0.fill_(2.0)
+        rnn.recurrence.weight_ih_l0.fill_(1.0)
+    model = nn.Sequential(rnn, Function(lambda h: h * 1e20))
+    with trace_divergence(model, when="record") as trace:
+        model(torch.ones(1, 100, 1))
+    assert (trace.report.module, trace.report.weight) == ("1", "0.recurrence.weight_hh_l0")
+
+
+def test_a_saturating_recurrence_is_not_blamed_for_what_overflows_after_it() -> None:
+    rnn = First(nn.RNN(1, 1, batch_first=True))
+    with torch.no_grad():
+        rnn.recurrence.weight_hh_l0.fill_(3.0)
+    model = nn.Sequential(rnn, Function(lambda h: (1e4 + h).exp()))
+    with trace_divergence(model, when="record") as trace:
+        model(torch.ones(1, 10, 1))
+    assert (trace.report.module, trace.report.cause, trace.report.weight) == ("1", "exp", None)
+
+
+def test_a_gradient_that_explodes_through_time_is_blamed_on_the_recurrent_weight() -> None:
+    model = nn.Sequential(First(nn.RNN(1, 1, nonlinearity="relu", bias=False, batch_first=True)))
+    with torch.no_grad():
+        model[0].recurrence.weight_hh_l0.fill_(2.0)
+        model[0].recurrence.weight_ih_l0.fill_(1e-30)
+    with trace_divergence(model, when="record") as trace:
+        model(torch.ones(1, 200, 1, requires_grad=True) * 1e-5)[:, -1].sum().backward()
+    assert (trace.report.phase, trace.report.weight) == ("gradient", "0.recurrence.weight_hh_l0")
+
+
+def test_looking_for_the_cause_changes_nothing() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(0.5), Function(lambda x: x / 0))
+    x = torch.randn(8, 2)
+    plain = nn.Sequential(nn.BatchNorm1d(2))
+    plain(x)
+    torch.manual_seed(0)
+    model(x)
+    expected = torch.rand(3)
+    model[0].reset_running_stats()
+    torch.manual_seed(0)
+    with trace_divergence(model, when="record"):
+        model(x)
+    torch.testing.assert_close(torch.rand(3), expected)
+    torch.testing.assert_close(model[0].running_mean, plain[0].running_mean)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_bad_data_has_no_other_cause(bad: float) -> None:
+    x = torch.randn(2, 5, 3)
+    x[1, 2, 0] = bad
+    with trace_divergence(nn.Linear(3, 3), when="record") as trace:
+        trace._model(x)
+    assert (trace.report.phase, trace.report.cause) == ("input", None)
+    assert "clean the data" in trace.report.remedy

@@ -1,0 +1,97 @@
+"""Models that look ahead, at any distance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import stablessm as ssm
+from stablessm.instruments.systems import as_system, seeing_ahead
+
+HORIZON = 60
+
+
+def shifted(x: Tensor, steps: int) -> Tensor:
+    return torch.cat([x[:, steps:], torch.zeros_like(x[:, :steps])], 1)
+
+
+def recurrence(seed: int) -> nn.RNN:
+    torch.manual_seed(seed)
+    return nn.RNN(1, 3, batch_first=True).double()
+
+
+@settings(max_examples=15)
+@given(steps=st.integers(1, 2 * HORIZON), seed=st.integers(0, 999))
+def test_a_shift_by_any_number_of_steps_leaves_no_edge(steps: int, seed: int) -> None:
+    assert ssm.memory_function(lambda x: shifted(x, steps), HORIZON, d_input=1).value[1:].max() == 0
+    rnn = recurrence(seed)
+    curve = ssm.memory_function(lambda x: shifted(rnn(x)[0], steps), HORIZON, d_input=1, samples=4, ascent=0)
+    with torch.no_grad():
+        x = torch.from_numpy(curve.maximiser)[:, None].expand(-1, HORIZON + steps, -1)
+        y = rnn(x)[0] - rnn(torch.zeros_like(x))[0]
+    at = torch.arange(HORIZON) + steps
+    exact = (y[torch.arange(HORIZON), at] - y[torch.arange(HORIZON), at - 1]).norm(dim=-1).numpy()
+    np.testing.assert_allclose(curve.value[1:], exact[1:], atol=1e-9)
+
+
+@settings(max_examples=15)
+@given(half=st.integers(1, HORIZON), before=st.floats(0, 1), seed=st.integers(0, 999))
+def test_convolutions_with_any_padding(half: int, before: float, seed: int) -> None:
+    width, generator = 2 * half + 1, torch.Generator().manual_seed(seed)
+    kernel = torch.randn(1, 1, width, generator=generator, dtype=torch.float64)
+    left = round(before * 2 * half)
+
+    def convolution(x: Tensor) -> Tensor:
+        return nn.functional.conv1d(nn.functional.pad(x.mT, (left, 2 * half - left)), kernel).mT
+
+    curve = ssm.memory_function(convolution, HORIZON, d_input=1, linear=False)
+    expected = np.zeros(HORIZON + 1)
+    past = kernel[0, 0].flip(0).abs().numpy()[2 * half - left :][: HORIZON + 1]  # lags 0, 1, … of what has come
+    expected[: len(past)] = past
+    np.testing.assert_allclose(curve.value[1:], expected[1:HORIZON], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "ahead"),
+    [
+        (lambda x: x.flip(1), True),
+        (lambda x: x - x.mean(1, keepdim=True), True),
+        (lambda x: x.flip(1).cummax(1).values.flip(1), True),
+        (lambda x: x.roll(-50, 1), True),
+        (lambda x: x.roll(1, 1), True),  # the first output is the last input
+        (lambda x: x.cumsum(1), False),
+        (lambda x: x.cummax(1).values, False),
+        (lambda x: recurrence(0)(x)[0], False),
+        (nn.LSTM(1, 2, batch_first=True, bidirectional=True), True),
+        (nn.LSTM(1, 2, batch_first=True), False),
+    ],
+)
+def test_looking_ahead_is_found(model, ahead: bool) -> None:
+    system = seeing_ahead(as_system(model, d_input=1), HORIZON)
+    assert (system.ahead > 0) == ahead
+
+
+class Ahead(nn.Module):
+    """Claims to carry a state, and looks ahead all the same."""
+
+    d_input = 1
+
+    def initial_state(self, batch: int) -> Tensor:
+        return torch.zeros(batch, 1)
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return shifted(x, 30), self.initial_state(len(x))
+
+
+def test_a_state_does_not_hide_looking_ahead() -> None:
+    assert ssm.memory_function(Ahead(), HORIZON).value[1:].max() == 0
+    assert not seeing_ahead(as_system(Ahead()), HORIZON).streams
+
+
+def test_fading_sees_no_edge_either() -> None:
+    curve = ssm.fading_function(lambda x: shifted(x, 20).tanh(), 40, d_input=1)
+    assert curve.value.max() == 0

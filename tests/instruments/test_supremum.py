@@ -1,0 +1,145 @@
+"""The search for the supremum against brute force, on random recurrences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import stablessm as ssm
+from stablessm.instruments._precision import in_double
+from stablessm.instruments.systems import as_system
+
+
+def random_recurrence(seed: int, d_input: int) -> nn.RNNBase:
+    """RNN, GRU or LSTM of random size with random gains, with or without biases; an RNN is near its stability limit."""
+    draw = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    kind = (nn.RNN, nn.GRU, nn.LSTM)[draw.integers(3)]
+    width, depth, bias = int(draw.integers(1, 7)), int(draw.integers(1, 3)), bool(draw.integers(2))
+    model = kind(d_input, width, depth, bias=bias, batch_first=True).double()
+    gains = {"weight_ih": 10 ** draw.uniform(-1, 1), "weight_hh": 10 ** draw.uniform(-0.5, 0.5), "bias": 0.5}
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.mul_(next(gain for part, gain in gains.items() if name.startswith(part)))
+            if name.startswith("weight_hh") and kind is nn.RNN:
+                weight.mul_(draw.uniform(0.3, 1.1) / float(torch.linalg.eigvals(weight).abs().max()))
+    return model
+
+
+def brute_force(model: nn.RNNBase, horizon: int, sizes: int, directions: int) -> np.ndarray:
+    size = torch.logspace(-6, 0, sizes, dtype=torch.float64)
+    angle = torch.arange(directions, dtype=torch.float64) * 2 * math.pi / directions
+    around = torch.stack([angle.cos(), angle.sin()], 1)[:, : model.input_size]
+    x = (size[:, None, None] * around).flatten(0, 1)
+    return speeds(model, x, horizon).amax(0).numpy()
+
+
+def speeds(model: nn.RNNBase, x: Tensor, horizon: int) -> Tensor:
+    with torch.no_grad():
+        y = model(x[:, None].expand(-1, horizon, -1))[0] - model(torch.zeros(1, horizon, x.shape[1]).double())[0]
+    return y.diff(dim=1, prepend=torch.zeros_like(y[:, :1])).norm(dim=-1)
+
+
+def share_found(seed: int, d_input: int, horizon: int) -> float:
+    model = random_recurrence(seed, d_input)
+    expected = brute_force(model, horizon, *((400, 2) if d_input == 1 else (80, 48)))
+    curve = ssm.memory_function(model, horizon, seed=seed)
+    heard = expected > 10 * curve.floor
+    return float((curve.value[heard] / expected[heard]).min()) if heard.any() else 1.0
+
+
+@settings(max_examples=6)
+@given(seed=st.integers(0, 2**31), d_input=st.sampled_from([1, 2]))
+def test_the_search_finds_what_brute_force_finds(seed: int, d_input: int) -> None:
+    assert share_found(seed, d_input, 100) >= 0.95
+
+
+@pytest.mark.slow
+def test_the_search_finds_what_brute_force_finds_in_two_hundred_models() -> None:
+    shares = np.array([share_found(seed, 1 + seed % 2, 300) for seed in range(1000, 1200)])
+    assert (shares >= 0.98).mean() >= 0.98
+    assert shares.min() >= 0.9
+
+
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**31))
+def test_one_input_is_never_worse_than_with_a_second_that_does_nothing(seed: int) -> None:
+    one = random_recurrence(seed, 1)
+    two = type(one)(2, one.hidden_size, one.num_layers, bias=one.bias, batch_first=True).double()
+    weights = one.state_dict()
+    weights["weight_ih_l0"] = torch.nn.functional.pad(weights["weight_ih_l0"], (0, 1))
+    two.load_state_dict(weights)
+    alone, beside = ssm.memory_function(one, 100), ssm.memory_function(two, 100)
+    heard = beside.value > 10 * beside.floor
+    assert (alone.value[heard] >= 0.98 * beside.value[heard]).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("weight", [0.985, 0.95, 0.8])
+def test_a_small_input_remembers_longest_in_a_saturating_recurrence(weight: float, dtype: torch.dtype) -> None:
+    """An input of size one saturates tanh and is forgotten at once; the slowest rate is that of small inputs."""
+    model = nn.RNN(1, 1, bias=False).to(dtype)
+    with torch.no_grad():
+        model.weight_hh_l0.fill_(weight)
+        model.weight_ih_l0.fill_(0.5)
+    curve = ssm.memory_function(model, 1500)
+    slope = -np.diff(np.log(curve.value[curve.value > 100 * curve.floor]))[-1]
+    assert slope == pytest.approx(-math.log(weight), rel=0.03)
+    assert curve.decay().rate == pytest.approx(-math.log(weight), rel=0.06)
+    assert abs(curve.maximiser[len(curve.value[curve.value > 100 * curve.floor]) - 1, 0]) < 0.1
+
+
+def test_the_linearization_at_rest_takes_part() -> None:
+    """With one sample and no ascent nothing else is as good at late times."""
+    model = nn.RNN(1, 1, bias=False).double()
+    with torch.no_grad():
+        model.weight_hh_l0.fill_(0.9)
+        model.weight_ih_l0.fill_(8.0)
+    curve = ssm.memory_function(model, 60, samples=1, ascent=0)
+    np.testing.assert_allclose(curve.value[30:], 1e-6 * 8 * 0.9 ** np.arange(30, 60), rtol=1e-6)
+    assert "linearization at rest" in curve.note
+
+
+@pytest.mark.parametrize("norm", ["ball", "plus_one"])
+def test_the_linearization_is_normalized_as_the_inputs_are(norm: str) -> None:
+    model = nn.RNN(2, 3, bias=False, batch_first=True).double()
+    curve = ssm.memory_function(model, 40, samples=2, ascent=0, norm=norm, bound=3.0)
+    small = np.linalg.norm(curve.maximiser, axis=1) < 1e-4
+    for t in np.flatnonzero(small & (curve.value > 1e3 * curve.floor)):
+        x = torch.from_numpy(curve.maximiser[t])
+        size = 3.0 if norm == "ball" else 1 + float(x.abs().max())
+        assert curve.value[t] == pytest.approx(float(speeds(model, x[None], 40)[0, t]) / size, rel=1e-3)
+
+
+def test_a_model_in_single_precision_is_searched_in_double_precision() -> None:
+    single = nn.GRU(2, 4)
+    double = nn.GRU(2, 4).double()
+    double.load_state_dict(single.state_dict())
+    one, other = (ssm.memory_function(model, 80, samples=8, ascent=2) for model in (single, double))
+    np.testing.assert_array_equal(one.value, other.value)
+    assert single.weight_hh_l0.dtype == torch.float32
+
+
+class Half(nn.Module):
+    """Computes in single precision whatever its weights are."""
+
+    d_input = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.weight).float().cumsum(1).tanh().to(x.dtype)
+
+
+def test_a_model_that_leaves_double_precision_on_the_way_stays_as_it_is() -> None:
+    model = Half()
+    assert in_double(as_system(model), as_system).model is model
+    assert ssm.memory_function(model, 30).floor > 1e-8
