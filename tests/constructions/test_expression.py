@@ -95,7 +95,7 @@ HOSTILE = [
     "__import__('os').system('true')", "().__class__", "t.__class__", "lambda: t", "[t for t in (1,)]", "{t}",
     "{1: t}", "{t for t in (1,)}", "(t for t in (1,))", "'text'", "b'1'", "f'{t}'", "(t := 3)", "t[0]", "t[::2]",
     "t if t else 1", "(1, 2)", "t and t", "not t", "~t", "t | 1", "t ^ 2", "t // 2", "t % 2", "t @ t", "t << 2",
-    "t is t", "t in t", "1j", "True", "None", "...", "exp", "exp()", "exp(t, t)", "exp(x=t)", "exp(*t)", "exp(**t)",
+    "t is t", "t in t", "1j < 2", "min(1j, 2)", "True", "None", "...", "exp", "exp()", "exp(t, t)", "exp(x=t)", "exp(*t)", "exp(**t)",
     "exp(t)(t)", "where(t, t)", "min(t)", "eval('t')", "exec('1')", "open(t)", "x", "np.exp(t)", "await t", "yield t",
     "*t", "t; t", "t = 1", "import os", "# t", "2t", "t t", "((t)", "t)", "", "   ", "t\nt", "t\x00", "\ud800",
     "1e999", "1" * 1000, "9**9**9**9", "1/0", "log(0)", "0*(1/0)", "sqrt(-1)", "(" * 250 + "t" + ")" * 250,
@@ -148,3 +148,17 @@ def test_arguments() -> None:
         parse("t")(np.array([1j]))
     assert parse(" 1/(1+t) ") == parse("1/(1+t)")
     assert np.isinf(parse("t**-0.4")(0.0))
+
+
+def test_imaginary_numbers_make_values_complex() -> None:
+    t = np.array([0.0, 1.0, 2.5])
+    np.testing.assert_allclose(parse("(1+1j*t)**-2")(t), (1 + 1j * t) ** -2, rtol=1e-14)
+    assert parse("exp(-(1+2j)*t)")(t).dtype == np.complex128
+    assert parse("abs(1j*t)")(t).dtype == np.float64
+    assert parse("2j*2j")(0.0) == -4
+
+
+@pytest.mark.parametrize("text", ["1j*t < 2", "max(t, 1j)", "besselj0(1j*t)", "heaviside(1j*t)"])
+def test_functions_of_real_numbers_refuse_complex_ones(text: str) -> None:
+    with pytest.raises(ArgumentError, match=r"^expression: expected real numbers, got complex numbers\n  .*\n  \^"):
+        parse(text)(np.array([1.0]))

@@ -19,6 +19,8 @@ _LEAST = 1e-35  # an eigenvalue of 0 is beyond most maps; this one is as good, a
 def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: torch.dtype | None) -> RealSSM | LRU:
     """See :meth:`ExponentialSum.to_layer`. Weights are made in double precision and rounded at the end."""
     states, readout, inputs = _expand(es.weights.reshape(len(es.rates), *(es.shape or (1, 1))))
+    if es.is_complex:  # outputs are real parts: Im z = Re(-iz)
+        readout = np.concatenate([readout, -1j * readout])
     eigenvalues = np.where(np.abs(es.eigenvalues) < _LEAST, _LEAST, es.eigenvalues)
     oscillates = np.iscomplexobj(es.rates) if es.time == "continuous" else bool((es.eigenvalues.real < 0).any())
     with torch.random.fork_rng(devices=[]):  # what the layer draws is replaced

@@ -24,7 +24,8 @@ def measured(search: Search, samples: Samples, unit: float, started: float, fit:
     domain = search.domain
     weights = unit * domain.weights(fit.coefficients, fit.rates).reshape(len(fit.rates), *samples.shape)
     kind = "discrete" if domain.discrete else "continuous"
-    es = ExponentialSum(fit.rates, weights, samples.dt, samples.horizon, kind, method=fit.method)  # type: ignore[arg-type]
+    es = ExponentialSum(fit.rates, weights, samples.dt, samples.horizon, kind, method=fit.method,
+                        is_complex=domain.is_complex)  # type: ignore[arg-type]
     left = es(samples.times).reshape(samples.values.shape) - samples.values
     errors, l1_error = [_errors(left, samples.values)], _l1(left, samples, domain.discrete)
     if samples.extra is not None:

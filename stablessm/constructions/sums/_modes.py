@@ -1,4 +1,7 @@
-"""Decaying modes at given times: which are allowed, their matrix, their derivatives. One rate per conjugate pair."""
+"""Decaying modes at given times: which are allowed, their matrix, their derivatives.
+
+A real kernel has one rate per conjugate pair, and its modes are real parts. A complex kernel has complex modes.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,8 @@ class Domain:
     real: bool
     positive: bool
     slowest: float
+    is_complex: bool = False
+    """Whether modes are w e^{rt} itself, one complex state each, and not its real part."""
 
     @staticmethod
     def float32_limit(dt: float) -> float:
@@ -35,16 +40,18 @@ class Domain:
         return -math.log1p(-FLOAT32_GAP) / dt
 
     def single(self, rates: np.ndarray) -> np.ndarray:
-        """Which rates are one real state: real ones, and in discrete time those of negative eigenvalues."""
+        """Which rates are one state: real ones, in discrete time those of negative eigenvalues, all of a complex sum."""
+        if self.is_complex:
+            return np.ones(len(rates), dtype=bool)
         phase = np.abs(rates.imag) * self.dt
         return (phase == 0) | (self.discrete & (np.abs(phase - np.pi) < _ON_AXIS))
 
     def order(self, rates: np.ndarray) -> int:
-        """How many real states."""
+        """How many states: real ones, or the complex ones of a complex sum."""
         return int(np.where(self.single(rates), 1, 2).sum())
 
     def admit(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """Rates of eigenvalues λ that come in conjugate pairs, in as many states.
+        """Rates of eigenvalues λ, which come in conjugate pairs unless the sum is complex, in as many states.
 
         Those outside the disc are reflected. Where oscillation is not allowed a pair becomes two real rates, and a
         negative λ, which is an artefact of sampling in continuous time, is dropped.
@@ -52,6 +59,9 @@ class Domain:
         values = np.asarray(eigenvalues, dtype=np.complex128)
         modulus = np.abs(values)
         values = np.where(modulus > 1, values / np.maximum(modulus, 1) ** 2, values)
+        if self.is_complex:
+            rates = np.log(values[np.abs(values) > np.finfo(np.float64).tiny]) / self.dt
+            return self.clip(rates[np.argsort(rates.real)])
         values = values[(np.abs(values) > np.finfo(np.float64).tiny) & (values.imag >= -0.0)]
         values = np.where(values.imag < _ON_AXIS * np.abs(values), values.real, values)
         if self.real or not self.discrete:
@@ -68,17 +78,20 @@ class Domain:
         return np.minimum(rates.real, -1.01 * self.slowest) + 1j * rates.imag
 
     def move(self, rates: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Rates after a step (u of all, v of the pairs)."""
-        pair = ~self.single(rates)
+        """Rates after a step (u of all, v of those whose frequency is free)."""
+        turns = self._turns(rates)
         a = -rates.real - self.slowest
         b = rates.imag.copy()
-        b[pair] = np.abs(b[pair] + a[pair] * step[len(rates) :])
+        fold = np.positive if self.is_complex else np.abs  # the conjugate of a pair is the same pair
+        b[turns] = fold(b[turns] + a[turns] * step[len(rates) :])
         if self.discrete:  # frequencies beyond one half per step are those below it
-            b[pair] = np.abs((b[pair] * self.dt + np.pi) % (2 * np.pi) - np.pi) / self.dt
+            b[turns] = fold((b[turns] * self.dt + np.pi) % (2 * np.pi) - np.pi) / self.dt
         return -(self.slowest + a * np.exp(np.clip(step[: len(rates)], -4, 4))) + 1j * b
 
     def matrix(self, rates: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """(n, order): e^{at} for a real rate a; e^{at} cos bt and -e^{at} sin bt for a pair a ± ib."""
+        """(n, order): e^{at} for a real rate a; e^{at} cos bt and -e^{at} sin bt for a pair a ± ib; e^{rt} if complex."""
+        if self.is_complex:
+            return np.exp(times[:, None] * rates)
         single, at = self.single(rates), self._columns(rates)
         decay = np.exp(times[:, None] * rates.real)
         columns = np.empty((len(times), self.order(rates)))
@@ -94,22 +107,30 @@ class Domain:
 
     def derivative(self, rates: np.ndarray, times: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
         """(n, q, steps): how ``matrix @ coefficients``, (n, q), changes with a step of ``move``."""
-        pair = ~self.single(rates)
+        turns = self._turns(rates)
         weights = self.weights(coefficients, rates)
         a = -rates.real - self.slowest
-        if pair.any() or rates.imag.any():
+        if turns.any() or rates.imag.any():
             modes = np.exp(times[:, None] * rates)[:, None, :] * weights.T
         else:
             modes = np.exp(times[:, None] * rates.real)[:, None, :] * weights.real.T
-        growth = -times[:, None, None] * a
-        return np.concatenate([growth * modes.real, (growth * modes.imag)[..., pair]], axis=2)
+        modes *= -times[:, None, None] * a
+        if self.is_complex:
+            return np.concatenate([modes, -1j * modes], axis=2)
+        return np.concatenate([modes.real, modes.imag[..., turns]], axis=2)
 
     def weights(self, coefficients: np.ndarray, rates: np.ndarray) -> np.ndarray:
         """(m, q) weights w of Re Σ w e^{rt} from the (order, q) coefficients of ``matrix``'s columns."""
+        if self.is_complex:
+            return coefficients
         single, at = self.single(rates), self._columns(rates)
         weights = coefficients[at].astype(np.complex128)
         weights[~single] += 1j * coefficients[at[~single] + 1]
         return weights
+
+    def _turns(self, rates: np.ndarray) -> np.ndarray:
+        """Which rates have a frequency that moves: those of pairs, and all of a complex sum."""
+        return ~self.single(rates) | self.is_complex
 
     def _columns(self, rates: np.ndarray) -> np.ndarray:
         """The first column of each rate in ``matrix``."""

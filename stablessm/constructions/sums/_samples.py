@@ -29,7 +29,7 @@ class Samples:
     times: np.ndarray
     """(n,) increasing, from 0 or later."""
     values: np.ndarray
-    """(n, q) float64."""
+    """(n, q) float64, or complex128 of a complex kernel."""
     shape: tuple[int, ...]
     """() or (d_out, d_in), with product q."""
     dt: float
@@ -47,6 +47,11 @@ class Samples:
     def horizon(self) -> int:
         """In steps of dt, to the last time."""
         return math.ceil(self.times[-1] / self.dt - 1e-9)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether any value has an imaginary part."""
+        return np.iscomplexobj(self.values) or (self.extra is not None and np.iscomplexobj(self.extra[1]))
 
     def scaled(self) -> tuple[float, Samples]:
         """A power of two, and the samples divided by it: the same digits, of size one."""
@@ -175,9 +180,10 @@ def _times(times: np.ndarray, dt: float, continuous: bool) -> np.ndarray:
 
 
 def _columns(values: np.ndarray, count: int) -> tuple[np.ndarray, tuple[int, ...]]:
-    if np.iscomplexobj(values) or values.dtype.kind not in "fiub":
-        raise ArgumentError("kernel", "real numbers", f"dtype {values.dtype}")
+    if values.dtype.kind not in "fiubc":
+        raise ArgumentError("kernel", "real or complex numbers", f"dtype {values.dtype}")
     if values.ndim not in (1, 3) or len(values) != count or 0 in values.shape:
         expected = f"samples at all {count} times, shape ({count},) or ({count}, d_out, d_in)"
         raise ArgumentError("kernel", expected, f"shape {values.shape}")
-    return np.asarray(values, dtype=np.float64).reshape(count, -1), values.shape[1:]
+    kind = np.complex128 if np.iscomplexobj(values) and values.imag.any() else np.float64
+    return np.asarray(values if kind is np.complex128 else values.real, dtype=kind).reshape(count, -1), values.shape[1:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -56,7 +56,12 @@ class Mixture:
 
 
 def mixture(problem: Problem, *, uniform: bool) -> Mixture | None:
-    """Non-negative least squares over a dense set of real rates; None where there are no time scales to choose from."""
+    """Non-negative least squares over a dense set of real rates; None where there are no time scales to choose from.
+
+    A complex kernel has none.
+    """
+    if problem.domain.is_complex:
+        return None
     some = np.unique(np.rint(np.linspace(0, len(problem.times) - 1, _ROWS)).astype(np.int64))
     times, values = problem.times[some], problem.values[some]
     if values.shape[1] > 1:  # one mixture that decays as the entries do
@@ -115,6 +120,9 @@ def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> 
     radius = echo ** (1 / order)
     head = values[:order] * (radius ** -np.arange(min(order, len(values))))[:, None]
     weights = np.fft.fft(head, n=order, axis=0) / order
+    if domain.is_complex:
+        rates = (np.log(radius) + 2j * np.pi * np.fft.fftfreq(order)) / domain.dt
+        return Fit(domain.clip(rates), weights, np.nan, "ring")
     half = order // 2
     phases = 2 * np.pi * np.arange(half + 1) / order
     rates = (np.log(radius) + 1j * phases) / domain.dt
@@ -140,5 +148,4 @@ def from_eigenvalues(domain: Domain, eigenvalues: np.ndarray, step: float) -> np
     """Rates of eigenvalues of another step than the domain's."""
     if step == domain.dt:
         return domain.admit(eigenvalues)
-    fine = Domain(step, False, domain.real, domain.positive, domain.slowest)
-    return fine.admit(eigenvalues)
+    return replace(domain, dt=step, discrete=False).admit(eigenvalues)

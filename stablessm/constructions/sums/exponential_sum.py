@@ -89,7 +89,11 @@ def exponential_sum(
         expected = f"a whole number from 1 to the number of samples, {len(samples.times)}"
         raise ArgumentError("order", expected, repr(order))
     slowest = max(float(stable_margin), Domain.float32_limit(samples.dt))
-    domain = Domain(samples.dt, time == "discrete", real or positive, positive, slowest)
+    is_complex = samples.is_complex
+    if is_complex and (real or positive):
+        name = "positive" if positive else "real"
+        raise ArgumentError(name, "False, since the kernel has complex values and its modes are complex", True)
+    domain = Domain(samples.dt, time == "discrete", real or positive, positive, slowest, is_complex)
     unit, scaled = samples.scaled()
     search = Search(scaled, domain)
     if search.scale == 0:

@@ -32,6 +32,7 @@ _CHUNK = 1 << 17  # numbers evaluated at once: modes stay in the cache, however 
 class ExponentialSum:
     """ρ̂(t) = Re Σ_i weights_i e^{rates_i t}, every Re rates_i < 0; one entry stands for a conjugate pair.
 
+    With ``is_complex`` it is the sum itself, not its real part, and each entry is one complex mode.
     In discrete time only t = 0, dt, 2dt, … matter, and Im rates_i dt = π is a negative real eigenvalue.
 
     >>> es = ExponentialSum(rates=np.array([-0.5]), weights=np.array([2.0]), dt=1.0, horizon=10)
@@ -75,10 +76,12 @@ class ExponentialSum:
     """The first time at which the errors were measured."""
     end: float = math.nan
     """And the last; horizon dt unless given."""
+    is_complex: bool = False
+    """Whether ρ̂ is the complex sum, not its real part. Rates and weights are then complex128."""
 
     def __post_init__(self) -> None:
         rates = np.asarray(self.rates)
-        rates = rates.astype(np.complex128) if rates.imag.any() else rates.real.astype(np.float64)
+        rates = rates.astype(np.complex128) if self.is_complex or rates.imag.any() else rates.real.astype(np.float64)
         weights = np.array(self.weights)
         if not 0 < self.dt < math.inf:
             raise ArgumentError("dt", "a positive number", self.dt)
@@ -107,15 +110,16 @@ class ExponentialSum:
 
     @property
     def order(self) -> int:
-        """How many real states: one for a real eigenvalue, two for a conjugate pair; per input."""
+        """How many states per input: one for a real eigenvalue, two for a conjugate pair; of a complex sum, complex ones."""
         return int(np.where(self._single, 1, 2).sum())
 
     @property
     def eigenvalues(self) -> np.ndarray:
         """e^{rates dt}, (m,): float64 if all are real, negative ones included."""
         values = np.exp(self.rates * self.dt)
-        values = np.where(self._single, values.real, values)
-        return values if np.iscomplexobj(values) and values.imag.any() else values.real
+        if not self.is_complex:
+            values = np.where(self._single, values.real, values)
+        return values if self.is_complex or values.imag.any() else values.real
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -150,16 +154,17 @@ class ExponentialSum:
         """ρ̂ at times t ≥ 0 of any shape: t.shape, or (*t.shape, d_out, d_in)."""
         t = np.asarray(t, dtype=np.float64)
         flat = t.reshape(-1)
-        value = np.empty((len(flat), math.prod(self.shape)))
+        value = np.empty((len(flat), math.prod(self.shape)), dtype=self._dtype)
         weights = self.weights.reshape(len(self.rates), -1)
         step = max(1, _CHUNK // max(1, len(self.rates)))
         for i in range(0, len(flat), step):
             modes = np.exp(flat[i : i + step, None] * self.rates)
-            value[i : i + step] = (modes @ weights).real
+            sums = modes @ weights
+            value[i : i + step] = sums if self.is_complex else sums.real
         return value.reshape((*t.shape, *self.shape))
 
     def step(self, x_t: Any, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """One step of the recurrence in plain NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1.
+        """One step of the recurrence in plain NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1 (a complex sum: no Re).
 
         So y_k = Σ_j ρ̂((k - j) dt) x_j in discrete time. In continuous time g = (λ - 1) / rate: the input is held
         over the step, and y_k is ∫ ρ̂(s) x(t - s) ds exactly.
@@ -171,7 +176,7 @@ class ExponentialSum:
         Returns:
             y_t of x_t's shape, or (…, d_out), and the state, (…, m) or (…, m, d_in).
         """
-        x = np.asarray(x_t, dtype=np.float64)
+        x = np.asarray(x_t, dtype=np.complex128 if self.is_complex and np.iscomplexobj(x_t) else np.float64)
         if self.shape and x.shape[-1:] != self.shape[1:]:
             raise ArgumentError("x_t", f"a last dimension of {self.shape[1]}", f"shape {x.shape}")
         eigenvalues = self.eigenvalues
@@ -189,14 +194,15 @@ class ExponentialSum:
             state = eigenvalues * state + drive
         weights = self.weights if np.iscomplexobj(state) else self.weights.real
         y = np.einsum("moi,...mi->...o", weights, state) if self.shape else state @ weights
-        return y.real, state
+        return (y if self.is_complex else y.real), state
 
     def to_layer(self, map: str | Reparameterization = "best", *, dtype: torch.dtype | None = None) -> RealSSM | LRU:
         """A bias-free layer with this kernel, in any reparameterization of the eigenvalues.
 
         In discrete time y_k = Σ_j ρ̂((k - j) dt) x_j: a ``RealSSM`` if all eigenvalues are positive, else an ``LRU``.
         In continuous time a ``RealSSM`` with this dt and zero-order hold if all rates are real, else the ``LRU``
-        that makes the same steps; ``map="best"`` then gets the b that reaches the fastest rate. ``dtype`` is torch's
+        that makes the same steps; ``map="best"`` then gets the b that reaches the fastest rate. A complex sum is an
+        ``LRU`` with twice the outputs: the d_out real parts, then the d_out imaginary parts. ``dtype`` is torch's
         default unless given: an error below 1e-6 needs ``torch.float64``.
 
         >>> es = ExponentialSum(np.array([-0.5, -0.1]), np.array([2.0, 1.0]), dt=1.0, horizon=10)
@@ -250,6 +256,10 @@ class ExponentialSum:
             yield [repr(float(value)) for value in (*rate, *weight.reshape(-1))]
 
     @property
+    def _dtype(self) -> type[np.generic]:
+        return np.complex128 if self.is_complex else np.float64
+
+    @property
     def _gain(self) -> np.ndarray:
         """What a step adds to each state for an input of one."""
         if self.time == "discrete":
@@ -265,12 +275,14 @@ class ExponentialSum:
 
     @property
     def _single(self) -> np.ndarray:
-        """Which entries are one real state: real rates, and in discrete time negative eigenvalues."""
+        """Which entries are one state: real rates, in discrete time negative eigenvalues, all of a complex sum."""
+        if self.is_complex:
+            return np.ones(len(self.rates), dtype=bool)
         phase = np.abs(self.rates.imag) * self.dt
         return (phase == 0) | ((self.time == "discrete") & (np.abs(phase - np.pi) < 1e-12))
 
     def __str__(self) -> str:
-        unit = "" if self.time == "discrete" else f", {self.time} time"
+        unit = ("" if self.time == "discrete" else f", {self.time} time") + ", complex" * self.is_complex
         shape = "" if not self.shape else f", {self.shape[0]}x{self.shape[1]}"
         scales = -1 / self.rates.real
         spread = f", time scales {scales.min():.3g} to {scales.max():.3g}" if len(scales) else ""
