@@ -69,10 +69,13 @@ def least_squares(problem: Problem, rates: np.ndarray, method: str) -> Fit:
     return fit_weights(problem, descend(problem, rates)[0], method)
 
 
-def descend(problem: Problem, rates: np.ndarray, levelled: float = _LEVELLED) -> tuple[np.ndarray, float]:
+def descend(
+    problem: Problem, rates: np.ndarray, levelled: float = _LEVELLED, undamped: float = 1e-15
+) -> tuple[np.ndarray, float]:
     """Levenberg–Marquardt on the rates alone: the weights are projected out (Golub and Pereyra; Kaufman's Jacobian).
 
-    Returns the rates and the norm of what they leave. A round that takes less than ``levelled`` of it is the last.
+    Returns the rates and the norm of what they leave. A round that takes less than ``levelled`` of it, with a damping
+    below ``undamped``, is the last.
     """
     domain, times, graded = problem.domain, problem.times, problem.graded[:, None]
     target = problem.values * graded
@@ -106,7 +109,7 @@ def descend(problem: Problem, rates: np.ndarray, levelled: float = _LEVELLED) ->
             break
         gain = 1 - new[3] / size
         rates, (columns, coefficients, residual, size) = trial, new
-        if gain < levelled and damping < 1e-15:
+        if gain < levelled and damping < undamped:
             break
         damping = max(damping / 10, 1e-20)
     return rates, size
