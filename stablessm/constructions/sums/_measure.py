@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -12,20 +13,30 @@ from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit
 from stablessm.constructions.sums._samples import Samples
 from stablessm.constructions.sums._search import Search, subset
-from stablessm.constructions.sums.result import ExponentialSum
+from stablessm.constructions.sums.result import ExponentialSum, TimeKind
 
 _GROWS = 1.2  # the last tenth of the horizon holds values so many times larger than all before
 _AT_LIMIT = 1.1  # times the slowest rate allowed: a rate that would be slower if it could
 _FREE = 1e-6  # of that rate: as good as no limit
 
 
-def measured(search: Search, samples: Samples, unit: float, started: float, fit: Fit) -> ExponentialSum:
+class Bounded(Protocol):
+    """What a search knows beside its fits."""
+
+    @property
+    def domain(self) -> Domain: ...
+
+    def lower_bound(self, order: int) -> float: ...
+
+
+def measured(search: Bounded, samples: Samples, unit: float, started: float, fit: Fit) -> ExponentialSum:
     """Of a fit to samples / unit; ``seconds`` are counted from ``started``, a ``time.perf_counter()``."""
     domain = search.domain
     weights = unit * domain.weights(fit.coefficients, fit.rates).reshape(len(fit.rates), *samples.shape)
-    kind = "discrete" if domain.discrete else "continuous"
-    es = ExponentialSum(fit.rates, weights, samples.dt, samples.horizon, kind, method=fit.method,
-                        is_complex=domain.is_complex)  # type: ignore[arg-type]
+    kind: TimeKind = "discrete" if domain.discrete else "continuous"
+    es = ExponentialSum(
+        fit.rates, weights, samples.dt, samples.horizon, kind, method=fit.method, is_complex=domain.is_complex
+    )
     left = es(samples.times).reshape(samples.values.shape) - samples.values
     errors, l1_error = [_errors(left, samples.values)], _l1(left, samples, domain.discrete)
     if samples.extra is not None:
@@ -101,6 +112,6 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
             f"the samples are noisy: their Hankel singular values level off as those of noise of {noise:.2g}; sums of"
             " many states, which follow the noise, were not tried"
         )
-        return what, f"a tolerance above {4 * noise:.2g}, smoother samples, or an order"
+        return what, f"norm='l2', which fits noisy samples by least squares, or a tolerance above {4 * noise:.2g}"
     what = f"no sum of at most {search.most} states was found"
     return what, "a larger tol, or a shorter horizon"

@@ -40,7 +40,7 @@ class Domain:
         return -math.log1p(-FLOAT32_GAP) / dt
 
     def single(self, rates: np.ndarray) -> np.ndarray:
-        """Which rates are one state: real ones, in discrete time those of negative eigenvalues, all of a complex sum."""
+        """Which rates are one state: real ones, in discrete time negative eigenvalues, all of a complex sum."""
         if self.is_complex:
             return np.ones(len(rates), dtype=bool)
         phase = np.abs(rates.imag) * self.dt
@@ -79,7 +79,7 @@ class Domain:
 
     def move(self, rates: np.ndarray, step: np.ndarray) -> np.ndarray:
         """Rates after a step (u of all, v of those whose frequency is free)."""
-        turns = self._turns(rates)
+        turns = self.turns(rates)
         a = -rates.real - self.slowest
         b = rates.imag.copy()
         fold = np.positive if self.is_complex else np.abs  # the conjugate of a pair is the same pair
@@ -89,7 +89,10 @@ class Domain:
         return -(self.slowest + a * np.exp(np.clip(step[: len(rates)], -4, 4))) + 1j * b
 
     def matrix(self, rates: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """(n, order): e^{at} for a real rate a; e^{at} cos bt and -e^{at} sin bt for a pair a ± ib; e^{rt} if complex."""
+        """(n, order): e^{at} for a real rate a; e^{at} cos bt and -e^{at} sin bt for a pair a ± ib.
+
+        Of a complex sum e^{rt}.
+        """
         if self.is_complex:
             return np.exp(times[:, None] * rates)
         single, at = self.single(rates), self._columns(rates)
@@ -107,7 +110,7 @@ class Domain:
 
     def derivative(self, rates: np.ndarray, times: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
         """(n, q, steps): how ``matrix @ coefficients``, (n, q), changes with a step of ``move``."""
-        turns = self._turns(rates)
+        turns = self.turns(rates)
         weights = self.weights(coefficients, rates)
         a = -rates.real - self.slowest
         if turns.any() or rates.imag.any():
@@ -128,7 +131,7 @@ class Domain:
         weights[~single] += 1j * coefficients[at[~single] + 1]
         return weights
 
-    def _turns(self, rates: np.ndarray) -> np.ndarray:
+    def turns(self, rates: np.ndarray) -> np.ndarray:
         """Which rates have a frequency that moves: those of pairs, and all of a complex sum."""
         return ~self.single(rates) | self.is_complex
 

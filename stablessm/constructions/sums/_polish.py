@@ -93,11 +93,11 @@ def descend(
         q, _ = np.linalg.qr(columns)
         flat = slope.transpose(0, 2, 1).reshape(len(times), -1)  # n, steps x entries
         slope = (flat - q @ (q.conj().T @ flat)).reshape(len(times), slope.shape[2], -1).transpose(0, 2, 1)
-        slope = _real_rows(slope.reshape(-1, slope.shape[2]))
+        slope = real_rows(slope.reshape(-1, slope.shape[2]))
         scale = np.linalg.norm(slope, axis=0)
         scale = np.where(scale > 0, scale, 1.0)
         u, s, vt = np.linalg.svd(slope / scale, full_matrices=False)
-        along = u.T @ _real_rows(residual.reshape(-1))
+        along = u.T @ real_rows(residual.reshape(-1))
         for _ in range(8):
             step = (vt.T @ (along * s / (s**2 + damping))) / scale
             trial = domain.move(rates, step)
@@ -221,6 +221,6 @@ def _points(residual: np.ndarray) -> np.ndarray:
     return np.unique(np.concatenate([peaks, np.rint(spread).astype(np.int64)]))
 
 
-def _real_rows(values: np.ndarray) -> np.ndarray:
+def real_rows(values: np.ndarray) -> np.ndarray:
     """Complex numbers as two real rows each."""
     return np.concatenate([values.real, values.imag]) if np.iscomplexobj(values) else values

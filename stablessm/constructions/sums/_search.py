@@ -26,6 +26,7 @@ _ALIKE, _ENOUGH, _FAR = 1.02, 1.2, 2.0
 _LARGEST_RING = 2 * 10**7  # samples times states
 _CHUNK = 1 << 17  # numbers evaluated at once: they stay in the cache
 _FEW = 32  # samples from which noise cannot be told, and of which every order is tried
+_TRAILING, _QUIET = 32, 0.9  # small samples at the end, or part of all, by which a kernel that ends is told from noise
 _NOISE_TO_HANKEL = 0.47  # third quartile of the singular values of an N x N Hankel matrix of unit noise, over √N
 
 
@@ -77,6 +78,10 @@ class Search:
         else:
             values = _hankel.hankel(self.samples.values[-_hankel.DENSE // 2 :]).singular_values
         return float(values[3 * len(values) // 4] / np.sqrt(len(values)) / _NOISE_TO_HANKEL)
+
+    def _drowned(self, tol: float) -> bool:
+        """Whether noise alone would exceed the tolerance somewhere."""
+        return self.noise * np.sqrt(2 * np.log(len(self.samples.times))) > tol
 
     def _above(self, noise: float) -> int:
         """How many singular values stand out of that noise, whose own go to about 2.6 √N."""
@@ -140,7 +145,9 @@ class Search:
         """Between those orders: doubling steps from a guess, then bisection."""
         ends = not (np.abs(self.samples.values[most:]) > tol).any()  # as a lag does, whose values are all alike too
         noise = 0.0 if ends else self.noise
-        if noise > tol:  # no sum follows noise, and looking for one takes long; the second is then the best there is
+        if (
+            self._drowned(tol) and not ends
+        ):  # no sum follows noise, and looking for one takes long; the second is then the best there is
             above = min(self._above(noise), most)
             if not self._meets(min(above, _LEAST_SQUARES), tol) and not self._meets(above, tol):
                 return None
@@ -198,6 +205,8 @@ class Search:
         order = int(np.flatnonzero(size > tol / 2)[-1:].sum()) + 1
         if self._close or not self.samples.uniform or order == len(size) or order * len(size) > _LARGEST_RING:
             return None
+        if order + _TRAILING > len(size) and np.mean(size <= tol / 2) < _QUIET and self._drowned(tol):
+            return None  # no end, but noise whose last samples happen to be small
         echo = float(np.clip(tol / 2 / size.max(), _starts.ECHO, 0.5))
         fit = _starts.ring(self.domain, self.samples.values, order, echo)
         return None if fit is None else replace(fit, error=float(self._residual(fit).max()))

@@ -8,11 +8,11 @@ from typing import Any, get_args
 import numpy as np
 
 from stablessm._errors import ArgumentError, NumericalError
-from stablessm.constructions.sums import _measure, _samples
+from stablessm.constructions.sums import _least_squares, _measure, _samples
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit
 from stablessm.constructions.sums._search import Search
-from stablessm.constructions.sums.result import ExponentialSum, TimeKind
+from stablessm.constructions.sums.result import ExponentialSum, Norm, TimeKind
 
 
 class FitError(NumericalError):
@@ -36,6 +36,10 @@ def exponential_sum(
     positive: bool = False,
     stable_margin: float = 0.0,
     relative: bool = False,
+    norm: Norm = "sup",
+    max_order: int | None = None,
+    noise: Any = None,
+    weights: Any = None,
 ) -> ExponentialSum:
     """ρ(t) ≈ Re Σ_i w_i e^{r_i t}, Re r_i < 0, on t = 0, dt, …, horizon dt: a kernel becomes a small recurrence.
 
@@ -45,10 +49,11 @@ def exponential_sum(
 
     Args:
         kernel: ρ, as a function of an array of times, as a formula in t (``"1/(1+t)**1.1"``), or as samples: (T+1,)
-            or (T+1, d_out, d_in).
+            or (T+1, d_out, d_in), whose entries share their rates. Complex values make a complex sum,
+            Σ_i w_i e^{r_i t} without the real part: each mode is one complex state and needs no conjugate.
         horizon: T, in steps; not needed with samples or ``times``.
         tol: the lowest order found whose error is at most this; or
-        order: find the best sum with this many real states.
+        order: find the best sum with this many real states (complex states if the kernel is complex).
         dt: the time between samples.
         time: ``discrete``: only t = k dt matters. ``continuous``: a function is also measured between the samples.
         times: increasing times to fit at, instead of the uniform grid; for a kernel that is singular at 0, or irregular
@@ -57,6 +62,14 @@ def exponential_sum(
         positive: real rates and non-negative weights, as a completely monotone kernel allows.
         stable_margin: -Re r_i is at least this, and always enough that |e^{r dt}| rounds to less than 1 in float32.
         relative: tol is about |ρ - ρ̂| / |ρ|.
+        norm: ``sup``: the supremum of the error, for kernels that are known exactly. ``l2``: weighted least squares,
+            for samples with noise. Then tol is about the root mean square of the residual; without tol and order the
+            order is chosen by evidence: modes are added as long as they explain more than noise would (BIC, with twice
+            the cost for a frequency). tol never asks for more modes than the evidence supports; order does.
+        max_order: the highest order tried by ``l2``; 40 real or 20 complex states by default.
+        noise: of ``l2``: the standard deviation of the samples' noise, if it is known: a number, one per time, or
+            (d_out, d_in). It is estimated otherwise, for each entry of a matrix-valued kernel.
+        weights: of ``l2``: what the square of each sample's residual counts, one per time: 1 / variance up to a factor.
 
     Returns:
         An ``ExponentialSum``. Its ``lower_bound`` is σ_{order+1} of the Hankel matrix H[i, j] = ρ((i + j) dt),
@@ -64,7 +77,9 @@ def exponential_sum(
         and so ``l1_error`` ≥ ``lower_bound``, since the 2-norm of a Hankel matrix is at most the ℓ1 norm of its
         sequence. The supremum has no such bound: it can be, and usually is, far below. (Of a matrix-valued error that
         ℓ1 norm sums Frobenius norms.) Beyond 2000 steps H is not formed: σ is then that of the mixture of many
-        exponentials that stands for a completely monotone kernel, or a Ritz value, from below.
+        exponentials that stands for a completely monotone kernel, or a Ritz value, from below. With ``norm="l2"``
+        there is no such bound, ``error`` is the largest residual, noise included, and ``residual``, ``noise``,
+        ``rate_errors`` and ``weight_errors`` are set.
 
     Raises:
         FitError: no sum was found within the tolerance. It says why, and ``error.best`` is the best that was found.
@@ -74,11 +89,24 @@ def exponential_sum(
     (10, True, True)
     >>> exponential_sum([1.0, 0.5, 0.25, 0.125, 0.0625], order=1).eigenvalues.round(6)
     array([0.5])
+    >>> t = np.arange(300.0)
+    >>> noisy = np.exp(-t / 40) * np.cos(t / 2) + 0.1 * np.random.default_rng(0).standard_normal(300)
+    >>> wave = exponential_sum(noisy, norm="l2")
+    >>> wave.order, wave.rates.round(3), wave.rate_errors.round(3)
+    (2, array([-0.025+0.5j]), array([0.001+0.001j]))
     """
     started = clock.perf_counter()
     if time not in get_args(TimeKind):
         raise ArgumentError("time", "'discrete' or 'continuous'", repr(time))
-    if (tol is None) == (order is None):
+    if norm not in get_args(Norm):
+        raise ArgumentError("norm", "'sup' or 'l2'", repr(norm))
+    if norm == "sup":
+        for name, value in (("noise", noise), ("weights", weights), ("max_order", max_order)):
+            if value is not None:
+                raise ArgumentError(name, "None, or norm='l2', which fits noisy samples", f"norm={norm!r}")
+    elif relative:
+        raise ArgumentError("relative", "False with norm='l2'; noise= or weights= say how much samples count", relative)
+    if (tol is None) == (order is None) and not (norm == "l2" and tol is None):
         raise ArgumentError("tol", "a tolerance or an order, one of them", f"tol={tol}, order={order}")
     if tol is not None and not (_samples.is_number(tol, 0) and tol > 0):
         raise ArgumentError("tol", "a positive number", repr(tol))
@@ -94,6 +122,8 @@ def exponential_sum(
         name = "positive" if positive else "real"
         raise ArgumentError(name, "False, since the kernel has complex values and its modes are complex", True)
     domain = Domain(samples.dt, time == "discrete", real or positive, positive, slowest, is_complex)
+    if norm == "l2":
+        return _least_squares_sum(samples, domain, started, tol, order, max_order, noise, weights)
     unit, scaled = samples.scaled()
     search = Search(scaled, domain)
     if search.scale == 0:
@@ -118,3 +148,31 @@ def exponential_sum(
         f"no sum was found within tol = {tol:g}: {what}. The best found has order {best.order} and error {reached:.3g}"
     )
     raise FitError(what, remedy, best)
+
+
+def _least_squares_sum(
+    samples: _samples.Samples,
+    domain: Domain,
+    started: float,
+    tol: float | None,
+    order: int | None,
+    max_order: int | None,
+    noise: Any,
+    weights: Any,
+) -> ExponentialSum:
+    if max_order is not None and not _samples.is_number(max_order, 1, whole=True):
+        raise ArgumentError("max_order", "a whole number from 1 up", repr(max_order))
+    found = _least_squares.fit(
+        samples,
+        domain,
+        _least_squares.noise_model(samples, noise, weights),
+        started,
+        tol=None if tol is None else float(tol),
+        order=None if order is None else int(order),
+        max_order=None if max_order is None else int(max_order),
+    )
+    if found.reason is None:
+        return found.sum
+    what, remedy = found.reason
+    goal = "" if tol is None else f" within tol = {tol:g}"
+    raise FitError(f"no sum was found{goal} by least squares: {what}", remedy, found.sum)

@@ -99,9 +99,10 @@ class Expression:
 def parse(text: str) -> Expression:
     """Read a formula in t: numbers, pi, e, ``+ - * / **``, parentheses, comparisons (1 or 0) and :data:`FUNCTIONS`.
 
-    Imaginary numbers are written as in Python, ``1j``; they make the values complex. ``airy`` is Ai, ``heaviside(x)`` is 1 from x = 0 on, ``erfcx(x)`` is e^(x²) erfc(x), ``where(condition, yes, no)``
-    chooses. The text goes through Python's parser and then through a table of what is allowed; nothing is evaluated as
-    code. A part without t must have a finite value.
+    Imaginary numbers are written as in Python, ``1j``; they make the values complex. ``airy`` is Ai,
+    ``heaviside(x)`` is 1 from x = 0 on, ``erfcx(x)`` is e^(x²) erfc(x), ``where(condition, yes, no)`` chooses.
+    The text goes through Python's parser and then through a table of what is allowed; nothing is evaluated as code.
+    A part without t must have a finite value.
 
     >>> parse("1/(1+t)**2")([0.0, 1.0, 3.0])
     array([1.    , 0.25  , 0.0625])

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from stablessm.reparam import Reparameterization
 
 TimeKind: TypeAlias = Literal["discrete", "continuous"]
+Norm: TypeAlias = Literal["sup", "l2"]
+_ARRAYS = ("rates", "weights", "rate_errors", "weight_errors")
 FORMAT = "stablessm exponential sum"
+_SHOWN = 8  # modes in a text
 _CHUNK = 1 << 17  # numbers evaluated at once: modes stay in the cache, however long the horizon
 
 
@@ -78,6 +81,17 @@ class ExponentialSum:
     """And the last; horizon dt unless given."""
     is_complex: bool = False
     """Whether ρ̂ is the complex sum, not its real part. Rates and weights are then complex128."""
+    norm: Norm = "sup"
+    """What was made small: the supremum of the error, or its (weighted) sum of squares."""
+    residual: float = math.nan
+    """Of ``norm="l2"``: the root mean square of samples minus sum, weighted as the fit was."""
+    noise: float = math.nan
+    """Of ``norm="l2"``: the standard deviation of the noise of a sample of average weight, given or estimated. Of
+    complex samples that of the real and of the imaginary part each."""
+    rate_errors: np.ndarray | None = None
+    """(m,) of ``norm="l2"``: standard errors of the rates; the imaginary part is that of the imaginary part."""
+    weight_errors: np.ndarray | None = None
+    """Of the shape of weights: their standard errors, as above."""
 
     def __post_init__(self) -> None:
         rates = np.asarray(self.rates)
@@ -110,7 +124,7 @@ class ExponentialSum:
 
     @property
     def order(self) -> int:
-        """How many states per input: one for a real eigenvalue, two for a conjugate pair; of a complex sum, complex ones."""
+        """How many real states per input, one for a real eigenvalue and two for a conjugate pair; or complex states."""
         return int(np.where(self._single, 1, 2).sum())
 
     @property
@@ -164,8 +178,9 @@ class ExponentialSum:
         return value.reshape((*t.shape, *self.shape))
 
     def step(self, x_t: Any, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """One step of the recurrence in plain NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1 (a complex sum: no Re).
+        """One step of the recurrence in plain NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1.
 
+        A complex sum takes no real part.
         So y_k = Σ_j ρ̂((k - j) dt) x_j in discrete time. In continuous time g = (λ - 1) / rate: the input is held
         over the step, and y_k is ∫ ρ̂(s) x(t - s) ds exactly.
 
@@ -221,7 +236,8 @@ class ExponentialSum:
         if path.suffix != ".safetensors":
             raise ArgumentError("path", "a file name that ends in .safetensors", str(path))
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
-        arrays = {name: np.ascontiguousarray(_pairs(facts.pop(name))) for name in ("rates", "weights")}
+        given = {name: facts.pop(name) for name in _ARRAYS}
+        arrays = {name: np.ascontiguousarray(_pairs(array)) for name, array in given.items() if array is not None}
         text = json.dumps(record.plain({"format": FORMAT, **facts}))
         with record.atomic(path) as temporary:
             save_file(arrays, temporary, metadata={"stablessm": text})
@@ -240,12 +256,12 @@ class ExponentialSum:
                 content = json.loads((file.metadata() or {}).get("stablessm", "{}"))
                 if content.pop("format", None) != FORMAT:
                     raise ArgumentError("path", "a file written by ExponentialSum.save", str(path))
-                arrays = {name: _joined(file.get_tensor(name)) for name in ("rates", "weights")}
+                arrays = {name: _joined(file.get_tensor(name)) for name in _ARRAYS if name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise ArgumentError("path", "a file written by ExponentialSum.save", f"{path} ({error})") from error
         numbers = {f.name for f in fields(cls) if f.type == "float"}
         facts: dict[str, Any] = {name: float(value) if name in numbers else value for name, value in content.items()}
-        return cls(rates=arrays["rates"], weights=arrays["weights"], **facts)
+        return cls(**facts | arrays)
 
     def _rows(self) -> Iterator[list[Any]]:
         """The CSV: a header, then one row per rate with its weights in row-major order."""
@@ -281,16 +297,43 @@ class ExponentialSum:
         phase = np.abs(self.rates.imag) * self.dt
         return (phase == 0) | ((self.time == "discrete") & (np.abs(phase - np.pi) < 1e-12))
 
+    @property
+    def _modes(self) -> str:
+        """A line for each of the first modes, with its standard errors."""
+        if self.rate_errors is None or self.weight_errors is None:
+            return ""
+        lines = []
+        for rate, rate_error, weight, weight_error in zip(
+            self.rates, self.rate_errors, self.weights, self.weight_errors, strict=True
+        ):
+            shown = f", weight {_with_error(weight, weight_error)}" if not self.shape else ""
+            lines.append(f"\n  rate {_with_error(rate, rate_error)}{shown}")
+        more = f"\n  and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+        return "".join(lines[:_SHOWN]) + more
+
     def __str__(self) -> str:
         unit = ("" if self.time == "discrete" else f", {self.time} time") + ", complex" * self.is_complex
         shape = "" if not self.shape else f", {self.shape[0]}x{self.shape[1]}"
         scales = -1 / self.rates.real
         spread = f", time scales {scales.min():.3g} to {scales.max():.3g}" if len(scales) else ""
+        head = f"exponential sum of order {self.order} ({len(self.rates)} terms{shape}{unit}){spread}: "
+        if self.norm == "l2":
+            level = f"residual {self.residual:.3g} (rms), noise {self.noise:.3g}"
+            return f"{head}{level}, by {self.method} in {self.seconds:.3g} s{self._modes}"
         return (
-            f"exponential sum of order {self.order} ({len(self.rates)} terms{shape}{unit}){spread}: "
+            f"{head}"
             f"sup error {self.error:.3g}, L1 error {self.l1_error:.3g}, relative error {self.relative_error:.3g}; "
             f"Hankel limit {self.lower_bound:.3g}, by {self.method} in {self.seconds:.3g} s"
         )
+
+    __repr__ = __str__
+
+
+def _with_error(value: Any, error: Any) -> str:
+    """12.34 ± 0.05; the errors of real and imaginary parts apart."""
+    if np.iscomplexobj(value):
+        return f"{value:.4g} ± ({error.real:.1g}, {error.imag:.1g}i)"
+    return f"{value:.4g} ± {error:.1g}"
 
 
 def _pairs(values: np.ndarray) -> np.ndarray:
