@@ -101,6 +101,13 @@ class Path:
                 best = order
             if not all_orders and order >= best + patience:
                 break
+        if all_orders:
+            return best
+        previous = order + 1
+        while best < previous:  # with fewer modes the evidence may turn out to be better still
+            for fewer in range(best, max(0, best - _PATIENCE // 2), -1):
+                self.shrink(fewer)
+            previous, best = best, min(range(best + 1), key=self.criterion)
         return best
 
     def shrink(self, order: int) -> None:
@@ -147,7 +154,7 @@ class Path:
         for model in best.values():
             model = self._descend(model.rates, _CONVERGED)
             order = domain.order(model.rates)
-            if order not in self.models or model.size < self.models[order].size:
+            if np.isfinite(model.size) and (order not in self.models or model.size < self.models[order].size):
                 self.models[order] = model
 
     def _decompose(self) -> list[_hankel.Hankel]:

@@ -93,7 +93,7 @@ def fit(
         what = "no mode stands out of the noise, whose standard deviation is about"
         return Outcome(
             _result(path, 1, samples, noise, started),
-            (f"{what} {path.rms(0):.3g}", "more samples, or an order= if modes are known to be there"),
+            (f"{what} {path.level(0):.3g}", "more samples, or an order= if modes are known to be there"),
         )
     if tol is not None:
         within = [k for k in range(1, best + 1) if path.rms(k) <= tol]
@@ -116,12 +116,12 @@ def _searched(
     if order is not None:
         if order > limit:
             raise ArgumentError("order", f"at most {limit}, half the number of samples, with norm='l2'", order)
-        path.extend(min(order + 2, limit), all_orders=True)
-        best = order
+        path.extend(min(order + 3, limit), all_orders=True)
+        for fewer in range(order + 2, max(0, order - 2), -1):
+            path.shrink(fewer)
+        best = min(range(1, order + 1), key=path.rms)
     else:
         best = path.extend(min(max_order or (_MOST // 2 if domain.is_complex else _MOST), limit))
-    if best:
-        path.shrink(best)
     return path, best
 
 
@@ -145,9 +145,11 @@ def _standard_errors(problem: Problem, found: Fit, level: float) -> tuple[np.nda
     if domain.is_complex:
         columns = np.concatenate([columns, 1j * columns], axis=1)
     columns = real_rows(columns)
-    room = -rates.real - domain.slowest  # steps of the domain, in units of the rates
     turns = domain.turns(rates)
-    slope = domain.derivative(rates, problem.times, found.coefficients) / np.concatenate([-room, room[turns]])
+    modes = np.exp(problem.times[:, None] * rates)[:, None, :] * domain.weights(found.coefficients, rates).T
+    modes *= problem.times[:, None, None]
+    slope = np.concatenate([modes, 1j * modes[..., turns]], axis=2)
+    slope = slope if domain.is_complex else slope.real
     slopes = [real_rows(slope[:, entry] * graded) for entry in range(entries)]
     size = np.linalg.norm(columns, axis=0)
     size = np.where(size > 0, size, 1.0)

@@ -83,7 +83,8 @@ def descend(
     def state(rates: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
         columns = domain.matrix(rates, times) * graded
         coefficients = solve(columns, target)
-        residual = target - columns @ coefficients
+        with np.errstate(over="ignore", invalid="ignore"):  # nearly equal modes may get endless weights
+            residual = target - columns @ coefficients
         return columns, coefficients, residual, float(np.linalg.norm(residual))
 
     columns, coefficients, residual, size = state(rates)

@@ -93,7 +93,7 @@ def exponential_sum(
     >>> noisy = np.exp(-t / 40) * np.cos(t / 2) + 0.1 * np.random.default_rng(0).standard_normal(300)
     >>> wave = exponential_sum(noisy, norm="l2")
     >>> wave.order, wave.rates.round(3), wave.rate_errors.round(3)
-    (2, array([-0.025+0.5j]), array([0.001+0.001j]))
+    (2, array([-0.024+0.5j]), array([0.002+0.002j]))
     """
     started = clock.perf_counter()
     if time not in get_args(TimeKind):
