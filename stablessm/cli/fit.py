@@ -216,7 +216,7 @@ def _ends(values: np.ndarray) -> tuple[float, float]:
     return float(values.min()), float(values.max())
 
 
-def _modes(es: ExponentialSum) -> Iterator[tuple[str, str, str]]:
+def _modes(es: ExponentialSum) -> Iterator[tuple[str, ...]]:
     """One row per rate, the slowest last; of several outputs the size of their weights."""
     import numpy as np
 

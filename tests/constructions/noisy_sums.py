@@ -34,12 +34,15 @@ def draw(seed: int, *, is_complex: bool = False, longest: int = 5000, shortest: 
         n = int(np.exp(rng.uniform(np.log(shortest), np.log(longest))))
         kind = rng.choice(["regular", "random", "geometric", "gaps"], p=[0.55, 0.2, 0.15, 0.1])
         dt = float(np.exp(rng.uniform(-3, 3)))
-        times = dt * {
-            "regular": np.arange(float(n)),
-            "random": np.sort(rng.uniform(0, n, n)),
-            "geometric": np.geomspace(0.1, n / 3, n),
-            "gaps": np.sort(rng.choice(int(1.6 * n), n, replace=False)).astype(float),
-        }[str(kind)]
+        times = (
+            dt
+            * {
+                "regular": np.arange(float(n)),
+                "random": np.sort(rng.uniform(0, n, n)),
+                "geometric": np.geomspace(0.1, n / 3, n),
+                "gaps": np.sort(rng.choice(int(1.6 * n), n, replace=False)).astype(float),
+            }[str(kind)]
+        )
         length, count = times[-1] - times[0], rng.integers(1, 6)
         decays = np.exp(rng.uniform(0, np.log(60), count)) / length
         seen = np.array([(times - times[0] < 3 / a).sum() * np.pi / min(3 / a, length) for a in decays])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -95,7 +96,7 @@ def test_tol_is_the_root_mean_square_and_never_asks_for_noise() -> None:
     coarse = exponential_sum(noisy(0.1), norm="l2", tol=0.2)
     assert coarse.order == 2
     assert coarse.residual <= 0.2
-    with pytest.raises(FitError, match="evidence ends at order 4, where the residual is noise of 0.09") as caught:
+    with pytest.raises(FitError, match=r"evidence ends at order 4, where the residual is noise of 0\.09") as caught:
         exponential_sum(noisy(0.1), norm="l2", tol=0.05)
     assert caught.value.best.order == 4
     with pytest.raises(FitError, match="max_order = 2"):
@@ -104,7 +105,7 @@ def test_tol_is_the_root_mean_square_and_never_asks_for_noise() -> None:
 
 def test_more_states_never_leave_more() -> None:
     left = [exponential_sum(noisy(0.1), norm="l2", order=order).residual for order in range(1, 8)]
-    assert all(more <= fewer * (1 + 1e-9) for fewer, more in zip(left, left[1:], strict=False))
+    assert all(more <= fewer * (1 + 1e-9) for fewer, more in itertools.pairwise(left))
 
 
 def test_a_known_level_and_weights_count() -> None:

@@ -95,7 +95,7 @@ HOSTILE = [
     "__import__('os').system('true')", "().__class__", "t.__class__", "lambda: t", "[t for t in (1,)]", "{t}",
     "{1: t}", "{t for t in (1,)}", "(t for t in (1,))", "'text'", "b'1'", "f'{t}'", "(t := 3)", "t[0]", "t[::2]",
     "t if t else 1", "(1, 2)", "t and t", "not t", "~t", "t | 1", "t ^ 2", "t // 2", "t % 2", "t @ t", "t << 2",
-    "t is t", "t in t", "1j < 2", "min(1j, 2)", "True", "None", "...", "exp", "exp()", "exp(t, t)", "exp(x=t)", "exp(*t)", "exp(**t)",
+    "t is t", "t in t", "1j < 2", "True", "None", "...", "exp", "exp()", "exp(t, t)", "exp(x=t)", "exp(*t)", "exp(**t)",
     "exp(t)(t)", "where(t, t)", "min(t)", "eval('t')", "exec('1')", "open(t)", "x", "np.exp(t)", "await t", "yield t",
     "*t", "t; t", "t = 1", "import os", "# t", "2t", "t t", "((t)", "t)", "", "   ", "t\nt", "t\x00", "\ud800",
     "1e999", "1" * 1000, "9**9**9**9", "1/0", "log(0)", "0*(1/0)", "sqrt(-1)", "(" * 250 + "t" + ")" * 250,
