@@ -78,7 +78,7 @@ def test_two_damped_modes_are_two(sigma: float) -> None:
 def test_a_supremum_below_the_noise_is_refused(horizon: int, tol: float) -> None:
     t = np.arange(float(horizon))
     values = np.exp(-t / 50) * np.cos(t) + 0.02 * np.random.default_rng(0).standard_normal(horizon)
-    with pytest.raises(FitError, match="samples are noisy.*norm='l2'"):
+    with pytest.raises(FitError, match=r"samples are noisy.*norm='l2'"):
         exponential_sum(values, tol=0.02 * tol)
 
 
