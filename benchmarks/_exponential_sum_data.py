@@ -1,8 +1,9 @@
-"""Complex kernels and noisy samples: what ESPRIT and least squares started at the truth make of them."""
+"""Complex kernels and noisy samples: what ESPRIT, QuTiP and least squares started at the truth make of them."""
 
 from __future__ import annotations
 
 import time
+from importlib import util
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,15 @@ def _of_rates(values: np.ndarray, rates: np.ndarray) -> np.ndarray:
     return modes @ np.linalg.lstsq(modes, values.astype(complex), rcond=None)[0]
 
 
+def _qutip(times: np.ndarray, values: np.ndarray, order: int, method: str) -> np.ndarray:
+    """A fit of a bath correlation function by QuTiP, evaluated at the times."""
+    from qutip.core.environment import BosonicEnvironment
+
+    environment = BosonicEnvironment.from_correlation_function(values, tlist=times)
+    fitted, _ = environment.approximate(method, tlist=times, Nr=order, separate=False)
+    return np.asarray(fitted.correlation_function(times))
+
+
 def complex_row(power: float, order: int) -> dict[str, Any]:
     times = STEP * np.arange(SAMPLES)
     values = (1 + 1j * times) ** -power
@@ -40,6 +50,10 @@ def complex_row(power: float, order: int) -> dict[str, Any]:
     started = time.perf_counter()
     found = _of_rates(values, _esprit(values, order))
     peers = {"esprit": {"error": float(np.abs(found - values).max()), "ms": 1e3 * (time.perf_counter() - started)}}
+    for method in ("esprit", "espira-I") if util.find_spec("qutip") else ():
+        started = time.perf_counter()
+        error = float(np.abs(_qutip(times, values, order, method) - values).max())
+        peers[f"qutip_{method}"] = {"error": error, "ms": 1e3 * (time.perf_counter() - started)}
     return _compared(row, peers)
 
 

@@ -26,7 +26,8 @@ from stablessm.constructions import exponential_sum
 
 FLOOR = 1e-12
 """Errors below this are rounding, and count as equal."""
-PACKAGES = {"scipy_aaa": "scipy", "baryrat_aaa": "baryrat", "control_era": "control", "pymor_era": "pymor"}
+PACKAGES = {"scipy_aaa": "scipy", "baryrat_aaa": "baryrat", "control_era": "control", "pymor_era": "pymor",
+            "qutip": "qutip"}  # fmt: skip
 TOLERANCES = (1e-2, 1e-4, 1e-6, 1e-8)
 
 
