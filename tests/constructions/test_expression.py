@@ -18,6 +18,7 @@ TIMES = np.array([0.0, 1e-3, 0.5, 1.0, 2.0, 10.0, 333.25])
 NAMES: dict[str, Any] = {
     **{name: getattr(np, name) for name in ("exp", "log", "sqrt", "abs", "sin", "cos", "tan", "sinh", "cosh", "tanh")},
     **{name: getattr(special, name) for name in ("gamma", "erf", "erfc", "erfcx")},
+    **{name: getattr(special, name) for name in ("j0", "j1", "y0", "y1", "i0", "i1", "k0", "k1", "i0e", "k0e")},
     "besselj0": special.j0,
     "besselj1": special.j1,
     "airy": lambda x: special.airy(x)[0],
@@ -162,3 +163,14 @@ def test_imaginary_numbers_make_values_complex() -> None:
 def test_functions_of_real_numbers_refuse_complex_ones(text: str) -> None:
     with pytest.raises(ArgumentError, match=r"^expression: expected real numbers, got complex numbers\n  .*\n  \^"):
         parse(text)(np.array([1.0]))
+
+
+def test_functions_of_two_numbers() -> None:
+    t = np.array([0.1, 1.0, 5.0])
+    for name in ("jv", "yv", "iv", "kv"):
+        assert parse(f"{name}(0.5, t)")(t) == pytest.approx(getattr(special, name)(0.5, t))
+    assert parse("mittag_leffler(0.5, -sqrt(t))")(t) == pytest.approx(special.erfcx(np.sqrt(t)), rel=1e-12)
+    assert parse("mittag_leffler(1, -t)")(t) == pytest.approx(np.exp(-t))
+    for alpha in (0.3, 0.9, 1.3, 1.9):
+        series = sum((-t[:2]) ** k / special.gamma(alpha * k + 1) for k in range(100))
+        assert parse(f"mittag_leffler({alpha}, -t)")(t[:2]) == pytest.approx(series, rel=1e-9)

@@ -11,10 +11,15 @@ from typing import final
 
 import numpy as np
 
-FLOAT32_GAP = 2.0**-22
-"""The least 1 - |λ|: four times the spacing of float32 below 1, so that rounding cannot reach 1."""
+GAPS = {"float32": 2.0**-22, "float64": 2.0**-51}
+"""The least 1 - |λ| of a dtype: four times its spacing below 1, so that rounding cannot reach 1."""
 
 _ON_AXIS = 1e-12  # phases this near 0 or π are those of a real eigenvalue
+
+
+def slowest(dtype: str, dt: float) -> float:
+    """The slowest rate whose |e^{r dt}| stays below 1 in the dtype."""
+    return -math.log1p(-GAPS[dtype]) / dt
 
 
 @final
@@ -33,11 +38,10 @@ class Domain:
     slowest: float
     is_complex: bool = False
     """Whether modes are w e^{rt} itself, one complex state each, and not its real part."""
-
-    @staticmethod
-    def float32_limit(dt: float) -> float:
-        """The slowest rate whose |e^{r dt}| stays below 1 in float32."""
-        return -math.log1p(-FLOAT32_GAP) / dt
+    band: float = math.inf
+    """In continuous time, the highest |Im r| that the samples can tell from others."""
+    rest: float = 0.0
+    """How much faster than the slowest a rate begins at least, so that it can still move."""
 
     def single(self, rates: np.ndarray) -> np.ndarray:
         """Which rates are one state: real ones, in discrete time negative eigenvalues, all of a complex sum."""
@@ -74,8 +78,9 @@ class Domain:
         return self.clip(rates[np.argsort(rates.real)])
 
     def clip(self, rates: np.ndarray) -> np.ndarray:
-        """Rates no slower than allowed, and a little faster, so that they can still move."""
-        return np.minimum(rates.real, -1.01 * self.slowest) + 1j * rates.imag
+        """Rates to begin with: a little faster than the slowest, and none beyond the band."""
+        rates = rates[np.abs(rates.imag) <= (math.inf if self.discrete else self.band)]
+        return np.minimum(rates.real, -max(1.01 * self.slowest, self.slowest + self.rest)) + 1j * rates.imag
 
     def move(self, rates: np.ndarray, step: np.ndarray) -> np.ndarray:
         """Rates after a step (u of all, v of those whose frequency is free)."""
@@ -86,6 +91,8 @@ class Domain:
         b[turns] = fold(b[turns] + a[turns] * step[len(rates) :])
         if self.discrete:  # frequencies beyond one half per step are those below it
             b[turns] = fold((b[turns] * self.dt + np.pi) % (2 * np.pi) - np.pi) / self.dt
+        else:
+            b = np.clip(b, -self.band, self.band)
         return -(self.slowest + a * np.exp(np.clip(step[: len(rates)], -4, 4))) + 1j * b
 
     def matrix(self, rates: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -146,6 +153,16 @@ def solve(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
     scale = np.linalg.norm(columns, axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     return np.linalg.lstsq(columns / scale, values, rcond=1e-15)[0] / scale[:, None]
+
+
+def non_negative(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Non-negative least squares."""
+    from scipy.optimize import lsq_linear, nnls
+
+    try:
+        return nnls(A, b)[0]
+    except RuntimeError:  # it can cycle when rounding is all that is left; this one stops where it is
+        return np.maximum(lsq_linear(A, b, bounds=(0, np.inf), method="bvls", max_iter=200).x, 0)
 
 
 def condition(columns: np.ndarray) -> float:

@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from stablessm.constructions.sums._modes import Domain, solve
+from stablessm.constructions.sums._modes import Domain, non_negative, solve
 
 _ROUNDS = 40
 _LEVELLED = 1e-3  # a round that gains less than this is the last
@@ -50,11 +50,9 @@ def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
     columns = problem.domain.matrix(rates, problem.times)
     graded = problem.graded[:, None]
     if problem.domain.positive:
-        from scipy.optimize import nnls
-
         scale = np.linalg.norm(columns * graded, axis=0)
         scale = np.where(scale > 0, scale, 1.0)
-        found = [nnls(columns * graded / scale, column)[0] / scale for column in (problem.values * graded).T]
+        found = [non_negative(columns * graded / scale, column) / scale for column in (problem.values * graded).T]
         coefficients = np.stack(found, axis=1)
         used = np.abs(coefficients).max(axis=1) > 0
         used[0] |= not used.any()
@@ -193,6 +191,8 @@ def _programme(
         bounds += [(None, None)] * (A.shape[1] - moves)
     # the modulus of what is left, b - Ax, is its largest component along any direction
     along = np.concatenate([(side.conj()[:, None] * A).real for side in sides])
+    if not (np.isfinite(along).all() and np.isfinite(b).all()):
+        return None
     found = linprog(
         np.append(np.zeros(A.shape[1]), 1.0), A_ub=np.pad(-along, ((0, 0), (0, 1)), constant_values=-1.0),
         b_ub=-(sides.conj() * b).real.reshape(-1), bounds=[*bounds, (0, None)], method="highs-ds",

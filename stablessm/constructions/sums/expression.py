@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from stablessm._errors import ArgumentError
+from stablessm.constructions.sums._mittag_leffler import mittag_leffler
 
 LONGEST, DEEPEST = 2000, 100
 """Characters, and levels of nesting, that a formula may have."""
@@ -44,13 +45,13 @@ _OPERATORS: dict[type[ast.AST], Callable[..., _Values]] = {
 _SIGNS = "+ - * / ** < <= > >= == !="
 
 
-def _special(name: str) -> Callable[[_Values], _Values]:
+def _special(name: str) -> Callable[..., _Values]:
     """A function of SciPy, which is imported when it is first needed."""
 
-    def value(x: _Values) -> _Values:
+    def value(*x: _Values) -> _Values:
         from scipy import special
 
-        return getattr(special, name)(x)
+        return getattr(special, name)(*x)
 
     return value
 
@@ -63,8 +64,12 @@ FUNCTIONS: dict[str, tuple[Callable[..., _Values], int, int | None]] = {
     **{name: (getattr(np, name), 1, 1) for name in ("exp", "log", "sqrt", "abs")},
     **{name: (getattr(np, name), 1, 1) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
     **{name: (_special(name), 1, 1) for name in ("gamma", "erf", "erfc", "erfcx")},
+    **{name: (_special(name), 1, 1) for name in ("j0", "j1", "y0", "y1", "i0", "i1", "k0", "k1", "i0e", "k0e")},
+    **{name: (_special(name), 2, 2) for name in ("jv", "yv", "iv", "kv")},
     "besselj0": (_special("j0"), 1, 1),
     "besselj1": (_special("j1"), 1, 1),
+    "besselj": (_special("jv"), 2, 2),
+    "mittag_leffler": (mittag_leffler, 2, 2),
     "airy": (_airy, 1, 1),
     "heaviside": (lambda x: np.heaviside(x, 1.0), 1, 1),
     "where": (lambda condition, yes, no: np.where(condition != 0, yes, no), 3, 3),
@@ -99,9 +104,10 @@ class Expression:
 def parse(text: str) -> Expression:
     """Read a formula in t: numbers, pi, e, ``+ - * / **``, parentheses, comparisons (1 or 0) and :data:`FUNCTIONS`.
 
-    Imaginary numbers are written as in Python, ``1j``; they make the values complex. ``airy`` is Ai,
-    ``heaviside(x)`` is 1 from x = 0 on, ``erfcx(x)`` is e^(x²) erfc(x), ``where(condition, yes, no)`` chooses.
-    The text goes through Python's parser and then through a table of what is allowed; nothing is evaluated as code.
+    Imaginary numbers are written as in Python, ``1j``; they make the values complex. The Bessel functions have SciPy's
+    names, ``j0(t)``, ``jv(2, t)``, ``kv(0.5, t)`` and so on; ``mittag_leffler(alpha, x)`` is E_α of x ≤ 0. ``airy`` is
+    Ai, ``heaviside(x)`` is 1 from x = 0 on, ``erfcx(x)`` is e^(x²) erfc(x), ``where(condition, yes, no)`` chooses. The
+    text goes through Python's parser and then through a table of what is allowed; nothing is evaluated as code.
     A part without t must have a finite value.
 
     >>> parse("1/(1+t)**2")([0.0, 1.0, 3.0])
