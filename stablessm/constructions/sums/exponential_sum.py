@@ -21,8 +21,8 @@ from stablessm.constructions.sums.result import ExponentialSum, Norm, TimeKind
 _TOLD = 0.9  # of half a cycle a step: up to there even samples tell a frequency from its alias
 _LATTICE = 1e-6  # of a step: times this near its multiples are taken to be on them
 _REST = 1e-4  # over the horizon: a decay too slow to be seen, from which a fit can still move
-_EDGE = 0.97
-_CLEAR = 0.05  # of the kernel: an error that asks for a reason where an order is given
+_EDGE = 0.97  # of the band: frequencies beyond are at its end
+_CLEAR, _EXPLAINED = 0.05, 0.01  # of the kernel: errors that ask for a reason, and that need none, for a given order
 _SILENT = 2.0  # seconds before a progress bar appears
 
 
@@ -236,7 +236,7 @@ class _Attempt:
             return bool((at_edge > least).any())
         everywhere = Search(self.samples, replace(domain, discrete=True), max_order=self.max_order)
         found = everywhere.at_most(int(self.order)) if self.order is not None else everywhere.smallest(least)
-        if found is None or found.error > fit.error / 4:
+        if found is None or found.error > (self.goal or _EXPLAINED * self.search.scale):
             return False
         self.free = found
         return bool((np.abs(found.rates.imag) > domain.band).any())
