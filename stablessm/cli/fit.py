@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 DEFAULT_TOL = 1e-6
 LONGEST = 1e5
 """Steps in an interval, unless --dt says otherwise."""
+DENSE = 40_000
+"""Steps of a formula that are all plotted, and points of its plot in continuous time."""
 POINTS = 400
 """Times between the ends of an interval, and points of a curve in the plot."""
 
@@ -51,6 +53,13 @@ def fit(
     real: Annotated[bool, typer.Option("--real", help="No oscillating modes.")] = False,
     positive: Annotated[bool, typer.Option("--positive", help="No negative weights, no oscillating modes.")] = False,
     relative: Annotated[bool, typer.Option("--relative", help="Errors relative to the kernel.")] = False,
+    norm: Annotated[
+        str, typer.Option(help="sup: the largest error, for exact kernels. l2: least squares, for noisy samples.")
+    ] = "sup",
+    noise: Annotated[
+        float | None, typer.Option(help="Standard deviation of the noise, with --norm l2 (default: estimated).")
+    ] = None,
+    max_order: Annotated[int | None, typer.Option(min=1, help="Highest order that is tried for a tolerance.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for what is written; runs/fit/… by default.")] = None,
 ) -> None:
     """Replace a kernel by a sum of exponentials: rates, weights, and the error measured on the whole grid.
@@ -67,6 +76,10 @@ def fit(
       stablessm fit "t**-0.4" --interval 1e-4 1e4 --relative --positive
 
       stablessm fit --from impulse_response.csv --dt 0.01 --tol 1e-3 --out runs/room
+
+      stablessm fit --from measured.csv --norm l2
+
+      stablessm fit "(1+1j*t)**-2" --horizon 400 --dt 0.05 --order 8
     """
     from rich.console import Console
     from rich.text import Text
@@ -77,8 +90,14 @@ def fit(
 
     started = time.perf_counter()
     name = expression if expression is not None else samples.name if samples is not None else "nothing"
-    bound = {"order": order} if order is not None else {"tol": DEFAULT_TOL if tol is None else tol}
-    flags = {"real": real, "positive": positive, "relative": relative}
+    bound: dict[str, Any] = {"order": order} if order is not None else {"tol": tol}
+    if norm == "sup" and order is None and tol is None:
+        bound = {"tol": DEFAULT_TOL}
+    flags: dict[str, Any] = {"real": real, "positive": positive, "relative": relative}
+    if norm != "sup" or noise is not None:
+        flags |= {"norm": norm, "noise": noise}
+    if max_order is not None:
+        flags |= {"max_order": max_order}
     config = {"expression": expression, "from": samples, "horizon": horizon, "dt": dt, "interval": interval}
     config |= {**bound, **flags, "continuous": continuous}
     folder = out or Path("runs") / "fit" / f"{_slug(name)}-{_fingerprint(config)}"
@@ -88,7 +107,7 @@ def fit(
         place = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         if not place.is_dir() or not os.access(place, os.W_OK):
             raise ArgumentError("--out", "a folder that can be written to", f"{folder}")
-        times, values, grid = _data(expression, samples, horizon, dt, interval)
+        times, values, grid = _data(expression, samples, horizon, dt, interval, continuous)
         kind: TimeKind = "continuous" if continuous or "times" in grid else "discrete"
         with Console(stderr=True).status(Text(f"fitting {name}")):
             es = exponential_sum(grid.pop("kernel"), **grid, **bound, time=kind, **flags)
@@ -97,12 +116,13 @@ def fit(
         best: ExponentialSum | None = getattr(error, "best", None)
         if best is not None:
             tables.show((), _facts(best).items(), title="the best that was found")
-            reached = best.relative_error if relative else best.error
+            reached = best.residual if norm == "l2" else best.relative_error if relative else best.error
             typer.echo(f"nothing was written; --order {best.order} or --tol {_round_up(reached):g} gives this")
         raise typer.Exit(1 if isinstance(error, NumericalError) else 2) from error
     facts = _facts(es)
     tables.show((), facts.items(), title=f"{name}, {len(times)} times from {times[0]:g} to {times[-1]:g}")
-    tables.show(("rate", "time scale", "weight"), _modes(es))
+    errors = () if es.rate_errors is None else ("standard error of rate",)
+    tables.show(("rate", "time scale", "weight", *errors), _modes(es))
     try:
         _figure(name, times, values, es, bound.get("tol"), relative).save(folder)
         es.save(folder / "sum.safetensors")
@@ -120,8 +140,12 @@ def _data(
     horizon: int | None,
     dt: float | None,
     interval: tuple[float, float] | None,
+    continuous: bool,
 ) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """Times and values, for the plot, and what ``exponential_sum`` is told of them."""
+    """Times and values, for the plot, and what ``exponential_sum`` is told of them.
+
+    The plot of a formula in continuous time, or over many steps, has times of its own.
+    """
     import numpy as np
 
     from stablessm.cli.samples_source import read_samples
@@ -156,8 +180,11 @@ def _data(
         if horizon is None:
             raise ArgumentError("--horizon", "a number of steps", "none")
         step = _positive("--dt", dt)
-        times = step * np.arange(horizon + 1)
-        grid = {"horizon": horizon, "dt": step}
+        times, grid = step * np.arange(min(horizon, DENSE) + 1), {"horizon": horizon, "dt": step}
+        if continuous or horizon > DENSE:
+            end = step * horizon
+            times = np.union1d(np.linspace(0, end, DENSE), np.geomspace(min(step, end) * 1e-4, end, DENSE // 4))
+            times = times if continuous else step * np.unique(np.rint(times / step))
     values = kernel(times)
     if not np.isfinite(values).all():
         first = int(np.argmax(~np.isfinite(values)))
@@ -178,8 +205,10 @@ def _positive(name: str, value: float | None) -> float:
 
 
 def _facts(es: ExponentialSum) -> dict[str, Any]:
+    noisy = {"rms residual": es.residual, "noise (standard deviation)": es.noise} if es.norm == "l2" else {}
     return {
         "order (states)": es.order,
+        **noisy,
         "largest error": es.error,
         "largest relative error": es.relative_error,
         "L1 error": es.l1_error,
@@ -196,14 +225,15 @@ def _ends(values: np.ndarray) -> tuple[float, float]:
     return float(values.min()), float(values.max())
 
 
-def _modes(es: ExponentialSum) -> Iterator[tuple[str, str, str]]:
+def _modes(es: ExponentialSum) -> Iterator[tuple[str, ...]]:
     """One row per rate, the slowest last; of several outputs the size of their weights."""
     import numpy as np
 
     for i in np.argsort(es.rates.real):
         weight = es.weights[i]
         shown = f"{weight:.6g}" if weight.ndim == 0 else f"|{np.linalg.norm(weight):.6g}|"
-        yield f"{es.rates[i]:.6g}", f"{-1 / es.rates[i].real:.4g}", shown
+        error = () if es.rate_errors is None else (f"{es.rate_errors[i]:.2g}",)
+        yield f"{es.rates[i]:.6g}", f"{-1 / es.rates[i].real:.4g}", shown, *error
 
 
 def _figure(
@@ -215,17 +245,22 @@ def _figure(
     from stablessm.report.figure import Figure, Panel, Series
 
     columns, fitted = (array.reshape(len(times), -1) for array in (values, es(times)))
+    entries = [f" {column}" if columns.shape[1] > 1 else "" for column in range(columns.shape[1])]
     off = abs(columns - fitted).max(axis=1) / (abs(columns).max(axis=1) if relative else 1.0)
     wide = times[-1] > 100 * times[1]
-    shown = times > 0 if wide else times >= 0
-    edges = np.unique((np.geomspace if wide else np.linspace)(1, shown.sum() + 1, POINTS + 1).astype(int) - 1)
-    spans = np.flatnonzero(shown)[0] + edges
+    first = times[times > 0][0]
+    places = np.where(times > 0, times, first / 2)  # on a logarithmic axis t = 0 is the leftmost point
+    cuts = (np.geomspace if wide else np.linspace)(places[0] if wide else times[0], times[-1], POINTS + 1)[:-1]
+    spans = np.unique([0, *(1 + np.searchsorted(places[1:], cuts)), len(times)])
     tops = [a + int(off[a:b].argmax()) for a, b in pairwise(spans)]
-    x = times[tops].tolist()
+    x = (places if wide else times)[tops].tolist()
     x_scale: Scale = "log" if wide else "linear"
+    if es.is_complex:
+        entries = [f"{which} {part}" for part in ("real", "imaginary") for which in entries]
+        columns, fitted = (np.concatenate([array.real, array.imag], axis=1) for array in (columns, fitted))
+    axis = f"t (0 is drawn at {first / 2:.3g})" if wide and times[0] == 0 else "t"
     kernels = []
-    for column in range(columns.shape[1]):
-        which = f" {column}" if columns.shape[1] > 1 else ""
+    for column, which in enumerate(entries):
         kernels.append(Series(f"kernel{which}", x, columns[tops, column].tolist(), group=f"kernel{which}"))
         kernels.append(Series(f"sum{which}", x, fitted[tops, column].tolist(), "dashed", group=f"sum{which}"))
     y_scale: Scale = "log" if (columns[tops] > 0).all() else "linear"
@@ -233,8 +268,8 @@ def _figure(
     if tol is not None:
         errors.append(Series("tolerance", [x[0], x[-1]], [tol, tol], "dotted"))
     panels = [
-        Panel(name if len(name) < 40 else "kernel", "t", "value", kernels, x_scale, y_scale),
-        Panel(f"order {es.order}", "t", "relative error" if relative else "error", errors, x_scale, "log"),
+        Panel(name if len(name) < 40 else "kernel", axis, "value", kernels, x_scale, y_scale),
+        Panel(f"order {es.order}", axis, "relative error" if relative else "error", errors, x_scale, "log"),
     ]
     return Figure("fit", f"{name} and a sum of exponentials of order {es.order}; its error.", panels)
 

@@ -45,6 +45,8 @@ def test_a_sum_is_found_again_from_its_samples(parts: list[tuple[float, float, f
 def test_no_order_beats_its_hankel_limit(
     parts: list[tuple[float, float, float]], power: float, order: int, time: str
 ) -> None:
+    if time == "continuous":  # frequencies that samples can tell from their aliases
+        parts = [(r, min(phase, 2.5), w) for r, phase, w in parts]
     truth, t = built(parts), 0.5 * np.arange(121)
     samples = truth(2 * t) + (1 + t) ** -power
     found = exponential_sum(samples, order=order, dt=0.5, time=time)
@@ -131,7 +133,7 @@ def test_a_matrix_valued_kernel_shares_its_rates() -> None:
     assert np.abs(left).max() == pytest.approx(es.error)
     assert es.error <= 1e-3
     assert np.abs(left).sum(axis=(0, 2)).max() == pytest.approx(es.l1_error)
-    assert np.linalg.norm(left, axis=(1, 2)).sum() >= es.lower_bound
+    assert es.l1_error >= es.lower_bound
     y, state = es.step(np.array([1.0, -1.0]))
     assert y == pytest.approx(es(0.0) @ [1.0, -1.0])
     y, _ = es.step(np.zeros(2), state)
@@ -191,7 +193,8 @@ BAD = [
     ({"kernel": [1.0, math.inf, 0.5], "tol": 0.1}, "kernel.*inf at index 1"),
     ({"kernel": np.ones((4, 2)), "tol": 0.1}, r"kernel.*shape \(4, 2\)"),
     ({"kernel": np.ones(5), "horizon": 9, "tol": 0.1}, "kernel.*10 times"),
-    ({"kernel": np.ones(5) * 1j, "tol": 0.1}, "kernel.*real"),
+    ({"kernel": np.ones(5) * 1j, "tol": 0.1, "real": True}, "real.*complex values"),
+    ({"kernel": np.ones(5) * 1j, "tol": 0.1, "positive": True}, "positive.*complex values"),
     ({"kernel": [], "tol": 0.1}, "kernel.*samples"),
     ({"kernel": None, "tol": 0.1}, "kernel.*samples"),
     ({"kernel": 3.0, "horizon": 10, "tol": 0.1}, "kernel.*samples"),
@@ -208,6 +211,8 @@ BAD = [
     ({"kernel": np.cos, "horizon": 10, "tol": 0.1, "dt": "1"}, "dt"),
     ({"kernel": np.cos, "horizon": 10, "tol": 0.1, "dt": True}, "dt"),
     ({"kernel": np.cos, "horizon": 10, "tol": 0.1, "stable_margin": None}, "stable_margin"),
+    ({"kernel": np.cos, "horizon": 10, "tol": 0.1, "max_order": 0}, "max_order"),
+    ({"kernel": np.cos, "horizon": 10, "tol": 0.1, "dtype": "float16"}, "dtype"),
     ({"kernel": np.cos, "tol": 0.1, "times": "now"}, "times"),
     ({"kernel": np.cos, "tol": 0.1, "times": [0.0, 0.3, 1.0]}, "times.*multiples of dt.*continuous.*0.3"),
     ({"kernel": lambda t: t**-0.5, "horizon": 10, "tol": 0.1}, "kernel.*times="),
@@ -303,7 +308,7 @@ def test_any_samples_get_a_stable_sum_or_a_reason(samples: list[float], goal: fl
         es = exponential_sum(samples, **goals, **options)
     except FitError as error:
         es = error.best
-        assert es.error > goals["tol"]
+        assert es.error > goals.get("tol", 0.0)
     else:
         assert es.error <= goals.get("tol", math.inf)
         assert es.order <= goals.get("order", len(samples))
@@ -328,7 +333,8 @@ def test_stable_margin_is_kept(margin: float) -> None:
 
 def test_the_limit_of_float32_is_named() -> None:
     with pytest.raises(FitError, match="float32"):
-        exponential_sum(np.ones_like, 10**5, tol=1e-6, positive=True)
+        exponential_sum(np.ones_like, 10**5, tol=1e-6, positive=True, dtype="float32")
+    assert exponential_sum(np.ones_like, 10**5, tol=1e-6).order == 1  # float64 has decays that are slow enough
 
 
 def test_one_time_gives_one_value() -> None:
@@ -348,6 +354,13 @@ def test_a_perfect_fit_needs_no_polish() -> None:
     assert es.error < 1e-12
 
 
+def best_error(samples: list[float], **options: object) -> float:
+    try:
+        return exponential_sum(samples, **options).error
+    except FitError as error:  # in continuous time, of samples that cannot tell
+        return error.best.error
+
+
 @settings(max_examples=12, deadline=None)
 @example([0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.875, 0.03125], {"time": "continuous"})  # 5 and 7 states, but not 6, are good
 @given(
@@ -355,7 +368,7 @@ def test_a_perfect_fit_needs_no_polish() -> None:
     st.sampled_from([{}, {"real": True}, {"positive": True}, {"time": "continuous"}]),
 )
 def test_more_states_are_never_worse(samples: list[float], options: dict) -> None:
-    errors = [exponential_sum(samples, order=order, **options).error for order in range(1, len(samples))]
+    errors = [best_error(samples, order=order, **options) for order in range(1, len(samples))]
     assert all(more <= fewer * (1 + 1e-6) + 1e-10 for fewer, more in itertools.pairwise(errors))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.signal import oaconvolve
 from scipy.special import airy
 
-from stablessm import LRU, RealSSM
+from stablessm import LRU, ArgumentError, RealSSM
 from stablessm.constructions import ExponentialSum, exponential_sum
 
 MAPS = ("direct", "clip", "relu", "exp", "softplus", "tanh", "best")
@@ -50,12 +50,19 @@ def test_a_mode_of_one_step_is_in_reach_of_every_map(name: str) -> None:
 @given(st.floats(0.0, 3.1), st.sampled_from(MAPS), st.floats(1e-9, 1e-5))
 def test_rates_are_stable_in_float32(phase: float, name: str, decay: float) -> None:
     """The slowest kernels there are: what decays more slowly than the limit is taken at the limit."""
-    es = exponential_sum(lambda t: np.exp(-decay * t) * np.cos(phase * t), 300, order=2)
+    es = exponential_sum(lambda t: np.exp(-decay * t) * np.cos(phase * t), 300, order=2, dtype="float32")
     assert (np.abs(es.eigenvalues.astype(np.complex64)) < 1).all()
     layer = es.to_layer(map=name, dtype=torch.float32)
     assert bool((layer.eigenvalues().abs() < 1).all())
     layer.load_state_dict(es.to_layer(map=name, dtype=torch.float64).to(torch.float32).state_dict())
     assert bool((layer.eigenvalues().abs() < 1).all())
+
+
+def test_decays_that_float32_does_not_have_are_refused() -> None:
+    es = exponential_sum(lambda t: np.exp(-1e-9 * t), 300, order=1)
+    assert es.to_layer(dtype=torch.float64).eigenvalues().item() < 1
+    with pytest.raises(ArgumentError, match="dtype='float32'"):
+        es.to_layer(dtype=torch.float32)
 
 
 def test_a_continuous_sum_is_a_continuous_layer() -> None:

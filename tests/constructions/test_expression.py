@@ -18,6 +18,7 @@ TIMES = np.array([0.0, 1e-3, 0.5, 1.0, 2.0, 10.0, 333.25])
 NAMES: dict[str, Any] = {
     **{name: getattr(np, name) for name in ("exp", "log", "sqrt", "abs", "sin", "cos", "tan", "sinh", "cosh", "tanh")},
     **{name: getattr(special, name) for name in ("gamma", "erf", "erfc", "erfcx")},
+    **{name: getattr(special, name) for name in ("j0", "j1", "y0", "y1", "i0", "i1", "k0", "k1", "i0e", "k0e")},
     "besselj0": special.j0,
     "besselj1": special.j1,
     "airy": lambda x: special.airy(x)[0],
@@ -95,7 +96,7 @@ HOSTILE = [
     "__import__('os').system('true')", "().__class__", "t.__class__", "lambda: t", "[t for t in (1,)]", "{t}",
     "{1: t}", "{t for t in (1,)}", "(t for t in (1,))", "'text'", "b'1'", "f'{t}'", "(t := 3)", "t[0]", "t[::2]",
     "t if t else 1", "(1, 2)", "t and t", "not t", "~t", "t | 1", "t ^ 2", "t // 2", "t % 2", "t @ t", "t << 2",
-    "t is t", "t in t", "1j", "True", "None", "...", "exp", "exp()", "exp(t, t)", "exp(x=t)", "exp(*t)", "exp(**t)",
+    "t is t", "t in t", "1j < 2", "True", "None", "...", "exp", "exp()", "exp(t, t)", "exp(x=t)", "exp(*t)", "exp(**t)",
     "exp(t)(t)", "where(t, t)", "min(t)", "eval('t')", "exec('1')", "open(t)", "x", "np.exp(t)", "await t", "yield t",
     "*t", "t; t", "t = 1", "import os", "# t", "2t", "t t", "((t)", "t)", "", "   ", "t\nt", "t\x00", "\ud800",
     "1e999", "1" * 1000, "9**9**9**9", "1/0", "log(0)", "0*(1/0)", "sqrt(-1)", "(" * 250 + "t" + ")" * 250,
@@ -148,3 +149,28 @@ def test_arguments() -> None:
         parse("t")(np.array([1j]))
     assert parse(" 1/(1+t) ") == parse("1/(1+t)")
     assert np.isinf(parse("t**-0.4")(0.0))
+
+
+def test_imaginary_numbers_make_values_complex() -> None:
+    t = np.array([0.0, 1.0, 2.5])
+    np.testing.assert_allclose(parse("(1+1j*t)**-2")(t), (1 + 1j * t) ** -2, rtol=1e-14)
+    assert parse("exp(-(1+2j)*t)")(t).dtype == np.complex128
+    assert parse("abs(1j*t)")(t).dtype == np.float64
+    assert parse("2j*2j")(0.0) == -4
+
+
+@pytest.mark.parametrize("text", ["1j*t < 2", "max(t, 1j)", "besselj0(1j*t)", "heaviside(1j*t)"])
+def test_functions_of_real_numbers_refuse_complex_ones(text: str) -> None:
+    with pytest.raises(ArgumentError, match=r"^expression: expected real numbers, got complex numbers\n  .*\n  \^"):
+        parse(text)(np.array([1.0]))
+
+
+def test_functions_of_two_numbers() -> None:
+    t = np.array([0.1, 1.0, 5.0])
+    for name in ("jv", "yv", "iv", "kv"):
+        assert parse(f"{name}(0.5, t)")(t) == pytest.approx(getattr(special, name)(0.5, t))
+    assert parse("mittag_leffler(0.5, -sqrt(t))")(t) == pytest.approx(special.erfcx(np.sqrt(t)), rel=1e-12)
+    assert parse("mittag_leffler(1, -t)")(t) == pytest.approx(np.exp(-t))
+    for alpha in (0.3, 0.9, 1.3, 1.9):
+        series = sum((-t[:2]) ** k / special.gamma(alpha * k + 1) for k in range(100))
+        assert parse(f"mittag_leffler({alpha}, -t)")(t[:2]) == pytest.approx(series, rel=1e-9)

@@ -29,16 +29,16 @@ class Hankel:
         """λ of the best shift-invariant space of that dimension (ERA, ESPRIT): U[1:] = U[:-1] A.
 
         U has orthonormal columns, so the normal equations of U[:-1] are I less what the last row takes. Where ρ ends
-        with its samples the next row of U is 0, and A = Uᵀ U[1:] is a contraction: all |λ| ≤ 1.
+        with its samples the next row of U is 0, and A = Uᴴ U[1:] is a contraction: all |λ| ≤ 1.
         """
         order = min(order, self.left.shape[2], len(self.left) - 1)
         if not order:
             return np.empty(0)
         basis = self.left[:, :, :order]
         last = basis[-1]
-        gram = np.eye(order) - (0.0 if self.padded else last.T @ last)
+        gram = np.eye(order) - (0.0 if self.padded else last.conj().T @ last)
         before, after = basis[:-1].reshape(-1, order), basis[1:].reshape(-1, order)
-        return np.linalg.eigvals(np.linalg.lstsq(gram, before.T @ after, rcond=None)[0])
+        return np.linalg.eigvals(np.linalg.lstsq(gram, before.conj().T @ after, rcond=None)[0])
 
 
 def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
@@ -49,7 +49,7 @@ def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
     rows = (len(values) + 1) // 2
     index = np.arange(rows)[:, None] + np.arange(len(values) - rows + 1)
     stacked = values[index].transpose(0, 2, 1)  # rows, entries, columns
-    if stacked.shape == (rows, 1, rows):  # symmetric: several times faster
+    if stacked.shape == (rows, 1, rows) and np.isrealobj(stacked):  # symmetric: several times faster
         eigenvalues, vectors = np.linalg.eigh(stacked[:, 0])
         largest = np.argsort(-np.abs(eigenvalues))
         return Hankel(np.abs(eigenvalues[largest]), vectors[:, None, largest], padded)
@@ -73,21 +73,23 @@ def _product(values: np.ndarray, block: np.ndarray, rows: int) -> np.ndarray:
     from scipy import fft
 
     columns = len(block)
-    size = fft.next_fast_len(len(values), real=True)  # what wraps around falls on rows that are not read
-    spectra = [fft.rfft(entry, size) for entry in values.T]
-    out = np.empty((rows, values.shape[1], block.shape[1]), order="F")
+    real = np.isrealobj(values) and np.isrealobj(block)
+    there, back = (fft.rfft, fft.irfft) if real else (fft.fft, fft.ifft)
+    size = fft.next_fast_len(len(values), real=real)  # what wraps around falls on rows that are not read
+    spectra = [there(entry, size) for entry in values.T]
+    out = np.empty((rows, values.shape[1], block.shape[1]), dtype=np.result_type(values, block), order="F")
     for k, column in enumerate(block.T):
-        other = fft.rfft(column[::-1], size)
+        other = there(column[::-1], size)
         for entry, spectrum in enumerate(spectra):
-            out[:, entry, k] = fft.irfft(spectrum * other, size)[columns - 1 : columns - 1 + rows]
+            out[:, entry, k] = back(spectrum * other, size)[columns - 1 : columns - 1 + rows]
     return out
 
 
 def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> np.ndarray:
-    """(columns, k): Σ_i,q ρ_q(i + j) block[i, q]."""
-    total = np.zeros((columns, block.shape[2]))
+    """(columns, k): Σ_i,q ρ_q(i + j)* block[i, q], the adjoint of ``_product``."""
+    total = np.zeros((columns, block.shape[2]), dtype=np.result_type(values, block))
     for entry in range(values.shape[1]):
-        total += _product(values[:, entry : entry + 1], block[:, entry], columns)[:, 0]
+        total += _product(values[:, entry : entry + 1].conj(), block[:, entry], columns)[:, 0]
     return total
 
 

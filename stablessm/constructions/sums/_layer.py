@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from stablessm import reparam
+from stablessm._errors import ArgumentError
+from stablessm.constructions.sums._modes import GAPS
 from stablessm.layers import LRU, RealSSM
 
 if TYPE_CHECKING:
@@ -18,7 +20,16 @@ _LEAST = 1e-35  # an eigenvalue of 0 is beyond most maps; this one is as good, a
 
 def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: torch.dtype | None) -> RealSSM | LRU:
     """See :meth:`ExponentialSum.to_layer`. Weights are made in double precision and rounded at the end."""
+    dtype = dtype or torch.get_default_dtype()
+    closest = float(-np.expm1(es.rates.real.max(initial=-np.inf) * es.dt))
+    if dtype != torch.float64 and closest < GAPS["float32"]:
+        expected = (
+            f"torch.float64, as float32 rounds a decay of {closest:.2g} per step to none; or fit with dtype='float32'"
+        )
+        raise ArgumentError("dtype", expected, dtype)
     states, readout, inputs = _expand(es.weights.reshape(len(es.rates), *(es.shape or (1, 1))))
+    if es.is_complex:  # outputs are real parts: Im z = Re(-iz)
+        readout = np.concatenate([readout, -1j * readout])
     eigenvalues = np.where(np.abs(es.eigenvalues) < _LEAST, _LEAST, es.eigenvalues)
     oscillates = np.iscomplexobj(es.rates) if es.time == "continuous" else bool((es.eigenvalues.real < 0).any())
     with torch.random.fork_rng(devices=[]):  # what the layer draws is replaced
@@ -30,7 +41,7 @@ def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: t
             layer = _real(es.rates[states], readout, inputs, map, es.dt)
         else:
             layer = _real(eigenvalues[states], readout, inputs, map, None)
-    return layer.to(dtype or torch.get_default_dtype())
+    return layer.to(dtype)
 
 
 def _complex(

@@ -1,4 +1,7 @@
-"""Decaying modes at given times: which are allowed, their matrix, their derivatives. One rate per conjugate pair."""
+"""Decaying modes at given times: which are allowed, their matrix, their derivatives.
+
+A real kernel has one rate per conjugate pair, and its modes are real parts. A complex kernel has complex modes.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,15 @@ from typing import final
 
 import numpy as np
 
-FLOAT32_GAP = 2.0**-22
-"""The least 1 - |λ|: four times the spacing of float32 below 1, so that rounding cannot reach 1."""
+GAPS = {"float32": 2.0**-22, "float64": 2.0**-51}
+"""The least 1 - |λ| of a dtype: four times its spacing below 1, so that rounding cannot reach 1."""
 
 _ON_AXIS = 1e-12  # phases this near 0 or π are those of a real eigenvalue
+
+
+def slowest(dtype: str, dt: float) -> float:
+    """The slowest rate whose |e^{r dt}| stays below 1 in the dtype."""
+    return -math.log1p(-GAPS[dtype]) / dt
 
 
 @final
@@ -28,23 +36,26 @@ class Domain:
     real: bool
     positive: bool
     slowest: float
-
-    @staticmethod
-    def float32_limit(dt: float) -> float:
-        """The slowest rate whose |e^{r dt}| stays below 1 in float32."""
-        return -math.log1p(-FLOAT32_GAP) / dt
+    is_complex: bool = False
+    """Whether modes are w e^{rt} itself, one complex state each, and not its real part."""
+    band: float = math.inf
+    """In continuous time, the highest |Im r| that the samples can tell from others."""
+    rest: float = 0.0
+    """How much faster than the slowest a rate begins at least, so that it can still move."""
 
     def single(self, rates: np.ndarray) -> np.ndarray:
-        """Which rates are one real state: real ones, and in discrete time those of negative eigenvalues."""
+        """Which rates are one state: real ones, in discrete time negative eigenvalues, all of a complex sum."""
+        if self.is_complex:
+            return np.ones(len(rates), dtype=bool)
         phase = np.abs(rates.imag) * self.dt
         return (phase == 0) | (self.discrete & (np.abs(phase - np.pi) < _ON_AXIS))
 
     def order(self, rates: np.ndarray) -> int:
-        """How many real states."""
+        """How many states: real ones, or the complex ones of a complex sum."""
         return int(np.where(self.single(rates), 1, 2).sum())
 
     def admit(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """Rates of eigenvalues λ that come in conjugate pairs, in as many states.
+        """Rates of eigenvalues λ, which come in conjugate pairs unless the sum is complex, in as many states.
 
         Those outside the disc are reflected. Where oscillation is not allowed a pair becomes two real rates, and a
         negative λ, which is an artefact of sampling in continuous time, is dropped.
@@ -52,6 +63,9 @@ class Domain:
         values = np.asarray(eigenvalues, dtype=np.complex128)
         modulus = np.abs(values)
         values = np.where(modulus > 1, values / np.maximum(modulus, 1) ** 2, values)
+        if self.is_complex:
+            rates = np.log(values[np.abs(values) > np.finfo(np.float64).tiny]) / self.dt
+            return self.clip(rates[np.argsort(rates.real)])
         values = values[(np.abs(values) > np.finfo(np.float64).tiny) & (values.imag >= -0.0)]
         values = np.where(values.imag < _ON_AXIS * np.abs(values), values.real, values)
         if self.real or not self.discrete:
@@ -64,21 +78,30 @@ class Domain:
         return self.clip(rates[np.argsort(rates.real)])
 
     def clip(self, rates: np.ndarray) -> np.ndarray:
-        """Rates no slower than allowed, and a little faster, so that they can still move."""
-        return np.minimum(rates.real, -1.01 * self.slowest) + 1j * rates.imag
+        """Rates to begin with: a little faster than the slowest, and none beyond the band."""
+        rates = rates[np.abs(rates.imag) <= (math.inf if self.discrete else self.band)]
+        return np.minimum(rates.real, -max(1.01 * self.slowest, self.slowest + self.rest)) + 1j * rates.imag
 
     def move(self, rates: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Rates after a step (u of all, v of the pairs)."""
-        pair = ~self.single(rates)
+        """Rates after a step (u of all, v of those whose frequency is free)."""
+        turns = self.turns(rates)
         a = -rates.real - self.slowest
         b = rates.imag.copy()
-        b[pair] = np.abs(b[pair] + a[pair] * step[len(rates) :])
+        fold = np.positive if self.is_complex else np.abs  # the conjugate of a pair is the same pair
+        b[turns] = fold(b[turns] + a[turns] * step[len(rates) :])
         if self.discrete:  # frequencies beyond one half per step are those below it
-            b[pair] = np.abs((b[pair] * self.dt + np.pi) % (2 * np.pi) - np.pi) / self.dt
+            b[turns] = fold((b[turns] * self.dt + np.pi) % (2 * np.pi) - np.pi) / self.dt
+        else:
+            b = np.clip(b, -self.band, self.band)
         return -(self.slowest + a * np.exp(np.clip(step[: len(rates)], -4, 4))) + 1j * b
 
     def matrix(self, rates: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """(n, order): e^{at} for a real rate a; e^{at} cos bt and -e^{at} sin bt for a pair a ± ib."""
+        """(n, order): e^{at} for a real rate a; e^{at} cos bt and -e^{at} sin bt for a pair a ± ib.
+
+        Of a complex sum e^{rt}.
+        """
+        if self.is_complex:
+            return np.exp(times[:, None] * rates)
         single, at = self.single(rates), self._columns(rates)
         decay = np.exp(times[:, None] * rates.real)
         columns = np.empty((len(times), self.order(rates)))
@@ -94,22 +117,30 @@ class Domain:
 
     def derivative(self, rates: np.ndarray, times: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
         """(n, q, steps): how ``matrix @ coefficients``, (n, q), changes with a step of ``move``."""
-        pair = ~self.single(rates)
+        turns = self.turns(rates)
         weights = self.weights(coefficients, rates)
         a = -rates.real - self.slowest
-        if pair.any() or rates.imag.any():
+        if turns.any() or rates.imag.any():
             modes = np.exp(times[:, None] * rates)[:, None, :] * weights.T
         else:
             modes = np.exp(times[:, None] * rates.real)[:, None, :] * weights.real.T
-        growth = -times[:, None, None] * a
-        return np.concatenate([growth * modes.real, (growth * modes.imag)[..., pair]], axis=2)
+        modes *= -times[:, None, None] * a
+        if self.is_complex:
+            return np.concatenate([modes, -1j * modes], axis=2)
+        return np.concatenate([modes.real, modes.imag[..., turns]], axis=2)
 
     def weights(self, coefficients: np.ndarray, rates: np.ndarray) -> np.ndarray:
         """(m, q) weights w of Re Σ w e^{rt} from the (order, q) coefficients of ``matrix``'s columns."""
+        if self.is_complex:
+            return coefficients
         single, at = self.single(rates), self._columns(rates)
         weights = coefficients[at].astype(np.complex128)
         weights[~single] += 1j * coefficients[at[~single] + 1]
         return weights
+
+    def turns(self, rates: np.ndarray) -> np.ndarray:
+        """Which rates have a frequency that moves: those of pairs, and all of a complex sum."""
+        return ~self.single(rates) | self.is_complex
 
     def _columns(self, rates: np.ndarray) -> np.ndarray:
         """The first column of each rate in ``matrix``."""
@@ -122,6 +153,16 @@ def solve(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
     scale = np.linalg.norm(columns, axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     return np.linalg.lstsq(columns / scale, values, rcond=1e-15)[0] / scale[:, None]
+
+
+def non_negative(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Non-negative least squares."""
+    from scipy.optimize import lsq_linear, nnls
+
+    try:
+        return nnls(A, b)[0]
+    except RuntimeError:  # it can cycle when rounding is all that is left; this one stops where it is
+        return np.maximum(lsq_linear(A, b, bounds=(0, np.inf), method="bvls", max_iter=200).x, 0)
 
 
 def condition(columns: np.ndarray) -> float:

@@ -7,12 +7,13 @@ from typing import final
 
 import numpy as np
 
-from stablessm.constructions.sums._modes import Domain, solve
+from stablessm.constructions.sums._modes import Domain, non_negative, solve
 
 _ROUNDS = 40
 _LEVELLED = 1e-3  # a round that gains less than this is the last
 _SPREAD = 120  # points, beside the extrema, that hold the error down in the linear programme
 _EXTREMA = 500
+_SIDES = np.exp(2j * np.pi * np.arange(8) / 8)  # of the polygon that stands for a circle; one faces the residual
 
 
 @final
@@ -49,11 +50,9 @@ def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
     columns = problem.domain.matrix(rates, problem.times)
     graded = problem.graded[:, None]
     if problem.domain.positive:
-        from scipy.optimize import nnls
-
         scale = np.linalg.norm(columns * graded, axis=0)
         scale = np.where(scale > 0, scale, 1.0)
-        found = [nnls(columns * graded / scale, column)[0] / scale for column in (problem.values * graded).T]
+        found = [non_negative(columns * graded / scale, column) / scale for column in (problem.values * graded).T]
         coefficients = np.stack(found, axis=1)
         used = np.abs(coefficients).max(axis=1) > 0
         used[0] |= not used.any()
@@ -64,14 +63,26 @@ def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
 
 
 def least_squares(problem: Problem, rates: np.ndarray, method: str) -> Fit:
-    """Levenberg–Marquardt on the rates alone: the weights are projected out (Golub and Pereyra; Kaufman's Jacobian)."""
+    """The rates of the smallest sum of squares near these ones, and their weights."""
+    return fit_weights(problem, descend(problem, rates)[0], method)
+
+
+def descend(
+    problem: Problem, rates: np.ndarray, levelled: float = _LEVELLED, undamped: float = 1e-15
+) -> tuple[np.ndarray, float]:
+    """Levenberg–Marquardt on the rates alone: the weights are projected out (Golub and Pereyra; Kaufman's Jacobian).
+
+    Returns the rates and the norm of what they leave. A round that takes less than ``levelled`` of it, with a damping
+    below ``undamped``, is the last.
+    """
     domain, times, graded = problem.domain, problem.times, problem.graded[:, None]
     target = problem.values * graded
 
     def state(rates: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
         columns = domain.matrix(rates, times) * graded
         coefficients = solve(columns, target)
-        residual = target - columns @ coefficients
+        with np.errstate(over="ignore", invalid="ignore"):  # nearly equal modes may get endless weights
+            residual = target - columns @ coefficients
         return columns, coefficients, residual, float(np.linalg.norm(residual))
 
     columns, coefficients, residual, size = state(rates)
@@ -80,12 +91,12 @@ def least_squares(problem: Problem, rates: np.ndarray, method: str) -> Fit:
         slope = domain.derivative(rates, times, coefficients) * graded[:, :, None]
         q, _ = np.linalg.qr(columns)
         flat = slope.transpose(0, 2, 1).reshape(len(times), -1)  # n, steps x entries
-        slope = (flat - q @ (q.T @ flat)).reshape(len(times), slope.shape[2], -1).transpose(0, 2, 1)
-        slope = slope.reshape(-1, slope.shape[2])
+        slope = (flat - q @ (q.conj().T @ flat)).reshape(len(times), slope.shape[2], -1).transpose(0, 2, 1)
+        slope = real_rows(slope.reshape(-1, slope.shape[2]))
         scale = np.linalg.norm(slope, axis=0)
         scale = np.where(scale > 0, scale, 1.0)
         u, s, vt = np.linalg.svd(slope / scale, full_matrices=False)
-        along = u.T @ residual.reshape(-1)
+        along = u.T @ real_rows(residual.reshape(-1))
         for _ in range(8):
             step = (vt.T @ (along * s / (s**2 + damping))) / scale
             trial = domain.move(rates, step)
@@ -97,10 +108,10 @@ def least_squares(problem: Problem, rates: np.ndarray, method: str) -> Fit:
             break
         gain = 1 - new[3] / size
         rates, (columns, coefficients, residual, size) = trial, new
-        if gain < _LEVELLED and damping < 1e-15:
+        if gain < levelled and damping < undamped:
             break
         damping = max(damping / 10, 1e-20)
-    return fit_weights(problem, rates, method)
+    return rates, size
 
 
 def minimax(problem: Problem, fit: Fit) -> Fit:
@@ -155,25 +166,36 @@ def _programme(
 
     at = _points(residual)
     entries, order = residual.shape[1], columns.shape[1]
-    moves = slope.shape[2]
+    moves, numbers = slope.shape[2], order * entries
     rows = []
     for entry in range(entries):
-        block = np.zeros((len(at), moves + order * entries))
+        block = np.zeros((len(at), moves + numbers), dtype=columns.dtype)
         block[:, :moves] = slope[at, entry]
-        block[:, moves + entry : moves + order * entries : entries] = columns[at]
+        block[:, moves + entry :: entries] = columns[at]
         rows.append(block)
     A = np.concatenate(rows)
+    b = residual[at].T.reshape(-1) / fit.error
+    if problem.domain.is_complex:
+        A = np.concatenate([A, 1j * A[:, moves:]], axis=1)
+        sides = np.where(b == 0, 1, b / np.maximum(np.abs(b), np.finfo(np.float64).tiny)) * _SIDES[:, None]
+    else:
+        sides = np.array([[1.0], [-1.0]])
     scale = np.abs(A).max(axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     A /= scale
-    b = residual[at].T.reshape(-1) / fit.error
+    bounds: list[tuple[float | None, float | None]]
     bounds = [(-radius * s / fit.error, radius * s / fit.error) for s in scale[:moves]]
-    least = -fit.coefficients.reshape(-1) * scale[moves:] / fit.error
-    bounds += [(low if problem.domain.positive else None, None) for low in least]
-    one = np.ones((len(A), 1))
+    if problem.domain.positive:
+        bounds += [(low, None) for low in -fit.coefficients.reshape(-1) * scale[moves:] / fit.error]
+    else:
+        bounds += [(None, None)] * (A.shape[1] - moves)
+    # the modulus of what is left, b - Ax, is its largest component along any direction
+    along = np.concatenate([(side.conj()[:, None] * A).real for side in sides])
+    if not (np.isfinite(along).all() and np.isfinite(b).all()):
+        return None
     found = linprog(
-        np.append(np.zeros(A.shape[1]), 1.0), A_ub=np.block([[-A, -one], [A, -one]]), b_ub=np.concatenate([-b, b]),
-        bounds=[*bounds, (0, None)], method="highs-ds",
+        np.append(np.zeros(A.shape[1]), 1.0), A_ub=np.pad(-along, ((0, 0), (0, 1)), constant_values=-1.0),
+        b_ub=-(sides.conj() * b).real.reshape(-1), bounds=[*bounds, (0, None)], method="highs-ds",
     )  # fmt: skip
     if found.x is None or found.x[-1] >= 1:
         return None
@@ -181,7 +203,10 @@ def _programme(
         step = found.x[:-1] * fit.error / scale
     if not np.isfinite(step).all():
         return None
-    return step[:moves], step[moves:].reshape(order, entries)
+    changed = step[moves : moves + numbers]
+    if problem.domain.is_complex:
+        changed = changed + 1j * step[moves + numbers :]
+    return step[:moves], changed.reshape(order, entries)
 
 
 def _points(residual: np.ndarray) -> np.ndarray:
@@ -195,3 +220,8 @@ def _points(residual: np.ndarray) -> np.ndarray:
     n = len(residual)
     spread = np.concatenate([np.geomspace(1, n, _SPREAD) - 1, np.linspace(0, n - 1, _SPREAD // 2)])
     return np.unique(np.concatenate([peaks, np.rint(spread).astype(np.int64)]))
+
+
+def real_rows(values: np.ndarray) -> np.ndarray:
+    """Complex numbers as two real rows each."""
+    return np.concatenate([values.real, values.imag]) if np.iscomplexobj(values) else values

@@ -11,11 +11,15 @@ from typing import Any, final
 import numpy as np
 
 from stablessm._errors import ArgumentError
+from stablessm.constructions.sums import _sampling
+from stablessm.constructions.sums._panels import Function, Panels
 
-_BETWEEN = 4  # in continuous time a function is also looked at this many times a step
-_MOST_BETWEEN = 200_000  # but at no more points than that
-_INTEGRATED = 16  # and integrated with this many intervals a step
-_MOST_INTEGRATED = 400_000
+LONGEST, HEAD = 2**20, 2**16
+"""Steps of a function in discrete time that are all looked at; of more steps so many first ones are."""
+_UNSEEN = 0.05  # of the tolerance: what interpolation between the points of a function may miss
+_BETWEEN, _MOST_BETWEEN = 4, 50_000  # a function is looked at so many times a step, of up to so many steps
+_ROUNDED = 1e-13  # of the largest value: what is not resolved further
+_RESOLVED = 1e-5  # of the largest value: the tolerance that stands for one where an order is given
 _SMALLEST = 1e-60
 _RANGE = 1e-290, 1e290  # the largest value: beyond it weights and errors would leave float64
 _OFF_GRID = 1e-9  # of a step, or of the time: rounding of multiples of dt
@@ -29,7 +33,7 @@ class Samples:
     times: np.ndarray
     """(n,) increasing, from 0 or later."""
     values: np.ndarray
-    """(n, q) float64."""
+    """(n, q) float64, or complex128 of a complex kernel."""
     shape: tuple[int, ...]
     """() or (d_out, d_in), with product q."""
     dt: float
@@ -38,26 +42,50 @@ class Samples:
     relative: bool
     weight: np.ndarray
     """(n,) what an error at each time is multiplied by: 1, or 1 / |ρ| for relative errors."""
-    extra: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-    """(times, values, weight) between the points of a uniform grid, where continuous time fits a function as well."""
-    fine: tuple[np.ndarray, np.ndarray] | None = None
-    """(times, values), finer still and on any grid, to integrate the error of a function in continuous time."""
+    even: tuple[np.ndarray, float] | None = None
+    """(values, step) at even times from the first one, if there are any."""
+    panels: Panels | None = None
+    """Of a function that is fitted between the times too."""
+    function: Function | None = None
+    """The function of these panels."""
+    step: float | None = None
+    """In discrete time, what the times of the panels are multiples of."""
 
     @property
     def horizon(self) -> int:
         """In steps of dt, to the last time."""
         return math.ceil(self.times[-1] / self.dt - 1e-9)
 
+    @property
+    def is_complex(self) -> bool:
+        return np.iscomplexobj(self.values)
+
+    @property
+    def gap(self) -> float:
+        """The shortest time over which the kernel may change."""
+        if self.panels is not None and self.panels.left[0] == 0:
+            return float(self.panels.right[0])
+        return self.dt if self.uniform else float(self.times[0] if self.times[0] > 0 else np.diff(self.times).min())
+
+    def weigh(self, values: np.ndarray) -> np.ndarray:
+        """(…,) what errors at times with these values, (…, q), are multiplied by."""
+        size = np.abs(values).max(axis=-1)
+        return 1 / np.maximum(size, np.finfo(np.float64).tiny) if self.relative else np.ones(size.shape)
+
     def scaled(self) -> tuple[float, Samples]:
         """A power of two, and the samples divided by it: the same digits, of size one."""
         unit = float(2.0 ** np.frexp(np.abs(self.values).max())[1])
         if unit == 1.0:
             return unit, self
-        weight = self.weight * unit if self.relative else self.weight
-        extra = self.extra
-        if extra is not None:
-            extra = (extra[0], extra[1] / unit, extra[2] * unit if self.relative else extra[2])
-        return unit, replace(self, values=self.values / unit, weight=weight, extra=extra)
+        function = self.function
+        return unit, replace(
+            self,
+            values=self.values / unit,
+            weight=self.weight * unit if self.relative else self.weight,
+            even=None if self.even is None else (self.even[0] / unit, self.even[1]),
+            panels=None if self.panels is None else self.panels.with_values(self.panels.values / unit),
+            function=None if function is None else lambda t: function(t) / unit,
+        )
 
 
 def is_number(value: Any, low: float, *, whole: bool = False) -> bool:
@@ -67,41 +95,70 @@ def is_number(value: Any, low: float, *, whole: bool = False) -> bool:
     return not whole or float(value).is_integer()
 
 
-def gather(kernel: Any, horizon: int | None, *, dt: float, continuous: bool, times: Any, relative: bool) -> Samples:
-    """Check the arguments of ``exponential_sum`` and sample the kernel."""
+def gather(
+    kernel: Any, horizon: int | None, *, dt: float, continuous: bool, times: Any, relative: bool, tol: float | None
+) -> Samples:
+    """Check the arguments of ``exponential_sum`` and sample the kernel; a function as finely as the tolerance asks."""
     if not (is_number(dt, 0) and dt > 0):
         raise ArgumentError("dt", "a positive number", repr(dt))
     if isinstance(kernel, str):
         from stablessm.constructions.sums.expression import parse
 
         kernel = parse(kernel)
-    function: Callable[[Any], Any] | None = kernel if callable(kernel) else None
     given = None if callable(kernel) else _array("kernel", kernel)
     grid = _grid(given, horizon, float(dt), times, continuous)
+    if given is None and (continuous or (times is None and horizon is not None and horizon > LONGEST)):
+        end = float(grid[-1] if times is not None or horizon is None else horizon * dt)
+        return _function_samples(kernel, grid, end, float(dt), continuous, times is None, relative, tol)
     values, shape = _columns(evaluate(kernel, grid) if given is None else given, len(grid))
-    largest = np.abs(values).max(where=np.isfinite(values), initial=0.0)
-    weight = _weight(grid, values, largest, relative, function is not None)
-    if largest and not _RANGE[0] <= largest <= _RANGE[1]:
-        raise ArgumentError("kernel", f"a largest value between {_RANGE[0]:g} and {_RANGE[1]:g}", f"{largest:g}")
-    extra = fine = None
-    if continuous and function is not None:
-        if times is None:
-            points = np.delete(_divided(grid, _BETWEEN), np.s_[::_BETWEEN])
-            if len(points) > _MOST_BETWEEN:  # all of the first steps, then ever fewer
-                points = points[np.unique(np.geomspace(1, len(points), _MOST_BETWEEN).astype(int) - 1)]
-            between = _columns(evaluate(function, points), len(points))[0]
-            extra = (points, between, _weight(points, between, largest, relative, True))
-        points = _divided(grid, int(np.clip(_MOST_INTEGRATED // len(grid), 1, _INTEGRATED)))
-        first = grid[0] + (grid[1] - grid[0]) * np.geomspace(1e-6, 1, 100)[:-1]  # kernels are often steep there
-        points = np.union1d(points, first)
-        fine = (points, _columns(evaluate(function, points), len(points))[0])
-        _weight(*fine, largest, False, True)
-    return Samples(grid, values, shape, float(dt), times is None, relative, weight, extra, fine)
+    weight = _weight(grid, values, _largest(values), relative, given is None)
+    even = (values, float(dt)) if times is None else None
+    return Samples(grid, values, shape, float(dt), times is None, relative, weight, even)
+
+
+def _function_samples(
+    kernel: Callable[[Any], Any],
+    grid: np.ndarray,
+    end: float,
+    dt: float,
+    continuous: bool,
+    regular: bool,
+    relative: bool,
+    tol: float | None,
+) -> Samples:
+    """A function in continuous time, or of more steps than are all looked at."""
+    head = _divided(grid, _BETWEEN) if continuous and len(grid) <= _MOST_BETWEEN else grid
+    values, shape = _columns(evaluate(kernel, head), len(head))
+    largest = _largest(values)
+    _weight(head, values, largest, relative, True)
+
+    def function(t: np.ndarray) -> np.ndarray:
+        seen = _columns(evaluate(kernel, t), len(t))[0].astype(values.dtype, copy=False)
+        _weight(t, seen, largest, relative, True)
+        return seen
+
+    goal = _UNSEEN * (tol if tol is not None else _RESOLVED * (1.0 if relative else largest))
+    goal = max(goal, _ROUNDED * (1.0 if relative else largest))
+    panels = _sampling.resolve(function, grid, end, goal, relative, None if continuous else dt)
+    points, seen = panels.points()
+    times, where = np.unique(np.concatenate([head, points]), return_index=True)
+    seen = np.concatenate([values, seen])[where]
+    weight = _weight(times, seen, _largest(seen), relative, True)
+    even = _sampling.even(function, panels, goal, relative) if continuous and regular and largest else None
+    step = None if continuous else dt
+    return Samples(times, seen, shape, dt, False, relative, weight, even, panels, function, step)
 
 
 def _divided(grid: np.ndarray, parts: int) -> np.ndarray:
     """The grid with each interval in so many parts."""
     return np.interp(np.arange(parts * (len(grid) - 1) + 1) / parts, np.arange(len(grid)), grid)
+
+
+def _largest(values: np.ndarray) -> float:
+    largest = float(np.abs(values).max(where=np.isfinite(values), initial=0.0))
+    if largest and not _RANGE[0] <= largest <= _RANGE[1]:
+        raise ArgumentError("kernel", f"a largest value between {_RANGE[0]:g} and {_RANGE[1]:g}", f"{largest:g}")
+    return largest
 
 
 def _weight(times: np.ndarray, values: np.ndarray, largest: float, relative: bool, is_function: bool) -> np.ndarray:
@@ -155,7 +212,8 @@ def _grid(given: np.ndarray | None, horizon: int | None, dt: float, times: Any, 
         horizon = len(given) - 1
     if not is_number(horizon, 1, whole=True):
         raise ArgumentError("horizon", "a whole number of steps, at least 1", repr(horizon))
-    return dt * np.arange(int(horizon) + 1)
+    last = HEAD if given is None and horizon > LONGEST else int(horizon)
+    return dt * np.arange(last + 1)
 
 
 def _times(times: np.ndarray, dt: float, continuous: bool) -> np.ndarray:
@@ -175,9 +233,10 @@ def _times(times: np.ndarray, dt: float, continuous: bool) -> np.ndarray:
 
 
 def _columns(values: np.ndarray, count: int) -> tuple[np.ndarray, tuple[int, ...]]:
-    if np.iscomplexobj(values) or values.dtype.kind not in "fiub":
-        raise ArgumentError("kernel", "real numbers", f"dtype {values.dtype}")
+    if values.dtype.kind not in "fiubc":
+        raise ArgumentError("kernel", "real or complex numbers", f"dtype {values.dtype}")
     if values.ndim not in (1, 3) or len(values) != count or 0 in values.shape:
         expected = f"samples at all {count} times, shape ({count},) or ({count}, d_out, d_in)"
         raise ArgumentError("kernel", expected, f"shape {values.shape}")
-    return np.asarray(values, dtype=np.float64).reshape(count, -1), values.shape[1:]
+    kind = np.complex128 if np.iscomplexobj(values) and values.imag.any() else np.float64
+    return np.asarray(values if kind is np.complex128 else values.real, dtype=kind).reshape(count, -1), values.shape[1:]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import final
 
@@ -10,7 +12,9 @@ import numpy as np
 from stablessm.constructions.sums import _hankel, _starts
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit, Problem, fit_weights, least_squares, minimax
+from stablessm.constructions.sums._pursuit import Pursuit
 from stablessm.constructions.sums._samples import Samples
+from stablessm.constructions.sums._supremum import Error, chunked, supremum
 
 _POINTS, _POINTS_MONOTONE = 4000, 1600  # a longer grid is fitted at so many of its points
 _MOST_LONG = 120  # the highest order tried on a grid whose Hankel matrix is not formed
@@ -21,51 +25,72 @@ _CLOSE = 1e-8  # and one that leaves less than this is tried alone
 _FAITHFUL = 1e-11  # and one that leaves less than this is as good as the samples
 _HANKEL_TO_SUP, _MIXTURE_TO_SUP = 20.0, 10.0  # about how far the supremum of a minimax error is below singular values
 _BLOCKS = (12, 48)  # how many singular values of a long horizon: a few first, often they are all
-_REPAIRS, _ADDED = 4, 300
-_ALIKE, _ENOUGH, _FAR = 1.02, 1.2, 2.0
+_REPAIRS = 5
+_ALIKE, _ENOUGH = 1.02, 1.2
+_LEVEL = 0.98  # extrema of the error this near the largest count as equal
+_NEARLY = 1.2
+_JUMPED = 8  # the order that is tried of a kernel that jumps by more than the tolerance allows
+_PATIENCE, _STUCK = 8, 0.7  # so many orders that gain less than this together are the last
 _LARGEST_RING = 2 * 10**7  # samples times states
-_CHUNK = 1 << 17  # numbers evaluated at once: they stay in the cache
 _FEW = 32  # samples from which noise cannot be told, and of which every order is tried
+_TRAILING, _QUIET = 32, 0.9  # small samples at the end, or part of all, by which a kernel that ends is told from noise
 _NOISE_TO_HANKEL = 0.47  # third quartile of the singular values of an N x N Hankel matrix of unit noise, over √N
 
 
 @final
 class Search:
-    """One kernel, many orders: what is computed for one serves the next."""
+    """One kernel, many orders: what is computed for one serves the next, but no result depends on which came before."""
 
-    def __init__(self, samples: Samples, domain: Domain, close: float = _CLOSE) -> None:
-        """``close``: a mixture that leaves less than this of a long kernel needs no Hankel matrix beside it."""
+    def __init__(
+        self,
+        samples: Samples,
+        domain: Domain,
+        *,
+        close: float = _CLOSE,
+        grows: bool = False,
+        max_order: int | None = None,
+        tell: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``close``: a mixture that leaves less than this of a long kernel needs no Hankel matrix beside it.
+
+        ``grows``: modes are found one after the other too, as they always are where there are no even samples and the
+        kernel is not nearly completely monotone. ``tell`` is called after each order that was tried.
+        """
         self.samples, self.domain, self._closest = samples, domain, close
-        times, values, weight = samples.times, samples.values, samples.weight
-        if samples.extra is not None:
-            times, values, weight = (
-                np.concatenate(pair) for pair in zip((times, values, weight), samples.extra, strict=True)
-            )
-            sort = np.argsort(times)
-            times, values, weight = times[sort], values[sort], weight[sort]
-        self._grid = (times, values, weight)
-        self.scale = float((np.abs(values).max(axis=1) * weight).max())
-        self.problem = self._problem(subset(len(times), _POINTS_MONOTONE), monotone=True)
-        self.mixture = _starts.mixture(self.problem, uniform=samples.uniform)
+        self._max_order, self._tell = max_order, tell
+        self._grid = (samples.times, samples.values, samples.weight)
+        self.scale = float((np.abs(samples.values).max(axis=1) * samples.weight).max())
+        self._fits: dict[int, Fit] = {}
+        self._polished: dict[int, Fit] = {}
+        self._whole: dict[int, Fit] = {}
+        self.problem = self._problem(self._chosen(_POINTS_MONOTONE), monotone=True)
+        self.mixture = _starts.mixture(self.problem, samples.gap, uniform=samples.uniform)
         self.monotone = self.mixture is not None and self.mixture.error < _MONOTONE * self.scale
         if not self.monotone:
-            self.problem = self._problem(subset(len(times), _POINTS), monotone=False)
+            self.problem = self._problem(self._chosen(_POINTS), monotone=False)
+        self.grows = grows or (samples.even is None and not self.monotone)
+        self._pursuit = Pursuit(self.problem, samples.gap)
         self.hankel = self._decompose()
         self._rank = self._numerical_rank()
         self._padded: _hankel.Hankel | None = None
-        self._fits: dict[int, Fit] = {}
-        self._polished: dict[int, Fit] = {}
+
+    @property
+    def jump(self) -> float:
+        """How far the function jumps: half of that is the least supremum of any sum, which is continuous."""
+        panels = self.samples.panels
+        return 0.0 if panels is None or self.samples.step is not None or self.samples.relative else panels.jump()[0]
 
     @property
     def dense(self) -> bool:
-        """Whether the Hankel matrix of the samples is formed."""
-        return self.samples.uniform and len(self.samples.times) <= _hankel.DENSE + 1
+        """Whether the Hankel matrix of even samples is formed."""
+        return self.samples.even is not None and len(self.samples.even[0]) <= _hankel.DENSE + 1
 
     @property
     def most(self) -> int:
         """The highest order worth a try: the samples determine no more, or it would be no short sum."""
         half = (len(self.samples.times) + 1) // 2
-        return half if self.dense else min(_MOST_LONG, half)
+        half = half if self.dense and self.samples.uniform else min(_MOST_LONG, half)
+        return half if self._max_order is None else min(half, self._max_order)
 
     @property
     def noise(self) -> float:
@@ -78,6 +103,10 @@ class Search:
             values = _hankel.hankel(self.samples.values[-_hankel.DENSE // 2 :]).singular_values
         return float(values[3 * len(values) // 4] / np.sqrt(len(values)) / _NOISE_TO_HANKEL)
 
+    def _drowned(self, tol: float) -> bool:
+        """Whether noise alone would exceed the tolerance somewhere."""
+        return self.noise * np.sqrt(2 * np.log(len(self.samples.times))) > tol
+
     def _above(self, noise: float) -> int:
         """How many singular values stand out of that noise, whose own go to about 2.6 √N."""
         if self.hankel is None:
@@ -86,42 +115,68 @@ class Search:
         return max(1, int((self.hankel[0].singular_values > 3 * noise * np.sqrt(rows)).sum()))
 
     def best(self, order: int) -> Fit:
-        """The best fit of that order, polished, with its error on the whole grid."""
-        fit = self._polish(order, 0.0)
-        times = self._grid[0]
-        if len(self.problem.times) == len(times) or fit.method == "ring":
+        """The best fit of that order, polished, with its error everywhere."""
+        if order not in self._whole:
+            self._whole[order] = self._repaired(self._polish(order, 0.0), order)
+        return self._whole[order]
+
+    def _repaired(self, fit: Fit, order: int) -> Fit:
+        """A fit to some of the points, made again with those where its error is larger than it knew."""
+        problem, best = self.problem, fit
+        if fit.method == "ring" or (self.samples.panels is None and len(problem.times) == len(self.samples.times)):
             return fit
-        best = fit
         for attempt in range(_REPAIRS):
-            size = self._residual(fit)
-            whole = replace(fit, error=float(size.max()))
+            error = self.error(fit)
+            whole = replace(fit, error=error.sup)
             best = whole if attempt == 0 or whole.error < best.error else best
-            if whole.error <= _ALIKE * fit.error or not self._polishable(order):
+            if whole.error <= _ALIKE * fit.error or not self._polishable(order) or attempt == _REPAIRS - 1:
                 break
-            worst = np.argsort(-size)[:_ADDED]
-            chosen = np.union1d(np.searchsorted(times, self.problem.times), worst)
-            self.problem = self._problem(chosen, monotone=self.monotone)
-            fit = minimax(self.problem, replace(fit, error=whole.error))
-        self._polished[order] = fit
+            times, where = np.unique(np.concatenate([problem.times, error.times]), return_index=True)
+            values = np.concatenate([problem.values, error.values])[where]
+            problem = self._weighed(times, values, self.samples.weigh(values), self.monotone)
+            fit = minimax(problem, whole)
         return best
+
+    def error(self, fit: Fit) -> Error:
+        """How far a fit is from the kernel, at every sample, and between them if there is a function."""
+        return supremum(self.samples, lambda t: self.domain.matrix(fit.rates, t) @ fit.coefficients)
 
     def at_most(self, order: int) -> Fit:
-        """The best of up to that many states: a lower order may have had the better start.
+        """The best of up to that many states, and so never worse than the best of up to fewer.
 
-        Of a kernel as good as completely monotone it has not. One far worse ends the comparison, but not of a few
-        samples: there an odd order can be good between two even ones that are not.
+        Lower orders are left out where they cannot be better: below the order that the Hankel matrix asks for, and
+        where the error alternates so often that no sum of fewer real decays has a smaller one.
         """
-        best, few = self.best(order), len(self.samples.times) <= _FEW
-        for lower in range(order - 1, 0, -1) if not self._close else ():
-            fit = self.best(lower)
-            if fit.error > _FAR * best.error and not few:
+        best = self.best(order)
+        for lower in range(order - 1, 0, -1) if not self._alternates(best) else ():
+            if lower < self._least_order(best.error)[0]:
                 break
+            fit = self.best(lower)
             best = fit if fit.error < best.error else best
         return best
+
+    def _alternates(self, fit: Fit) -> bool:
+        """Whether the error of a sum of m real decays has 2m extrema of alternating signs and nearly equal size.
+
+        Two sums of m and k real decays differ by one that has at most m + k - 1 zeros, so none with k < m that is
+        closer exists. Oscillating sums are not tried for kernels as good as completely monotone.
+        """
+        if not self._close or self.problem.values.shape[1] > 1 or fit.rates.imag.any():
+            return False
+        times, values, weight = self._grid
+        left = (values - chunked(lambda t: self.domain.matrix(fit.rates, t) @ fit.coefficients, times, values))[:, 0]
+        left = left * weight
+        starts = np.flatnonzero(np.diff(np.sign(left), prepend=0))
+        return int((np.maximum.reduceat(np.abs(left), starts) > _LEVEL * fit.error).sum()) >= 2 * len(fit.rates)
 
     def smallest(self, tol: float) -> Fit | None:
         """The lowest order that meets the tolerance, polished; None if none does."""
         least, known = self._least_order(tol)
+        if self.jump > 2 * tol:
+            self.best(min(_JUMPED, self.most))
+            return None
+        if self.grows:
+            return self._upward(tol, least)
         ring = self._ended(tol)
         most = self.most
         if ring is not None and ring.error > tol:
@@ -136,11 +191,26 @@ class Search:
             most = min(most, order)
         return self._search(tol, min(least, most), most) or ring
 
+    def _upward(self, tol: float, least: int) -> Fit | None:
+        """One order after the other, as each is built from the ones before; None when many in a row hardly gain."""
+        levels: list[float] = []
+        for order in range(least, self.most + 1):
+            if self._meets(order, tol) and self.best(order).error <= tol:
+                return self.best(order)
+            levels.append(self._fits[order].error)
+            if len(levels) > _PATIENCE and levels[-1] > _STUCK * levels[-1 - _PATIENCE]:
+                return None
+        return None
+
     def _search(self, tol: float, least: int, most: int) -> Fit | None:
         """Between those orders: doubling steps from a guess, then bisection."""
-        ends = not (np.abs(self.samples.values[most:]) > tol).any()  # as a lag does, whose values are all alike too
+        ends = (
+            self.samples.uniform and not (np.abs(self.samples.values[most:]) > tol).any()
+        )  # as a lag does, whose values are all alike too
         noise = 0.0 if ends else self.noise
-        if noise > tol:  # no sum follows noise, and looking for one takes long; the second is then the best there is
+        if (
+            self._drowned(tol) and not ends
+        ):  # no sum follows noise, and looking for one takes long; the second is then the best there is
             above = min(self._above(noise), most)
             if not self._meets(min(above, _LEAST_SQUARES), tol) and not self._meets(above, tol):
                 return None
@@ -184,12 +254,11 @@ class Search:
         A sum of order m misses the Hankel matrix by σ_{m+1}, and what it leaves has an ℓ1 norm (of Frobenius norms) no
         smaller.
         """
-        if not self.samples.uniform or self.hankel is None:
+        if self.samples.even is None or self.hankel is None:
             return 1, len(self.samples.times)
-        values = self.hankel[0].singular_values
-        entries = self.samples.values.shape[1]
-        limit = tol * np.sqrt(entries) * (1 / self.samples.weight).sum()
-        rounding = len(self.samples.times) * np.finfo(np.float64).eps * values[0]
+        values, even = self.hankel[0].singular_values, self.samples.even[0]
+        limit = tol * np.sqrt(even.shape[1]) * (1 / self.samples.weigh(even)).sum()
+        rounding = len(even) * np.finfo(np.float64).eps * values[0]
         return max(1, int((values > limit + rounding).sum())), len(values)
 
     def _ended(self, tol: float) -> Fit | None:
@@ -198,26 +267,38 @@ class Search:
         order = int(np.flatnonzero(size > tol / 2)[-1:].sum()) + 1
         if self._close or not self.samples.uniform or order == len(size) or order * len(size) > _LARGEST_RING:
             return None
+        if order + _TRAILING > len(size) and np.mean(size <= tol / 2) < _QUIET and self._drowned(tol):
+            return None  # no end, but noise whose last samples happen to be small
         echo = float(np.clip(tol / 2 / size.max(), _starts.ECHO, 0.5))
         fit = _starts.ring(self.domain, self.samples.values, order, echo)
-        return None if fit is None else replace(fit, error=float(self._residual(fit).max()))
+        return None if fit is None else replace(fit, error=self.error(fit).sup)
+
+    @property
+    def tried(self) -> dict[int, Fit]:
+        """By order, what was found so far."""
+        return {**self._fits, **self._polished, **self._whole}
+
+    def so_far(self) -> Fit:
+        """The best of all that were tried, as it is."""
+        return min(self.tried.values(), key=lambda fit: fit.error)
 
     def least(self) -> Fit:
         """Of all that were tried, the lowest order that is about as good as the best."""
-        tried = {**self._fits, **self._polished}
-        error = min(fit.error for fit in tried.values())
-        return self.best(min(order for order, fit in tried.items() if fit.error <= _ENOUGH * error))
+        error = min(fit.error for fit in self.tried.values())
+        return self.best(min(order for order, fit in self.tried.items() if fit.error <= _ENOUGH * error))
 
     def lower_bound(self, order: int) -> float:
-        """σ_{order+1} of the samples' Hankel matrix; NaN on times that are not uniform."""
-        if not self.samples.uniform:
+        """What the ℓ1 error of a sum of this order is at least: see ``exponential_sum``; NaN without even samples."""
+        if self.samples.even is None:
             return float("nan")
+        even, step = self.samples.even
         if self.hankel is not None:
             values = self.hankel[0].singular_values
         else:
             assert self.mixture is not None
-            values = self.mixture.hankel_singular_values((len(self.samples.times) + 1) // 2)
-        return float(values[order]) if order < len(values) else 0.0
+            values = self.mixture.hankel_singular_values((len(even) + 1) // 2, step)
+        outputs = (self.samples.shape or (1, 1))[0]
+        return float(values[order]) / math.sqrt(outputs) if order < len(values) else 0.0
 
     def _meets(self, order: int, tol: float) -> bool:
         return self._polish(order, tol).error <= tol
@@ -232,7 +313,11 @@ class Search:
         settled = fit.error <= goal or fit.error < 1e-14 * self.scale or fit.error > _WITHIN * goal > 0
         if settled or not self._polishable(order) or fit.method == "ring":
             return fit
-        self._polished[order] = minimax(self.problem, fit)
+        fit = minimax(self.problem, fit)
+        if goal < fit.error < _NEARLY * goal:  # with a new trust region it may take the rest
+            fit = minimax(self.problem, fit)
+        self._polished[order] = fit
+        self._tell()
         return self._polished[order]
 
     def _polishable(self, order: int) -> bool:
@@ -245,11 +330,13 @@ class Search:
                 return exact
         improve = least_squares if order <= _LEAST_SQUARES else fit_weights
         found = [improve(self.problem, rates, method) for method, rates in self._starts(order)]
+        if self.grows and order <= _LEAST_SQUARES:
+            found.append(self._pursuit.fit(order))
         beyond = np.abs(self.samples.values[order:]).max(axis=1) * self.samples.weight[order:]
         if self.samples.uniform and all(beyond.max(initial=0.0) < fit.error for fit in found):
             around = _starts.ring(self.domain, self.samples.values, order)
             if around is not None:
-                found.append(replace(around, error=float(self._residual(around).max())))
+                found.append(replace(around, error=self.error(around).sup))
         return min(found, key=lambda fit: fit.error)
 
     def _starts(self, order: int) -> list[tuple[str, np.ndarray]]:
@@ -262,8 +349,9 @@ class Search:
             starts.append(("Hankel", _starts.from_eigenvalues(self.domain, eigenvalues, step)))
             if self.dense and not self.monotone and (np.abs(eigenvalues) > 1).any():
                 if self._padded is None:
-                    self._padded = _hankel.hankel(self.samples.values, padded=True)
-                rates = self.domain.admit(self._padded.eigenvalues(order))
+                    assert self.samples.even is not None
+                    self._padded = _hankel.hankel(self.samples.even[0], padded=True)
+                rates = _starts.from_eigenvalues(self.domain, self._padded.eigenvalues(order), step)
                 starts.append(("padded Hankel", rates))
         if self.mixture is not None and (self.monotone or self.domain.real):
             starts.append(("mixture", self.domain.clip(self.mixture.rates(order))))
@@ -272,7 +360,7 @@ class Search:
     def _spread(self, order: int) -> np.ndarray:
         """Rates evenly spread on a logarithmic axis, for samples that suggest none."""
         times = self.samples.times
-        rates = -np.geomspace(1 / times[-1], 1 / np.diff(times).min(), order)
+        rates = -np.geomspace(1 / times[-1], 1 / min(self.samples.gap, times[-1] / 2), order)
         return self.domain.clip(rates.astype(np.complex128))
 
     @property
@@ -284,20 +372,21 @@ class Search:
     def _decompose(self) -> tuple[_hankel.Hankel, float] | None:
         """A Hankel matrix to start from, and its step; None where the mixture is enough."""
         samples = self.samples
-        if self.dense:
-            return _hankel.hankel(samples.values), samples.dt
-        if self._close:
+        if self._close and not (self.dense and samples.uniform):
             return None
-        if samples.uniform:
-            for width in _BLOCKS:
-                decomposition = _hankel.long_hankel(samples.values, width)
-                values = decomposition.singular_values
-                if values[-1] < 1e-10 * values[0]:
-                    break
-            return decomposition, samples.dt
-        count = min(max(200, len(samples.times)), _hankel.DENSE // 2)
-        values, step = _starts.resampled(samples.times, samples.values, count)
-        return _hankel.hankel(values), step
+        if samples.even is None:
+            count = min(max(200, len(samples.times)), _hankel.DENSE // 2)
+            values, step = _starts.resampled(samples.times, samples.values, count)
+            return _hankel.hankel(values), step
+        even, step = samples.even
+        if self.dense:
+            return _hankel.hankel(even), step
+        for width in _BLOCKS:
+            decomposition = _hankel.long_hankel(even, width)
+            values = decomposition.singular_values
+            if values[-1] < 1e-10 * values[0]:
+                break
+        return decomposition, step
 
     def _numerical_rank(self) -> int:
         """The order at which all but rounding is told; more would fit that."""
@@ -317,26 +406,23 @@ class Search:
 
     def _problem(self, chosen: np.ndarray, *, monotone: bool) -> Problem:
         times, values, weight = (part[chosen] for part in self._grid)
+        return self._weighed(times, values, weight, monotone)
+
+    def _weighed(self, times: np.ndarray, values: np.ndarray, weight: np.ndarray, monotone: bool) -> Problem:
         # of a monotone kernel each octave of time counts alike
-        spacing = np.gradient(np.log(times + (0.0 if times[0] > 0 else times[1])) if monotone else times)
+        early = 0.0 if times[0] > 0 else self.samples.gap
+        spacing = np.gradient(np.log(times + early) if monotone else times)
         return Problem(times, values, weight, weight * np.sqrt(spacing / spacing.sum()), self.domain)
 
-    def _residual(self, fit: Fit) -> np.ndarray:
-        """The weighted size of what is left, at every point of the grid."""
-        times, values, weight = self._grid
-        size = np.empty(len(times))
-        step = max(1, _CHUNK // max(1, len(fit.coefficients)))
-        for i in range(0, len(times), step):
-            part = slice(i, i + step)
-            left = values[part] - self.domain.matrix(fit.rates, times[part]) @ fit.coefficients
-            size[part] = np.abs(left).max(axis=1) * weight[part]
-        return size
+    def _chosen(self, count: int) -> np.ndarray:
+        return subset(self.samples.times, self.samples.gap, count)
 
 
-def subset(n: int, count: int) -> np.ndarray:
-    """Indices that stand for a long grid: half graded towards 0, half spread at random so that nothing is in step."""
+def subset(times: np.ndarray, gap: float, count: int) -> np.ndarray:
+    """Indices that stand for many times: half graded from 0 and the gap on, half at random, in step with nothing."""
+    n = len(times)
     if n <= max(count, _hankel.DENSE + 1):
         return np.arange(n)
-    graded = np.rint(np.geomspace(1, n, count // 2)).astype(np.int64) - 1
+    graded = np.searchsorted(times, np.geomspace(gap / 100, times[-1], count // 2))
     spread = np.random.default_rng(0).integers(0, n, count // 2)
-    return np.unique(np.concatenate([graded, spread, [n - 1]]))
+    return np.unique(np.concatenate([[0], graded, spread, [n - 1]]))

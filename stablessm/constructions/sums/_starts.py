@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
-from stablessm.constructions.sums._modes import Domain
+from stablessm.constructions.sums._modes import Domain, non_negative
 from stablessm.constructions.sums._polish import Fit, Problem
 
 _PER_DECADE = 10  # rates that stand for all: a denser set makes nothing that differs in 1e-12
 _FASTEST = 40.0  # e^-40 is nothing
 _SLOWEST = 0.02
+_SLOWER = 10.0 ** np.arange(-6, -0.4, 0.5)
 _ROWS = 1500
 _EVEN = 20.0  # steps up to which each counts alike; beyond, each octave does
 ECHO = 1e-8  # the least that comes round again: as the square root of rounding it balances echoes and lost digits
@@ -47,16 +48,21 @@ class Mixture:
         reduced = np.linalg.eigvalsh(v.T @ (np.exp(-self.decays * self.dt)[:, None] * v))
         return (np.log(reduced[reduced > 0]) / self.dt).astype(np.complex128)
 
-    def hankel_singular_values(self, rows: int) -> np.ndarray:
-        """Of its own Hankel matrix with that many rows, by the closed form of Σ_k e^{-(d_i + d_j) k dt}."""
-        total = (self.decays[:, None] + self.decays) * self.dt
+    def hankel_singular_values(self, rows: int, step: float) -> np.ndarray:
+        """Of its own Hankel matrix with that many rows, by the closed form of Σ_k e^{-(d_i + d_j) k step}."""
+        total = (self.decays[:, None] + self.decays) * step
         root = np.sqrt(self.weights)
         gram = root[:, None] * (np.expm1(-total * rows) / np.expm1(-total)) * root
         return np.maximum(np.linalg.eigvalsh(gram)[::-1], 0)
 
 
-def mixture(problem: Problem, *, uniform: bool) -> Mixture | None:
-    """Non-negative least squares over a dense set of real rates; None where there are no time scales to choose from."""
+def mixture(problem: Problem, gap: float, *, uniform: bool) -> Mixture | None:
+    """Non-negative least squares over a dense set of real rates; None where there are no time scales to choose from.
+
+    ``gap`` is the shortest time over which the kernel may change. A complex kernel has no such mixture.
+    """
+    if problem.domain.is_complex:
+        return None
     some = np.unique(np.rint(np.linspace(0, len(problem.times) - 1, _ROWS)).astype(np.int64))
     times, values = problem.times[some], problem.values[some]
     if values.shape[1] > 1:  # one mixture that decays as the entries do
@@ -64,18 +70,19 @@ def mixture(problem: Problem, *, uniform: bool) -> Mixture | None:
     elif not problem.domain.positive:  # a negative kernel is as good
         values = values * np.sign(values[np.argmax(np.abs(values))] or 1.0)
     dt = problem.domain.dt
-    gap = dt if uniform else times[0] if times[0] > 0 else float(np.diff(problem.times).min())
     slow = max(_SLOWEST / times[-1], 1.01 * problem.domain.slowest)
     decades = np.log10(_FASTEST / gap / slow)
     if not decades > 0:
         return None
     decays = np.geomspace(slow, _FASTEST / gap, max(2, int(_PER_DECADE * decades)))
+    slower = slow * _SLOWER  # a few that are nearly constant: of a very slow kernel they are a large part
+    decays = np.concatenate([slower[slower > 1.01 * problem.domain.slowest], decays])
     graded = problem.graded[some]
     modes = np.exp(-times[:, None] * decays) * graded[:, None]
     scale = np.linalg.norm(modes, axis=0)
     decays, modes, scale = decays[scale > 0], modes[:, scale > 0], scale[scale > 0]
     q, r = np.linalg.qr(modes / scale)
-    weights = _non_negative(r, q.T @ (values[:, 0] * graded)) / scale
+    weights = non_negative(r, q.T @ (values[:, 0] * graded)) / scale
     decays, weights = decays[weights > 0], weights[weights > 0]
     if not len(decays):
         return None
@@ -93,15 +100,6 @@ def mixture(problem: Problem, *, uniform: bool) -> Mixture | None:
     return Mixture(decays, weights, error, dt, s**2, vt.T, uniform)
 
 
-def _non_negative(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    from scipy.optimize import lsq_linear, nnls
-
-    try:
-        return nnls(A, b)[0]
-    except RuntimeError:  # it can cycle when rounding is all that is left; this one stops where it is
-        return np.maximum(lsq_linear(A, b, bounds=(0, np.inf), method="bvls", max_iter=200).x, 0)
-
-
 def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> Fit | None:
     """The samples ρ_0 … ρ_{order-1} exactly, and their echoes, r^order = echo times as large: λ_j = r e^{2πij/order}.
 
@@ -115,6 +113,9 @@ def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> 
     radius = echo ** (1 / order)
     head = values[:order] * (radius ** -np.arange(min(order, len(values))))[:, None]
     weights = np.fft.fft(head, n=order, axis=0) / order
+    if domain.is_complex:
+        rates = (np.log(radius) + 2j * np.pi * np.fft.fftfreq(order)) / domain.dt
+        return Fit(domain.clip(rates), weights, np.nan, "ring")
     half = order // 2
     phases = 2 * np.pi * np.arange(half + 1) / order
     rates = (np.log(radius) + 1j * phases) / domain.dt
@@ -140,5 +141,4 @@ def from_eigenvalues(domain: Domain, eigenvalues: np.ndarray, step: float) -> np
     """Rates of eigenvalues of another step than the domain's."""
     if step == domain.dt:
         return domain.admit(eigenvalues)
-    fine = Domain(step, False, domain.real, domain.positive, domain.slowest)
-    return fine.admit(eigenvalues)
+    return replace(domain, dt=step, discrete=False).admit(eigenvalues)

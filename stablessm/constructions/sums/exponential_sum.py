@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import time as clock
-from typing import Any, get_args
+import warnings
+from dataclasses import replace
+from typing import Any, final, get_args
 
 import numpy as np
 
 from stablessm._errors import ArgumentError, NumericalError
-from stablessm.constructions.sums import _measure, _samples
+from stablessm.constructions.sums import _least_squares, _measure, _modes, _samples
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit
+from stablessm.constructions.sums._samples import Samples
 from stablessm.constructions.sums._search import Search
-from stablessm.constructions.sums.result import ExponentialSum, TimeKind
+from stablessm.constructions.sums.result import ExponentialSum, Norm, TimeKind
+
+_TOLD = 0.9  # of half a cycle a step: up to there even samples tell a frequency from its alias
+_LATTICE = 1e-6  # of a step: times this near its multiples are taken to be on them
+_REST = 1e-4  # over the horizon: a decay too slow to be seen, from which a fit can still move
+_EDGE = 0.97  # of the band: frequencies beyond are at its end
+_CLEAR, _EXPLAINED = 0.05, 0.01  # of the kernel: errors that ask for a reason, and that need none, for a given order
+_SILENT = 2.0  # seconds before a progress bar appears
 
 
 class FitError(NumericalError):
@@ -36,6 +47,11 @@ def exponential_sum(
     positive: bool = False,
     stable_margin: float = 0.0,
     relative: bool = False,
+    norm: Norm = "sup",
+    max_order: int | None = None,
+    noise: Any = None,
+    weights: Any = None,
+    dtype: Any = "float64",
 ) -> ExponentialSum:
     """ρ(t) ≈ Re Σ_i w_i e^{r_i t}, Re r_i < 0, on t = 0, dt, …, horizon dt: a kernel becomes a small recurrence.
 
@@ -45,18 +61,28 @@ def exponential_sum(
 
     Args:
         kernel: ρ, as a function of an array of times, as a formula in t (``"1/(1+t)**1.1"``), or as samples: (T+1,)
-            or (T+1, d_out, d_in).
+            or (T+1, d_out, d_in), whose entries share their rates. Complex values make a complex sum,
+            Σ_i w_i e^{r_i t} without the real part: each mode is one complex state and needs no conjugate.
         horizon: T, in steps; not needed with samples or ``times``.
         tol: the lowest order found whose error is at most this; or
-        order: find the best sum with this many real states.
+        order: find the best sum with this many real states (complex states if the kernel is complex).
         dt: the time between samples.
         time: ``discrete``: only t = k dt matters. ``continuous``: a function is also measured between the samples.
         times: increasing times to fit at, instead of the uniform grid; for a kernel that is singular at 0, or irregular
             samples.
         real: no oscillating modes.
         positive: real rates and non-negative weights, as a completely monotone kernel allows.
-        stable_margin: -Re r_i is at least this, and always enough that |e^{r dt}| rounds to less than 1 in float32.
+        stable_margin: -Re r_i is at least this, and always enough that |e^{r dt}| rounds to less than 1 in ``dtype``.
         relative: tol is about |ρ - ρ̂| / |ρ|.
+        norm: ``sup``: the supremum of the error, for kernels that are known exactly. ``l2``: weighted least squares,
+            for samples with noise. Then tol is about the root mean square of the residual; without tol and order the
+            order is chosen by evidence: modes are added as long as they explain more than noise would (BIC, with twice
+            the cost for a frequency). tol never asks for more modes than the evidence supports; order does.
+        max_order: the highest order that is tried; of ``l2`` 40 real or 20 complex states by default.
+        noise: of ``l2``: the standard deviation of the samples' noise, if it is known: a number, one per time, or
+            (d_out, d_in). It is estimated otherwise, for each entry of a matrix-valued kernel.
+        weights: of ``l2``: what the square of each sample's residual counts, one per time: 1 / variance up to a factor.
+        dtype: what the sum will be run in. ``float32`` keeps every decay at 2.4e-7 per step or more.
 
     Returns:
         An ``ExponentialSum``. Its ``lower_bound`` is σ_{order+1} of the Hankel matrix H[i, j] = ρ((i + j) dt),
@@ -64,7 +90,9 @@ def exponential_sum(
         and so ``l1_error`` ≥ ``lower_bound``, since the 2-norm of a Hankel matrix is at most the ℓ1 norm of its
         sequence. The supremum has no such bound: it can be, and usually is, far below. (Of a matrix-valued error that
         ℓ1 norm sums Frobenius norms.) Beyond 2000 steps H is not formed: σ is then that of the mixture of many
-        exponentials that stands for a completely monotone kernel, or a Ritz value, from below.
+        exponentials that stands for a completely monotone kernel, or a Ritz value, from below. With ``norm="l2"``
+        there is no such bound, ``error`` is the largest residual, noise included, and ``residual``, ``noise``,
+        ``rate_errors`` and ``weight_errors`` are set.
 
     Raises:
         FitError: no sum was found within the tolerance. It says why, and ``error.best`` is the best that was found.
@@ -74,43 +102,170 @@ def exponential_sum(
     (10, True, True)
     >>> exponential_sum([1.0, 0.5, 0.25, 0.125, 0.0625], order=1).eigenvalues.round(6)
     array([0.5])
+    >>> t = np.arange(300.0)
+    >>> noisy = np.exp(-t / 40) * np.cos(t / 2) + 0.1 * np.random.default_rng(0).standard_normal(300)
+    >>> wave = exponential_sum(noisy, norm="l2")
+    >>> wave.order, wave.rates.round(3), wave.rate_errors.round(3)
+    (2, array([-0.024+0.5j]), array([0.002+0.002j]))
     """
     started = clock.perf_counter()
     if time not in get_args(TimeKind):
         raise ArgumentError("time", "'discrete' or 'continuous'", repr(time))
-    if (tol is None) == (order is None):
+    if norm not in get_args(Norm):
+        raise ArgumentError("norm", "'sup' or 'l2'", repr(norm))
+    if norm == "sup":
+        for name, value in (("noise", noise), ("weights", weights)):
+            if value is not None:
+                raise ArgumentError(name, "None, or norm='l2', which fits noisy samples", f"norm={norm!r}")
+    elif relative:
+        raise ArgumentError("relative", "False with norm='l2'; noise= or weights= say how much samples count", relative)
+    if (tol is None) == (order is None) and not (norm == "l2" and tol is None):
         raise ArgumentError("tol", "a tolerance or an order, one of them", f"tol={tol}, order={order}")
     if tol is not None and not (_samples.is_number(tol, 0) and tol > 0):
         raise ArgumentError("tol", "a positive number", repr(tol))
     if not _samples.is_number(stable_margin, 0):
         raise ArgumentError("stable_margin", "a number from 0 up", repr(stable_margin))
-    samples = _samples.gather(kernel, horizon, dt=dt, continuous=time == "continuous", times=times, relative=relative)
+    if max_order is not None and not _samples.is_number(max_order, 1, whole=True):
+        raise ArgumentError("max_order", "a whole number from 1 up", repr(max_order))
+    name = str(dtype).removeprefix("torch.")
+    if name not in _modes.GAPS:
+        raise ArgumentError("dtype", "'float64' or 'float32'", repr(dtype))
+    continuous = time == "continuous"
+    samples = _samples.gather(kernel, horizon, dt=dt, continuous=continuous, times=times, relative=relative, tol=tol)
     if order is not None and not (_samples.is_number(order, 1, whole=True) and order <= len(samples.times)):
         expected = f"a whole number from 1 to the number of samples, {len(samples.times)}"
         raise ArgumentError("order", expected, repr(order))
-    slowest = max(float(stable_margin), Domain.float32_limit(samples.dt))
-    domain = Domain(samples.dt, time == "discrete", real or positive, positive, slowest)
-    unit, scaled = samples.scaled()
-    search = Search(scaled, domain)
-    if search.scale == 0:
-        rates = np.array([-max(1 / samples.dt, 2 * slowest)], dtype=np.complex128)
-        zero = Fit(rates, np.zeros((1, samples.values.shape[1])), 0.0, "zero")
-        return _measure.measured(search, samples, unit, started, zero)
-    if tol is None:
-        assert order is not None
-        return _measure.measured(search, samples, unit, started, search.at_most(int(order)))
-    goal = float(tol) if relative else float(tol) / unit
-    fit = search.smallest(goal)
-    if fit is None and search.hankel is None:  # the mixture alone was not enough
-        search = Search(scaled, domain, close=0.0)
-        fit = search.smallest(goal)
-    fit = fit or search.least()
-    best = _measure.measured(search, samples, unit, started, fit)
-    reached = best.relative_error if relative else best.error
-    if reached <= tol:
-        return best
-    what, remedy = _measure.reason(search, fit, goal, unit)
-    what = (
-        f"no sum was found within tol = {tol:g}: {what}. The best found has order {best.order} and error {reached:.3g}"
+    is_complex = samples.is_complex
+    if is_complex and (real or positive):
+        argument = "positive" if positive else "real"
+        raise ArgumentError(argument, "False, since the kernel has complex values and its modes are complex", True)
+    slowest = max(float(stable_margin), _modes.slowest(name, samples.dt))
+    domain = Domain(
+        samples.dt,
+        not continuous,
+        real or positive,
+        positive,
+        slowest,
+        is_complex,
+        band=_band(samples) if continuous else math.inf,
+        rest=_REST / float(samples.times[-1]),
     )
-    raise FitError(what, remedy, best)
+    if norm == "l2":
+        return _least_squares_sum(samples, domain, started, tol, order, max_order, noise, weights)
+    unit, scaled = samples.scaled()
+    goal = None if tol is None else float(tol) if relative else float(tol) / unit
+    attempt = _Attempt(scaled, domain, goal, order, max_order)
+    try:
+        fit = attempt.run()
+    except KeyboardInterrupt:
+        if not (hasattr(attempt, "search") and attempt.search.tried):
+            raise
+        fit = attempt.search.so_far()
+        warnings.warn("exponential_sum was interrupted; it returns the best sum found so far", stacklevel=2)
+        return _measure.measured(attempt.search, samples, unit, started, fit)
+    best = _measure.measured(attempt.search, samples, unit, started, fit)
+    reached = best.relative_error if relative else best.error
+    if attempt.ambiguous(fit):
+        what, remedy = _measure.ambiguous(domain, attempt.free)
+    elif tol is None or reached <= tol:
+        return best
+    else:
+        assert goal is not None
+        what, remedy = _measure.reason(attempt.search, fit, goal, unit)
+        what = f"no sum was found within tol = {tol:g}: {what}"
+    raise FitError(f"{what}. The best found has order {best.order} and error {reached:.3g}", remedy, best)
+
+
+def _band(samples: Samples) -> float:
+    """The highest |Im r| that samples can tell in continuous time; of a function it is sampled as it needs to be."""
+    if samples.function is not None:
+        return math.inf
+    gaps = np.diff(samples.times)
+    steps = gaps / gaps.min()
+    if np.abs(steps - np.rint(steps)).max() < _LATTICE:  # multiples of one step have the same values as its aliases
+        return _TOLD * math.pi / float(gaps.min())
+    return math.pi / float(np.quantile(gaps, 0.05))
+
+
+@final
+class _Attempt:
+    """The searches for one result, with a progress bar once they take long."""
+
+    def __init__(
+        self, samples: Samples, domain: Domain, goal: float | None, order: int | None, max_order: int | None
+    ) -> None:
+        self.samples, self.domain, self.goal, self.order, self.max_order = samples, domain, goal, order, max_order
+        self.search: Search
+        self.free: Fit
+
+    def run(self) -> Fit:
+        """The fit of the order, or the smallest that meets the goal, or the best found."""
+        from tqdm import tqdm
+
+        with tqdm(desc="exponential_sum", unit=" fits", delay=_SILENT, leave=False, disable=None) as bar:
+            self._bar = bar
+            self.search = self._new()
+            if self.search.scale == 0:
+                rates = np.array([-max(1 / self.domain.dt, 2 * self.domain.slowest)], dtype=np.complex128)
+                return Fit(rates, np.zeros((1, self.samples.values.shape[1])), 0.0, "zero")
+            if self.goal is None:
+                assert self.order is not None
+                return self.search.at_most(int(self.order))
+            fit = self.search.smallest(self.goal)
+            if fit is None and self.search.jump > 2 * self.goal:
+                return self.search.least()
+            if fit is None and self.search.hankel is None:  # the mixture alone was not enough
+                self.search = self._new(close=0.0)
+                fit = self.search.smallest(self.goal)
+            if fit is None and self.samples.panels is not None and not self.search.grows:
+                grown = self._new(close=0.0, grows=True)  # modes on scales that even samples do not show together
+                fit = grown.smallest(self.goal)
+                if fit is not None or grown.least().error < self.search.least().error:
+                    self.search = grown
+            return fit or self.search.least()
+
+    def ambiguous(self, fit: Fit) -> bool:
+        """Whether the sum leans on the highest frequencies that samples tell, or higher ones would be far better."""
+        domain = self.domain
+        if domain.discrete or domain.real or not self.samples.uniform or self.samples.panels is not None:
+            return False
+        least = self.goal or _CLEAR * self.search.scale
+        self.free = fit
+        at_edge = np.abs(domain.weights(fit.coefficients, fit.rates))[np.abs(fit.rates.imag) > _EDGE * domain.band]
+        if fit.error <= least:
+            return bool((at_edge > least).any())
+        everywhere = Search(self.samples, replace(domain, discrete=True), max_order=self.max_order)
+        found = everywhere.at_most(int(self.order)) if self.order is not None else everywhere.smallest(least)
+        if found is None or found.error > (self.goal or _EXPLAINED * self.search.scale):
+            return False
+        self.free = found
+        return bool((np.abs(found.rates.imag) > domain.band).any())
+
+    def _new(self, **options: Any) -> Search:
+        return Search(self.samples, self.domain, max_order=self.max_order, tell=self._bar.update, **options)
+
+
+def _least_squares_sum(
+    samples: _samples.Samples,
+    domain: Domain,
+    started: float,
+    tol: float | None,
+    order: int | None,
+    max_order: int | None,
+    noise: Any,
+    weights: Any,
+) -> ExponentialSum:
+    found = _least_squares.fit(
+        samples,
+        domain,
+        _least_squares.noise_model(samples, noise, weights),
+        started,
+        tol=None if tol is None else float(tol),
+        order=None if order is None else int(order),
+        max_order=None if max_order is None else int(max_order),
+    )
+    if found.reason is None:
+        return found.sum
+    what, remedy = found.reason
+    goal = "" if tol is None else f" within tol = {tol:g}"
+    raise FitError(f"no sum was found{goal} by least squares: {what}", remedy, found.sum)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from stablessm._errors import ArgumentError
+from stablessm.constructions.sums._mittag_leffler import mittag_leffler
 
 LONGEST, DEEPEST = 2000, 100
 """Characters, and levels of nesting, that a formula may have."""
@@ -21,7 +22,8 @@ _SHOWN = 96  # characters of a formula in an error
 CONSTANTS = {"pi": np.pi, "e": np.e}
 
 _Values: TypeAlias = Any
-"""A float64 number or array; what numpy's functions take and give."""
+"""A float64 or complex128 number or array; what numpy's functions take and give."""
+_Number: TypeAlias = np.float64 | np.complex128
 _Value: TypeAlias = Callable[[_Values], _Values]
 """From times to values."""
 
@@ -43,13 +45,13 @@ _OPERATORS: dict[type[ast.AST], Callable[..., _Values]] = {
 _SIGNS = "+ - * / ** < <= > >= == !="
 
 
-def _special(name: str) -> Callable[[_Values], _Values]:
+def _special(name: str) -> Callable[..., _Values]:
     """A function of SciPy, which is imported when it is first needed."""
 
-    def value(x: _Values) -> _Values:
+    def value(*x: _Values) -> _Values:
         from scipy import special
 
-        return getattr(special, name)(x)
+        return getattr(special, name)(*x)
 
     return value
 
@@ -62,13 +64,17 @@ FUNCTIONS: dict[str, tuple[Callable[..., _Values], int, int | None]] = {
     **{name: (getattr(np, name), 1, 1) for name in ("exp", "log", "sqrt", "abs")},
     **{name: (getattr(np, name), 1, 1) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
     **{name: (_special(name), 1, 1) for name in ("gamma", "erf", "erfc", "erfcx")},
+    **{name: (_special(name), 1, 1) for name in ("j0", "j1", "y0", "y1", "i0", "i1", "k0", "k1", "i0e", "k0e")},
+    **{name: (_special(name), 2, 2) for name in ("jv", "yv", "iv", "kv")},
     "besselj0": (_special("j0"), 1, 1),
     "besselj1": (_special("j1"), 1, 1),
+    "besselj": (_special("jv"), 2, 2),
+    "mittag_leffler": (mittag_leffler, 2, 2),
     "airy": (_airy, 1, 1),
     "heaviside": (lambda x: np.heaviside(x, 1.0), 1, 1),
     "where": (lambda condition, yes, no: np.where(condition != 0, yes, no), 3, 3),
-    "min": (lambda *values: _reduce(np.minimum, values), 2, None),
-    "max": (lambda *values: _reduce(np.maximum, values), 2, None),
+    "min": (lambda *values: _ordered(np.minimum, values), 2, None),
+    "max": (lambda *values: _ordered(np.maximum, values), 2, None),
 }
 """By name: the function, and how many arguments it takes, at least and at most."""
 
@@ -82,21 +88,27 @@ class Expression:
     _value: _Value = field(repr=False, compare=False)
 
     def __call__(self, t: float | Sequence[float] | np.ndarray) -> np.ndarray:
-        """Values at the times, float64 in their shape; inf or NaN where the formula has no value."""
+        """Values at the times, in their shape: float64, or complex128 if the formula has complex numbers.
+
+        They are inf or NaN where the formula has no value.
+        """
         times = np.asarray(t)
         if times.dtype.kind not in "fiu":
             raise ArgumentError("t", "real numbers", f"dtype {times.dtype}")
         times = times.astype(np.float64)
         with np.errstate(all="ignore"):
-            return np.array(np.broadcast_to(self._value(times), times.shape), dtype=np.float64)
+            values = np.broadcast_to(self._value(times), times.shape)
+        return np.array(values, dtype=np.complex128 if np.iscomplexobj(values) else np.float64)
 
 
 def parse(text: str) -> Expression:
     """Read a formula in t: numbers, pi, e, ``+ - * / **``, parentheses, comparisons (1 or 0) and :data:`FUNCTIONS`.
 
-    ``airy`` is Ai, ``heaviside(x)`` is 1 from x = 0 on, ``erfcx(x)`` is e^(x²) erfc(x), ``where(condition, yes, no)``
-    chooses. The text goes through Python's parser and then through a table of what is allowed; nothing is evaluated as
-    code. A part without t must have a finite value.
+    Imaginary numbers are written as in Python, ``1j``; they make the values complex. The Bessel functions have SciPy's
+    names, ``j0(t)``, ``jv(2, t)``, ``kv(0.5, t)`` and so on; ``mittag_leffler(alpha, x)`` is E_α of x ≤ 0. ``airy`` is
+    Ai, ``heaviside(x)`` is 1 from x = 0 on, ``erfcx(x)`` is e^(x²) erfc(x), ``where(condition, yes, no)`` chooses. The
+    text goes through Python's parser and then through a table of what is allowed; nothing is evaluated as code.
+    A part without t must have a finite value.
 
     >>> parse("1/(1+t)**2")([0.0, 1.0, 3.0])
     array([1.    , 0.25  , 0.0625])
@@ -166,20 +178,28 @@ class _Reader:
 
     def _apply(self, node: ast.expr, function: Callable[..., _Values], arguments: list[ast.expr], depth: int) -> _Part:
         parts = [self.read(argument, depth + 1) for argument in arguments]
-        values = [part.value for part in parts]
+
+        def applied(t: _Values) -> _Values:
+            try:
+                return function(*(part.value(t) for part in parts))
+            except TypeError:  # a function of real numbers alone
+                raise self._refuse(node, "real numbers", "complex numbers") from None
+
         if not all(part.constant for part in parts):
-            return _Part(lambda t: function(*(value(t) for value in values)), False)
+            return _Part(applied, False)
         with np.errstate(all="ignore"):
-            number = np.float64(function(*(value(np.float64(0)) for value in values)))
+            number = applied(np.float64(0))
+            number = np.complex128(number) if np.iscomplexobj(number) else np.float64(number)
         if not np.isfinite(number):
             raise self._refuse(node, "a finite number", f"{number}")
         return _Part(_always(number), True)
 
-    def _number(self, node: ast.expr, value: object) -> np.float64:
-        if type(value) not in (int, float):
-            raise self._refuse(node, "a real number", _what(node))
+    def _number(self, node: ast.expr, value: object) -> _Number:
+        if type(value) not in (int, float, complex):
+            raise self._refuse(node, "a number", _what(node))
+        number: _Number
         try:
-            number = np.float64(value)  # type: ignore[arg-type]
+            number = np.complex128(value) if isinstance(value, complex) else np.float64(value)  # type: ignore[arg-type]
         except OverflowError:
             number = np.float64(np.inf)
         if not np.isfinite(number):
@@ -225,14 +245,25 @@ def _refusal(text: str, expected: str, got: object, start: int, end: int) -> Arg
     return ArgumentError("expression", expected, f"{got}\n  {shown}\n  {' ' * (start - first)}{marks}")
 
 
-def _always(number: np.float64) -> _Value:
+def _always(number: _Number) -> _Value:
     return lambda t: number
 
 
 def _compare(tests: Sequence[Callable[..., _Values]], values: Sequence[_Values]) -> _Values:
     """a < b < c as 1.0 or 0.0."""
+    _require_real(values)
     pairs = zip(tests, values, values[1:], strict=False)
     return _reduce(np.multiply, [np.float64(1.0), *(np.asarray(test(a, b), np.float64) for test, a, b in pairs)])
+
+
+def _ordered(function: Callable[..., _Values], values: Sequence[_Values]) -> _Values:
+    _require_real(values)
+    return _reduce(function, values)
+
+
+def _require_real(values: Sequence[_Values]) -> None:
+    if any(np.iscomplexobj(value) for value in values):  # NumPy would order them by their real parts
+        raise TypeError
 
 
 def _reduce(function: Callable[..., _Values], values: Sequence[_Values]) -> _Values:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from stablessm.reparam import Reparameterization
 
 TimeKind: TypeAlias = Literal["discrete", "continuous"]
+Norm: TypeAlias = Literal["sup", "l2"]
+_ARRAYS = ("rates", "weights", "rate_errors", "weight_errors")
 FORMAT = "stablessm exponential sum"
+_SHOWN = 8  # modes in a text
 _CHUNK = 1 << 17  # numbers evaluated at once: modes stay in the cache, however long the horizon
 
 
@@ -32,6 +35,7 @@ _CHUNK = 1 << 17  # numbers evaluated at once: modes stay in the cache, however 
 class ExponentialSum:
     """ρ̂(t) = Re Σ_i weights_i e^{rates_i t}, every Re rates_i < 0; one entry stands for a conjugate pair.
 
+    With ``is_complex`` it is the sum itself, not its real part, and each entry is one complex mode.
     In discrete time only t = 0, dt, 2dt, … matter, and Im rates_i dt = π is a negative real eigenvalue.
 
     >>> es = ExponentialSum(rates=np.array([-0.5]), weights=np.array([2.0]), dt=1.0, horizon=10)
@@ -75,10 +79,23 @@ class ExponentialSum:
     """The first time at which the errors were measured."""
     end: float = math.nan
     """And the last; horizon dt unless given."""
+    is_complex: bool = False
+    """Whether ρ̂ is the complex sum, not its real part. Rates and weights are then complex128."""
+    norm: Norm = "sup"
+    """What was made small: the supremum of the error, or its (weighted) sum of squares."""
+    residual: float = math.nan
+    """Of ``norm="l2"``: the root mean square of samples minus sum, weighted as the fit was."""
+    noise: float = math.nan
+    """Of ``norm="l2"``: the standard deviation of the noise of a sample of average weight, given or estimated. Of
+    complex samples that of the real and of the imaginary part each."""
+    rate_errors: np.ndarray | None = None
+    """(m,) of ``norm="l2"``: standard errors of the rates; the imaginary part is that of the imaginary part."""
+    weight_errors: np.ndarray | None = None
+    """Of the shape of weights: their standard errors, as above."""
 
     def __post_init__(self) -> None:
         rates = np.asarray(self.rates)
-        rates = rates.astype(np.complex128) if rates.imag.any() else rates.real.astype(np.float64)
+        rates = rates.astype(np.complex128) if self.is_complex or rates.imag.any() else rates.real.astype(np.float64)
         weights = np.array(self.weights)
         if not 0 < self.dt < math.inf:
             raise ArgumentError("dt", "a positive number", self.dt)
@@ -107,15 +124,16 @@ class ExponentialSum:
 
     @property
     def order(self) -> int:
-        """How many real states: one for a real eigenvalue, two for a conjugate pair; per input."""
+        """How many real states per input, one for a real eigenvalue and two for a conjugate pair; or complex states."""
         return int(np.where(self._single, 1, 2).sum())
 
     @property
     def eigenvalues(self) -> np.ndarray:
         """e^{rates dt}, (m,): float64 if all are real, negative ones included."""
         values = np.exp(self.rates * self.dt)
-        values = np.where(self._single, values.real, values)
-        return values if np.iscomplexobj(values) and values.imag.any() else values.real
+        if not self.is_complex:
+            values = np.where(self._single, values.real, values)
+        return values if self.is_complex or values.imag.any() else values.real
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -150,17 +168,19 @@ class ExponentialSum:
         """ρ̂ at times t ≥ 0 of any shape: t.shape, or (*t.shape, d_out, d_in)."""
         t = np.asarray(t, dtype=np.float64)
         flat = t.reshape(-1)
-        value = np.empty((len(flat), math.prod(self.shape)))
+        value = np.empty((len(flat), math.prod(self.shape)), dtype=self._dtype)
         weights = self.weights.reshape(len(self.rates), -1)
         step = max(1, _CHUNK // max(1, len(self.rates)))
         for i in range(0, len(flat), step):
             modes = np.exp(flat[i : i + step, None] * self.rates)
-            value[i : i + step] = (modes @ weights).real
+            sums = modes @ weights
+            value[i : i + step] = sums if self.is_complex else sums.real
         return value.reshape((*t.shape, *self.shape))
 
     def step(self, x_t: Any, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """One step of the recurrence in plain NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1.
 
+        A complex sum takes no real part.
         So y_k = Σ_j ρ̂((k - j) dt) x_j in discrete time. In continuous time g = (λ - 1) / rate: the input is held
         over the step, and y_k is ∫ ρ̂(s) x(t - s) ds exactly.
 
@@ -171,7 +191,7 @@ class ExponentialSum:
         Returns:
             y_t of x_t's shape, or (…, d_out), and the state, (…, m) or (…, m, d_in).
         """
-        x = np.asarray(x_t, dtype=np.float64)
+        x = np.asarray(x_t, dtype=np.complex128 if self.is_complex and np.iscomplexobj(x_t) else np.float64)
         if self.shape and x.shape[-1:] != self.shape[1:]:
             raise ArgumentError("x_t", f"a last dimension of {self.shape[1]}", f"shape {x.shape}")
         eigenvalues = self.eigenvalues
@@ -189,14 +209,15 @@ class ExponentialSum:
             state = eigenvalues * state + drive
         weights = self.weights if np.iscomplexobj(state) else self.weights.real
         y = np.einsum("moi,...mi->...o", weights, state) if self.shape else state @ weights
-        return y.real, state
+        return (y if self.is_complex else y.real), state
 
     def to_layer(self, map: str | Reparameterization = "best", *, dtype: torch.dtype | None = None) -> RealSSM | LRU:
         """A bias-free layer with this kernel, in any reparameterization of the eigenvalues.
 
         In discrete time y_k = Σ_j ρ̂((k - j) dt) x_j: a ``RealSSM`` if all eigenvalues are positive, else an ``LRU``.
         In continuous time a ``RealSSM`` with this dt and zero-order hold if all rates are real, else the ``LRU``
-        that makes the same steps; ``map="best"`` then gets the b that reaches the fastest rate. ``dtype`` is torch's
+        that makes the same steps; ``map="best"`` then gets the b that reaches the fastest rate. A complex sum is an
+        ``LRU`` with twice the outputs: the d_out real parts, then the d_out imaginary parts. ``dtype`` is torch's
         default unless given: an error below 1e-6 needs ``torch.float64``.
 
         >>> es = ExponentialSum(np.array([-0.5, -0.1]), np.array([2.0, 1.0]), dt=1.0, horizon=10)
@@ -215,7 +236,8 @@ class ExponentialSum:
         if path.suffix != ".safetensors":
             raise ArgumentError("path", "a file name that ends in .safetensors", str(path))
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
-        arrays = {name: np.ascontiguousarray(_pairs(facts.pop(name))) for name in ("rates", "weights")}
+        given = {name: facts.pop(name) for name in _ARRAYS}
+        arrays = {name: np.ascontiguousarray(_pairs(array)) for name, array in given.items() if array is not None}
         text = json.dumps(record.plain({"format": FORMAT, **facts}))
         with record.atomic(path) as temporary:
             save_file(arrays, temporary, metadata={"stablessm": text})
@@ -234,12 +256,12 @@ class ExponentialSum:
                 content = json.loads((file.metadata() or {}).get("stablessm", "{}"))
                 if content.pop("format", None) != FORMAT:
                     raise ArgumentError("path", "a file written by ExponentialSum.save", str(path))
-                arrays = {name: _joined(file.get_tensor(name)) for name in ("rates", "weights")}
+                arrays = {name: _joined(file.get_tensor(name)) for name in _ARRAYS if name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise ArgumentError("path", "a file written by ExponentialSum.save", f"{path} ({error})") from error
         numbers = {f.name for f in fields(cls) if f.type == "float"}
         facts: dict[str, Any] = {name: float(value) if name in numbers else value for name, value in content.items()}
-        return cls(rates=arrays["rates"], weights=arrays["weights"], **facts)
+        return cls(**facts | arrays)
 
     def _rows(self) -> Iterator[list[Any]]:
         """The CSV: a header, then one row per rate with its weights in row-major order."""
@@ -248,6 +270,10 @@ class ExponentialSum:
         yield ["rate_re", "rate_im", *(f"weight{entry}_{part}" for entry in entries for part in ("re", "im"))]
         for rate, weight in zip(_pairs(self.rates), _pairs(self.weights), strict=True):
             yield [repr(float(value)) for value in (*rate, *weight.reshape(-1))]
+
+    @property
+    def _dtype(self) -> type[np.generic]:
+        return np.complex128 if self.is_complex else np.float64
 
     @property
     def _gain(self) -> np.ndarray:
@@ -265,20 +291,49 @@ class ExponentialSum:
 
     @property
     def _single(self) -> np.ndarray:
-        """Which entries are one real state: real rates, and in discrete time negative eigenvalues."""
+        """Which entries are one state: real rates, in discrete time negative eigenvalues, all of a complex sum."""
+        if self.is_complex:
+            return np.ones(len(self.rates), dtype=bool)
         phase = np.abs(self.rates.imag) * self.dt
         return (phase == 0) | ((self.time == "discrete") & (np.abs(phase - np.pi) < 1e-12))
 
+    @property
+    def _modes(self) -> str:
+        """A line for each of the first modes, with its standard errors."""
+        if self.rate_errors is None or self.weight_errors is None:
+            return ""
+        lines = []
+        for rate, rate_error, weight, weight_error in zip(
+            self.rates, self.rate_errors, self.weights, self.weight_errors, strict=True
+        ):
+            shown = f", weight {_with_error(weight, weight_error)}" if not self.shape else ""
+            lines.append(f"\n  rate {_with_error(rate, rate_error)}{shown}")
+        more = f"\n  and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+        return "".join(lines[:_SHOWN]) + more
+
     def __str__(self) -> str:
-        unit = "" if self.time == "discrete" else f", {self.time} time"
+        unit = ("" if self.time == "discrete" else f", {self.time} time") + ", complex" * self.is_complex
         shape = "" if not self.shape else f", {self.shape[0]}x{self.shape[1]}"
         scales = -1 / self.rates.real
         spread = f", time scales {scales.min():.3g} to {scales.max():.3g}" if len(scales) else ""
+        head = f"exponential sum of order {self.order} ({len(self.rates)} terms{shape}{unit}){spread}: "
+        if self.norm == "l2":
+            level = f"residual {self.residual:.3g} (rms), noise {self.noise:.3g}"
+            return f"{head}{level}, by {self.method} in {self.seconds:.3g} s{self._modes}"
         return (
-            f"exponential sum of order {self.order} ({len(self.rates)} terms{shape}{unit}){spread}: "
+            f"{head}"
             f"sup error {self.error:.3g}, L1 error {self.l1_error:.3g}, relative error {self.relative_error:.3g}; "
             f"Hankel limit {self.lower_bound:.3g}, by {self.method} in {self.seconds:.3g} s"
         )
+
+    __repr__ = __str__
+
+
+def _with_error(value: Any, error: Any) -> str:
+    """12.34 ± 0.05; the errors of real and imaginary parts apart."""
+    if np.iscomplexobj(value):
+        return f"{value:.4g} ± ({error.real:.1g}, {error.imag:.1g}i)"
+    return f"{value:.4g} ± {error:.1g}"
 
 
 def _pairs(values: np.ndarray) -> np.ndarray:

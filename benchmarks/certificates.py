@@ -1,0 +1,80 @@
+"""Whether reported errors hold: random kernels of every family, each fit compared with a dense evaluation of its own.
+
+./dev bench certificates                # writes benchmarks/results/certificates.json
+python benchmarks/certificates.py --kernels 20 --out /tmp/some.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import sys
+import time
+from pathlib import Path
+
+import _measure
+
+from stablessm.constructions import FitError, exponential_sum
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "constructions"))
+from random_kernels import Case, draw
+
+FLOOR = 1e-13
+"""Errors below this are rounding of the comparison itself."""
+
+
+LEAST = 0.95
+"""What the reported error must be of the true one."""
+
+
+def compare(case: Case, families: dict[str, dict[str, float]]) -> float:
+    """Fit one case, count it with its family, and return the reported error over the true one."""
+    started = time.perf_counter()
+    failed = False
+    try:
+        found = exponential_sum(**case.arguments)
+    except FitError as error:
+        found, failed = error.best, True
+    row = families[case.family]
+    ratio = (found.error + FLOOR) / (case.true_error(found) + FLOOR)
+    row["seconds"] += time.perf_counter() - started
+    row["kernels"] += 1
+    row["fit_errors"] += failed
+    row["worst_ratio"] = min(row["worst_ratio"], ratio)
+    return ratio
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", type=int, default=2000)
+    parser.add_argument("--first-seed", type=int, default=100_000)
+    parser.add_argument("--out", type=Path, default=_measure.RESULTS / "certificates.json")
+    args = parser.parse_args()
+    families: dict[str, dict[str, float]] = collections.defaultdict(
+        lambda: {"kernels": 0, "fit_errors": 0, "worst_ratio": float("inf"), "seconds": 0.0}
+    )
+    broken = []
+    seeds = range(args.first_seed, args.first_seed + args.kernels)
+    with contextlib.suppress(KeyboardInterrupt):  # what was compared until then is written
+        for seed in seeds:
+            ratio = compare(draw(seed, complex_too=True), families)
+            if ratio < LEAST:
+                broken.append(f"{draw(seed, complex_too=True).name}: reported over true {ratio:.3g}")
+                print(broken[-1], flush=True)
+            if (seed + 1) % 100 == 0:
+                print(f"{seed + 1 - args.first_seed} kernels, {len(broken)} broken", flush=True)
+    rows = [{"family": family, **row} for family, row in sorted(families.items())]
+    summary = {
+        "kernels": sum(int(row["kernels"]) for row in rows),
+        "first_seed": args.first_seed,
+        "worst_ratio_reported_over_true": min(row["worst_ratio"] for row in rows),
+        "broken": broken,
+        "floor": FLOOR,
+    }
+    _measure.write_record(args.out, "cpu", rows, summary)
+    print(f"written: {args.out}")
+
+
+if __name__ == "__main__":
+    main()

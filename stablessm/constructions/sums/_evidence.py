@@ -1,0 +1,167 @@
+"""Noisy samples: least squares at every order, and the order that the evidence supports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from stablessm.constructions.sums import _hankel
+from stablessm.constructions.sums._atoms import next_modes
+from stablessm.constructions.sums._modes import Domain
+from stablessm.constructions.sums._polish import Problem, descend, fit_weights
+
+_ROUGHLY, _CONVERGED = (1e-4, 1e-3), (1e-9, 1e-3)  # the gain of a last step, and its damping
+_PATIENCE = 4  # real states that may be added without gain before the search ends
+_DENSE = 800  # samples whose Hankel matrix is formed; a longer one is only multiplied with
+_LONG = 24  # and this many of its singular vectors are found
+_UNEVEN = 1e-6
+_ROUNDING = 1e-14  # of the largest sample: what no noise is below
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Rates of one order and the norm of what their best weights leave."""
+
+    rates: np.ndarray
+    size: float
+
+
+@final
+class Path:
+    """Least-squares fits of ever more modes to the same samples."""
+
+    def __init__(self, problem: Problem, noise: float | None = None) -> None:
+        """``noise``: its standard deviation, if it is known."""
+        self.problem, self._noise = problem, noise
+        values = problem.values * problem.graded[:, None]
+        self._target = values
+        self.count = int((problem.graded > 0).sum()) * values.shape[1] * (2 if np.iscomplexobj(values) else 1)
+        """How many real numbers the samples are."""
+        self._least = _ROUNDING * float(np.abs(values).max()) * np.sqrt(self.count)
+        self.models = {0: Model(np.empty(0, dtype=np.complex128), float(np.linalg.norm(values)))}
+        self._subspaces = self._decompose()
+
+    @property
+    def domain(self) -> Domain:
+        """Which rates are allowed."""
+        return self.problem.domain
+
+    def lower_bound(self, order: int) -> float:
+        """NaN: the Hankel matrix of noise bounds nothing that is wanted."""
+        return float("nan")
+
+    def rms(self, order: int) -> float:
+        """The root mean square of what the fit of that order leaves."""
+        return self.models[order].size / np.sqrt(self.count)
+
+    def level(self, order: int) -> float:
+        """The standard deviation of the noise: what is known, or what the fit of that order leaves."""
+        free = max(1, self.count - self.parameters(self.models[order].rates))
+        return self.models[order].size / np.sqrt(free) if self._noise is None else self._noise
+
+    def left(self, order: int) -> np.ndarray:
+        """(n, q) what the fit of that order leaves."""
+        basis = self._basis(order)
+        return self._target - basis @ (basis.conj().T @ self._target)
+
+    def parameters(self, rates: np.ndarray) -> int:
+        """How many real numbers the rates and their weights are."""
+        states = self.domain.order(rates) * (2 if self.domain.is_complex else 1)
+        return len(rates) + int(self.domain.turns(rates).sum()) + states * self.problem.values.shape[1]
+
+    def criterion(self, order: int) -> float:
+        """-2 log likelihood, and what the parameters cost: log n each (BIC), and for a frequency twice.
+
+        A frequency is told n times better by n times as many samples, and noise offers about n of them to choose from.
+        """
+        model = self.models[order]
+        rates, n = model.rates, self.count
+        used = self.parameters(rates)
+        if used >= n:
+            return np.inf
+        cost = (used + int(self.domain.turns(rates).sum())) * np.log(n)
+        square = model.size**2 + self._least**2
+        if self._noise is not None:
+            return square / self._noise**2 + cost
+        return (n - used) * np.log(square / (n - used)) + cost
+
+    def extend(self, most: int, *, all_orders: bool = False) -> int:
+        """Fit orders up to ``most``, as long as the evidence grows or else all of them; return the best order."""
+        best, order = 0, 0
+        patience = _PATIENCE // 2 if self.problem.domain.is_complex else _PATIENCE
+        while order < most:
+            self._grow(order, most)
+            order += 1
+            if order not in self.models or self.models[order].size > self.models[order - 1].size:
+                self.models[order] = self.models[order - 1]
+            if self.criterion(order) < self.criterion(best):
+                best = order
+            if not all_orders and order >= best + patience:
+                break
+        if all_orders:
+            return best
+        previous = order + 1
+        while best < previous:  # with fewer modes the evidence may turn out to be better still
+            for fewer in range(best, max(0, best - _PATIENCE // 2), -1):
+                self.shrink(fewer)
+            previous, best = best, min(range(best + 1), key=self.criterion)
+        return best
+
+    def shrink(self, order: int) -> None:
+        """Try the fits of one and two states more without one of their modes: they may have had the better start."""
+        starts = []
+        for more in (order + 1, order + 2):
+            rates = self.models[more].rates if more in self.models else np.empty(0)
+            starts += [np.delete(rates, i) for i in range(len(rates))]
+        self._offer([start for start in starts if self.domain.order(start) == order])
+
+    def _grow(self, order: int, most: int) -> None:
+        """One or two states more than the best fit of this order."""
+        problem, rates = self.problem, self.models[order].rates
+        found = next_modes(problem.domain, problem.times, self.left(order), self._basis(order), problem.graded)
+        starts = [np.append(rates, rate) for rate in found]
+        starts += [self._evenly.admit(subspace.eigenvalues(order + 1)) for subspace in self._subspaces]
+        self._offer([start for start in starts if order < problem.domain.order(start) <= most])
+
+    def _basis(self, order: int) -> np.ndarray:
+        """Orthonormal columns that span the modes of that order, as they count."""
+        problem = self.problem
+        columns = problem.domain.matrix(self.models[order].rates, problem.times) * problem.graded[:, None]
+        return np.linalg.qr(columns)[0]
+
+    def _descend(self, rates: np.ndarray, how: tuple[float, float]) -> Model:
+        rates, size = descend(self.problem, self.domain.clip(rates), *how)
+        while self.domain.positive:  # what would get a negative weight is left out
+            fit = fit_weights(self.problem, rates, "")
+            if len(fit.rates) == len(rates):
+                values = self.domain.matrix(rates, self.problem.times) @ fit.coefficients
+                left = (self.problem.values - values) * self.problem.graded[:, None]
+                return Model(rates, float(np.linalg.norm(left)))
+            rates, size = descend(self.problem, fit.rates, *how)
+        return Model(rates, size)
+
+    def _offer(self, starts: list[np.ndarray]) -> None:
+        """Descend a little from every start, and to the end from the best of each order."""
+        domain, best = self.domain, dict[int, Model]()
+        for start in starts:
+            model = self._descend(start, _ROUGHLY)
+            order = domain.order(model.rates)
+            if np.isfinite(model.size) and (order not in best or model.size < best[order].size):
+                best[order] = model
+        for model in best.values():
+            model = self._descend(model.rates, _CONVERGED)
+            order = domain.order(model.rates)
+            if np.isfinite(model.size) and (order not in self.models or model.size < self.models[order].size):
+                self.models[order] = model
+
+    def _decompose(self) -> list[_hankel.Hankel]:
+        """Hankel matrices of evenly spaced samples."""
+        gaps = np.diff(self.problem.times)
+        if gaps.max() - gaps.min() > _UNEVEN * gaps.min():
+            return []
+        self._evenly = replace(self.domain, dt=float(gaps.mean()))
+        values = self.problem.values
+        return [_hankel.hankel(values) if len(values) <= _DENSE else _hankel.long_hankel(values, _LONG)]

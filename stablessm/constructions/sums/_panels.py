@@ -1,0 +1,136 @@
+"""A function of time on panels as short as the function needs, so that nothing between the points is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+_NODES, _CHECKS = 16, 6
+_DENSE = 65
+_SHORTEST = 2.0**-44  # of the time: a panel is not halved below the spacing of floats, as it would be at a jump
+_FIRST = 1e-60  # of the last time: where the halving towards 0 ends
+SHORTEST_STEPS = 512
+"""Steps below which a panel in discrete time is not halved: its points would coincide."""
+
+_reference = -np.cos(np.pi * np.arange(_NODES) / (_NODES - 1))  # Chebyshev points, both ends included
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Panels:
+    """Panels [left, right], each with Chebyshev points to interpolate from and random points to check that against."""
+
+    left: np.ndarray
+    right: np.ndarray
+    times: np.ndarray
+    """(p, points): first the nodes, then the checks."""
+    values: np.ndarray
+    """(p, points, q)"""
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    def take(self, which: np.ndarray) -> Panels:
+        """Some of the panels."""
+        return Panels(self.left[which], self.right[which], self.times[which], self.values[which])
+
+    def with_values(self, values: np.ndarray) -> Panels:
+        """The same panels of another function."""
+        return Panels(self.left, self.right, self.times, values)
+
+    def misfit(self) -> np.ndarray:
+        """(p, checks) how far the polynomial through the nodes is from the checks, in the worst entry."""
+        nodes = 2 * (self.times[:, :_NODES] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
+        checks = 2 * (self.times[:, _NODES:] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
+        interpolated = _barycentric(nodes, checks) @ self.values[:, :_NODES]
+        size: np.ndarray = np.abs(interpolated - self.values[:, _NODES:]).max(axis=2)
+        return size
+
+    def dense(self) -> tuple[np.ndarray, np.ndarray]:
+        """Times (p, d) and interpolated values (p, d, q) at even points of each panel, both ends included."""
+        even = np.linspace(-1, 1, _DENSE)
+        times = self.left[:, None] + (self.right - self.left)[:, None] * (even + 1) / 2
+        values = np.einsum("dn,pnq->pdq", _barycentric(_reference[None], even[None])[0], self.values[:, :_NODES])
+        return times, values
+
+    def jump(self) -> tuple[float, float]:
+        """The largest change within a panel too short to be halved, which is a jump, and its time; 0 without one."""
+        short = np.flatnonzero(
+            self.right - self.left <= 2 * np.maximum(_SHORTEST * self.right, _FIRST * self.right.max())
+        )
+        if not len(short):
+            return 0.0, 0.0
+        change = np.abs(self.values[short] - self.values[short, :1]).max(axis=(1, 2))
+        return float(change.max()), float(self.left[short[change.argmax()]])
+
+    def points(self) -> tuple[np.ndarray, np.ndarray]:
+        """All times, increasing and each once, and their values."""
+        times, where = np.unique(self.times.reshape(-1), return_index=True)
+        return times, self.values.reshape(-1, self.values.shape[2])[where]
+
+
+Function = Callable[[np.ndarray], np.ndarray]
+"""From times (n,) to values (n, q)."""
+
+
+def build(function: Function, left: np.ndarray, right: np.ndarray, step: float | None = None) -> Panels:
+    """Panels from left to right; with a step, at its multiples."""
+    random = np.random.default_rng(len(left)).uniform(-1, 1, (len(left), _CHECKS))  # in step with nothing
+    offsets = np.concatenate([np.broadcast_to(_reference, (len(left), _NODES)), random], axis=1)
+    times = left[:, None] + (right - left)[:, None] * (offsets + 1) / 2
+    if step is not None:
+        times = step * np.rint(times / step)
+    times[:, 0], times[:, _NODES - 1] = left, right
+    values = function(times.reshape(-1))
+    return Panels(left, right, times, values.reshape(*times.shape, -1))
+
+
+def refined(
+    panels: Panels,
+    function: Function,
+    coarse: Callable[[Panels], np.ndarray],
+    *,
+    most: int,
+    step: float | None = None,
+) -> tuple[Panels, bool]:
+    """Halve the panels that ``coarse`` marks until none is left or there are ``most`` points; and whether none is."""
+    done, active, end = [], panels, float(panels.right.max())
+    count = active.times.size
+    while len(active):
+        width = active.right - active.left
+        shortest = np.maximum(_SHORTEST * active.right, _FIRST * end) if step is None else 2 * SHORTEST_STEPS * step
+        halve = coarse(active) & (width > shortest)
+        done.append(active.take(~halve))
+        left, right = active.left[halve], active.right[halve]
+        if not len(left):
+            return _joined(done), True
+        if count + 2 * len(left) * panels.times.shape[1] > most:
+            return _joined([*done, active.take(halve)]), False
+        middle = (left + right) / 2 if step is None else step * np.rint((left + right) / (2 * step))
+        active = build(function, np.concatenate([left, middle]), np.concatenate([middle, right]), step)
+        count += active.times.size
+    return _joined(done), True
+
+
+def _joined(parts: list[Panels]) -> Panels:
+    left, right, times, values = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("left", "right", "times", "values")
+    )
+    sort = np.argsort(left)
+    return Panels(left[sort], right[sort], times[sort], values[sort])
+
+
+def _barycentric(nodes: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """(p, m, n): from values at (p, n) nodes to those of their polynomial at (p, m) points."""
+    apart = nodes[:, :, None] - nodes[:, None, :]
+    n = nodes.shape[1]
+    apart[:, np.arange(n), np.arange(n)] = 1.0
+    weights = 1 / (2 * apart).prod(axis=2)
+    distance = at[:, :, None] - nodes[:, None, :]
+    met = distance == 0
+    terms = weights[:, None, :] / np.where(met, 1.0, distance)
+    matrix = terms / terms.sum(axis=2, keepdims=True)
+    return np.where(met.any(axis=2, keepdims=True), met.astype(float), matrix)

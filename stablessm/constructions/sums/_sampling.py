@@ -1,0 +1,87 @@
+"""A function sampled as finely as it needs: at panels, and at even times for a Hankel matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stablessm._errors import ArgumentError
+from stablessm.constructions.sums import _panels
+from stablessm.constructions.sums._panels import Function, Panels
+
+_POINTS_A_PANEL = 16
+_FIRST_PANELS = 4096
+_MOST = 2**22  # points
+_SINGULAR = 1e9  # times the largest value on the grid
+_A_PANEL = 8  # even samples: at least 2.5 to a cycle of what the nodes of a panel resolve
+_MINOR = 1e-4  # of the energy: what may change faster than even samples follow
+_EVEN = 64, 2**15
+
+
+def resolve(
+    function: Function, grid: np.ndarray, end: float, goal: float, relative: bool, step: float | None
+) -> Panels:
+    """Panels from the first time to ``end``, halved until interpolation misses no random check by more than the goal.
+
+    ``grid`` says where the first panels are; with a ``step`` the times are its multiples.
+    """
+    edges = np.append(grid[:-1:_POINTS_A_PANEL], grid[-1])
+    edges = edges[np.unique(np.linspace(0, len(edges) - 1, _FIRST_PANELS).astype(np.int64))]
+    if end > grid[-1]:  # a long horizon, whose first steps are the grid
+        late = np.geomspace(grid[-1], end, _FIRST_PANELS // 4)
+        late = late if step is None else _apart(step * np.rint(late / step), _panels.SHORTEST_STEPS * step)
+        edges = np.union1d(edges, late) if step is None else late  # the first steps are all looked at
+    largest = 0.0
+
+    def coarse(panels: Panels) -> np.ndarray:
+        size = np.abs(panels.values).max(axis=2)
+        limit = _SINGULAR * max(largest, float(size[:, 0].max()))
+        if largest and not size.max() <= limit:
+            i = np.unravel_index(np.argmax(size), size.shape)
+            got = f"{size[i]:.3g} at t = {panels.times[i]:g}, where the kernel seems to be singular"
+            raise ArgumentError("kernel", "finite values between the times too", got)
+        misfit = panels.misfit()
+        bound = goal * size[:, -misfit.shape[1] :] if relative else goal
+        missed: np.ndarray = np.any(misfit > bound, axis=1)
+        return missed
+
+    panels = _panels.build(function, edges[:-1], edges[1:], step)
+    largest = float(np.abs(panels.values).max())
+    panels, resolved = _panels.refined(panels, function, coarse, most=_MOST, step=step)
+    if step is not None:
+        resolved = not coarse(panels).any()
+    if not resolved:
+        shortest = float((panels.right - panels.left).min())
+        if step is not None:
+            expected = "a function that is smooth at late times where the horizon is longer than a million steps"
+            raise ArgumentError("kernel", expected, f"one that changes within {shortest:.3g}; take fewer steps")
+        expected = f"a function that {_MOST} samples resolve to {goal:.2g}"
+        got = f"one that still changes within {shortest:.3g}: it oscillates too fast for this horizon, or is noisy"
+        raise ArgumentError("kernel", expected, f"{got}; take a larger tol, a shorter horizon, or give samples")
+    return panels
+
+
+def even(function: Function, panels: Panels, floor: float, relative: bool) -> tuple[np.ndarray, float]:
+    """Values at even times from the first one to where the kernel falls below the floor, and their step.
+
+    The step follows all but a small part of the kernel's energy: a cusp at 0 does not decide about it.
+    """
+    size = np.abs(panels.values).max(axis=2)
+    if relative:
+        size = np.ones_like(size)
+    width = panels.right - panels.left
+    start, end = panels.left[0], panels.right[np.flatnonzero(size.max(axis=1) > floor)[-1:].sum()]
+    narrow = np.argsort(width)
+    energy = np.cumsum(((size**2).mean(axis=1) * width)[narrow])
+    followed = width[narrow[np.searchsorted(energy, _MINOR * energy[-1])]] / _A_PANEL
+    count = int(np.clip(np.ceil((end - start) / followed), *_EVEN)) + 1
+    times = np.linspace(start, end, count)
+    return function(times), float(times[1] - times[0])
+
+
+def _apart(times: np.ndarray, least: float) -> np.ndarray:
+    """The first and last of increasing times, and those between that are so far apart."""
+    kept = [times[0]]
+    for time in times[1:-1]:
+        if time - kept[-1] >= least and times[-1] - time >= least:
+            kept.append(time)
+    return np.array([*kept, times[-1]])

@@ -1,0 +1,104 @@
+"""How far a sum is from samples, or from a function at every time: the supremum, sought where the error is large."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from stablessm.constructions.sums import _panels
+from stablessm.constructions.sums._panels import Panels
+from stablessm.constructions.sums._samples import Samples
+
+_FOLLOWED = 0.01  # of the supremum: how closely the error is followed between the points
+_ROUNDING = 1e-14  # of the kernel and the sum: below it an error is not followed
+_MORE = 2**19  # points beside those of the kernel
+_ADDED = 300
+_CHUNK = 1 << 17  # numbers evaluated at once: they stay in the cache
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Error:
+    """Of one sum."""
+
+    sup: float
+    """The supremum of the weighted error."""
+    l1: float
+    """∫ |ρ - ρ̂| of a function over its panels, the largest row sum; 0 without panels."""
+    times: np.ndarray
+    """Where the weighted error is largest: a few hundred times, increasing."""
+    values: np.ndarray
+    """(n, q) ρ there."""
+    size: np.ndarray
+    """(n,) |ρ - ρ̂| at all points that were looked at, unweighted, and"""
+    kernel: np.ndarray
+    """(n,) |ρ| there."""
+
+
+def supremum(
+    samples: Samples, fitted: Callable[[np.ndarray], np.ndarray], entries: tuple[int, ...] | None = None
+) -> Error:
+    """Compare the samples with ``fitted``, a function from times (n,) to values (n, q).
+
+    A function is compared at its panels, which are halved until the error itself is followed between the points; then
+    the largest errors are looked at once more, closely. ``entries`` are d_out and d_in, for ``l1``.
+    """
+    entries = entries or (1, samples.values.shape[1])
+    size = np.abs(samples.values - chunked(fitted, samples.times, samples.values)).max(axis=1)
+    weighted = size * samples.weight
+    worst = np.sort(np.argsort(-weighted)[:_ADDED])
+    sup, times, values = float(weighted.max()), samples.times[worst], samples.values[worst]
+    kernel = np.abs(samples.values).max(axis=1)
+    if samples.panels is None or samples.function is None:
+        return Error(sup, 0.0, times, values, size, kernel)
+    function, floor = samples.function, _ROUNDING * float(weighted.max() + (kernel * samples.weight).max())
+
+    def error(panels: Panels) -> Panels:
+        left = panels.values - chunked(fitted, panels.times.reshape(-1), panels.values).reshape(panels.values.shape)
+        return panels.with_values(left)
+
+    def coarse(panels: Panels) -> np.ndarray:
+        nonlocal sup
+        left, weight = error(panels), samples.weigh(panels.values)
+        sup = max(sup, float((np.abs(left.values).max(axis=2) * weight).max()))
+        misfit = left.misfit()
+        return (misfit * weight[:, -misfit.shape[1] :] > _FOLLOWED * sup + floor).any(axis=1)
+
+    most = samples.panels.times.size + _MORE
+    panels, followed = _panels.refined(samples.panels, function, coarse, most=most, step=samples.step)
+    left, weight = error(panels), samples.weigh(panels.values)
+    missed = 0.0
+    if not followed:
+        misfit = left.misfit()
+        missed = float((misfit * weight[:, -misfit.shape[1] :]).max())
+    at, between = left.dense()
+    near = np.abs(between).max(axis=2) * weight.max(axis=1)[:, None]
+    rows = np.abs(between).reshape(*between.shape[:2], *entries).sum(axis=3)
+    l1 = np.trapezoid(rows, at[:, :, None], axis=1).sum(axis=0).max()
+    peaks = np.argsort(-near.max(axis=1))[:_ADDED]
+    width = (panels.right - panels.left)[peaks] / near.shape[1]
+    centers = at[peaks, near[peaks].argmax(axis=1)]
+    close = np.clip(
+        centers[:, None] + width[:, None] * np.linspace(-1, 1, 9), panels.left[peaks, None], panels.right[peaks, None]
+    )
+    close = close if samples.step is None else samples.step * np.rint(close / samples.step)
+    close = np.unique(np.concatenate([close.reshape(-1), times]))
+    values = function(close)
+    local = np.abs(values - fitted(close)).max(axis=1)
+    sizes = np.concatenate([size, np.abs(left.values).max(axis=2).reshape(-1), local])
+    kernels = np.concatenate([kernel, np.abs(panels.values).max(axis=2).reshape(-1), np.abs(values).max(axis=1)])
+    weighted = local * samples.weigh(values)
+    worst = np.sort(np.argsort(-weighted)[:_ADDED])
+    return Error(max(sup, float(weighted.max())) + missed, float(l1), close[worst], values[worst], sizes, kernels)
+
+
+def chunked(function: Callable[[np.ndarray], np.ndarray], times: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """(n, q) values of a function whose intermediate arrays are large, a part of the times after the other."""
+    out = np.empty((len(times), like.shape[-1]), dtype=like.dtype)
+    step = _CHUNK // 32
+    for i in range(0, len(times), step):
+        out[i : i + step] = function(times[i : i + step])
+    return out

@@ -1,0 +1,143 @@
+"""Random kernels of every family, in both times, as functions and as samples, and what the error of a fit really is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stablessm.constructions import ExponentialSum
+
+FAMILIES = ("waves", "power", "stretched", "lag", "log-periodic", "bump", "sum")
+GRIDS = ("uniform", "irregular", "geometric", "gap")
+Function = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A kernel and how it is presented to ``exponential_sum``."""
+
+    name: str
+    family: str
+    function: Function
+    time: str
+    dt: float
+    horizon: int
+    times: np.ndarray | None
+    """None for the uniform grid 0, dt, …, horizon dt."""
+    sampled: bool
+    """Whether the fit sees samples alone."""
+    goal: dict[str, Any]
+
+    @property
+    def grid(self) -> np.ndarray:
+        return self.dt * np.arange(self.horizon + 1) if self.times is None else self.times
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        place: dict[str, Any] = {"dt": self.dt, "time": self.time}
+        if self.times is not None:
+            place["times"] = self.times
+        elif not self.sampled:
+            place["horizon"] = self.horizon
+        return {"kernel": self.function(self.grid) if self.sampled else self.function, **place, **self.goal}
+
+    def true_error(self, es: ExponentialSum) -> float:
+        """sup |ρ - ρ̂|, where the fit claims it: on the samples, the grid, or a dense set of times between its ends."""
+        if self.time == "discrete" or self.sampled:
+            return float(np.abs(self.function(self.grid) - es(self.grid)).max())
+        first, last = self.grid[0], self.grid[-1]
+        rng, span = np.random.default_rng(12345), last - first
+        near = first + np.geomspace(1e-14 * span, span, 4000)
+        times = np.unique(
+            np.concatenate([self.grid, np.linspace(first, last, 60_001), near, rng.uniform(first, last, 20_000)])
+        )
+        times = times[times <= last]
+        size = np.abs(self.function(times) - es(times))
+        around = [
+            np.linspace(times[max(i - 1, 0)], times[min(i + 1, len(times) - 1)], 101) for i in np.argsort(-size)[:20]
+        ]
+        zoomed = np.concatenate(around)
+        return float(max(size.max(), np.abs(self.function(zoomed) - es(zoomed)).max()))
+
+
+def draw(seed: int, *, complex_too: bool = False) -> Case:
+    """The case of a seed."""
+    rng = np.random.default_rng(seed)
+    time = str(rng.choice(["discrete", "continuous"]))
+    dt = float(rng.choice([0.05, 0.5, 1.0, 3.0]))
+    horizon = int(10 ** rng.uniform(1.5, 3))
+    sampled = bool(rng.random() < 0.4)
+    grid = str(rng.choice(GRIDS, p=[0.55, 0.15, 0.15, 0.15]))
+    limit = 0.5 if time == "discrete" else 0.4 if sampled else 3.0  # cycles a step
+    family = str(rng.choice(FAMILIES))
+    function = _family(family, rng, dt, horizon, limit, time == "discrete")
+    if complex_too and rng.random() < 0.4:
+        function = _rotated(function, rng, dt, horizon, limit)
+        family = f"complex {family}"
+    goal = {"order": int(rng.integers(1, 9))} if rng.random() < 0.5 else {"tol": float(10 ** rng.uniform(-6, -1))}
+    times = None if grid == "uniform" else _times(grid, rng, dt, horizon, time == "discrete")
+    name = f"{seed}: {family}, {time}, {grid}, {'samples' if sampled else 'function'}, {goal}"
+    return Case(name, family, function, time, dt, horizon, times, sampled, goal)
+
+
+def waves(rng: np.random.Generator, dt: float, horizon: int, limit: float, count: int | None = None) -> Function:
+    """Damped waves of up to ``limit`` cycles a step, and decays without."""
+    count = int(rng.integers(1, 5)) if count is None else count
+    decay = 10 ** rng.uniform(-0.5, 1.5, count) / (dt * horizon)
+    frequency = 2 * np.pi * rng.uniform(0, limit, count) * (rng.random(count) < 0.85) / dt
+    size, phase = rng.uniform(0.3, 1.0, count), rng.uniform(0, 2 * np.pi, count) * (rng.random(count) < 0.5)
+
+    def value(t: np.ndarray) -> np.ndarray:
+        t = np.asarray(t, dtype=np.float64)[..., None]
+        return (size * np.exp(-decay * t) * np.cos(frequency * t + phase)).sum(-1)
+
+    return value
+
+
+def _family(family: str, rng: np.random.Generator, dt: float, horizon: int, limit: float, discrete: bool) -> Function:
+    end = dt * horizon
+    scale = end * 10 ** rng.uniform(-3, 0)
+    power = rng.uniform(0.1, 3)
+    if family == "waves":
+        return waves(rng, dt, horizon, limit)
+    if family == "power":
+        return lambda t: (1 + t / scale) ** -power
+    if family == "stretched":
+        exponent = rng.uniform(0.3, 1.6)
+        return lambda t: np.exp(-((t / scale) ** exponent))
+    if family == "lag":
+        late = int(rng.integers(1, min(horizon, 40)))
+        if discrete:
+            return lambda t: (np.rint(t / dt) == late).astype(float)
+        return lambda t: np.where(t >= dt * (late + 0.3), np.exp(-np.maximum(t - dt * (late + 0.3), 0) / scale), 0.0)
+    if family == "log-periodic":
+        depth, speed, phase = rng.uniform(0.1, 0.9), rng.uniform(0.5, 8), rng.uniform(0, 6)
+        return lambda t: (1 + t / scale) ** -power * (1 + depth * np.cos(speed * np.log1p(t / scale) + phase))
+    if family == "bump":
+        center, width = rng.uniform(0.05, 0.9) * end, max(3 * dt, end * 10 ** rng.uniform(-1.5, -0.5))
+        return lambda t: np.exp(-(((t - center) / width) ** 2))
+    parts = [_family(str(rng.choice(FAMILIES[:3])), rng, dt, horizon, limit, discrete) for _ in range(2)]
+    return lambda t: parts[0](t) + 0.3 * parts[1](t)
+
+
+def _rotated(function: Function, rng: np.random.Generator, dt: float, horizon: int, limit: float) -> Function:
+    """The kernel times a slow rotation, plus damped complex waves."""
+    turn, other = rng.uniform(-0.2, 0.2) * limit / dt, waves(rng, dt, horizon, limit, 1)
+    return lambda t: function(t) * np.exp(2j * math.pi * turn * t) + 0.5j * other(t)
+
+
+def _times(grid: str, rng: np.random.Generator, dt: float, horizon: int, discrete: bool) -> np.ndarray:
+    end, count = dt * horizon, min(horizon, 400)
+    if grid == "irregular":
+        times = np.sort(rng.uniform(0, end, count))
+    elif grid == "geometric":
+        times = np.geomspace(end * 1e-3, end, count)
+    else:
+        times = np.linspace(0, end, horizon + 1)
+        first = rng.uniform(0.2, 0.5)
+        times = np.concatenate([times[times < first * end], times[times > (first + rng.uniform(0.1, 0.4)) * end]])
+    return dt * np.unique(np.rint(times / dt)) if discrete else np.unique(times)

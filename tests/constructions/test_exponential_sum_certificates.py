@@ -1,0 +1,134 @@
+"""What is reported holds for kernels that nobody wrote down: between the samples, at any frequency, on any times."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_kernels import draw
+
+from stablessm.constructions import ExponentialSum, FitError, exponential_sum
+
+FLOOR = 1e-13
+"""Rounding of the comparison itself."""
+
+
+def holds(seed: int) -> None:
+    case = draw(seed, complex_too=True)
+    try:
+        found = exponential_sum(**case.arguments)
+    except FitError as error:
+        found = error.best
+    else:
+        assert found.error <= case.goal.get("tol", np.inf), case.name
+    assert found.error + FLOOR >= 0.95 * case.true_error(found), case.name
+    assert (found.rates.real < 0).all(), case.name
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.integers(0, 2**31))
+def test_a_reported_error_is_the_error(seed: int) -> None:
+    holds(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hundred", range(20))
+def test_two_thousand_reported_errors_are_errors(hundred: int) -> None:
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        holds(1_000_000 + seed)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.floats(0.05, 4.0), st.floats(3.0, 200.0), st.floats(0.0, 6.0))
+def test_a_wave_is_found_at_its_own_frequency(cycles: float, decay: float, phase: float) -> None:
+    rate = complex(-1 / decay, 2 * np.pi * cycles)
+    found = exponential_sum(
+        lambda t: np.exp(-t / decay) * np.cos(2 * np.pi * cycles * t + phase), 300, tol=1e-4, time="continuous"
+    )
+    assert found.order == 2
+    assert found.rates == pytest.approx([rate], rel=1e-4)
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.floats(0.455, 0.5), st.floats(20.0, 200.0), st.sampled_from([{"tol": 1e-3}, {"order": 2}]))
+def test_samples_that_cannot_tell_are_refused(cycles: float, decay: float, goal: dict) -> None:
+    t = np.arange(200.0)
+    samples = np.exp(-t / decay) * np.cos(2 * np.pi * cycles * t)
+    with pytest.raises(FitError, match="cannot tell"):
+        exponential_sum(samples, time="continuous", **goal)
+    assert exponential_sum(samples, **goal).error < 1e-3  # in discrete time there is nothing to tell
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from(["irregular", "geometric", "gap"]))
+def test_a_tolerance_finds_on_any_times_what_an_order_finds(seed: int, kind: str) -> None:
+    rng = np.random.default_rng(seed)
+    frequency, decay = rng.uniform(0.2, 2.0), rng.uniform(10, 60)
+    times = {
+        "irregular": np.sort(rng.uniform(0, 100, 300)),
+        "geometric": np.geomspace(0.5, 100, 300),
+        "gap": np.concatenate([np.arange(0, 30, 0.5), np.arange(60, 100, 0.5)]),
+    }[kind]
+    found = exponential_sum(
+        np.exp(-times / decay) * np.cos(frequency * times), times=times, tol=1e-6, time="continuous"
+    )
+    assert found.order == 2
+    assert found.rates == pytest.approx([complex(-1 / decay, frequency)], rel=1e-4)
+
+
+def test_a_jump_is_named() -> None:
+    with pytest.raises(FitError, match=r"jumps by 1 at t = 10\.3"):
+        exponential_sum(lambda t: (t < 10.3) * 1.0, 30, tol=1e-2, time="continuous")
+
+
+@settings(max_examples=2, deadline=None)
+@given(st.integers(0, 2**31))
+def test_more_states_are_no_worse_and_no_better_than_the_bound(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = (40, 2, 2) if seed % 2 else (60,)
+    decay = rng.uniform(0.01, 0.5, (4, *shape[1:]))
+    t = np.arange(float(shape[0])).reshape(-1, *[1] * (len(shape) - 1))
+    samples = sum(np.exp(-d * t) * np.cos(rng.uniform(0, 3) * t) for d in decay)
+    found = [exponential_sum(samples, order=order) for order in range(1, 5)]
+    assert all(more.error <= fewer.error for fewer, more in itertools.pairwise(found))
+    assert all(es.l1_error >= es.lower_bound * (1 - 1e-9) - 1e-12 for es in found)
+
+
+def test_max_order_ends_the_search() -> None:
+    with pytest.raises(FitError, match="at most 3 states") as caught:
+        exponential_sum(lambda t: (1 + t) ** -0.5, 1000, tol=1e-6, max_order=3)
+    assert caught.value.best.order <= 3
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_an_interruption_returns_the_best_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stablessm.constructions.sums import _search
+
+    plain = _search.minimax
+
+    def interrupted(problem: object, fit: object) -> object:
+        found = plain(problem, fit)
+        signal.raise_signal(signal.SIGINT)
+        return found
+
+    assert threading.current_thread() is threading.main_thread()
+    monkeypatch.setattr(_search, "minimax", interrupted)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = exponential_sum(lambda t: (1 + t) ** -0.5, 300, tol=1e-9)
+    assert isinstance(found, ExponentialSum)
+    assert any("interrupted" in str(warning.message) for warning in told)
+
+
+def test_slow_kernels_over_long_horizons() -> None:
+    for kernel, horizon in ((lambda t: (1 + t) ** -0.1, 10**6), (lambda t: 1 / (1 + t), 10**8)):
+        found = exponential_sum(kernel, horizon, tol=1e-5)
+        steps = np.unique(np.rint(np.geomspace(1, horizon + 1, 20_000))) - 1
+        assert np.abs(found(steps) - kernel(steps)).max() <= found.error * (1 + 1e-6) <= 1e-5 * (1 + 1e-6)

@@ -1,0 +1,195 @@
+"""Least squares on noisy samples: the order, the distance to the truth, the standard errors."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from noisy_sums import Noisy, draw, from_truth
+from scipy.optimize import linear_sum_assignment
+
+from stablessm import ArgumentError
+from stablessm.constructions import ExponentialSum, FitError, exponential_sum
+
+T = np.arange(600.0)
+CLEAN = np.exp(-T / 50) * np.cos(T) + 0.5 * np.exp(-T / 200) * np.cos(0.3 * T + 1)
+
+
+def noisy(sigma: float, seed: int = 0) -> np.ndarray:
+    return CLEAN + sigma * np.random.default_rng(seed).standard_normal(len(T))
+
+
+def no_further_than_from_the_truth(sample: Noisy, found: ExponentialSum) -> None:
+    ours, theirs = (np.linalg.norm(values - sample.clean) for values in (found(sample.times), from_truth(sample)))
+    assert ours <= 1.2 * theirs
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_the_order_is_found_and_the_truth_is_near(seed: int, is_complex: bool) -> None:
+    sample = draw(seed, is_complex=is_complex, longest=300)
+    found = exponential_sum(sample.values, **sample.arguments, order=sample.truth.order)
+    no_further_than_from_the_truth(sample, found)
+    chosen = exponential_sum(sample.values, **sample.arguments)
+    assert chosen.order <= sample.truth.order + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_orders_and_intervals_of_many(is_complex: bool) -> None:
+    """At least 97 % of the orders are right, and intervals of 1.96 standard errors hold the truth in 93 to 97 %."""
+    right, held = [], []
+    for seed in range(200):
+        sample = draw(10**6 + seed, is_complex=is_complex, longest=2000)
+        found = exponential_sum(sample.values, **sample.arguments)
+        right.append(found.order == sample.truth.order)
+        if not right[-1]:
+            continue
+        no_further_than_from_the_truth(sample, found)
+        truth = sample.truth
+        own, other = linear_sum_assignment(np.abs(truth.rates[:, None] - found.rates) / -truth.rates.real[:, None])
+        for value, estimate, error in (
+            (truth.rates, found.rates, found.rate_errors),
+            (truth.weights, found.weights, found.weight_errors),
+        ):
+            off, error = (value[own] - estimate[other]) + 0j, error[other] + 0j
+            held += list(np.abs(off.real) <= 1.96 * error.real)
+            held += list((np.abs(off.imag) <= 1.96 * error.imag)[error.imag > 0])
+    assert np.mean(right) >= 0.97
+    assert 0.93 <= np.mean(held) <= 0.97
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 0.1])
+def test_two_damped_modes_are_two(sigma: float) -> None:
+    found = exponential_sum(noisy(sigma), norm="l2")
+    assert found.order == 4
+    assert found.noise == pytest.approx(sigma, rel=0.1)
+    assert found.residual == pytest.approx(np.sqrt(np.mean((found(T) - noisy(sigma)) ** 2)))
+    assert (np.abs(np.sort_complex(found.rates) - [-0.02 + 1j, -0.005 + 0.3j]) < 5 * np.abs(found.rate_errors)).all()
+
+
+@pytest.mark.parametrize("horizon", [600, 1999])
+@pytest.mark.parametrize("tol", [0.5, 1.0, 2.0, 3.0])
+def test_a_supremum_below_the_noise_is_refused(horizon: int, tol: float) -> None:
+    t = np.arange(float(horizon))
+    values = np.exp(-t / 50) * np.cos(t) + 0.02 * np.random.default_rng(0).standard_normal(horizon)
+    with pytest.raises(FitError, match=r"samples are noisy.*norm='l2'"):
+        exponential_sum(values, tol=0.02 * tol)
+
+
+def test_noise_alone_has_no_modes() -> None:
+    orders = []
+    for seed in range(12):
+        samples = np.random.default_rng(seed).standard_normal(200)
+        with pytest.raises(FitError, match="no mode stands out of the noise") as caught:
+            exponential_sum(samples, norm="l2")
+        orders.append(caught.value.best.order)
+    assert orders == [1] * 12
+
+
+def test_tol_is_the_root_mean_square_and_never_asks_for_noise() -> None:
+    coarse = exponential_sum(noisy(0.1), norm="l2", tol=0.2)
+    assert coarse.order == 2
+    assert coarse.residual <= 0.2
+    with pytest.raises(FitError, match=r"evidence ends at order 4, where the residual is noise of 0\.09") as caught:
+        exponential_sum(noisy(0.1), norm="l2", tol=0.05)
+    assert caught.value.best.order == 4
+    with pytest.raises(FitError, match="max_order = 2"):
+        exponential_sum(noisy(0.1), norm="l2", tol=0.11, max_order=2)
+
+
+def test_more_states_never_leave_more() -> None:
+    left = [exponential_sum(noisy(0.1), norm="l2", order=order).residual for order in range(1, 8)]
+    assert all(more <= fewer * (1 + 1e-9) for fewer, more in itertools.pairwise(left))
+
+
+def test_a_known_level_and_weights_count() -> None:
+    sigma = np.where(T < 300, 0.01, 1.0)
+    values = CLEAN + sigma * np.random.default_rng(1).standard_normal(len(T))
+    known = exponential_sum(values, norm="l2", noise=sigma)
+    weighted = exponential_sum(values, norm="l2", weights=sigma**-2.0)
+    plain = exponential_sum(values, norm="l2", order=4)
+    assert known.order == weighted.order == 4
+    assert known.rates == pytest.approx(weighted.rates, rel=1e-6)
+    assert known.noise == pytest.approx(np.mean(sigma**-2.0) ** -0.5)
+    assert weighted.noise == pytest.approx(known.noise, rel=0.15)
+    errors = [np.linalg.norm(es(T) - CLEAN) for es in (known, plain)]
+    assert errors[0] < errors[1] / 5
+    few = exponential_sum(noisy(0.1), norm="l2", noise=0.7)  # so much noise would hide the second
+    assert few.order == 2
+
+
+def test_outputs_share_modes_and_have_their_own_noise() -> None:
+    second = np.exp(-T / 50) * np.sin(T)
+    levels = np.array([0.3, 0.003])
+    values = np.stack([CLEAN, second], 1) + levels * np.random.default_rng(2).standard_normal((600, 2))
+    found = exponential_sum(values[:, :, None], norm="l2")
+    assert found.order == 4
+    assert found.weights.shape == found.weight_errors.shape == (2, 2, 1)
+    alone = exponential_sum(values[:, 1], norm="l2", order=2)
+    fast = np.argmin(np.abs(found.rates - (-0.02 + 1j)))
+    assert abs(found.rates[fast] - (-0.02 + 1j)) < 1.5 * abs(alone.rates[0] - (-0.02 + 1j)) + 1e-5
+    ratio = found.weight_errors[fast, 0, 0].real / found.weight_errors[fast, 1, 0].real
+    assert ratio > 20
+    given_levels = exponential_sum(values[:, :, None], norm="l2", noise=levels[:, None])
+    assert given_levels.rates == pytest.approx(found.rates, rel=1e-2)
+
+
+@pytest.mark.parametrize("options", [{"real": True}, {"positive": True}])
+def test_real_and_positive_are_kept(options: dict) -> None:
+    values = (1 + T) ** -1.1 + 1e-3 * np.random.default_rng(3).standard_normal(len(T))
+    found = exponential_sum(values, norm="l2", **options)
+    assert not np.iscomplexobj(found.rates)
+    assert 3 <= found.order <= 7
+    assert found.noise == pytest.approx(1e-3, rel=0.1)
+    if options.get("positive"):
+        assert (found.weights >= 0).all()
+
+
+def test_exact_samples_are_fitted_to_rounding() -> None:
+    found = exponential_sum(CLEAN, norm="l2")
+    assert found.order == 4
+    assert found.error < 1e-12
+
+
+def test_what_is_saved_and_shown(tmp_path: object) -> None:
+    found = exponential_sum(noisy(0.1), norm="l2")
+    again = ExponentialSum.load(found.save(tmp_path / "sum.safetensors"))
+    assert (again.rate_errors == found.rate_errors).all()
+    assert (again.weight_errors == found.weight_errors).all()
+    assert (again.noise, again.residual, again.norm) == (found.noise, found.residual, "l2")
+    assert ExponentialSum.load(exponential_sum(CLEAN, order=4).save(tmp_path / "b.safetensors")).rate_errors is None
+    text = repr(found)
+    assert "residual 0.09" in text
+    assert "noise 0.09" in text
+    assert text.count("±") == 4
+    assert isinstance(found.to_layer(), torch.nn.Module)
+
+
+BAD = [
+    ({"norm": "l1"}, "norm.*'sup' or 'l2'"),
+    ({"norm": "l2", "tol": 0.1, "order": 2}, "tol"),
+    ({"norm": "l2", "relative": True}, "relative.*noise="),
+    ({"norm": "l2", "noise": -1.0}, "noise.*positive"),
+    ({"norm": "l2", "noise": [1.0, 2.0]}, r"noise.*600.*shape \(2,\)"),
+    ({"norm": "l2", "noise": np.inf}, "noise.*positive"),
+    ({"norm": "l2", "weights": np.ones(3)}, "weights.*600"),
+    ({"norm": "l2", "weights": -np.ones(600)}, "weights.*from 0 up"),
+    ({"norm": "l2", "weights": np.ones(600), "noise": 0.1}, "weights.*noise="),
+    ({"norm": "l2", "max_order": 0}, "max_order"),
+    ({"norm": "l2", "max_order": math.nan}, "max_order"),
+    ({"norm": "l2", "order": 301}, "order.*at most 300"),
+    ({"tol": 0.1, "noise": 0.1}, "noise.*norm='l2'"),
+    ({"tol": 0.1, "weights": np.ones(600)}, "weights.*norm='l2'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        exponential_sum(CLEAN, **arguments)
