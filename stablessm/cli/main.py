@@ -19,9 +19,9 @@ Examples:
 
   stablessm env --json        the same, for a bug report
 
-  stablessm demo              train, measure and compare two models (a minute)
+  stablessm demo              train, measure and compare a direct and three stable models (two minutes)
 
-  stablessm demo --out runs/demo --seed 1
+  stablessm demo --out runs/demo
 
   stablessm measure my_package.models:build --d-input 3 --horizon 1000
 
