@@ -22,7 +22,7 @@ def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: t
     """See :meth:`ExponentialSum.to_layer`. Weights are made in double precision and rounded at the end."""
     dtype = dtype or torch.get_default_dtype()
     closest = float(-np.expm1(es.rates.real.max(initial=-np.inf) * es.dt))
-    if dtype != torch.float64 and closest < GAPS["float32"]:
+    if dtype != torch.float64 and closest < (1 - 1e-9) * GAPS["float32"]:  # at the limit, rounding is no reason
         expected = (
             f"torch.float64, as float32 rounds a decay of {closest:.2g} per step to none; or fit with dtype='float32'"
         )
