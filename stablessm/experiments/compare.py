@@ -67,6 +67,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("b", type=Path, help="run folder")
     parser.add_argument("--rtol", type=float, default=0.0, help="relative difference that is allowed (default: 0)")
     given = parser.parse_args(arguments)
+    for folder in (given.a, given.b):
+        if not (folder / "record.json").is_file():
+            parser.error(f"{folder} is no run folder: it has no record.json (expected for example runs/demo/paper)")
     found = differences(given.a, given.b, given.rtol)
     print("\n".join(found) or "the same numbers")
     sys.exit(bool(found))
