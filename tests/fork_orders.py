@@ -23,11 +23,12 @@ PLACES = ("fork", "thread", "mp-fork", "workers", "persistent")
 
 def draw(rng: random.Random, *, depth: int = 2, imported: bool = False, forked: bool = False) -> list:
     """A random plan. A forked process does not run PyTorch in parallel before stablessm is imported there or above:
-    PyTorch alone would hang."""
+    PyTorch alone would hang. Nor is stablessm first imported in a thread of it, which cannot set the threads of others.
+    """
     plan: list = []
     for _ in range(rng.randint(1, 4)):
         if depth and rng.random() < 0.5:
-            place = rng.choice(PLACES)
+            place = rng.choice([place for place in PLACES if imported or not forked or place != "thread"])
             plan.append([place, draw(rng, depth=depth - 1, imported=imported, forked=forked or place != "thread")])
         elif not imported and rng.random() < 0.5 and not forked:
             plan.append("torch")
