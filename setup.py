@@ -30,7 +30,7 @@ def readme() -> str:
 def write_commit(root: str) -> None:
     """Write ``stablessm/_build.json`` below ``root``. A wheel built from an sdist gets the commit of the sdist."""
     path = Path(root) / "stablessm" / PROVENANCE["BUILD"]
-    path.unlink(missing_ok=True)  # an sdist's files may be links to those of the source
+    path.unlink(missing_ok=True)  # files of an sdist may be hard links to the source files
     path.write_text(json.dumps({"commit": COMMIT}) + "\n", encoding="utf-8")
 
 

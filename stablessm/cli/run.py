@@ -82,7 +82,7 @@ def run(
         typer.secho(str(error), fg="red", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
-        typer.echo("interrupted; the same command goes on from here")
+        typer.echo("interrupted; run the same command again to resume")
         raise typer.Exit(130) from None
     if failed:
         typer.echo("the same command computes again what failed, and nothing else")

@@ -56,7 +56,7 @@ def search(
         typer.secho(str(error), fg="red", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
-        typer.echo("interrupted; the same command goes on from here")
+        typer.echo("interrupted; run the same command again to resume")
         raise typer.Exit(130) from None
     if found is None:
         typer.echo(f"no trial had a score: each diverged, or its objective is no number; see {folder / 'trials'}")
