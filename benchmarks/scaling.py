@@ -6,7 +6,7 @@
 
 On CPUs a step of four sequences is shared as plans say: S2 and S4 split every sequence over 2 and 4 ranks
 (``stablessm.parallel.sequence_parallel``), D2 and D4 split the batch. The rate of arithmetic is taken from one rank;
-what the other plans need is then predicted (``stablessm.parallel.cost``), and compared: processor seconds of a rank,
+what the other plans need is then predicted (``_cost.py``), and compared: processor seconds of a rank,
 memory at its peak, and bytes of carries, counted. ``seconds`` is by the clock on the wall, which other programs and too
 few cores make longer; the record says the load before. On a GPU nothing is fitted: what ``Machine`` has by default is
 compared.
@@ -32,12 +32,12 @@ from unittest import mock
 import _measure
 import torch
 import torch.distributed as dist
+from _cost import Machine, Network, Plan, step_cost
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from stablessm import models, parallel
 from stablessm._parts import nth_part
-from stablessm.parallel.cost import Machine, Network, Plan, step_cost
 
 PLANS = {
     "1": Plan(),

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any
 
 from stablessm import _fork  # noqa: F401 (hooks that run at every fork)
-from stablessm._hooks import watch_transformers
 from stablessm._lazy import public
 
 if TYPE_CHECKING:
@@ -124,6 +123,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-watch_transformers()

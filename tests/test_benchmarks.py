@@ -11,8 +11,8 @@ import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("*.py") if not path.name.startswith("_"))
-ELSEWHERE = {"accuracy.py", "scan.py", "ssm.py", "stream.py", "sweeps.py"}
-"""What these do is also done by tests/bench and tests/sweeps."""
+ELSEWHERE = {"sweeps.py"}
+"""tests/sweeps covers these."""
 
 
 @pytest.mark.parametrize(

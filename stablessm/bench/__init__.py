@@ -1,5 +1,5 @@
 """Speed and accuracy on this machine: ours, the peers that are installed and what the hardware can do, in one run.
 
-Needs torch and numpy alone. A suite is a module here with a function ``run(options)`` that writes a record as it
-goes; ``command.SUITES`` lists them.
+Requires only torch and numpy. ``command.SUITES`` lists the suites; without typer, run one from Python:
+``command.run("scan", Options(device="cuda"))``.
 """

@@ -19,8 +19,6 @@ def command() -> str:
     if "--out" in arguments:
         at = arguments.index("--out")
         arguments = arguments[:at] + arguments[at + 2 :]
-    if program.name == "__main__.py":
-        return " ".join(["python -m stablessm.bench", *arguments])
     name = ["python", f"benchmarks/{program.name}"] if program.suffix == ".py" else [program.stem]
     return " ".join([*name, *arguments])
 

@@ -56,6 +56,8 @@ def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
 
 def _from_hugging_face(name: str, trust_remote_code: bool) -> Any:
     transformers = require("transformers", f"the Hugging Face model {name}")
+    import stablessm.models.hf_model  # noqa: F401  (registers our model with the Auto classes)
+
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     try:
         config = transformers.AutoConfig.from_pretrained(name, **options)

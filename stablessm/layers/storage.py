@@ -6,7 +6,6 @@ import inspect
 import json
 import os
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,7 +101,8 @@ def is_saved_layer(folder: str | os.PathLike[str]) -> bool:
 
 
 def _known_models() -> dict[str, type[SavedModel]]:
-    import_module("stablessm.models")  # by name: layers know no model, models put themselves into the table
+    import stablessm.models  # noqa: F401  (models add themselves to the table when they are imported)
+
     return _models
 
 

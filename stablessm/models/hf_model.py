@@ -9,7 +9,7 @@ from typing import Any, Self, final
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
@@ -217,6 +217,10 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     def set_output_embeddings(self, new_embeddings: nn.Linear | None) -> None:
         """Exchange it."""
         self.network.readout = new_embeddings
+
+
+AutoConfig.register("stablessm", StableSSMConfig)
+AutoModelForCausalLM.register(StableSSMConfig, StableSSMForCausalLM)
 
 
 def _is_loaded(parameter: Tensor) -> bool:

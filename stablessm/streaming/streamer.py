@@ -14,7 +14,6 @@ from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm.scan import why_not
 from stablessm.streaming.freeze import freeze
-from stablessm.streaming.numpy_runner import NumpyRunner
 from stablessm.streaming.program import Program, Slot
 
 BACKENDS = ("auto", "compiled", "numpy")
@@ -186,6 +185,8 @@ class Streamer:
 
 def _runner(program: Program, batch: int, backend: str) -> _Runner:
     if backend == "numpy":
+        from stablessm.streaming.numpy_runner import NumpyRunner  # requires scipy
+
         return NumpyRunner(program, batch)
     from stablessm.streaming.compiled_runner import CompiledRunner
 

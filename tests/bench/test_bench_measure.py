@@ -4,11 +4,11 @@ import time
 
 import pytest
 import torch
+from bar_chart import Panel, bars
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stablessm.bench import machine, table
-from stablessm.bench.chart import Panel, bars
 from stablessm.bench.measure import copies, finish, host_clock, rotating, timings
 
 

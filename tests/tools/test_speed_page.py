@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stablessm.bench import figure
+import speed_page as figure
+
 from stablessm.bench.contest import PHASES
 
 ROOT = Path(__file__).parents[2]
@@ -13,14 +14,14 @@ ROOT = Path(__file__).parents[2]
 def test_the_page_is_not_stale() -> None:
     page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
     assert figure.BEGIN in page
-    assert figure.updated(page, ROOT) == page, "run: python -m stablessm.bench.figure"
+    assert figure.updated(page, ROOT) == page, "run: ./dev pages"
 
 
 def test_the_charts_are_not_stale() -> None:
     charts = figure.charts(ROOT)
     assert {"scan-cpu.svg", "scan-cuda.svg"} <= {path.name for path in charts}
     for path, chart in charts.items():
-        assert path.read_text(encoding="utf-8") == chart, "run: python -m stablessm.bench.figure"
+        assert path.read_text(encoding="utf-8") == chart, "run: ./dev pages"
 
 
 def row(contender: str, ms: float | None, phase: str, **more: object) -> dict:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-
-from stablessm.parallel.cost import Machine, Network, Plan, step_cost
+from _cost import Machine, Network, Plan, step_cost
 
 
 def simulated_seconds(
@@ -16,7 +15,7 @@ def simulated_seconds(
 
     A rank goes on as soon as it has what it needs: the first never waits in the forward pass, the last never in the
     backward pass, and one that has fallen behind finds the next message there already. That is why
-    :func:`~stablessm.parallel.cost.step_cost` counts a rank's lag once, and not in every layer.
+    :func:`_cost.step_cost` counts a rank's lag once, and not in every layer.
 
     Args:
         network, machine, plan, steps, batch: as for ``step_cost``.

@@ -1,6 +1,6 @@
 """The tables and the chart of docs/scaling.md, from the cost model and the committed records.
 
-python benchmarks/_scaling_page.py        # brings docs/scaling.md and docs/assets/scaling.svg up to date
+./dev pages        # bring docs/scaling.md and docs/assets/scaling.svg up to date
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stablessm.bench.chart import Panel, bars
-from stablessm.parallel.cost import Machine, Network, Plan, crossing, fastest, longest_context, step_cost
-from stablessm.parallel.simulate import simulated_seconds
+from _cost import Machine, Network, Plan, crossing, fastest, longest_context, step_cost
+from _cost_simulation import simulated_seconds
+from bar_chart import Panel, bars
 
 ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- {}: python benchmarks/_scaling_page.py -->", "<!-- end of {} -->"
+BEGIN, END = "<!-- {}: ./dev pages -->", "<!-- end of {} -->"
 LENGTHS = [2**k for k in range(10, 25, 2)]
 RANKS = [1, 8, 64, 256, 1024]
 TOKENS = 2**24

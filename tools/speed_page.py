@@ -1,6 +1,6 @@
 """The committed records as charts and tables for docs/speed.md.
 
-python -m stablessm.bench.figure        # brings docs/speed.md and docs/assets up to date with benchmarks/results
+./dev pages        # bring docs/speed.md and docs/assets up to date with benchmarks/results
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from stablessm.bench.chart import Panel, bars
+from bar_chart import Panel, bars
+
 from stablessm.bench.contest import GRAPH, OURS, PHASES, is_peer
 from stablessm.bench.table import milliseconds, times
 
 Record: TypeAlias = Mapping[str, Any]
 Row: TypeAlias = Mapping[str, Any]
 
-BEGIN, END = "<!-- records: python -m stablessm.bench.figure -->", "<!-- end of records -->"
+BEGIN, END = "<!-- records: ./dev pages -->", "<!-- end of records -->"
 DEVICES = ("cuda", "cpu")
 _FACTS = {"size": "size", "dtype": "dtype", "decay": "decay per"}
 

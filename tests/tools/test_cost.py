@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from _cost import Machine, Network, Plan, crossing, fastest, longest_context, plans, step_cost
+from _cost_simulation import simulated_seconds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,8 +16,6 @@ from torch.nn.functional import cross_entropy
 
 import stablessm as ssm
 from stablessm import models, parallel
-from stablessm.parallel.cost import Machine, Network, Plan, crossing, fastest, longest_context, plans, step_cost
-from stablessm.parallel.simulate import simulated_seconds
 
 NETWORK, MACHINE = Network(), Machine()
 powers = st.integers(0, 6).map(lambda k: 2**k)

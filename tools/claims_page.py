@@ -1,6 +1,6 @@
 """The claims of committed runs as Markdown: a short table for the README, every claim for the documentation.
 
-python -m stablessm.report.claims        # brings README.md and docs/claims.md up to date with results/
+./dev pages        # bring README.md and docs/claims.md up to date with results/
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from stablessm.report.folder import VERDICTS, Run
 from stablessm.report.runs import collect
 
-BEGIN, END = "<!-- claims: python -m stablessm.report.claims -->", "<!-- end of claims -->"
+BEGIN, END = "<!-- claims: ./dev pages -->", "<!-- end of claims -->"
 _SIGNS = {"reproduced": "✓", "partly": "≈", "not reproduced": "✗"}
 _TITLE = "# Claims\n\nWhat the papers say, what we found, and why, from the records in `results/`.\n"
 

@@ -7,13 +7,13 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
+import claims_page as claims
 import pytest
 from report_runs import write_run
 
 from stablessm import ArgumentError
 from stablessm.experiments import catalogue
 from stablessm.experiments.run import Run
-from stablessm.report import claims
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ def test_the_readme_is_not_stale():
     runs = claims.committed(ROOT)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert claims.BEGIN in readme
-    assert claims.updated(readme, runs) == readme, "run: python -m stablessm.report.claims"
+    assert claims.updated(readme, runs) == readme, "run: ./dev pages"
     assert (ROOT / "docs" / "claims.md").read_text(encoding="utf-8") == claims.every_claim(runs)
 
 

@@ -1,0 +1,46 @@
+"""Importing the model registers it with the Auto classes; importing the package imports nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def run(code: str) -> str:
+    code = "import warnings; warnings.simplefilter('error', UserWarning)\n" + code
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("first", ["import stablessm", "import transformers"])
+def test_importing_the_model_registers_it(first: str) -> None:
+    code = f"""
+{first}
+from stablessm.models import StableSSMForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
+config = AutoConfig.for_model("stablessm", vocab_size=10, d_model=8, n_layers=1, d_state=2)
+print(type(AutoModelForCausalLM.from_config(config)).__name__)
+"""
+    assert run(code) == "StableSSMForCausalLM"
+
+
+def test_the_package_alone_imports_nothing_heavy() -> None:
+    assert run("import sys, stablessm; print(sorted({'torch', 'numpy', 'transformers'} & set(sys.modules)))") == "[]"
+
+
+def test_without_transformers_the_model_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["transformers"] = None
+import stablessm, torch
+model = stablessm.LanguageModel(10, d_model=8, n_layers=1, d_state=2)
+assert model(torch.tensor([[1, 2]])).shape == (1, 2, 10)
+try:
+    from stablessm.models import StableSSMForCausalLM
+except ImportError as error:
+    print(error)
+"""
+    assert "needs the package transformers, 5.4 or newer (pip install 'stablessm[hf]')" in run(code)
