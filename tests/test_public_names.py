@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import stablessm
+
+RELEASED = (Path(__file__).parent / "names_of_0_1.txt").read_text(encoding="utf-8").split()
+"""Every public name of version 0.1, with its package."""
+
+
+def test_the_names_of_the_last_release_are_there():
+    places = [name.rpartition(".") for name in RELEASED]
+    missing = [f"{home}.{name}" for home, _, name in places if not hasattr(importlib.import_module(home), name)]
+    assert len(RELEASED) > 200
+    assert not missing
 
 
 @pytest.mark.parametrize("name", stablessm.__all__)
