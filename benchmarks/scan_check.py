@@ -26,7 +26,7 @@ from scan_cases import LENGTHS, TOLERANCE, check_against_reference
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="numba", choices=["numba", "triton"])
+    parser.add_argument("--backend", default="cpu", choices=["cpu", "numba", "triton"])
     parser.add_argument("--seconds", type=float, default=240, help="stop after this long")
     parser.add_argument("--smoke", action="store_true", help="short lengths and little time")
     parser.add_argument("--out", type=Path, help="record to write")
