@@ -70,6 +70,7 @@ def test_an_exported_program_keeps_working(tmp_path: Path) -> None:
         assert torch.equal(loaded(DRIVE), expected)
 
 
+@pytest.mark.slow
 def test_a_command_line_takes_the_old_name(tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "benchmarks" / "scan_check.py"
     command = [sys.executable, "-W", "always", str(script), "--backend", "numba", "--seconds", "0.05"]
