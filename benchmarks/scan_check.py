@@ -23,14 +23,17 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from scan_cases import LENGTHS, TOLERANCE, check_against_reference
 
+from stablessm.scan.backends import current_name
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="numba", choices=["numba", "triton"])
+    parser.add_argument("--backend", default="cpu", choices=["cpu", "numba", "triton"])
     parser.add_argument("--seconds", type=float, default=240, help="stop after this long")
     parser.add_argument("--smoke", action="store_true", help="short lengths and little time")
     parser.add_argument("--out", type=Path, help="record to write")
     args = parser.parse_args()
+    args.backend = current_name(args.backend)
     seconds, lengths = (5.0, [0, 1, 2, 63]) if args.smoke else (args.seconds, LENGTHS)
     options = itertools.product(lengths, (1, 2, 3), (3, 70), (False, True), (None, 1, 2), (False, True), TOLERANCE)
     cases = list(options)

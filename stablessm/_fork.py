@@ -24,6 +24,8 @@ compiling = threading.RLock()
 _FORKED = 0x40
 """PF_FORKNOEXEC among the flags in /proc/self/stat: the process was forked and has not started another program."""
 _SOFT_PAUSE = 1
+_LIBRARIES = {"darwin": "libtorch_cpu.dylib", "win32": "torch_cpu.dll"}
+"""PyTorch's library for CPUs, which loads the OpenMP runtime; on other systems libtorch_cpu.so."""
 _sound_in = 0
 """The process whose OpenMP threads can be used; 0 if this process inherited threads that it does not have."""
 _ended = True
@@ -31,13 +33,15 @@ _ended = True
 
 def openmp() -> ctypes.CDLL | None:
     """Return the OpenMP runtime that PyTorch has loaded, or None if PyTorch is not loaded or the runtime is unknown."""
-    extension = getattr(getattr(sys.modules.get("torch"), "_C", None), "__file__", None)
-    if extension is None:
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    if torch is None:
         return None
     # Symbols are looked up as the linker does for PyTorch. On Linux a preloaded runtime comes before PyTorch's own.
-    for path in (None, extension) if sys.platform == "linux" else (extension,):
-        library = ctypes.CDLL(path)
-        if hasattr(library, "GOMP_parallel"):
+    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "GOMP_parallel"):
+        return ctypes.CDLL(None)
+    for folder in (Path(torch).parent / "lib", Path(sys.prefix) / "lib"):  # of a wheel, of a conda environment
+        path = folder / _LIBRARIES.get(sys.platform, "libtorch_cpu.so")
+        if path.exists() and hasattr(library := ctypes.CDLL(str(path)), "GOMP_parallel"):
             return library
     return None
 

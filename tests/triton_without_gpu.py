@@ -25,7 +25,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from stablessm.scan.triton_launch import Launch
+from stablessm.scan.triton.launch import Launch
 
 BIG, LONG, SMALL, RAGGED = (8, 2048, 2048), (1, 131072, 64), (8, 1024, 256), (3, 77, 35)
 compiled: dict[str, dict[str, Any]] = {}
@@ -50,23 +50,26 @@ def compile_only(launch: Launch, *tensors: torch.Tensor) -> None:
 
 def scan(shape: tuple[int, int, int], dtype: torch.dtype, per_step: bool, cut: bool) -> None:
     """A scan with its gradients; ``cut`` has an initial state and resets."""
-    from stablessm.scan import triton_backend
+    from stablessm.scan.protocol import Recurrence
+    from stablessm.scan.triton import linear
 
     drive = torch.empty(shape, dtype=dtype)
     decay = torch.empty(shape if per_step else (1, 1, shape[2]), dtype=dtype)
     initial = torch.empty(shape[0], shape[2], dtype=dtype) if cut else None
     reset = torch.empty(shape[:2], dtype=torch.bool) if cut else None
-    triton_backend.forward(decay, drive, initial, reset, False)
-    triton_backend.backward(drive, decay, drive, initial, reset, False)
+    recurrence = Recurrence(decay, initial, reset, False)
+    linear.forward(recurrence, drive)
+    linear.backward(recurrence, drive, drive)
 
 
 def layer(dtype: torch.dtype, states: int) -> None:
-    from stablessm.scan import triton_ssm_backend
+    from stablessm.scan.protocol import DiagonalSSM
+    from stablessm.scan.triton import ssm
 
     x, decay, skip = torch.empty(64, 4096, 64), torch.empty(64, states, dtype=dtype), torch.empty(64)
-    arguments = (x, decay, decay, decay, skip, None, None, None)
-    y, final, checkpoints = triton_ssm_backend.forward(*arguments)
-    triton_ssm_backend.backward(y, final, *arguments, checkpoints)
+    inputs = DiagonalSSM(x, decay, decay, decay, skip, None, None, None)
+    y, final, checkpoints = ssm.forward(inputs)
+    ssm.backward(inputs, checkpoints, y, final)
 
 
 CASES = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -24,8 +25,8 @@ _QUEUED = 10
 """Calls that are queued at once: the driver holds about a thousand launches."""
 _PAUSE = 4.0
 """Milliseconds in which they are queued, at first."""
-_CYCLES = 2e6
-"""Of a GPU's clock in a millisecond, at most."""
+_FILLER_NUMBERS = 1 << 26
+"""Float32 numbers that are cleared, again and again, to keep a GPU busy for a while."""
 
 
 @final
@@ -73,7 +74,7 @@ def queued_clock(call: Call, repeat: int) -> float:
     pause = _PAUSE
     while True:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(int(pause * _CYCLES))
+        _pause(pause)
         begun = time.perf_counter()
         start.record()
         for _ in range(repeat):
@@ -84,6 +85,20 @@ def queued_clock(call: Call, repeat: int) -> float:
         if queueing < pause:
             return start.elapsed_time(end)
         pause = 2 * queueing
+
+
+def _pause(milliseconds: float) -> None:
+    """Keep the GPU busy for at least so long, without waiting for it."""
+    filler, each = _filler()
+    for _ in range(math.ceil(milliseconds / each)):
+        filler.zero_()
+
+
+@functools.cache
+def _filler() -> tuple[torch.Tensor, float]:
+    """Return an array, and the shortest time in milliseconds that it takes to clear it."""
+    filler = torch.empty(_FILLER_NUMBERS, device="cuda")
+    return filler, min(event_clock(filler.zero_, 10) / 10 for _ in range(5))
 
 
 def timings(

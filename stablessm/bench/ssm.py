@@ -22,7 +22,8 @@ from stablessm.bench.measure import copies
 from stablessm.bench.options import Options
 from stablessm.bench.records import rows_so_far, write_record
 from stablessm.scan import causal_convolution, evaluate, resolve, ssm_scan
-from stablessm.scan.reference_ssm_backend import by_states
+from stablessm.scan.protocol import DiagonalSSM
+from stablessm.scan.reference.ssm import by_states
 
 _CPU_SIZES = [(8, 1024, 256), (1, 16384, 256), (1, 131072, 64)]
 SIZES = {
@@ -98,7 +99,7 @@ def truth(*inputs: Tensor) -> list[np.ndarray]:
     """Output and gradients in float64, of the channels that are compared."""
     *leaves, g = (torch.from_numpy(part) for part in some_channels(inputs))
     leaves = [leaf.requires_grad_() for leaf in leaves]
-    y, _ = ssm_scan(*leaves, backend="reference" if len(g[0]) <= LOOP_STEPS else "numba")
+    y, _ = ssm_scan(*leaves, backend="reference" if len(g[0]) <= LOOP_STEPS else "cpu")
     return [tensor.detach().numpy() for tensor in (y, *torch.autograd.grad(y, leaves, g))]
 
 
@@ -144,7 +145,7 @@ def _fft_all_modes(x: Tensor, decay: Tensor, B: Tensor, C: Tensor, D: Tensor) ->
 
 
 def _states(x: Tensor, decay: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
-    return by_states(x, decay, B, C, D, None, None, None, resolve("auto", x.device))[0]
+    return by_states(DiagonalSSM(x, decay, B, C, D, None, None, None), resolve("auto", x.device))[0]
 
 
 def _fft(x: Tensor, kernel: Tensor, D: Tensor) -> Tensor:

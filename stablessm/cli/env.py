@@ -33,7 +33,7 @@ def describe() -> dict[str, Any]:
 def _kernel_cpu() -> str:
     """The processor that CPU kernels are compiled for, or why there is none."""
     try:
-        from stablessm.scan.target import cpu_name
+        from stablessm.llvm.target import cpu_name
 
         return cpu_name()
     except (ImportError, OSError, ValueError) as error:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from stablessm.instruments._nested import tensors_in
+from stablessm.scan.dispatch import operation_mode
 
 Cause: TypeAlias = Literal["masked softmax", "log", "division", "domain", "exp", "recurrent weight", "overflow"]
 
@@ -68,7 +68,7 @@ def _unharmed(module: nn.Module) -> Iterator[None]:
                 buffer.copy_(buffers[name])
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(operation_mode()):  # type: ignore[misc]
     """Looks at what every operation returns until one of them is bad."""
 
     def __init__(self) -> None:
@@ -76,11 +76,12 @@ class _Watch(TorchDispatchMode):
         self.cause: Cause | None = None
         self.fell: Cause | None = None  # what made a -∞, which may be meant to
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = [tensor for _, tensor in tensors_in((args, kwargs or {}), "")] if self.cause is None else []
+    def operation(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run an operation and look at its arguments and results."""
+        before = [tensor for _, tensor in tensors_in((args, kwargs), "")] if self.cause is None else []
         smallest = [_zeros(value) for value in args] if self.cause is None else []
-        result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__.removesuffix("_")
+        result = function(*args, **kwargs)
+        name = name.removesuffix("_")
         if self.cause is not None or name.startswith(_MADE):
             return result
         made = [tensor for _, tensor in tensors_in(result, "") if tensor.is_floating_point() or tensor.is_complex()]

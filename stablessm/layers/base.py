@@ -13,7 +13,7 @@ from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm._typing import Sequence, State
 from stablessm.scan.checks import check_reset, check_tensor, checked_lengths
-from stablessm.scan.reference_ssm_backend import last_state, real_steps
+from stablessm.scan.padding import last_state, real_steps
 
 
 class SequenceLayer(nn.Module, ABC):

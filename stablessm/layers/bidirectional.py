@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from stablessm._errors import ArgumentError
 from stablessm._typing import Sequence, State
 from stablessm.layers.base import SequenceLayer
-from stablessm.scan.reference_ssm_backend import real_steps
+from stablessm.scan.padding import real_steps
 
 Merge: TypeAlias = Literal["concat", "sum"]
 

@@ -15,7 +15,7 @@ from stablessm.layers.base import SequenceLayer
 from stablessm.reparam import Reparameterization
 from stablessm.reparam import get as get_map
 from stablessm.scan import fft_scan, linear_scan, resolve
-from stablessm.scan.products import decay_product
+from stablessm.scan.decay_product import decay_product
 
 Mode: TypeAlias = Literal["scan", "conv", "auto"]
 

@@ -13,7 +13,7 @@ from stablessm.layers import discretise, initialise
 from stablessm.layers.diagonal import DiagonalLayer, Mode
 from stablessm.reparam import Reparameterization
 from stablessm.scan import accumulate, causal_convolution, evaluate, ssm_scan
-from stablessm.scan.products import power
+from stablessm.scan.decay_product import power
 
 
 @final

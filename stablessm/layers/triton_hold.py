@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stablessm.scan.triton_launch import Launch
+from stablessm.scan.triton.launch import Launch
 
 BLOCK, TILE, WARPS = 128, 256, 4
 """Most columns of a tile, its numbers, and the warps of a program."""

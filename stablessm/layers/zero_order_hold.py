@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad as _forward_mode
 
 from stablessm.scan import resolve
 from stablessm.scan.checks import REAL_DTYPE
-from stablessm.scan.op import plain, quick
+from stablessm.scan.dispatch import exporting, forward_mode, plain, quick
 
 
 def phi(z: Tensor) -> Tensor:
@@ -39,10 +38,9 @@ def zero_order_hold(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
     """
     if dt.dtype == REAL_DTYPE.get(eigenvalues.dtype) and dt.device == eigenvalues.device:
         if torch.compiler.is_compiling():
-            # the flag itself: in PyTorch 2.11 is_exporting() is true wherever something is compiled
-            if _has_kernel(eigenvalues, dt) and not getattr(torch.compiler, "_is_exporting_flag", False):
+            if _has_kernel(eigenvalues, dt) and not exporting():
                 return hold_op(eigenvalues, dt)
-        elif quick(eigenvalues) and plain(dt) and _forward_mode._current_level < 0:
+        elif quick(eigenvalues) and plain(dt) and not forward_mode():
             decay, gain = _Hold.apply(eigenvalues, dt)
             return decay, gain
     return plainly(eigenvalues, dt)

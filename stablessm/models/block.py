@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.models.norms import Norm, norm_of
-from stablessm.scan.reference_ssm_backend import real_steps
+from stablessm.scan.padding import real_steps
 
 
 def _identity(x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from stablessm.models.hyena_filter import TAPS as TAPS
 from stablessm.models.hyena_filter import filtered, of_joined
-from stablessm.scan.reference_ssm_backend import real_steps
+from stablessm.scan.padding import real_steps
 
 
 @final

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad as _forward_mode
 from torch.nn import functional as F
 
 from stablessm.scan import resolve
-from stablessm.scan.op import plain, quick
+from stablessm.scan.dispatch import forward_mode, plain, quick
 
 TAPS = 3
 """Steps that the filter sees, its own and those before."""
@@ -30,7 +29,7 @@ def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | Non
     >>> q.flatten().tolist(), kv.flatten().tolist()
     ([1.0, 2.0, 3.0, 3.0], [1.0, 4.0, 9.0, 9.0])
     """
-    if resolve("auto", z.device) == "triton" and z.numel() and quick(z) and _forward_mode._current_level < 0:
+    if resolve("auto", z.device) == "triton" and z.numel() and quick(z) and not forward_mode():
         q, u = _Filtered.apply(z.contiguous(), tail, weight, reset)
         return q, u
     return plainly(z, tail, weight, reset)

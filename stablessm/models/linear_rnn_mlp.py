@@ -15,7 +15,7 @@ from stablessm._errors import ArgumentError
 from stablessm._typing import State
 from stablessm.layers import LRU
 from stablessm.layers.storage import SavedModel, saved
-from stablessm.scan.reference_ssm_backend import real_steps
+from stablessm.scan.padding import real_steps
 
 _FLOOR = 1e-4
 """Directions of less than this part of the largest deviation are not blown up further."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stablessm.scan import linear_scan
-from stablessm.scan.reference_ssm_backend import last_state, real_steps
+from stablessm.scan.padding import last_state, real_steps
 
 
 class Pooling(ABC):

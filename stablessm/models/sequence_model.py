@@ -14,7 +14,7 @@ from stablessm.layers.storage import SavedModel
 from stablessm.models.config import LanguageConfig, ModelConfig
 from stablessm.models.pooling import Last, Mean, Pooling
 from stablessm.models.stack import SequenceStack
-from stablessm.scan.reference_ssm_backend import real_steps
+from stablessm.scan.padding import real_steps
 
 
 class SequenceModel(SavedModel, ABC):

@@ -16,7 +16,7 @@ from stablessm.models.config import StackConfig
 from stablessm.models.mixers import mixer_of
 from stablessm.models.norms import norm_of
 from stablessm.scan.checks import check_reset, checked_lengths
-from stablessm.scan.reference_ssm_backend import real_steps
+from stablessm.scan.padding import real_steps
 
 
 @final

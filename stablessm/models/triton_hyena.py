@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stablessm.scan.triton_launch import Launch
+from stablessm.scan.triton.launch import Launch
 
 ROWS, BLOCK, TILES, WARPS = 8, 64, 16, 4
 

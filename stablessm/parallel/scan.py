@@ -10,8 +10,8 @@ from stablessm.parallel.carry import incoming
 from stablessm.parallel.ranks import Group
 from stablessm.scan import linear_scan, ssm_scan
 from stablessm.scan.checks import check_arguments
-from stablessm.scan.products import decay_product
-from stablessm.scan.reference_ssm_backend import last_state
+from stablessm.scan.decay_product import decay_product
+from stablessm.scan.padding import last_state
 
 
 def sequence_scan(

@@ -1,61 +1,127 @@
-"""Which code runs the scan: a table of backends, what each needs, and the choice ``auto`` makes."""
+"""The table of scan backends: what each requires, the choice that ``auto`` makes, and names that have changed."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import os
-from types import ModuleType
+import sys
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
 from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm._optional import why_missing
-
-NAMES = ("reference", "numba", "triton")
-"""Every backend, by name."""
-
-_DEVICES = {"numba": "cpu", "triton": "cuda"}
-_PACKAGES = {"numba": "llvmlite", "triton": "triton"}
-_REASONS: dict[str, str | None] = {"reference": None}
+from stablessm.scan.protocol import Backend
 
 
-@torch.compiler.assume_constant_result  # a package's import cannot be traced
+def _reference() -> Backend:
+    from stablessm.scan.reference import linear, ssm
+
+    return Backend(linear, ssm)
+
+
+def _cpu() -> Backend:
+    from stablessm.scan.cpu import linear, ssm
+
+    return Backend(linear, ssm)
+
+
+def _triton() -> Backend:
+    from stablessm.scan.triton import linear, ssm
+
+    return Backend(linear, ssm)
+
+
+class _Row(NamedTuple):
+    load: Callable[[], Backend]
+    device: str | None = None
+    """The type of device that the backend runs on; None for every type."""
+    package: str | None = None
+    """The package that the backend requires."""
+
+
+_TABLE = {
+    "reference": _Row(_reference),
+    "cpu": _Row(_cpu, "cpu", "llvmlite"),
+    "triton": _Row(_triton, "cuda", "triton"),
+}
+_OLD_NAMES = {"numba": "cpu"}
+
+NAMES = tuple(_TABLE)
+"""The names of all backends."""
+
+
+@torch.compiler.assume_constant_result  # neither a warning nor a package's import can be traced
+def current_name(name: str) -> str:
+    """Return the present name of a backend; an old name gives a DeprecationWarning.
+
+    >>> current_name("cpu")
+    'cpu'
+    """
+    if name not in _OLD_NAMES:
+        return name
+    new = _OLD_NAMES[name]
+    message = f"backend: {name!r} is the old name of {new!r} and will be removed; use {new!r}"
+    warnings.warn(message, DeprecationWarning, stacklevel=_levels_to_caller())
+    return new
+
+
+@torch.compiler.assume_constant_result
 def why_not(name: str) -> str | None:
-    """Return why a backend cannot be loaded here, or None if it can. The first call imports the package it needs.
+    """Return why a backend cannot be loaded here, or None if it can. The first call imports the package it requires.
 
     >>> why_not("reference") is None
     True
     """
-    if name not in NAMES:
+    name = current_name(name)
+    if name not in _TABLE:
         raise ArgumentError("backend", f"one of {', '.join(map(repr, NAMES))}", repr(name))
-    if name not in _REASONS:
-        _REASONS[name] = why_missing(_PACKAGES[name])
-    return _REASONS[name]
+    return _why_not(name)
 
 
 @functools.cache
-def load(name: str) -> ModuleType:
-    """The backend's module, with ``forward`` and ``backward``."""
-    return importlib.import_module(f"stablessm.scan.{name}_backend")
+def _why_not(name: str) -> str | None:
+    package = _TABLE[name].package
+    return None if package is None else why_missing(package)
+
+
+def load(name: str) -> Backend:
+    """Return the operators of a backend. Programs exported before a backend was renamed hold its old name."""
+    return _load(current_name(name))
+
+
+@functools.cache
+def _load(name: str) -> Backend:
+    return _TABLE[name].load()
 
 
 def resolve(backend: str, device: torch.device) -> str:
-    """The backend that will run on ``device``: the one asked for, or the choice of ``auto``.
+    """Return the backend that will run on ``device``: the one asked for, or the choice of ``auto``.
 
     >>> resolve("reference", torch.device("cpu"))
     'reference'
     """
     if backend == "auto":
-        fast = next((name for name, kind in _DEVICES.items() if kind == device.type), "reference")
+        fast = next((name for name, row in _TABLE.items() if row.device == device.type), "reference")
         return fast if why_not(fast) is None else "reference"
-    if backend not in NAMES:
+    backend = current_name(backend)
+    if backend not in _TABLE:
         raise ArgumentError("backend", f"'auto' or one of {', '.join(map(repr, NAMES))}", repr(backend))
     if (reason := why_not(backend)) is not None:
         raise BackendUnavailableError(f"backend: {backend!r} was asked for, but {reason}")
-    needed = _DEVICES.get(backend, device.type)
+    needed = _TABLE[backend].device or device.type
     if backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1":
         needed = device.type  # the interpreter runs anywhere
     if device.type != needed:
         raise ArgumentError("backend", f"one that runs on {device.type} tensors", f"{backend!r}, which needs {needed}")
     return backend
+
+
+def _levels_to_caller() -> int:
+    """Return the ``stacklevel`` of a warning in the function that calls this one, to name code outside this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("stablessm."):
+        level, frame = level + 1, frame.f_back
+    return level

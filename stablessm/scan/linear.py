@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stablessm.scan import backends, reference_backend
+from stablessm.scan import backends
 from stablessm.scan.checks import LOW_PRECISION, autocast_enabled, check_all_finite, check_arguments
-from stablessm.scan.op import in_three, scan
+from stablessm.scan.linear_op import in_three, scan
+from stablessm.scan.protocol import Recurrence
+from stablessm.scan.reference import linear as reference
 
 
 def linear_scan(
@@ -53,5 +55,5 @@ def linear_scan(
     if reset is not None:
         reset = reset.expand(drive.shape[:2])
     if name == "reference":
-        return reference_backend.forward(in_three(decay), drive, initial, reset, reverse)
+        return reference.forward(Recurrence(in_three(decay), initial, reset, reverse), drive)
     return scan(decay, drive, initial, reset, reverse, name)

@@ -9,10 +9,12 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from stablessm._errors import ArgumentError
-from stablessm.scan import backends, reference_ssm_backend
+from stablessm.scan import backends
 from stablessm.scan.checks import DTYPES, REAL_DTYPE, check_reset, check_tensor, checked_lengths
 from stablessm.scan.linear import linear_scan
-from stablessm.scan.reference_ssm_backend import last_state, real_steps
+from stablessm.scan.padding import last_state, without_padding
+from stablessm.scan.protocol import DiagonalSSM
+from stablessm.scan.reference.ssm import by_states
 from stablessm.scan.ssm_op import ssm
 
 
@@ -58,7 +60,7 @@ def ssm_scan(
     >>> y.flatten().tolist(), final.flatten().tolist()
     ([2.0, 2.75, 3.0625], [1.75, 1.3125])
     """
-    dense = _check_shapes(x, decay, B, C, D, initial)
+    dense = _check_shapes(DiagonalSSM(x, decay, B, C, D, initial, reset, lengths))
     check_reset(reset, *x.shape[:2])
     lengths = checked_lengths(lengths, *x.shape[:2])
     for name, tensor in (("reset", reset), ("lengths", lengths)):
@@ -70,23 +72,15 @@ def ssm_scan(
     decay, B, C = (tensor.to(wide) for tensor in (decay, B, C))
     D, initial = (None if D is None else D.to(REAL_DTYPE[wide])), (None if initial is None else initial.to(wide))
     reset = None if reset is None else reset.expand(x.shape[:2])
-    if dense:
-        return _dense(x, decay, B, C, D, initial, reset, lengths, name)
-    if name == "reference":
-        y, final, _ = reference_ssm_backend.forward(x, decay, B, C, D, initial, reset, lengths)
-        return y, final
-    return ssm(x, decay, B, C, D, initial, reset, lengths, name)
+    layer = DiagonalSSM(x, decay, B, C, D, initial, reset, lengths)
+    run = _dense if dense else by_states if name == "reference" else ssm
+    return run(layer, name)
 
 
-def _dense(
-    x: Tensor, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None, initial: Tensor | None,
-    reset: Tensor | None, lengths: Tensor | None, backend: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _dense(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
     """Products of matrices around the scan; a complex one is one real product of twice the size."""
-    signal = x.to(REAL_DTYPE[decay.dtype])
-    if lengths is not None:
-        real = real_steps(lengths, x.shape[1])[..., None]
-        signal = torch.where(real, signal, torch.zeros_like(signal))
+    x, decay, B, C, D, initial, reset, lengths = layer
+    signal = without_padding(x.to(REAL_DTYPE[decay.dtype]), lengths)
     if decay.is_complex():
         pairs = torch.view_as_real(B.resolve_conj()).transpose(1, 2).flatten(0, 1)
         drive = torch.view_as_complex(linear(signal, pairs).to(signal.dtype).unflatten(-1, (len(decay), 2)))
@@ -101,15 +95,14 @@ def _dense(
     if D is not None:
         y = y + linear(signal, D)
     before = decay.new_zeros(len(x), len(decay)) if initial is None else initial
-    if lengths is not None:
-        y = torch.where(real, y, torch.zeros_like(y))
-    return y.to(x.dtype), last_state(states, before, lengths)
+    return without_padding(y, lengths).to(x.dtype), last_state(states, before, lengths)
 
 
-def _check_shapes(x: Tensor, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None, initial: Tensor | None) -> bool:
-    """Whether the form is the dense one."""
-    tensors = {"x": x, "decay": decay, "B": B, "C": C, "D": D, "initial": initial}
-    for name, tensor in tensors.items():
+def _check_shapes(layer: DiagonalSSM) -> bool:
+    """Check all tensors but reset and lengths, and return True if their form is the dense one."""
+    x, decay, C, tensors = layer.x, layer.decay, layer.C, layer._asdict()
+    for name in ("x", "decay", "B", "C", "D", "initial"):
+        tensor = tensors[name]
         if tensor is None:
             continue
         check_tensor(name, tensor)

@@ -11,38 +11,30 @@ import torch
 from torch import Tensor
 
 from stablessm.scan.linear import linear_scan
-from stablessm.scan.reference_ssm_backend import real_steps
+from stablessm.scan.padding import without_padding, without_resets
+from stablessm.scan.protocol import DiagonalSSM
 
 LEAST_STEPS = 64
 """A block has at least so many steps: shorter ones cost more in calls than they save in memory."""
 
 
-def checkpoint_shape(x: Tensor, decay: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
-    """Shape and dtype of the checkpoints: the state before every block of steps."""
-    return (len(x), len(_blocks(x, decay)), *decay.shape), decay.dtype
+def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
+    """Return the shape and dtype of the checkpoints: the state before every block of steps."""
+    return (len(layer.x), len(_blocks(layer)), *layer.decay.shape), layer.decay.dtype
 
 
-def forward(
-    x: Tensor,
-    decay: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    initial: Tensor | None,
-    reset: Tensor | None,
-    lengths: Tensor | None,
-    backend: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, final state and checkpoints; shapes as in :func:`stablessm.scan.ssm_op.ssm_op`."""
-    signal = _padded(x.to(_real(decay).dtype), lengths)
+def forward(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output, the final state and checkpoints."""
+    x, _, _, C, D, initial, _, lengths = layer
+    signal = without_padding(x.to(layer.real_dtype), lengths)
     y = torch.zeros_like(signal) if D is None else D * signal
-    state = decay.new_zeros(len(x), *decay.shape) if initial is None else initial.clone()
+    state = layer.zero_state() if initial is None else initial.clone()
     final = state.clone()
-    shape, dtype = checkpoint_shape(x, decay)
+    shape, dtype = checkpoint_shape(layer)
     checkpoints = torch.empty(shape, dtype=dtype, device=x.device)
-    for i, block in enumerate(_blocks(x, decay)):
+    for i, block in enumerate(_blocks(layer)):
         checkpoints[:, i] = state
-        states = _states(signal, decay, B, state, reset, block, backend)
+        states = _states(layer._replace(x=signal), state, block, backend)
         y[:, block] += _real(torch.einsum("bthn,hn->bth", states, C))
         state = states[:, -1]
         if lengths is None:
@@ -53,30 +45,21 @@ def forward(
             index = last.clamp(0, states.shape[1] - 1)
             found = states[torch.arange(len(x), device=x.device), index]
             final = torch.where(here[:, None, None], found, final)
-    return _padded(y, lengths).to(x.dtype), final.clone(), checkpoints
+    return without_padding(y, lengths).to(x.dtype), final.clone(), checkpoints
 
 
 def backward(
-    d_y: Tensor,
-    d_final: Tensor,
-    x: Tensor,
-    decay: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    initial: Tensor | None,
-    reset: Tensor | None,
-    lengths: Tensor | None,
-    checkpoints: Tensor,
-    backend: str,
+    layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x, decay, B, C, D and initial.
+    """Return the gradients of x, decay, B, C, D and initial.
 
     λ[t] = conj(C) g[t] + conj(a) λ[t+1];  dx = Re Σ conj(B) λ;  da = Σ λ[t] conj(h[t-1]);  dB = Σ λ x;
     dC = Σ g conj(h).
     """
-    dtype, wide = _real(decay).dtype, torch.promote_types(decay.dtype, torch.float64)
-    signal, grad = _padded(x.to(dtype), lengths), _padded(d_y.to(dtype), lengths)
+    x, decay, B, C, D, _, reset, lengths = layer
+    d_final = layer.zero_state() if d_final is None else d_final
+    dtype, wide = layer.real_dtype, torch.promote_types(decay.dtype, torch.float64)
+    signal, grad = (without_padding(tensor.to(dtype), lengths) for tensor in (x, d_y))
     batch, steps, _ = x.shape
     d_x = torch.zeros_like(grad) if D is None else D * grad
     d_decay, d_B, d_C = (torch.zeros(decay.shape, dtype=wide, device=x.device) for _ in range(3))
@@ -84,8 +67,8 @@ def backward(
     d_initial = torch.where((last == 0)[:, None, None], d_final, torch.zeros_like(d_final))
     adjoint = torch.zeros_like(d_final)  # that of the step after the block
     cut = None if reset is None else torch.cat([reset[:, 1:], reset[:, :1]], 1)  # nothing comes back past a reset
-    for i, block in reversed(list(enumerate(_blocks(x, decay)))):
-        states = _states(signal, decay, B, checkpoints[:, i], reset, block, backend)
+    for i, block in reversed(list(enumerate(_blocks(layer)))):
+        states = _states(layer._replace(x=signal), checkpoints[:, i], block, backend)
         drive = grad[:, block, :, None] * C.conj()
         ends = torch.arange(block.start, block.stop, device=x.device) == (last - 1)[:, None]
         drive = drive + torch.where(ends[..., None, None], d_final[:, None], torch.zeros_like(d_final[:, None]))
@@ -94,8 +77,7 @@ def backward(
             reset=None if cut is None else cut[:, block], reverse=True, backend=backend,
         ).unflatten(2, decay.shape)  # fmt: skip
         before = torch.cat([checkpoints[:, i, None], states[:, :-1]], 1)
-        if reset is not None:
-            before = torch.where(reset[:, block, None, None], torch.zeros_like(before), before)
+        before = without_resets(before, None if reset is None else reset[:, block])
         d_x[:, block] += _real(torch.einsum("bthn,hn->bth", adjoints, B.conj()))
         d_decay += torch.einsum("bthn,bthn->hn", adjoints, before.conj())
         d_B += torch.einsum("bthn,bth->hn", adjoints, signal[:, block].to(decay.dtype))
@@ -103,33 +85,25 @@ def backward(
         adjoint = adjoints[:, 0]
     carried = decay.conj() * adjoint
     if reset is not None and steps:
-        carried = torch.where(reset[:, 0, None, None], torch.zeros_like(carried), carried)
+        carried = without_resets(carried[:, None], reset[:, :1])[:, 0]
     d_D = (signal * grad).sum((0, 1))
     d_decay, d_B, d_C = (gradient.to(decay.dtype) for gradient in (d_decay, d_B, d_C))
-    return _padded(d_x, lengths).to(x.dtype), d_decay, d_B, d_C, d_D, d_initial + carried
+    return without_padding(d_x, lengths).to(x.dtype), d_decay, d_B, d_C, d_D, d_initial + carried
 
 
-def _blocks(x: Tensor, decay: Tensor) -> list[slice]:
+def _blocks(layer: DiagonalSSM) -> list[slice]:
     """The blocks of time."""
-    steps, numbers = x.shape[1], decay.shape[1] * (2 if decay.is_complex() else 1)
+    steps, numbers = layer.x.shape[1], layer.decay.shape[1] * (2 if layer.decay.is_complex() else 1)
     size = max(LEAST_STEPS, -(-steps // max(1, numbers)))
     return [slice(start, min(start + size, steps)) for start in range(0, steps, size)]
 
 
-def _states(
-    signal: Tensor, decay: Tensor, B: Tensor, before: Tensor, reset: Tensor | None, block: slice, backend: str
-) -> Tensor:
-    drive = (signal[:, block, :, None] * B).flatten(2)
-    cut = None if reset is None else reset[:, block]
-    states = linear_scan(decay.flatten(), drive, before.flatten(1), reset=cut, backend=backend)
-    return states.unflatten(2, decay.shape)
-
-
-def _padded(values: Tensor, lengths: Tensor | None) -> Tensor:
-    """Zeros past the end: what stands there is not looked at."""
-    if lengths is None:
-        return values
-    return torch.where(real_steps(lengths, values.shape[1])[..., None], values, torch.zeros_like(values))
+def _states(layer: DiagonalSSM, before: Tensor, block: slice, backend: str) -> Tensor:
+    """The states of a block, from the state before it."""
+    drive = (layer.x[:, block, :, None] * layer.B).flatten(2)
+    cut = None if layer.reset is None else layer.reset[:, block]
+    states = linear_scan(layer.decay.flatten(), drive, before.flatten(1), reset=cut, backend=backend)
+    return states.unflatten(2, layer.decay.shape)
 
 
 def _real(values: Tensor) -> Tensor:

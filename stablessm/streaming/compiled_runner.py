@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import final
 
 import numpy as np
-from llvmlite import binding as llvm
 
-from stablessm import _fork
-from stablessm.scan.target import optimized, target_machine
+from stablessm.llvm.compiler import MachineCode
+from stablessm.llvm.target import target_machine
 from stablessm.streaming.memory import Memory
 from stablessm.streaming.program import Program
 from stablessm.streaming.step_code import build
@@ -25,14 +24,10 @@ class CompiledRunner:
         self.read, self.write = self._memory.read, self._memory.write
         self.x = np.zeros((batch, program.sizes[0]), program.dtype)
         self.y = np.zeros((batch, program.sizes[program.output]), program.dtype)
-        with _fork.compiling:
-            machine = target_machine()
-            module = optimized(build(program, self._memory, self.x, self.y, machine.triple), machine)
-            self._engine = llvm.create_mcjit_compiler(module, machine)  # of its own: the code goes when the runner does
-            self._engine.finalize_object()
-        self.step: Callable[[], None] = ctypes.PYFUNCTYPE(None)(self._engine.get_function_address("step"))
+        self._code = MachineCode(build(program, self._memory, self.x, self.y, target_machine().triple))
+        self.step: Callable[[], None] = ctypes.PYFUNCTYPE(None)(self._code.address("step"))
         block = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-        self._block = block(self._engine.get_function_address("block"))
+        self._block = block(self._code.address("block"))
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
         """Over a block, (batch, time, size) each, both contiguous; without the GIL."""

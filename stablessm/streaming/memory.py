@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 from llvmlite import ir
 
-from stablessm.scan.llvm_emitter import I64, VECTOR_BYTES
+from stablessm.llvm.emitter import I64, VECTOR_BYTES
 from stablessm.streaming.program import Channels, Program, Slot, Taps
 
 

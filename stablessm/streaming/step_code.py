@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from stablessm.scan.llvm_emitter import I64, VECTOR_BYTES, Emitter
+from stablessm.llvm.emitter import I64, VECTOR_BYTES, Emitter
 from stablessm.streaming.memory import Memory
 from stablessm.streaming.program import (
     Affine,

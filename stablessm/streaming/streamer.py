@@ -61,7 +61,7 @@ class Streamer:
         self.batch = whole_number("batch", batch)
         if backend not in BACKENDS:
             raise ArgumentError("backend", f"one of {', '.join(map(repr, BACKENDS))}", repr(backend))
-        missing = why_not("numba")
+        missing = why_not("cpu")
         if backend == "compiled" and missing is not None:
             raise BackendUnavailableError(f"backend: 'compiled' was asked for, but {missing}")
         self.backend = "numpy" if backend == "numpy" or missing is not None else "compiled"

@@ -11,7 +11,7 @@ import numpy as np
 from llvmlite import ir
 from scipy import special
 
-from stablessm.scan.llvm_emitter import Emitter
+from stablessm.llvm.emitter import Emitter
 
 _LOG2_HIGH = {False: 0.693359375, True: 6.93147180369123816490e-01}
 _LOG2_LOW = {False: -2.12194440e-4, True: 1.90821492927058770002e-10}

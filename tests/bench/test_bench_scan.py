@@ -237,7 +237,7 @@ def test_a_queue_that_is_too_short_is_made_longer(monkeypatch: pytest.MonkeyPatc
             return 7.0
 
     monkeypatch.setattr("torch.cuda.Event", Event)
-    monkeypatch.setattr("torch.cuda._sleep", lambda cycles: pauses.append(cycles / measure._CYCLES))
+    monkeypatch.setattr(measure, "_pause", pauses.append)
     assert measure.queued_clock(lambda: time.sleep(0.003), 2) == 7.0
     assert pauses[0] == measure._PAUSE
     assert len(pauses) == 2

@@ -25,19 +25,19 @@ def test_help_shows_examples() -> None:
 
 def test_env_runs_every_backend() -> None:
     found = json.loads(run("env", "--json"))
-    assert found["auto"]["cpu"] == "numba"
-    for name in ("reference", "numba", "triton"):  # the tests run Triton in its interpreter
+    assert found["auto"]["cpu"] == "cpu"
+    for name in ("reference", "cpu", "triton"):  # the tests run Triton in its interpreter
         assert found["backends"][name]["ran"], found["backends"][name]
         assert "relative error" in found["backends"][name]["detail"]
     assert "scan backends, tried just now" in run("env")
 
 
 def test_env_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stablessm.scan import numba_backend
+    from stablessm.scan.cpu import linear as cpu_linear
 
     def broken(*_: object) -> None:
         raise RuntimeError("no such instruction")
 
-    monkeypatch.setattr(numba_backend, "forward", broken)
-    probe = json.loads(run("env", "--json"))["backends"]["numba"]
+    monkeypatch.setattr(cpu_linear, "forward", broken)
+    probe = json.loads(run("env", "--json"))["backends"]["cpu"]
     assert probe == {"ran": False, "detail": "failed: RuntimeError: no such instruction"}

@@ -12,10 +12,10 @@ from scan_cases import LENGTHS, TOLERANCE, check_against_reference, device_of, d
 from torch import Tensor
 
 from stablessm import linear_scan, scan
-from stablessm.scan import numba_backend
+from stablessm.scan.cpu import linear as cpu_linear
 
 if scan.why_not("triton") is None:
-    from stablessm.scan import triton_backend
+    from stablessm.scan.triton import linear as triton_linear
 
 
 @st.composite
@@ -37,8 +37,8 @@ def cases(draw_from: st.DrawFn, channels: tuple[int, ...], most_batch: int) -> d
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 @settings(max_examples=8)
 @given(case=cases(channels=(1, 3, 16, 33, 70), most_batch=3))
-def test_numba_matches_reference(dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
-    check_against_reference("numba", dtype, length, **case)
+def test_cpu_matches_reference(dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
+    check_against_reference("cpu", dtype, length, **case)
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
@@ -47,8 +47,8 @@ def test_numba_matches_reference(dtype: torch.dtype, length: int, case: dict[str
 def test_stores_that_bypass_the_cache(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, case: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(numba_backend, "STREAM_BYTES", 0)
-    check_against_reference("numba", dtype, 33, **case)
+    monkeypatch.setattr(cpu_linear, "STREAM_BYTES", 0)
+    check_against_reference("cpu", dtype, 33, **case)
 
 
 @pytest.mark.parametrize("length", [length for length in LENGTHS if length < 100])
@@ -74,7 +74,7 @@ def test_triton_matches_reference_over_many_tiles(dtype: torch.dtype, length: in
 def test_triton_matches_reference_with_time_cut(dtype: torch.dtype, channels: int, case: dict[str, Any]) -> None:
     """Chunk by chunk, with a last one that is not full."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triton_backend, "SHORT", 0)
+        patch.setattr(triton_linear, "SHORT", 0)
         forget_plans()
         check_against_reference("triton", dtype, 203, **case | {"channels": channels})
     forget_plans()

@@ -14,10 +14,12 @@ from ssm_cases import BACKENDS, LENGTHS, TOLERANCE, check_against_reference, dra
 from torch import Tensor
 
 from stablessm import scan, ssm_scan
-from stablessm.scan import numba_ssm_backend, ssm_blocked
+from stablessm.scan import ssm_blocked
+from stablessm.scan.cpu import ssm as cpu_ssm
 
 if scan.why_not("triton") is None:
-    from stablessm.scan import triton_products, triton_ssm_backend
+    from stablessm.scan.triton import matmul
+    from stablessm.scan.triton import ssm as triton_ssm
 
 FAST = [name for name in BACKENDS if name != "reference"]
 
@@ -42,8 +44,8 @@ def cases(draw_from: st.DrawFn, channels: tuple[int, ...], states: tuple[int, ..
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 @settings(max_examples=6)
 @given(case=cases(channels=(1, 3, 16, 35), states=(1, 2, 5, 9)))
-def test_numba_matches_reference(dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
-    check_against_reference("numba", dtype, length, **case)
+def test_cpu_matches_reference(dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
+    check_against_reference("cpu", dtype, length, **case)
 
 
 @pytest.mark.parametrize("length", [0, 1, 65])
@@ -65,19 +67,19 @@ def test_triton_chunks_match_reference(
 ) -> None:
     """What is neither cut nor padded goes in chunks, with a rest; a small input is kept, a large one done in parts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triton_ssm_backend, "LARGE", large)
+        patch.setattr(triton_ssm, "LARGE", large)
         check_against_reference("triton", dtype, length, **case | {"states": states, "reset": None, "lengths": False})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 def test_triton_sums_over_many_sequences(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than one tile of them, and more than one part of their chunks."""
-    monkeypatch.setattr(triton_products, "PART", (32, 32))
-    monkeypatch.setattr(triton_products, "FEW", 0)
-    triton_products._sum_launch.cache_clear()
-    case = {"batch": 2 * triton_ssm_backend.ROWS + 3, "channels": 2, "states": 3, "reset": None, "lengths": False}
+    monkeypatch.setattr(matmul, "PART", (32, 32))
+    monkeypatch.setattr(matmul, "FEW", 0)
+    matmul._sum_launch.cache_clear()
+    case = {"batch": 2 * triton_ssm.ROWS + 3, "channels": 2, "states": 3, "reset": None, "lengths": False}
     check_against_reference("triton", dtype, 70, skip=True, initial=True, contiguous=True, seed=0, **case)
-    triton_products._sum_launch.cache_clear()
+    matmul._sum_launch.cache_clear()
 
 
 @pytest.mark.parametrize("length", [0, 1, 64, 300])
@@ -88,8 +90,8 @@ def test_blocks_of_a_scan_match_reference(dtype: torch.dtype, length: int, case:
     """The form for backends whose kernels do not do everything, under the operator in the place of one."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("forward", "backward"):
-            patch.setattr(numba_ssm_backend, name, partial(getattr(ssm_blocked, name), backend="numba"))
-        check_against_reference("numba", dtype, length, **case)
+            patch.setattr(cpu_ssm, name, partial(getattr(ssm_blocked, name), backend="cpu"))
+        check_against_reference("cpu", dtype, length, **case)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -171,7 +173,7 @@ def test_float32_is_accurate_over_a_long_time(dtype: torch.dtype, drive: str) ->
 
     def run(tensors: list[Tensor]) -> list[Tensor]:
         inputs = [tensor.requires_grad_() for tensor in tensors]
-        y, final = ssm_scan(*inputs, backend="numba")
+        y, final = ssm_scan(*inputs, backend="cpu")
         upstream = (
             torch.ones_like(y) if drive == "ones" else y.detach() / y.abs().max().item(),
             torch.ones_like(final),
@@ -189,9 +191,9 @@ def test_float32_is_accurate_over_a_million_steps(dtype: torch.dtype) -> None:
     angle = torch.tensor([[1e-6, 1e-4, 1.0]], dtype=torch.float64)
     decay = (torch.polar(modulus, angle) if dtype.is_complex else modulus).to(dtype)
     x, one = torch.randn(1, 1_000_000, 1), torch.ones(1, 3, dtype=dtype)
-    y, final = ssm_scan(x, decay, one, one, backend="numba")
+    y, final = ssm_scan(x, decay, one, one, backend="cpu")
     wide = torch.complex128 if dtype.is_complex else torch.float64
-    true_y, true_final = ssm_scan(x.double(), decay.to(wide), one.to(wide), one.to(wide), backend="numba")
+    true_y, true_final = ssm_scan(x.double(), decay.to(wide), one.to(wide), one.to(wide), backend="cpu")
     assert relative_error(y, true_y) < 1e-5
     assert relative_error(final, true_final) < 1e-5
 

@@ -10,7 +10,7 @@ from scan_cases import draw
 from torch import Tensor
 
 from stablessm import linear_scan
-from stablessm.scan import numba_backend
+from stablessm.scan.cpu import linear as cpu_linear
 
 ROUNDED = 2e-7
 """Two roundings to float32: what a stored state and what is made of it can lose."""
@@ -41,7 +41,7 @@ def check_long_scan(dtype: torch.dtype, steps: int, *, per_step: bool, batch: in
 
     def run(tensors: list[Tensor], upstream: Tensor) -> tuple[Tensor, ...]:
         leaves = [tensor.clone().requires_grad_() for tensor in tensors]
-        states = linear_scan(*leaves, reverse=reverse, backend="numba")
+        states = linear_scan(*leaves, reverse=reverse, backend="cpu")
         return states.detach(), *torch.autograd.grad(states, leaves, upstream)
 
     wide = torch.complex128 if dtype.is_complex else torch.float64
@@ -86,7 +86,7 @@ def test_a_million_steps_of_a_constant_in_closed_form(per_step: bool, phase: flo
     decay = torch.polar(modulus, torch.full_like(modulus, phase)).to(torch.complex64) if phase else modulus.float()
     drive = torch.ones(1, steps, 2, dtype=decay.dtype, requires_grad=True)
     leaf = (decay.expand(drive.shape[1:]) if per_step else decay).clone().requires_grad_()
-    states = linear_scan(leaf, drive, backend="numba")
+    states = linear_scan(leaf, drive, backend="cpu")
     d_decay, d_drive = torch.autograd.grad(states, (leaf, drive), torch.ones_like(drive))
 
     a = decay.to(torch.complex128 if phase else torch.float64)
@@ -104,8 +104,8 @@ def test_a_short_float_is_float32_inside() -> None:
     generator = torch.Generator().manual_seed(0)
     decay = slow_decay((3,), torch.float32, generator)
     drive = draw((1, 100_000, 3), torch.bfloat16, generator)
-    states = linear_scan(decay, drive, backend="numba")
-    torch.testing.assert_close(states, linear_scan(decay, drive.float(), backend="numba").bfloat16(), rtol=0, atol=0)
+    states = linear_scan(decay, drive, backend="cpu")
+    torch.testing.assert_close(states, linear_scan(decay, drive.float(), backend="cpu").bfloat16(), rtol=0, atol=0)
 
 
 def test_a_decay_of_one_channel_and_a_large_batch_have_the_same_bits_on_any_threads() -> None:
@@ -114,7 +114,7 @@ def test_a_decay_of_one_channel_and_a_large_batch_have_the_same_bits_on_any_thre
 
     def gradient(threads: int) -> float:
         torch.set_num_threads(threads)
-        return torch.autograd.grad(linear_scan(decay, drive, backend="numba").square().sum(), decay)[0].item()
+        return torch.autograd.grad(linear_scan(decay, drive, backend="cpu").square().sum(), decay)[0].item()
 
     assert gradient(1) == gradient(2) == gradient(3)
 
@@ -126,6 +126,6 @@ def test_asking_for_rows_ahead_changes_no_bits(
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     decay, drive = slow_decay(decay_shape, dtype, generator), draw((2, 50, 300), dtype, generator)
-    states = linear_scan(decay, drive, backend="numba")
-    monkeypatch.setattr(numba_backend, "PREFETCH_BYTES", 1 << 60)
-    assert torch.equal(linear_scan(decay, drive, backend="numba"), states)
+    states = linear_scan(decay, drive, backend="cpu")
+    monkeypatch.setattr(cpu_linear, "PREFETCH_BYTES", 1 << 60)
+    assert torch.equal(linear_scan(decay, drive, backend="cpu"), states)

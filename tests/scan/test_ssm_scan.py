@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.func import grad, hessian, jvp, vmap
 
 from stablessm import ArgumentError, linear_scan, ssm_scan
-from stablessm.scan import numba_ssm_backend
+from stablessm.scan.cpu import ssm as cpu_ssm
+from stablessm.scan.protocol import DiagonalSSM
 from stablessm.scan.ssm_op import ssm_op
 
 REAL, COMPLEX = torch.float64, torch.complex128
@@ -41,8 +42,8 @@ def test_compiles_without_graph_breaks(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [REAL, COMPLEX], ids=str)
 def test_passes_pytorchs_own_operator_check(dtype: torch.dtype) -> None:
     tensors = [tensor.requires_grad_() for tensor in inputs(dtype)]
-    torch.library.opcheck(ssm_op, (*tensors, None, None, "numba"))
-    torch.library.opcheck(ssm_op, (*tensors[:4], None, None, RESET.expand(2, -1), LENGTHS, "numba"))
+    torch.library.opcheck(ssm_op, (*tensors, None, None, "cpu"))
+    torch.library.opcheck(ssm_op, (*tensors[:4], None, None, RESET.expand(2, -1), LENGTHS, "cpu"))
 
 
 @pytest.mark.parametrize("dtype", [REAL, COMPLEX], ids=str)
@@ -65,20 +66,20 @@ def test_forward_mode_and_second_derivatives_match_the_reference(dtype: torch.dt
     tensors = inputs(dtype)
     tangents = tuple(torch.randn_like(tensor) for tensor in tensors)
     results = {}
-    for backend in ("reference", "numba"):
+    for backend in ("reference", "cpu"):
         run = partial(ssm_scan, reset=RESET, lengths=LENGTHS, backend=backend)
         _, slopes = jvp(run, tuple(tensors), tangents)
         product = jvp(grad(partial(energy, backend=backend), argnums=ALL), tuple(tensors), tangents)[1]
         second = hessian(lambda D, b=backend: energy(*tensors[:4], D, tensors[5], backend=b))(tensors[4])
         results[backend] = [*slopes, *product, second]
-    for ours, truth in zip(results["numba"], results["reference"], strict=True):
+    for ours, truth in zip(results["cpu"], results["reference"], strict=True):
         torch.testing.assert_close(ours, truth)
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("used", [0, 1], ids=["output", "state"])
 def test_gradients_where_one_result_is_not_used(used: int, compiled: bool) -> None:
-    def loss(*tensors: Tensor, backend: str = "numba") -> Tensor:
+    def loss(*tensors: Tensor, backend: str = "cpu") -> Tensor:
         return ssm_scan(*tensors, reset=RESET, lengths=LENGTHS, backend=backend)[used].abs().square().sum()
 
     tensors = [tensor.requires_grad_() for tensor in inputs()]
@@ -94,8 +95,8 @@ def test_no_gradient_is_made_for_the_checkpoints() -> None:
     tensors = [
         tensor.requires_grad_() for tensor in draw_layer(COMPLEX, 1, 4000, 3, 64, skip=True, initial=True, seed=0)[0]
     ]
-    y, _ = ssm_scan(*tensors, backend="numba")
-    checkpoints = numba_ssm_backend.checkpoint_shape(*tensors[:2])[0]
+    y, _ = ssm_scan(*tensors, backend="cpu")
+    checkpoints = cpu_ssm.checkpoint_shape(DiagonalSSM(*tensors[:4], None, None, None, None))[0]
     with torch.profiler.profile(record_shapes=True) as profiler:
         y.sum().backward()
     filled = [list(event.input_shapes[0]) for event in profiler.events() if event.name == "aten::fill_"]
@@ -107,13 +108,13 @@ def test_no_gradient_is_made_for_the_checkpoints() -> None:
 def test_batched_gradients(part: int) -> None:
     x, decay, *rest = inputs()
     jacobian = torch.autograd.functional.jacobian
-    ours = jacobian(lambda a: ssm_scan(x, a, *rest, backend="numba")[part].real, decay, vectorize=True)
+    ours = jacobian(lambda a: ssm_scan(x, a, *rest, backend="cpu")[part].real, decay, vectorize=True)
     truth = jacobian(lambda a: ssm_scan(x, a, *rest, backend="reference")[part].real, decay)
     torch.testing.assert_close(ours, truth)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("backend", ["reference", "numba"])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_short_dtypes_are_computed_in_float32(dtype: torch.dtype, backend: str) -> None:
     tensors, _ = draw_layer(torch.complex64, 2, 100, 3, 4, skip=True, initial=False, seed=0)
     x = tensors[0].to(dtype)
@@ -155,7 +156,7 @@ def test_nothing_in_gives_nothing_out(shape: tuple[int, ...]) -> None:
 
 def test_many_channels_take_no_more_of_the_stack() -> None:
     x, (decay, B, C) = torch.randn(1, 2, 200_000), torch.rand(3, 200_000, 1).unbind()
-    y, _ = ssm_scan(x, decay, B, C, backend="numba")
+    y, _ = ssm_scan(x, decay, B, C, backend="cpu")
     torch.testing.assert_close(y[:, 1], ((decay * x[0, 0, :, None] + x[0, 1, :, None]) * B * C).mT)
 
 
@@ -164,18 +165,18 @@ def test_powers_that_no_step_needs_may_overflow(steps: int) -> None:
     """400^15 is infinite in float32: it must not meet the zeros past the end of a short sequence."""
     tensors = [torch.ones(1, steps, 1), torch.tensor([[400.0]]), torch.ones(1, 1), torch.ones(1, 1)]
     results = {}
-    for backend in ("reference", "numba"):
+    for backend in ("reference", "cpu"):
         inputs = [tensor.clone().requires_grad_() for tensor in tensors]
         outputs = ssm_scan(*inputs, backend=backend)
         results[backend] = [*outputs, *torch.autograd.grad(outputs[0].sum(), inputs)]
-    for ours, truth in zip(results["numba"], results["reference"], strict=True):
+    for ours, truth in zip(results["cpu"], results["reference"], strict=True):
         torch.testing.assert_close(ours, truth)
 
 
 def test_results_that_bypass_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors, _ = draw_layer(torch.complex64, 2, 100, 32, 3, skip=True, initial=True, seed=0)
     expected = ssm_scan(*tensors)[0]
-    monkeypatch.setattr(numba_ssm_backend, "STREAM_BYTES", 0)
+    monkeypatch.setattr(cpu_ssm, "STREAM_BYTES", 0)
     assert torch.equal(ssm_scan(*tensors)[0], expected)
 
 
@@ -233,7 +234,7 @@ def test_compiled_lengths_leave_no_array(wrong: int) -> None:
     assert run(x, torch.tensor([2, 5])).shape == x.shape
 
 
-@pytest.mark.parametrize("backend", ["numba", "triton"])
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
 def test_what_is_yet_to_be_negated_or_conjugated(backend: str) -> None:
     """Views that PyTorch makes, also of gradients: the numbers in memory are not the numbers."""
     x, decay, B, C, D, initial = inputs(torch.complex64)

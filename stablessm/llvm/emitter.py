@@ -1,0 +1,112 @@
+"""Instructions of CPU kernels: loops, and vector arithmetic for real and complex numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from llvmlite import ir
+
+VECTOR_BYTES = 64
+
+I64 = ir.IntType(64)
+
+
+class Arithmetic(Protocol):
+    """What an emitter must know of a kernel's options."""
+
+    @property
+    def double(self) -> bool:
+        """float64 rather than float32"""
+
+    @property
+    def complex(self) -> bool:
+        """Numbers are pairs (re, im), interleaved"""
+
+    @property
+    def stream(self) -> bool:
+        """Whole vectors are stored past the cache"""
+
+
+Options = TypeVar("Options", bound=Arithmetic)
+
+
+class Emitter(Generic[Options]):
+    """The instruction builder, with vector arithmetic for real and interleaved complex numbers."""
+
+    def __init__(self, builder: ir.IRBuilder, spec: Options) -> None:
+        self.builder, self.spec = builder, spec
+        self.scalar = ir.DoubleType() if spec.double else ir.FloatType()
+        self.size = 8 if spec.double else 4
+
+    def vector(self, lanes: int) -> ir.VectorType:
+        """The type."""
+        return ir.VectorType(self.scalar, lanes)
+
+    def constant(self, lanes: int, values: Sequence[float]) -> ir.Constant:
+        """The values, repeated over all lanes."""
+        return ir.Constant(self.vector(lanes), [values[i % len(values)] for i in range(lanes)])
+
+    def load(self, address: ir.Value, lanes: int) -> ir.Value:
+        """A vector, from any address that a scalar may have."""
+        loaded = self.builder.load(self.builder.inttoptr(address, self.vector(lanes).as_pointer()))
+        loaded.align = self.size
+        return loaded
+
+    def store(self, value: ir.Value, address: ir.Value) -> None:
+        """A vector, past the cache if the options say so."""
+        lanes = value.type.count
+        stored = self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer()))
+        stored.align = self.size
+        if self.spec.stream and lanes * self.size == VECTOR_BYTES:
+            stored.align = VECTOR_BYTES
+            one = ir.Constant(ir.IntType(32), 1)
+            stored.set_metadata("nontemporal", self.builder.module.add_metadata([one]))
+
+    def multiply_add(self, u: ir.Value, v: ir.Value, w: ir.Value) -> ir.Value:
+        """u v + w, rounded once where the machine can."""
+        product = self.builder.fmul(u, v, flags=("contract",))
+        return self.builder.fadd(product, w, flags=("contract",))
+
+    def product(self, u: ir.Value, v: ir.Value, plus: ir.Value, conjugate: bool = False) -> ir.Value:
+        """u v + plus, or u conj(v) + plus."""
+        if not self.spec.complex:
+            return self.multiply_add(u, v, plus)
+        lanes = u.type.count
+        real = self._shuffle(v, [i - i % 2 for i in range(lanes)])
+        imag = self._shuffle(v, [i - i % 2 + 1 for i in range(lanes)])
+        swapped = self._shuffle(u, [i + 1 - 2 * (i % 2) for i in range(lanes)])
+        signs = ir.Constant(u.type, [-1.0 if i % 2 == conjugate else 1.0 for i in range(lanes)])
+        signed = self.builder.fmul(imag, signs)  # exact; hoisted out of the loop when v is
+        return self.multiply_add(swapped, signed, self.multiply_add(u, real, plus))
+
+    def _shuffle(self, u: ir.Value, order: list[int]) -> ir.Value:
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
+        return self.builder.shuffle_vector(u, u, mask)
+
+    def loop(
+        self,
+        count: ir.Value,
+        carried: list[ir.Value],
+        body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
+    ) -> list[ir.Value]:
+        """for i in range(count): carried = body(i, carried)."""
+        builder = self.builder
+        before = builder.block
+        head, inside, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        index = builder.phi(I64)
+        index.add_incoming(I64(0), before)
+        phis = [builder.phi(value.type) for value in carried]
+        for phi, value in zip(phis, carried, strict=True):
+            phi.add_incoming(value, before)
+        builder.cbranch(builder.icmp_signed("<", index, count), inside, after)
+        builder.position_at_end(inside)
+        results = body(index, list(phis))
+        index.add_incoming(builder.add(index, I64(1)), builder.block)
+        for phi, value in zip(phis, results, strict=True):
+            phi.add_incoming(value, builder.block)
+        builder.branch(head)
+        builder.position_at_end(after)
+        return list(phis)

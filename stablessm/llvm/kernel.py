@@ -1,0 +1,82 @@
+"""Kernels over a range of units, compiled when they are first asked for and run on several threads.
+
+A kernel is ``void kernel(const int64 *fields, int64 first, int64 last)``: it works on the units first … last-1 (tiles
+of channels) of ``fields[0]``, and finds everything else in ``fields``. One compiles in a fraction of a second, so
+nothing is cached on disk and a fresh process gives the same bits as an old one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+from llvmlite import ir
+
+from stablessm import _fork
+from stablessm.llvm import threads
+from stablessm.llvm.compiler import MachineCode
+from stablessm.llvm.emitter import I64
+
+Spec = TypeVar("Spec", bound=Hashable)
+
+
+def kernel_entry(name: str, fields: Sequence[str]) -> tuple[ir.IRBuilder, dict[str, ir.Value], ir.Value, ir.Value]:
+    """An empty kernel in a module of its own: its builder, its fields by name, and its range of units."""
+    signature = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64])
+    function = ir.Function(ir.Module(), signature, name)
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    pointer, first, last = function.args
+    values = {field: builder.load(builder.gep(pointer, [I64(i)])) for i, field in enumerate(fields)}
+    return builder, values, first, last
+
+
+def _add_team_member(kernel: ir.Function) -> None:
+    """void member(const int64 *fields): the share of all tiles that falls to the calling OpenMP thread."""
+    team = threads.team()
+    if team is None:
+        return
+    function = ir.Function(kernel.module, ir.FunctionType(ir.VoidType(), [I64.as_pointer()]), f"{kernel.name}_member")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    ask = ir.FunctionType(ir.IntType(32), []).as_pointer()
+    number, count = (
+        builder.zext(builder.call(builder.inttoptr(I64(address), ask), []), I64)
+        for address in (team.thread_number, team.thread_count)
+    )
+    tiles = builder.load(builder.gep(function.args[0], [I64(0)]))
+    first, last = (builder.sdiv(builder.mul(tiles, edge), count) for edge in (number, builder.add(number, I64(1))))
+    builder.call(kernel, [function.args[0], first, last])
+    builder.ret_void()
+
+
+class Kernel:
+    """A kernel compiled for this machine. Calling it does not hold the GIL."""
+
+    def __init__(self, function: ir.Function) -> None:
+        _add_team_member(function)
+        self._code = MachineCode(function.module)
+        prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        self._range = prototype(self._code.address(function.name))
+        self._member = self._code.address(f"{function.name}_member") if threads.team() is not None else 0
+
+    def __call__(self, fields: ctypes.Array[ctypes.c_int64], tiles: int, workers: int) -> None:
+        """Run over all tiles on as many threads as there are workers."""
+        address = ctypes.addressof(fields)
+        workers = min(workers, tiles)
+        if workers > 1 and (team := threads.team_to_join()) is not None:
+            team.parallel(self._member, address, workers, 0)
+        else:
+            threads.in_ranges(lambda first, last: self._range(address, first, last), tiles, workers)
+
+
+_compiled: dict[tuple[Callable[..., ir.Function], Hashable], Kernel] = {}
+
+
+def compiled(build: Callable[[Spec], ir.Function], spec: Spec) -> Kernel:
+    """The kernel that ``build`` writes for ``spec``, compiled the first time it is asked for."""
+    kernel = _compiled.get((build, spec))
+    if kernel is None:
+        with _fork.compiling:  # two threads may ask at once
+            kernel = _compiled.get((build, spec)) or Kernel(build(spec))
+            _compiled[build, spec] = kernel
+    return kernel

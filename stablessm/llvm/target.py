@@ -1,0 +1,64 @@
+"""The processor that machine code is compiled for.
+
+Kernels are compiled for the processor they run on, with all its instructions, unless the environment variable
+``STABLESSM_CPU`` names another.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+
+from llvmlite import binding as llvm
+
+from stablessm._errors import ArgumentError
+
+VARIABLE = "STABLESSM_CPU"
+HOST = "host"
+
+_V2 = ("cx16", "popcnt", "sahf", "sse3", "ssse3", "sse4.1", "sse4.2")
+_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+_NEEDED: dict[str, dict[str, tuple[str, ...]]] = {
+    "x86_64": {"x86-64": (), "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4},
+    "aarch64": {"generic": ()},
+}
+"""By architecture: names of processors, and the instructions that a machine needs to run code compiled for them."""
+
+
+def cpu_name() -> str:
+    """Return the name of the processor that kernels are compiled for, as LLVM calls it.
+
+    >>> isinstance(cpu_name(), str)
+    True
+    """
+    name = os.environ.get(VARIABLE) or HOST
+    if name == HOST:
+        return llvm.get_host_cpu_name()
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+    known = _NEEDED.get(machine, {})
+    if name not in known:
+        raise ArgumentError(VARIABLE, f"one of {', '.join(map(repr, (HOST, *known)))}", repr(name))
+    features = llvm.get_host_cpu_features()
+    missing = [feature for feature in known[name] if not features.get(feature)]
+    if missing:
+        raise ArgumentError(VARIABLE, "a processor whose code can run here", f"{name!r}, which needs {missing[0]}")
+    return name
+
+
+def target_machine() -> llvm.TargetMachine:
+    """Return the target of the processor that kernels are compiled for; an engine needs one of its own."""
+    initialize()
+    name = cpu_name()
+    ours = (os.environ.get(VARIABLE) or HOST) == HOST
+    features = llvm.get_host_cpu_features().flatten() if ours else ""
+    return llvm.Target.from_default_triple().create_target_machine(cpu=name, features=features, opt=3)
+
+
+@functools.cache
+def initialize() -> None:
+    """Make LLVM ready for this machine."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()

@@ -1,0 +1,79 @@
+"""Running a kernel on several threads: those of PyTorch's own OpenMP where they can be had, Python's otherwise.
+
+PyTorch's OpenMP threads keep spinning for a moment after every parallel operation. Threads of our own would have to
+share the cores with them; a kernel that joins their team runs at once. GNU's, LLVM's and Intel's runtimes all offer the
+entry points that this takes. Where PyTorch uses another runtime (Windows), and in a forked process that cannot use
+OpenMP (:mod:`stablessm._fork`), Python's threads do the work: the kernels do not hold the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from stablessm import _fork
+
+_pool: ThreadPoolExecutor | None = None
+_pool_size = 0
+
+
+class Team(NamedTuple):
+    """The entry points of the OpenMP runtime that PyTorch has loaded."""
+
+    parallel: Callable[[int, int, int, int], None]
+    """GOMP_parallel(function, argument, threads, flags)"""
+    thread_number: int
+    thread_count: int
+    """Addresses of omp_get_thread_num and omp_get_num_threads."""
+
+
+@functools.cache
+def team() -> Team | None:
+    """PyTorch's OpenMP team, or None if there is none that we know how to join."""
+    library = _fork.openmp()
+    if library is None:
+        return None
+    parallel = library.GOMP_parallel
+    parallel.argtypes, parallel.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
+    ask, count = (
+        ctypes.cast(function, ctypes.c_void_p).value
+        for function in (library.omp_get_thread_num, library.omp_get_num_threads)
+    )
+    return Team(parallel, ask, count) if ask and count else None
+
+
+def _after_fork() -> None:
+    """A child has the pool's bookkeeping but none of its threads."""
+    global _pool, _pool_size
+    _pool, _pool_size = None, 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def team_to_join() -> Team | None:
+    """PyTorch's team, unless this process may have inherited it without its threads."""
+    return team() if _fork.openmp_is_sound() else None
+
+
+def in_ranges(work: Callable[[int, int], None], units: int, threads: int) -> None:
+    """Call ``work(first, last)`` on contiguous ranges that cover ``range(units)``, on Python threads.
+
+    >>> seen = []
+    >>> in_ranges(lambda first, last: seen.extend(range(first, last)), 5, threads=1)
+    >>> seen
+    [0, 1, 2, 3, 4]
+    """
+    global _pool, _pool_size
+    edges = [units * i // threads for i in range(threads + 1)]
+    if threads > 1 and (_pool is None or _pool_size < threads - 1):
+        _pool, _pool_size = ThreadPoolExecutor(threads - 1, thread_name_prefix="stablessm-scan"), threads - 1
+    futures = [_pool.submit(work, edges[i], edges[i + 1]) for i in range(1, threads)] if _pool else []
+    work(edges[0], edges[1])
+    for future in futures:
+        future.result()

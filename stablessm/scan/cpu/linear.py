@@ -1,0 +1,107 @@
+"""The CPU backend: hands PyTorch tensors to the kernels of :mod:`.linear_kernels`."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from stablessm.llvm.emitter import VECTOR_BYTES
+from stablessm.scan.cpu.linear_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, TILE_BYTES, Spec, get_kernel
+from stablessm.scan.protocol import Recurrence
+
+STREAM_BYTES = 8 << 20
+"""States past this size bypass the cache: they would not stay in it anyway."""
+PREFETCH_BYTES = 1 << 10
+"""Rows from this size on are asked for ahead: processors do not by themselves foresee such strides."""
+SERIAL_BYTES = 64 << 10
+"""States below this size are computed faster than a second thread wakes up."""
+
+
+def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
+    """Return all states."""
+    decay, initial, reset, reverse = recurrence
+    dtype = torch.promote_types(drive.dtype, torch.float32)
+    states = torch.empty(drive.shape, dtype=dtype)
+    if not states.numel():
+        return states.to(drive.dtype)
+    if initial is None:
+        initial = torch.zeros(1, drive.shape[-1], dtype=dtype)
+    arrays = {"decay": decay, "drive": drive, "initial": initial, "states": states}
+    _run(FORWARD_FIELDS, {name: _rows(array, dtype) for name, array in arrays.items()}, states, reset, reverse)
+    return states.to(drive.dtype)
+
+
+def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of decay, drive and initial."""
+    decay, initial, reset, reverse = recurrence
+    dtype = torch.promote_types(states.dtype, torch.float32)
+    batch, steps, channels = states.shape
+    d_drive = torch.empty(states.shape, dtype=dtype)
+    d_initial = torch.zeros(batch, channels, dtype=dtype)
+    per_step = decay.shape[1] > 1
+    # A sum over all steps stays in float64 until it is summed over the batch too, where it may cancel.
+    sums = torch.promote_types(dtype, torch.float64)
+    d_decay = torch.empty(batch, steps if per_step else 1, channels, dtype=dtype if per_step else sums)
+    if not states.numel():
+        return torch.zeros_like(decay), d_drive.to(states.dtype), d_initial.to(states.dtype)
+    if initial is None:
+        initial = torch.zeros(1, channels, dtype=dtype)
+    inputs = {"decay": decay, "grad": grad, "initial": initial, "states": states}
+    outputs = {"d_drive": d_drive, "d_decay": d_decay, "d_initial": d_initial}
+    arrays = {name: _rows(array, dtype) for name, array in inputs.items()}
+    arrays |= {name: _rows(array, array.dtype) for name, array in outputs.items()}
+    _run(BACKWARD_FIELDS, arrays, states, reset, reverse)
+    reduced = d_decay if decay.shape[0] == batch else _sum_over_batch(d_decay)
+    return reduced.to(decay.dtype), d_drive.to(states.dtype), d_initial.to(states.dtype)
+
+
+def _sum_over_batch(array: Tensor) -> Tensor:
+    """(1, time, channel). In parts: PyTorch splits a long sum into one number by how many threads it has."""
+    return torch.stack([part.sum(0, keepdim=True) for part in array.split(1 << 14)]).sum(0)
+
+
+def _rows(array: Tensor, dtype: torch.dtype) -> Tensor:
+    """The array as (batch, time, scalar) or (batch, scalar), in the kernel's dtype, scalars of a row adjacent."""
+    array = array.to(dtype).resolve_conj().resolve_neg()
+    if array.stride(-1) != 1 and array.shape[-1] > 1:
+        array = array.contiguous()
+    return torch.view_as_real(array).flatten(-2) if array.is_complex() else array
+
+
+def _run(
+    names: tuple[str, ...], arrays: dict[str, Tensor], states: Tensor, reset: Tensor | None, reverse: bool
+) -> None:
+    batch, steps, _ = states.shape
+    scalars = arrays["states"].shape[-1]
+    if reset is not None:
+        arrays["reset"] = reset.to(torch.uint8)
+    values = dict.fromkeys(names, 0) | {"steps": steps, "channels": scalars}
+    for name, array in arrays.items():
+        size = array.element_size()
+        start, batch_stride = array.data_ptr(), 0 if array.shape[0] == 1 else array.stride(0) * size
+        if f"{name}_time" in values:
+            time_stride = 0 if array.shape[1] == 1 else array.stride(1) * size
+            if reverse:
+                start, time_stride = start + (steps - 1) * time_stride, -time_stride
+            values[f"{name}_time"] = time_stride
+        values[name], values[f"{name}_batch"] = start, batch_stride
+    stored = [array for name, array in arrays.items() if name.startswith("d_")] or [arrays["states"]]
+    row_bytes = scalars * stored[0].element_size()  # rows of ours are adjacent
+    aligned = all((array.data_ptr() | row_bytes) % VECTOR_BYTES == 0 for array in stored)
+    size = states.numel() * states.element_size()
+    kernel = get_kernel(
+        Spec(
+            backward=names is BACKWARD_FIELDS,
+            double=arrays["states"].dtype == torch.float64,
+            complex=states.is_complex(),
+            per_step=arrays["decay"].shape[1] > 1,
+            reset=reset is not None,
+            stream=aligned and size >= STREAM_BYTES,
+            prefetch=names is FORWARD_FIELDS and row_bytes >= PREFETCH_BYTES,
+        )
+    )
+    tiles = values["tiles"] = batch * -(-row_bytes // TILE_BYTES)
+    fields = (ctypes.c_int64 * len(names))(*values.values())
+    kernel(fields, tiles, workers=1 if size < SERIAL_BYTES else torch.get_num_threads())

@@ -1,0 +1,230 @@
+"""CPU scan kernels: serial in time, SIMD over channels, states kept in registers.
+
+The kernels are written as LLVM instructions and compiled by llvmlite, because two things that decide their speed
+cannot be said in Python: vectors that live in registers from one time step to the next, and stores that bypass the
+cache (a state is written once and not read again here, so fetching its cache line first would cost a third of the
+memory traffic).
+
+A *tile* is 128 bytes of neighbouring channels of one sequence; a kernel walks a range of tiles. Complex numbers stay
+interleaved (re, im), as PyTorch stores them.
+
+Float32 is what memory holds; in registers everything is float64. A float32 state with |decay| near 1 collects a
+rounding error at every step and forgets none of them; this way a result is rounded once, when it is stored. Memory is
+what a scan waits for, so that it costs little.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from llvmlite import ir
+
+from stablessm.llvm.emitter import I64, VECTOR_BYTES, Emitter
+from stablessm.llvm.kernel import Kernel, compiled, kernel_entry
+
+TILE_VECTORS = 2
+TILE_BYTES = VECTOR_BYTES * TILE_VECTORS
+PREFETCH_STEPS = 16
+
+
+class Spec(NamedTuple):
+    """What a kernel is compiled for."""
+
+    backward: bool
+    double: bool
+    complex: bool
+    per_step: bool
+    """decay changes with time (otherwise it is loaded once and its gradient summed in registers)"""
+    reset: bool
+    stream: bool
+    """stores bypass the cache; every stored row must start on a VECTOR_BYTES boundary"""
+    prefetch: bool
+    """inputs are asked for PREFETCH_STEPS ahead"""
+
+
+FORWARD_FIELDS = (
+    "tiles", "steps", "channels",
+    "decay", "decay_batch", "decay_time",
+    "drive", "drive_batch", "drive_time",
+    "initial", "initial_batch",
+    "reset", "reset_batch", "reset_time",
+    "states", "states_batch", "states_time",
+)  # fmt: skip
+BACKWARD_FIELDS = (
+    "tiles", "steps", "channels",
+    "decay", "decay_batch", "decay_time",
+    "grad", "grad_batch", "grad_time",
+    "initial", "initial_batch",
+    "reset", "reset_batch", "reset_time",
+    "states", "states_batch", "states_time",
+    "d_drive", "d_drive_batch", "d_drive_time",
+    "d_decay", "d_decay_batch", "d_decay_time",
+    "d_initial", "d_initial_batch",
+)  # fmt: skip
+"""A kernel's arguments: counts (of all tiles, of steps, of scalars in a row), addresses, strides in bytes."""
+
+
+class _Tile:
+    """One tile of one sequence: where its rows start, and the vectors that make a row."""
+
+    def __init__(
+        self, emit: Emitter[Spec], fields: dict[str, ir.Value], batch: ir.Value, column: ir.Value, widths: list[int]
+    ) -> None:
+        self.emit, self.fields, self.widths = emit, fields, widths
+        self._batch, self._column = batch, column
+
+    def address(self, array: str, step: ir.Value | None = None, *, column: bool = True) -> ir.Value:
+        """Where this tile's row of ``array`` is, at ``step`` (in the order the scan walks)."""
+        add, mul = self.emit.builder.add, self.emit.builder.mul
+        at = add(self.fields[array], mul(self._batch, self.fields[f"{array}_batch"]))
+        if step is not None:
+            at = add(at, mul(step, self.fields[f"{array}_time"]))
+        return add(at, mul(self._column, I64(self.emit.size))) if column else at
+
+    def load(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
+        """The row in float64."""
+        builder, at, offset, row = self.emit.builder, self.address(array, step), 0, []
+        for lanes in self.widths:
+            narrow = self.emit.load(builder.add(at, I64(offset)), lanes)
+            row.append(narrow if self.emit.spec.double else builder.fpext(narrow, _wide(lanes)))
+            offset += lanes * self.emit.size
+        return row
+
+    def prefetch(self, array: str, step: ir.Value) -> None:
+        """Ask for the row of a later step; past the last one nothing happens."""
+        builder, byte, i32 = self.emit.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
+        signature = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", (byte,), signature)
+        at = self.address(array, builder.add(step, I64(PREFETCH_STEPS)))
+        for vector in range(len(self.widths)):
+            line = builder.inttoptr(builder.add(at, I64(vector * VECTOR_BYTES)), byte)
+            builder.call(prefetch, [line, i32(0), i32(3), i32(1)])  # to read, into every cache, data
+
+    def store(self, row: list[ir.Value], array: str, step: ir.Value | None = None) -> None:
+        """Rounded to what the array holds."""
+        builder, at, offset = self.emit.builder, self.address(array, step), 0
+        for value in row:
+            lanes = value.type.count
+            narrow = value if self.emit.spec.double else builder.fptrunc(value, self.emit.vector(lanes))
+            self.emit.store(narrow, builder.add(at, I64(offset)))
+            offset += lanes * self.emit.size
+
+    def store_sums(self, row: list[ir.Value], array: str) -> None:
+        """As they are, in float64: they are still to be added over the batch, where they may cancel."""
+        builder, at, size = self.emit.builder, self.address(array, column=False), 8
+        at = builder.add(at, builder.mul(self._column, I64(size)))
+        for value in row:
+            self.emit.store(value, at)
+            at = builder.add(at, I64(value.type.count * size))
+
+    def zeros(self) -> list[ir.Value]:
+        return [ir.Constant(_wide(lanes), None) for lanes in self.widths]
+
+    def unless_reset(self, row: list[ir.Value], step: ir.Value) -> list[ir.Value]:
+        """The row, or zeros where the scan restarts at ``step`` (a choice, not a product: 0 · NaN is NaN)."""
+        if not self.emit.spec.reset:
+            return row
+        builder = self.emit.builder
+        flag = builder.inttoptr(self.address("reset", step, column=False), ir.IntType(8).as_pointer())
+        keep = builder.icmp_signed("==", builder.load(flag), ir.IntType(8)(0))
+        return [builder.select(keep, u, zero) for u, zero in zip(row, self.zeros(), strict=True)]
+
+
+def _wide(lanes: int) -> ir.VectorType:
+    return ir.VectorType(ir.DoubleType(), lanes)
+
+
+def _forward(tile: _Tile) -> None:
+    """h = a h + x."""
+    emit = tile.emit
+    constant = None if emit.spec.per_step else tile.load("decay")
+
+    def step(t: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
+        decay, drive = constant or tile.load("decay", t), tile.load("drive", t)
+        if emit.spec.prefetch:
+            for array in ("decay", "drive") if emit.spec.per_step else ("drive",):
+                tile.prefetch(array, t)
+        carried, decay = tile.unless_reset(state, t), tile.unless_reset(decay, t)
+        state = [emit.product(h, a, plus=x) for h, a, x in zip(carried, decay, drive, strict=True)]
+        tile.store(state, "states", t)
+        return state
+
+    emit.loop(tile.fields["steps"], tile.load("initial"), step)
+
+
+def _backward(tile: _Tile) -> None:
+    """λ = g + carry; dx = λ; da += λ conj(h before); carry = conj(a) λ, from the last step to the first."""
+    emit, builder, rows = tile.emit, tile.emit.builder, len(tile.widths)
+    constant = None if emit.spec.per_step else tile.load("decay")
+
+    def step(t: ir.Value, carried: list[ir.Value], before: list[ir.Value]) -> list[ir.Value]:
+        carry, total = carried[:rows], carried[rows:]
+        decay, grad = constant or tile.load("decay", t), tile.load("grad", t)
+        adjoint = [builder.fadd(g, c) for g, c in zip(grad, carry, strict=True)]
+        tile.store(adjoint, "d_drive", t)
+        zeros = tile.zeros()
+        d_decay = [emit.product(u, h, z, conjugate=True) for u, h, z in zip(adjoint, before, zeros, strict=True)]
+        d_decay = tile.unless_reset(d_decay, t)
+        if emit.spec.per_step:
+            tile.store(d_decay, "d_decay", t)
+        else:
+            total = [builder.fadd(u, v) for u, v in zip(total, d_decay, strict=True)]
+        carry = [emit.product(u, a, z, conjugate=True) for u, a, z in zip(adjoint, decay, zeros, strict=True)]
+        return [*tile.unless_reset(carry, t), *total]
+
+    last = builder.sub(tile.fields["steps"], I64(1))
+
+    def from_the_end(i: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+        t = builder.sub(last, i)
+        return step(t, carried, tile.load("states", builder.sub(t, I64(1))))
+
+    start = [*tile.zeros(), *([] if emit.spec.per_step else tile.zeros())]
+    carried = step(I64(0), emit.loop(last, start, from_the_end), tile.load("initial"))
+    tile.store(carried[:rows], "d_initial")
+    if not emit.spec.per_step:
+        tile.store_sums(carried[rows:], "d_decay")
+
+
+def _build(spec: Spec) -> ir.Function:
+    """The kernel, over a range of tiles."""
+    names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
+    builder, fields, first, last = kernel_entry("scan_" + "".join(str(int(flag)) for flag in spec), names)
+    emit = Emitter(builder, spec)
+    tile_lanes, lanes = TILE_BYTES // emit.size, VECTOR_BYTES // emit.size
+    tiles = builder.sdiv(builder.add(fields["channels"], I64(tile_lanes - 1)), I64(tile_lanes))
+
+    def one_tile(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        unit = builder.add(first, i)
+        batch = builder.sdiv(unit, tiles)
+        column = builder.mul(builder.srem(unit, tiles), I64(tile_lanes))
+        rest = builder.sub(fields["channels"], column)
+        with builder.if_else(builder.icmp_signed(">=", rest, I64(tile_lanes))) as (whole, partial):
+            with whole:
+                _emit_tile(emit, fields, batch, column, [lanes] * TILE_VECTORS)
+            with partial:  # the last channels, by the bits of their number: 21 = 16 + 4 + 1
+                width = tile_lanes // 2
+                while width:
+                    with builder.if_then(builder.icmp_signed("!=", builder.and_(rest, I64(width)), I64(0))):
+                        done = builder.and_(rest, I64(-2 * width))
+                        widths = [min(width, lanes)] * max(1, width // lanes)
+                        _emit_tile(emit, fields, batch, builder.add(column, done), widths)
+                    width //= 2
+                    if spec.complex and width == 1:
+                        break
+        return []
+
+    emit.loop(builder.sub(last, first), [], one_tile)
+    builder.fence("seq_cst")  # stores that bypass the cache are not ordered otherwise
+    builder.ret_void()
+    return builder.function
+
+
+def _emit_tile(
+    emit: Emitter[Spec], fields: dict[str, ir.Value], batch: ir.Value, column: ir.Value, widths: list[int]
+) -> None:
+    (_backward if emit.spec.backward else _forward)(_Tile(emit, fields, batch, column, widths))
+
+
+def get_kernel(spec: Spec) -> Kernel:
+    """The kernel for ``spec``, compiled the first time it is asked for."""
+    return compiled(_build, spec)

@@ -1,0 +1,176 @@
+"""How a call reaches its code: directly, through an autograd function, or through a PyTorch operator.
+
+The dispatch of an operator costs more than a small scan, so calls outside ``torch.compile``, ``torch.func`` transforms
+and dispatch modes go to a backend directly. PyTorch has no public function that detects the last two. Its private
+functions are used in this module alone, and only in releases of PyTorch with which they have been tested. In any other
+release every call takes the operator or the autograd function: the results are the same, and small scans are slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+
+OLDEST, NEWEST = (2, 11), (2, 13)
+"""The releases of PyTorch with which the private functions have been tested."""
+
+
+class _Private(NamedTuple):
+    dispatch_mode: Callable[[], Any]
+    """Return the innermost active ``TorchDispatchMode``, or None."""
+    transforms_active: Callable[[], bool]
+    """Return True inside ``torch.func`` transforms."""
+    is_wrapped: Callable[[Tensor], bool]
+    """Return True for a tensor that a ``torch.func`` transform has wrapped."""
+    is_batched: Callable[[Tensor], bool]
+    """Return True for a tensor of ``torch.autograd.functional``'s older vmap."""
+    forward_level: Callable[[], int]
+    """Return the number of nested forward-mode levels, less one."""
+    raw_stream: Callable[[int], int]
+    """Return the address of the current CUDA stream."""
+    mode: type
+    """``TorchDispatchMode``."""
+
+
+def private_functions(version: str) -> _Private | None:
+    """Return PyTorch's private functions, or None in a release with which they have not been tested.
+
+    >>> private_functions("1.0.0") is None
+    True
+    """
+    if not OLDEST <= tuple(int(part) for part in version.split(".")[:2]) <= NEWEST:
+        return None
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+        functorch = torch._C._functorch
+        return _Private(
+            _get_current_dispatch_mode,
+            torch._C._are_functorch_transforms_active,
+            functorch.is_functorch_wrapped_tensor,
+            functorch.is_legacy_batchedtensor,
+            lambda: forward_ad._current_level,
+            getattr(torch._C, "_cuda_getCurrentRawStream", _public_stream),  # missing in builds without CUDA
+            TorchDispatchMode,
+        )
+    except (ImportError, AttributeError):
+        return None
+
+
+def _public_stream(index: int) -> int:
+    return torch.cuda.current_stream(index).cuda_stream
+
+
+_private = private_functions(torch.__version__)
+
+raw_stream: Callable[[int], int] = _public_stream if _private is None else _private.raw_stream
+"""Return the address of the current CUDA stream of a device."""
+
+
+def plain(tensor: Tensor) -> bool:
+    """Return True if a backend may run on this tensor without the operator.
+
+    False for a tensor that stands for many, for subclasses, and inside a dispatch mode.
+    """
+    return (
+        _private is not None
+        and type(tensor) in (Tensor, torch.nn.Parameter)
+        and _private.dispatch_mode() is None
+        and not _private.is_wrapped(tensor)
+        and not _private.is_batched(tensor)
+    )
+
+
+def quick(signal: Tensor) -> bool:
+    """Return True outside ``torch.compile``, ``torch.func`` transforms and dispatch modes."""
+    if torch.compiler.is_compiling() or _private is None:
+        return False
+    return not _private.transforms_active() and plain(signal)
+
+
+def forward_mode() -> bool:
+    """Return True where forward-mode derivatives are computed (assumed where PyTorch does not tell)."""
+    return _private is None or _private.forward_level() >= 0
+
+
+def exporting() -> bool:
+    """Return True inside ``torch.export``.
+
+    In PyTorch 2.11 ``torch.compiler.is_exporting()`` is True inside ``torch.compile`` too; the flag it reads is not.
+    """
+    if _private is None or not hasattr(torch.compiler, "_is_exporting_flag"):
+        return torch.compiler.is_exporting()
+    return torch.compiler._is_exporting_flag
+
+
+def eager(function: Any) -> Any:
+    """Return an autograd function in the older form, which PyTorch calls without binding arguments by name.
+
+    ``torch.func`` requires the newer form; the older one saves a third of the time of a small call. For ``plain``
+    tensors.
+    """
+
+    class Eager(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            output = function.at_once(*args)
+            function.setup_context(ctx, args, output)
+            return output
+
+        backward = function.backward
+        jvp = function.jvp
+
+    return Eager
+
+
+class Forms(NamedTuple):
+    """The forms of one operator."""
+
+    operator: Any
+    """For ``torch.compile``, which cannot trace a function with a forward derivative."""
+    function: Any
+    """For ``torch.func``, which does not see the derivative registered with an operator. Its static method ``at_once``
+    calls the backend directly."""
+    eager: Any
+    """The function in the form of :func:`eager`, for plain tensors."""
+
+    def choose(self, at_once: bool, *tensors: Tensor | None) -> Any:
+        """Return what to call for these tensors; ``at_once`` is what :func:`quick` returned."""
+        if at_once:
+            return self.eager.apply if _differentiated(*tensors) else self.function.at_once
+        return self.operator if torch.compiler.is_compiling() else self.function.apply
+
+
+def _differentiated(*tensors: Tensor | None) -> bool:
+    """Return True if a derivative of either mode may be asked for."""
+    recorded = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    return recorded or forward_mode()
+
+
+def operation_mode(private: _Private | None = _private) -> type:
+    """Return a context manager class whose ``operation(name, function, args, kwargs)`` runs in place of operations.
+
+    It sees every operation that PyTorch dispatches, or, in a release of PyTorch whose private functions are not known,
+    every function of PyTorch that is called.
+    """
+    base = TorchFunctionMode if private is None else private.mode
+
+    class OperationMode(base):  # type: ignore[misc, valid-type]
+        def operation(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        if private is None:
+
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return self.operation(func.__name__, func, args, kwargs or {})
+        else:
+
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return self.operation(func.overloadpacket.__name__, func, args, kwargs or {})
+
+    return OperationMode

@@ -1,0 +1,42 @@
+"""Lengths of right-padded sequences and resets, applied to signals and states (:mod:`.checks` checks them)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def real_steps(lengths: Tensor, steps: int) -> Tensor:
+    """Return (B, T) bool: True at the real steps of right-padded sequences.
+
+    >>> real_steps(torch.tensor([0, 2]), 3).tolist()
+    [[False, False, False], [True, True, False]]
+    """
+    return torch.arange(steps, device=lengths.device) < lengths[:, None]
+
+
+def without_padding(values: Tensor, lengths: Tensor | None) -> Tensor:
+    """Return (B, T, …) values with zeros past the end of each sequence, whatever stands there (NaN too)."""
+    if lengths is None:
+        return values
+    real = real_steps(lengths, values.shape[1])
+    return torch.where(real.view(*real.shape, *(1,) * (values.dim() - 2)), values, torch.zeros_like(values))
+
+
+def without_resets(values: Tensor, reset: Tensor | None) -> Tensor:
+    """Return (B, T, …) values with zeros at resets: by choice, because a product with zero would keep a NaN."""
+    if reset is None:
+        return values
+    return torch.where(reset.view(*reset.shape, *(1,) * (values.dim() - 2)), torch.zeros_like(values), values)
+
+
+def last_state(states: Tensor, before: Tensor, lengths: Tensor | None) -> Tensor:
+    """Return the state (B, …) after the last real step of states (B, T, …); ``before`` where there is none."""
+    before = before.to(states.dtype)
+    if not states.shape[1]:
+        return torch.cat([before[:, None], states], 1)[:, 0]  # joined, so that its gradient is defined as any other
+    if lengths is None:
+        return states[:, -1].clone()  # a view would keep all states in memory
+    ends = lengths.view(-1, *(1,) * (states.dim() - 1))
+    last = states.gather(1, (ends - 1).clamp(min=0).expand(-1, 1, *states.shape[2:]))[:, 0]
+    return torch.where(ends[:, 0] == 0, before, last)

@@ -1,0 +1,93 @@
+"""What a scan backend is given and what it must implement: one protocol per operator.
+
+A backend is a folder with one module per operator (``linear``, ``ssm``), each with the functions of the protocol below.
+Arguments are checked and brought into the form stated here before a backend sees them. A backend returns the same bits
+for the same input: no atomics. Autograd, ``torch.compile``, ``vmap`` and forward mode come from :mod:`.linear_op` and
+:mod:`.ssm_op`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Recurrence(NamedTuple):
+    """The recurrence h[t] = decay[t] h[t-1] + drive[t], without its drive (B, T, C)."""
+
+    decay: Tensor
+    """(B or 1, T or 1, C)."""
+    initial: Tensor | None
+    """(B, C), the state before the first step; None stands for zeros."""
+    reset: Tensor | None
+    """(B, T) bool: True where nothing is carried into a step."""
+    reverse: bool
+    """True where the recurrence runs from the last step to the first."""
+
+
+class LinearBackend(Protocol):
+    """All states of a recurrence, and its gradients."""
+
+    def forward(self, recurrence: Recurrence, drive: Tensor) -> Tensor:
+        """Return all states, with the shape and dtype of ``drive``."""
+
+    def backward(self, recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the gradients of decay (in its own shape), drive and initial (None allowed where none was given)."""
+
+
+class DiagonalSSM(NamedTuple):
+    """A diagonal state-space layer and its input: y[t] = Re Σ_n C h[t] + D x[t] with h[t] = decay h[t-1] + B x[t].
+
+    ``decay``, ``B``, ``C`` and ``initial`` have one real or complex dtype, float32 or better.
+    """
+
+    x: Tensor
+    """(B, T, H), real."""
+    decay: Tensor
+    """(H, N), as B and C."""
+    B: Tensor
+    C: Tensor
+    D: Tensor | None
+    """(H,), real."""
+    initial: Tensor | None
+    """(B, H, N), the state before the first step; None stands for zeros."""
+    reset: Tensor | None
+    """(B, T) bool: True where nothing is carried into a step."""
+    lengths: Tensor | None
+    """(B,) int64, the number of real steps of each sequence."""
+
+    @property
+    def real_dtype(self) -> torch.dtype:
+        """The dtype of the real part of the states."""
+        return self.decay.dtype.to_real()
+
+    def zero_state(self) -> Tensor:
+        """Return a state (B, H, N) of zeros."""
+        return self.decay.new_zeros(len(self.x), *self.decay.shape)
+
+
+class SSMBackend(Protocol):
+    """A layer's output, its final state, and its gradients."""
+
+    def checkpoint_shape(self, layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
+        """Return the shape and dtype of the checkpoints without running anything."""
+
+    def forward(self, layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the output, the final state, and checkpoints from which ``backward`` finds the states again."""
+
+    def backward(
+        self, layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x, decay, B, C, D and initial (None allowed where none was given).
+
+        ``d_final`` None stands for zeros.
+        """
+
+
+class Backend(NamedTuple):
+    """The operators of one backend. A new operator is one more field here and one more module in each folder."""
+
+    linear: LinearBackend
+    ssm: SSMBackend

@@ -1,0 +1,55 @@
+"""The truth of the fused layer: all states by a scan, then the readout, differentiable to any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stablessm.scan.linear import linear_scan
+from stablessm.scan.padding import last_state, without_padding
+from stablessm.scan.protocol import DiagonalSSM
+
+
+def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
+    """Return the shape and dtype of an empty tensor: nothing is kept."""
+    return (0,), layer.x.dtype
+
+
+def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output, the final state and no checkpoints."""
+    return (*by_states(layer, "reference"), layer.x.new_empty(0))
+
+
+def backward(layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None) -> tuple[Tensor, ...]:
+    """Return the gradients of x, decay, B, C, D and initial."""
+    return gradients_by_states(layer, d_y, d_final, "reference")
+
+
+def by_states(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
+    """Return output and final state, with all states (B, T, H, N) in memory, made by a backend of ``linear_scan``."""
+    x, decay, B, C, D, initial, reset, lengths = layer
+    signal = without_padding(x.to(decay.real.dtype), lengths)
+    before = x.new_zeros(len(x), *decay.shape, dtype=decay.dtype) if initial is None else initial
+    drive = (signal[..., None] * B).flatten(2)
+    states = linear_scan(decay.flatten(), drive, before.flatten(1), reset=reset, backend=backend)
+    states = states.unflatten(2, decay.shape)
+    y = (states * C).sum(-1)
+    y = y.real if y.is_complex() else y
+    if D is not None:
+        y = y + D * signal
+    return without_padding(y, lengths).to(x.dtype), last_state(states, before, lengths)
+
+
+def gradients_by_states(layer: DiagonalSSM, d_y: Tensor, d_final: Tensor | None, backend: str) -> tuple[Tensor, ...]:
+    """Return the gradients of x, decay, B, C, D and initial from differentiable operations."""
+    zero = layer.zero_state()
+    D = layer.x.new_zeros(len(layer.decay), dtype=layer.decay.real.dtype) if layer.D is None else layer.D
+    initial = zero if layer.initial is None else layer.initial
+
+    def outputs(*tensors: Any) -> tuple[Tensor, Tensor]:
+        return by_states(DiagonalSSM._make((*tensors, *layer[6:])), backend)
+
+    pull_back = torch.func.vjp(outputs, *layer[:4], D, initial)[1]
+    return pull_back((d_y, zero if d_final is None else d_final))

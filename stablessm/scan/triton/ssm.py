@@ -1,0 +1,360 @@
+"""The fused layer on a GPU: time in chunks, matrix products inside them, a walk from chunk to chunk.
+
+:mod:`.ssm_kernels` has the equations and the kernels around the products. These have float32's accuracy
+(:mod:`.matmul`), or TF32's after ``torch.set_float32_matmul_precision("high")``, as PyTorch's own matrix
+products. States exist at the borders of chunks only, and go from one to the next in float64. What is kept for the
+backward pass are these and, of a small input, its rows: to turn it again would take another launch.
+
+This takes float32 and complex64. Resets, lengths and float64 go through :mod:`stablessm.scan.ssm_blocked`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stablessm.scan import ssm_blocked
+from stablessm.scan.protocol import DiagonalSSM
+from stablessm.scan.triton import ssm_kernels as kernels
+from stablessm.scan.triton.launch import Launch
+from stablessm.scan.triton.matmul import multiply, sum_of_products
+
+BLOCK = 64
+"""Rows and columns of a tile that is transposed at once."""
+ROWS = 16
+"""Rows of a tile of powers."""
+WALK_ROWS = 8
+"""Chunks that are walked at once."""
+STAGES = 3
+"""Tiles of states in flight: the next ones are fetched while this one is walked."""
+LAGS = 32
+"""Diagonals that are summed at once."""
+LARGE = 2**23
+"""Numbers of an input from which on memory matters more than the number of launches."""
+PARTS = 2
+"""In so many parts the channels of a large layer with many states are done."""
+
+
+def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
+    """Return the shape and dtype of the checkpoints: the input as rows, if it is kept, and the states that enter."""
+    if not _chunked(layer):
+        return ssm_blocked.checkpoint_shape(layer)
+    x, decay = layer.x, layer.decay
+    numbers = decay.shape[1] * (2 if decay.is_complex() else 1)
+    return (len(decay), len(x) * -(-x.shape[1] // _length(decay.shape[1])), _kept(x, decay) + numbers), torch.float32
+
+
+def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output, the final state and checkpoints."""
+    if not _chunked(layer):
+        return ssm_blocked.forward(layer, "triton")
+    x, decay, initial = layer.x, layer.decay, layer.initial
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    final = torch.empty((len(x), *decay.shape), dtype=decay.dtype, device=x.device)
+    shape, dtype = checkpoint_shape(layer)
+    checkpoints = torch.empty(shape, dtype=dtype, device=x.device)
+    x = x.resolve_neg()
+    if initial is not None:
+        initial = initial.resolve_conj().resolve_neg().contiguous()
+    for part, at in _parts(x, decay):
+        ends = _at(at, initial, 1), _at(at, y, 2), _at(at, checkpoints, 0), _at(at, final, 1)
+        _forward(part, _of(at, *layer[1:5]), _at(at, x, 2), *ends)
+    return y, final, checkpoints
+
+
+def _forward(
+    layer: _Layer,
+    parameters: tuple[Any, ...],
+    x: Tensor,
+    initial: Tensor | None,
+    y: Tensor,
+    checkpoints: Tensor,
+    final: Tensor,
+) -> None:
+    """Some channels: fills y, the checkpoints and the final states."""
+    kept, entering = layer.split(checkpoints)
+    made, inputs, both = layer.generate(*parameters), layer.turned(x, kept), layer.rows(layer.width, x.device)
+    multiply(inputs, made.M, both)
+    layer.enter(both, layer.tail_added(inputs, made.M), initial, made.jumps, entering, final)
+    multiply(entering, made.W.mT, both[..., : layer.length], add=True)
+    layer.turn_back(both, y)
+
+
+def backward(
+    layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the gradients of x, decay, B, C, D and, if it was given, initial."""
+    if not _chunked(layer):
+        return ssm_blocked.backward(layer, checkpoints, d_y, d_final, "triton")
+    x, decay, initial = layer.x, layer.decay, layer.initial
+    d_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    d_initial = None if initial is None else torch.empty(initial.shape, dtype=decay.dtype, device=x.device)
+    d_decay, d_B, d_C = (torch.empty(decay.shape, dtype=decay.dtype, device=x.device) for _ in range(3))
+    d_D = torch.empty(len(decay), dtype=_real_dtype(decay), device=x.device)
+    x, d_y = x.resolve_neg(), d_y.resolve_neg()
+    if d_final is not None:
+        d_final = d_final.resolve_conj().resolve_neg().contiguous()
+    for part, at in _parts(x, decay):
+        given = _Given(_at(at, d_y, 2), _at(at, d_final, 1), _at(at, x, 2), _at(at, checkpoints, 0))
+        d_parameters = tuple(_at(at, gradient, 0) for gradient in (d_decay, d_B, d_C, d_D))
+        _backward(part, _of(at, *layer[1:5]), given, _at(at, d_x, 2), d_parameters, _at(at, d_initial, 1))
+    return d_x, d_decay, d_B, d_C, d_D, d_initial
+
+
+class _Given(NamedTuple):
+    """Some channels of what a backward pass is given."""
+
+    d_y: Tensor
+    d_final: Tensor | None
+    x: Tensor
+    checkpoints: Tensor
+
+
+def _backward(
+    layer: _Layer,
+    parameters: tuple[Any, ...],
+    given: _Given,
+    d_x: Tensor,
+    d_parameters: tuple[Tensor, ...],
+    d_initial: Tensor | None,
+) -> None:
+    """Some channels: fills the gradients. What is as large as x is let go as soon as it can be."""
+    d_y, d_final, x, checkpoints = given
+    kept, entering = layer.split(checkpoints)
+    made, both = layer.generate(*parameters), layer.turned(d_y, layer.rows(layer.width, x.device))
+    grads, d_entering = both[..., : layer.length], layer.rows(layer.numbers, x.device)
+    multiply(grads, made.W, d_entering)
+    d_jumps = layer.leave(d_entering, entering, made.jumps, d_final, both, d_initial)
+    del d_entering
+    d_W = sum_of_products(grads, entering)
+    tail = None if d_final is None else layer.reals(d_final.transpose(0, 1))
+    d_inputs = layer.rows(layer.length, x.device)
+    multiply(both, made.M.mT, d_inputs)
+    if tail is not None:
+        layer.tail_of(d_inputs).baddbmm_(tail, layer.into_final(made.M).mT)
+    layer.turn_back(d_inputs, d_x)
+    del d_inputs, made
+    inputs = layer.turned(x) if kept is None else kept
+    d_M = sum_of_products(inputs, both)
+    if tail is not None:
+        layer.into_final(d_M).baddbmm_(layer.tail_of(inputs).mT, tail)
+    layer.collect(parameters[:3], d_M, d_W, d_jumps, d_parameters)
+
+
+class Made(NamedTuple):
+    """What a chunk needs of the parameters, channel by channel."""
+
+    M: Tensor
+    """T and V, (channel, LENGTH, LENGTH + R)."""
+    W: Tensor
+    """(channel, LENGTH, R)."""
+    jumps: Tensor
+    """decay^LENGTH and decay^rest, (2, channel, N) in double precision."""
+
+
+class _Layer:
+    """The sizes of one call and its launches. Rows are (sequence, chunk), R real numbers stand for N states."""
+
+    def __init__(self, batch: int, steps: int, channels: int, states: int, is_complex: bool) -> None:
+        self.batch, self.steps, self.channels, self.length = batch, steps, channels, _length(states)
+        self.chunks = -(-steps // self.length)
+        self.rest = steps - (self.chunks - 1) * self.length
+        self.is_complex, self.pairs = is_complex, 2 if is_complex else 1
+        self.numbers = states * self.pairs
+        self.width = self.length + self.numbers
+        bits, per_row = self.length.bit_length() - 1, self.width // self.pairs
+        flag, after_T = {"IS_COMPLEX": is_complex}, 4 * self.length
+        block = min(32, 1 << (states - 1).bit_length())
+        columns = batch * channels * -(-states // block)
+        rows = {"ROWS": WALK_ROWS, "BLOCK": block, "SPREAD": min(WALK_ROWS, max(1, 32 // block)), "STAGES": STAGES}
+        blocks = channels * (self.length // ROWS)
+        self._generates = {
+            skip: Launch(
+                kernels.generate_kernel,
+                blocks,
+                (channels, states, per_row, self.rest),
+                {"SKIP": skip, **flag, "BITS": bits, "ROWS": ROWS, "STATES": 1 << (states - 1).bit_length()},
+                offsets=(0, 0, 0, 0, 0, after_T, 0, 0),
+                warps=2 if states <= 32 else 4,
+            )
+            for skip in (False, True)
+        }
+        sizes = {"LENGTH": self.length, "ROWS": ROWS}
+        self._toeplitz = Launch(kernels.toeplitz_kernel, blocks, (self.width,), sizes, warps=4)
+        diagonals = {**sizes, "LAGS": LAGS}
+        programs = channels * (self.length // LAGS)
+        self._diagonals = Launch(kernels.diagonals_kernel, programs, (self.width,), diagonals, warps=1)
+        self._collect = Launch(
+            kernels.collect_kernel,
+            channels * -(-states // min(16, block)),
+            (batch, channels, states, per_row, self.rest),
+            {**flag, "BITS": bits, "ROWS": ROWS, "BLOCK": min(16, block), "STAGES": STAGES},
+            offsets=(0, 0, 0, 0, after_T, 0, 0, 0, 0, 0),
+            warps=1,
+        )
+        self._columns, self._walks, self._per_row = columns, {**flag, **rows}, per_row
+        self._after_T, self._states = after_T, states
+
+    def generate(self, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None) -> Made:
+        """The matrices of these parameters."""
+        device, real = decay.device, _real_dtype(decay)
+        M = torch.empty((self.channels, self.length, self.width), dtype=real, device=device)
+        W = torch.empty((self.channels, self.length, self.numbers), dtype=real, device=device)
+        response = torch.empty((self.channels, self.length), dtype=real, device=device)
+        wide = torch.complex128 if self.is_complex else torch.float64
+        jumps = torch.empty((2, self.channels, self._states), dtype=wide, device=device)
+        self._generates[D is not None](decay, B, C, M if D is None else D, response, M, W, jumps)
+        self._toeplitz(response, M)
+        return Made(M, W, jumps)
+
+    def rows(self, width: int, device: torch.device) -> Tensor:
+        """Room for (channel, row, width)."""
+        return torch.empty((self.channels, self.batch * self.chunks, width), dtype=torch.float32, device=device)
+
+    def split(self, checkpoints: Tensor) -> tuple[Tensor | None, Tensor]:
+        """The rows of the input, if they are kept, and the states that enter the chunks."""
+        kept = checkpoints.shape[2] - self.numbers
+        return (checkpoints[..., :kept], checkpoints[..., kept:]) if kept else (None, checkpoints)
+
+    def turned(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """(batch, time, channel) as rows in float32: new ones, or the first columns of what is there."""
+        rows = self.rows(self.length, x.device) if rows is None else rows
+        self._turn(x.stride(), rows.stride(1), False)(x, rows)
+        return rows
+
+    def turn_back(self, flat: Tensor, y: Tensor) -> None:
+        """The inverse of ``turned``."""
+        self._turn(y.stride(), flat.stride(1), True)(y, flat)
+
+    @functools.lru_cache(maxsize=16)  # noqa: B019 (layers are kept anyway)
+    def _turn(self, strides: tuple[int, ...], width: int, back: bool) -> Launch:
+        programs = self.chunks * (self.length // BLOCK) * -(-self.channels // BLOCK) * self.batch
+        return Launch(
+            kernels.transpose_kernel,
+            programs,
+            (*strides, self.batch, self.steps, self.channels, self.chunks, width),
+            {"BACK": back, "UNIT": strides[2] == 1, "LENGTH": self.length, "BLOCK": BLOCK},
+            warps=4,
+        )
+
+    def enter(
+        self, both: Tensor, tail: Tensor, initial: Tensor | None, jumps: Tensor, entering: Tensor, final: Tensor
+    ) -> None:
+        """Fills ``entering`` and ``final``; what the chunks add stands in ``both``, beside the outputs."""
+        launch = self._walk(
+            kernels.enter_kernel,
+            entering.stride(1),
+            final.stride(0),
+            (self._after_T, *[0] * 5),
+            INITIAL=initial is not None,
+        )
+        launch(both, tail, tail if initial is None else initial, jumps, entering, final)
+
+    def leave(
+        self,
+        d_entering: Tensor,
+        entering: Tensor,
+        jumps: Tensor,
+        d_final: Tensor | None,
+        both: Tensor,
+        d_initial: Tensor | None,
+    ) -> Tensor:
+        """Fills ``d_initial`` and, in ``both``, the gradients of what the chunks added; returns those of the jumps."""
+        d_jumps = torch.empty((2, self.channels, self.batch, self._states), dtype=jumps.dtype, device=jumps.device)
+        given = d_initial if d_final is None else d_final
+        launch = self._walk(
+            kernels.leave_kernel,
+            entering.stride(1),
+            0 if given is None else given.stride(0),
+            (0, 0, 0, 0, self._after_T, 0, 0),
+            FINAL=d_final is not None,
+            INITIAL=d_initial is not None,
+        )
+        final, initial = (d_jumps if tensor is None else tensor for tensor in (d_final, d_initial))
+        launch(d_entering, entering, jumps, final, both, d_jumps, initial)
+        return d_jumps
+
+    @functools.lru_cache(maxsize=16)  # noqa: B019
+    def _walk(self, kernel: Any, held: int, per_batch: int, offsets: tuple[int, ...], **flags: bool) -> Launch:
+        per_row = (self._per_row, held // self.pairs)
+        numbers = (self.batch, self.channels, self.chunks, self._states, *per_row, per_batch)
+        return Launch(kernel, self._columns, numbers, {**flags, **self._walks}, offsets=offsets, warps=1)
+
+    def tail_of(self, rows: Tensor) -> Tensor:
+        """The steps of the last chunk of every sequence, (channel, sequence, rest)."""
+        return rows.unflatten(1, (self.batch, self.chunks))[:, :, -1, : self.rest]
+
+    def tail_added(self, inputs: Tensor, M: Tensor) -> Tensor:
+        """What the last chunk adds to the final state, (channel, sequence, R)."""
+        return torch.bmm(self.tail_of(inputs), self.into_final(M))
+
+    def into_final(self, M: Tensor) -> Tensor:
+        """What these steps do to the final state, (channel, rest, R)."""
+        return M[:, self.length - self.rest :, self.length :]
+
+    @staticmethod
+    def reals(states: Tensor) -> Tensor:
+        """(channel, sequence, N) as (channel, sequence, R)."""
+        return torch.view_as_real(states).flatten(2) if states.is_complex() else states
+
+    def collect(
+        self,
+        parameters: tuple[Tensor, ...],
+        d_M: Tensor,
+        d_W: Tensor,
+        d_jumps: Tensor,
+        found: tuple[Tensor, ...],
+    ) -> None:
+        """Fills ``found``, the gradients of decay, B, C and D."""
+        d_response = torch.empty((self.channels, self.length), dtype=torch.float64, device=d_M.device)
+        *d_parameters, d_D = found
+        self._diagonals(d_M, d_response, d_D)
+        self._collect(*parameters, d_response, d_M, d_W, d_jumps, *d_parameters)
+
+
+_layer = functools.lru_cache(maxsize=256)(_Layer)
+
+
+def _chunked(layer: DiagonalSSM) -> bool:
+    """Whether the chunks here can be made."""
+    whole = layer.reset is None and layer.lengths is None and layer.x.numel() > 0 and layer.decay.numel() > 0
+    return whole and layer.decay.dtype in (torch.float32, torch.complex64)
+
+
+def _length(states: int) -> int:
+    """Steps in a chunk: with many states a chunk is longer, so that the states at its borders stay few."""
+    return 64 if states <= 32 else 128
+
+
+def _kept(x: Tensor, decay: Tensor) -> int:
+    """Columns of the checkpoints that hold the input."""
+    return _length(decay.shape[1]) if x.numel() < LARGE else 0
+
+
+def _parts(x: Tensor, decay: Tensor) -> list[tuple[_Layer, slice | None]]:
+    """Channels to do at once: all (None), or some where many states would take more memory than inputs and outputs."""
+    batch, steps, channels = x.shape
+    kind = (decay.shape[1], decay.is_complex())
+    if decay.shape[1] <= 32 or x.numel() < LARGE or channels == 1:
+        return [(_layer(batch, steps, channels, *kind), None)]
+    size = -(-channels // PARTS)
+    slices = [slice(start, min(start + size, channels)) for start in range(0, channels, size)]
+    return [(_layer(batch, steps, at.stop - at.start, *kind), at) for at in slices]
+
+
+def _at(at: slice | None, tensor: Any, dim: int) -> Any:
+    """These channels, of which ``dim`` is the dimension; a view costs the host as much as a small kernel the GPU."""
+    return tensor if at is None or tensor is None else tensor.narrow(dim, at.start, at.stop - at.start)
+
+
+def _of(at: slice | None, *parameters: Tensor | None) -> tuple[Any, ...]:
+    """These channels of parameters."""
+    chosen = (None if tensor is None else _at(at, tensor, 0) for tensor in parameters)
+    return tuple(None if tensor is None else tensor.resolve_conj().resolve_neg().contiguous() for tensor in chosen)
+
+
+def _real_dtype(tensor: Tensor) -> torch.dtype:
+    return tensor.dtype.to_real()
