@@ -28,6 +28,12 @@ CONVERGED = 1e-3
 RAYS = 8
 """Directions along which all sizes of input are tried, once directions have been searched for."""
 
+SEARCHED = 2**14
+"""Steps that are searched over; what follows is measured with the inputs that led in the second half of these."""
+
+MORE, SHORT_RUNS = 4, 8
+"""Factors on the number of inputs that run as long as anything is heard, and for ``SHORTEST`` steps."""
+
 STRETCH = 2.0
 """Factor by which the ascent first changes the size of an input."""
 
@@ -39,9 +45,6 @@ LONGEST_GRADIENT = 2**19
 
 GRADIENT_ELEMENTS = 2**22
 """How many numbers of a width a gradient may keep at a time."""
-
-SEARCHED = 2**14
-"""Steps that are searched over; what follows is measured with the inputs that led in the second half of these."""
 
 LEADERS = 4
 """How many of them."""
@@ -55,7 +58,7 @@ class Search:
     ) -> None:
         self.system, self.horizon, self.dt, self.norm, self.bound = system, horizon, dt, norm, bound
         self.warm_up, self.progress = warm_up, progress
-        self.reach, self.searched = reach(norm, bound), min(horizon, SEARCHED)
+        self.reach, self.limit = reach(norm, bound), min(horizon, SEARCHED)
         self._value = torch.zeros(horizon, dtype=torch.float64)
         self._best = torch.zeros(horizon, system.d_input, dtype=torch.float64)
         self._gram = torch.zeros(system.d_input, system.d_input, dtype=torch.float64)
@@ -73,19 +76,23 @@ class Search:
         return self._best.numpy()
 
     @property
+    def searched(self) -> int:
+        """Number of steps to search over: a quarter more than anything has been heard for, up to the limit."""
+        alive = (self._value[: self.limit] > 8 * self.rounding).nonzero()
+        return min(self.limit, int(alive[-1] * 1.25) + SHORTEST) if len(alive) else self.limit
+
+    @property
     def rounding(self) -> float:
         """eps · max |y|, as a value of M."""
         return self._eps * self._largest_output / self.dt / (self.bound if self.norm == "ball" else 1.0)
 
     def run(self, samples: int, ascent: int, seed: int) -> None:
-        """Sizes on rays, the model linearized at rest, then ascent; after ``SEARCHED`` steps the leaders."""
+        """Inputs of all sizes, the model linearized at rest, then ascent; after ``SEARCHED`` steps the leaders."""
         d = self.system.d_input
-        if d == 1:
-            self.evaluate(self._on_rays(torch.ones(1, 1, dtype=torch.float64), samples // 2), self.searched)
-        else:
-            generator = torch.Generator().manual_seed(seed)
-            points = torch.randn(samples, d, generator=generator, dtype=torch.float64)
-            self.evaluate(self._on_rays(_unit(points), samples // 8), self.searched)
+        generator = torch.Generator().manual_seed(seed)
+        self.evaluate(self._spread(samples, generator), self.limit)
+        self.evaluate(self._spread(MORE * samples, generator), self.searched)
+        self.evaluate(self._spread(SHORT_RUNS * samples, generator), min(SHORTEST, self.limit))
         self.note = f"{samples} inputs"
         if d <= samples and (system := linearized(self.system)) is not None:
             self._linearize(system)
@@ -97,10 +104,10 @@ class Search:
         if ascent:
             by_gradient = self._ascend(ascent, samples, torch.Generator().manual_seed(seed))
             self.note += f", {ascent} steps of {'gradient ascent' if by_gradient else 'ascent'}"
-        if self.searched < self.horizon:
+        if self.limit < self.horizon:
             leaders = self._leaders()
             self.evaluate(self._own(leaders), self.horizon)
-            self.note += f", after {self.searched} steps {len(leaders)} of them"
+            self.note += f", after {self.limit} steps {len(leaders)} of them"
 
     def _linearize(self, system: System) -> None:
         """Let the response to an infinitesimal input, scaled to the size ``SMALLEST`` times the bound, take part."""
@@ -115,7 +122,7 @@ class Search:
 
     def _leaders(self) -> Tensor:
         """The inputs that were best most often in the second half of what was searched over."""
-        late = slice(self.searched // 2, self.searched)
+        late = slice(self.limit // 2, self.limit)
         alive = self._value[late] > 8 * self.rounding
         led = self._best[late][alive] if bool(alive.any()) else self._best[self._value.argmax()][None]
         inputs, times = torch.unique(led, dim=0, return_counts=True)
@@ -134,11 +141,13 @@ class Search:
 
     def _evaluated(self, points: Tensor, horizon: int) -> Iterator[Tensor]:
         """M of each input, piece by piece, (n, ·)."""
-        inputs, at = points.double().cpu(), 0
-        self._gram += inputs.mT @ inputs
+        inputs, at, whole = points.double().cpu(), 0, horizon >= self.searched
+        if whole:
+            self._gram += inputs.mT @ inputs
         for velocity in self._velocities(points, horizon):
             speed = self._speeds(points, velocity).double().cpu()
-            self._remember(inputs, velocity, at)
+            if whole:
+                self._remember(inputs, velocity, at)
             best, index = speed.max(0)
             self._keep(at, best, inputs[index])
             at += len(best)
@@ -190,34 +199,36 @@ class Search:
 
     def _remember(self, inputs: Tensor, velocity: Tensor, at: int) -> None:
         """Sums from which, with those over the inputs, the best linear model of what was seen follows."""
-        if not self._linear_model_fits() or at >= self.searched:
+        if not self._linear_model_fits() or at >= self.limit:
             return
         if self._cross is None:
-            self._cross = torch.zeros(self.searched, self.system.d_input, self.system.d_output, dtype=torch.float64)
-        seen = velocity[:, : self.searched - at].double().cpu()
+            self._cross = torch.zeros(self.limit, self.system.d_input, self.system.d_output, dtype=torch.float64)
+        seen = velocity[:, : self.limit - at].double().cpu()
         self._cross[at : at + seen.shape[1]] += torch.einsum("nd,nto->tdo", inputs, seen)
 
     def _linear_model_fits(self) -> bool:
         """Whether a matrix for each time is little enough to keep; in one dimension there is nothing to propose."""
-        elements = self.searched * self.system.d_input * self.system.d_output
+        elements = self.limit * self.system.d_input * self.system.d_output
         return self.system.d_input > 1 and elements <= 8 * CHUNK_ELEMENTS
 
     def _proposed(self) -> Tensor:
         """What that linear model thinks best, for the times at which it sees most to gain."""
-        slopes = torch.linalg.pinv(self._gram, hermitian=True) @ torch.as_tensor(self._cross).nan_to_num(0, 0, 0)
+        cross = torch.as_tensor(self._cross)[: self.searched].nan_to_num(0, 0, 0)
+        slopes = torch.linalg.pinv(self._gram, hermitian=True) @ cross
         left, gain, _ = torch.linalg.svd(slopes, full_matrices=False)  # of (T, d_input, d_output)
         known = self._value[: self.searched]
         ratio = torch.where(known > 8 * self.rounding, gain[:, 0] / known, 0)
         return self.bound * left[ratio.topk(min(TIMES, self.searched)).indices, :, 0]
 
     def _times(self, most: int) -> Tensor:
-        """Times at which something is heard, at most about so many: evenly and logarithmically spaced."""
+        """Times at which something is heard, at most about so many: the peak, and evenly and logarithmically spaced."""
         alive = (self._value[: self.searched] > 8 * self.rounding).nonzero()[:, 0]
         if not len(alive):
             return alive
         last = int(alive[-1])
         half = max(1, min(most, LONGEST_GRADIENT // (last + 1))) // 2 + 1
-        spread = np.concatenate([np.geomspace(1, last + 1, half) - 1, np.linspace(0, last, half)])
+        peak = [float(self._value[: self.limit].argmax())]
+        spread = np.concatenate([np.geomspace(1, last + 1, half) - 1, np.linspace(0, last, half), peak])
         return torch.from_numpy(np.unique(spread.round().astype(np.int64)))
 
     def _leading(self, times: Tensor) -> Tensor:
@@ -228,7 +239,7 @@ class Search:
         """Improve the best inputs: their size, and in several dimensions all of them; False without a gradient."""
         times = self._times(TIMES)
         differentiable = self.system.d_input > 1
-        pool = min(2 * samples, max(8, POOL_STEPS // self.searched))
+        pool = min(samples, max(8, POOL_STEPS // self.searched))
         for step in range(steps if len(times) else 0):
             shorter = 0.5**step
             best, led = torch.unique(self._best[: self.searched], dim=0, return_counts=True)
@@ -245,14 +256,14 @@ class Search:
                 except RuntimeError:
                     differentiable = False
                 else:
-                    # the first step jumps to the end of the gradient, which is the answer for a linear model
                     length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-                    proposed += [self.bound * slope] if step == 0 else []
+                    # the end of the gradient is the answer for a linear model, and a power iteration for a convex one
+                    proposed.append(self.bound * slope)
                     proposed += [x + part * shorter * length * slope for part in (1.0, 0.25)]
-            moved, known = torch.cat(proposed), self._value[: self.searched].clone()
+            moved, known = torch.cat(proposed), self._value.clone()
             too_long = torch.linalg.vector_norm(moved, dim=1, keepdim=True) / self.reach
             self.evaluate(self._own(moved / too_long.clamp(min=1)), self.searched)
-            if step > 2 and not (self._value[: self.searched] > (1 + CONVERGED) * known + self.rounding).any():
+            if step > 2 and not (self._value > (1 + CONVERGED) * known + self.rounding).any():
                 break
         return differentiable
 
@@ -269,6 +280,16 @@ class Search:
             own = speed.gather(1, times[:, None].to(speed.device)).clamp(min=torch.finfo(speed.dtype).tiny)
             (slope,) = torch.autograd.grad(own.log().sum(), x)
         return torch.nn.functional.normalize(slope.double().nan_to_num().cpu(), dim=1)
+
+    def _spread(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return inputs of all sizes (in several dimensions half of them the largest) in random directions."""
+        d = self.system.d_input
+        longest = count // 2 if d > 1 else 0
+        count = count if d > 1 else max(1, count // 2)
+        directions = _unit(torch.randn(count, d, generator=generator, dtype=torch.float64))
+        sizes = torch.cat([torch.full((longest,), self.reach, dtype=torch.float64), self._sizes(count - longest)])
+        points = sizes[:, None] * directions
+        return self._own(torch.cat([points, -points]))
 
     def _on_rays(self, directions: Tensor, samples: int) -> Tensor:
         """All sizes of input in these directions (n, d_input) and in their opposites."""

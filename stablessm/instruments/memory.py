@@ -95,8 +95,9 @@ def memory_function(
         output: of a Hugging Face model: ``logits``, ``hidden``, or a function of its output such as a score.
         warm_up: steps without input before time 0; 0 by default, 16 in embedding space.
         linear: whether the model is linear and time-invariant; found by trying if not given.
-        samples: number of inputs that the search tries first if there is one input channel; otherwise the number of
-            directions, each tried in ``samples // 8`` sizes and two signs.
+        samples: number of random inputs that the search tries first, over all steps; four times as many run
+            for as long as anything is heard, and eight times as many for 16 steps. With several input channels the
+            opposite of each input is tried as well.
         ascent: number of steps of ascent that follow, fewer if nothing improves; 0 for none.
         unit: the name of your time unit.
         seed: of the search.

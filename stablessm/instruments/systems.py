@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -75,9 +76,9 @@ class System:
     ) -> Iterator[Tensor]:
         """Outputs (B, ·, d_output) from step ``start`` up to ``stop``, in pieces; from ``state`` if it streams.
 
-        A model that carries its state runs in chunks of a length that does not depend on how many follow, so that
-        its memory is bounded. From step ``steady`` on the drive is constant: a state that a chunk leaves as it found
-        it comes again and again, and so do the outputs.
+        A model that carries its state runs in chunks of bounded length, so that its memory is bounded. From step
+        ``steady`` on the drive is constant: a state that a chunk leaves as it found it comes again and again, and so
+        do the outputs.
         """
         beyond = self.ahead  # a model that looks ahead must not see the end
         if self.longest is not None and stop - start + beyond > self.longest:
@@ -96,10 +97,9 @@ class System:
         rows, again = drive(start, start).shape[0], None
         size = min(CHUNK_ELEMENTS // (rows * max(self.d_input, self.d_output)), STATE_ELEMENTS // (rows * self.held))
         size = min(max(size, SHORTEST), LONGEST)
-        for first in _bar(range(start, stop, size), progress, "chunk"):
-            last = min(first + size, stop)
+        for first, last in _bar(_chunks(start, stop, size), progress, "chunk"):
             if again is not None:
-                yield again[:, : last - first]
+                yield again[:, torch.arange(last - first) % again.shape[1]]
                 continue
             before = state
             y, state = self.call(drive(first, last), state)
@@ -167,6 +167,19 @@ def completed(system: System) -> System:
         state = None if pooled else _carried(system)
         held = max((tensor.numel() // 2 for _, tensor in tensors_in(state, "")), default=1)
         return replace(system, pooled=pooled, d_output=short[-1], streams=state is not None, held=max(1, held))
+
+
+def _chunks(start: int, stop: int, longest: int) -> list[tuple[int, int]]:
+    """Where chunks begin and end. Their lengths double up to ``longest``, so that a state at rest is noticed early.
+
+    >>> _chunks(0, 300, 128)
+    [(0, 64), (64, 192), (192, 300)]
+    """
+    bounds, size = [start], min(4 * SHORTEST, longest)
+    while bounds[-1] < stop:
+        bounds.append(min(bounds[-1] + size, stop))
+        size = min(2 * size, longest)
+    return list(pairwise(bounds))
 
 
 def _with_axis(y: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -389,7 +402,7 @@ def evaluating(model: Any) -> Iterator[None]:
                 module.training = mode
 
 
-def _bar(steps: range, progress: bool, unit: str) -> Any:
+def _bar(steps: Sequence[Any], progress: bool, unit: str) -> Any:
     from tqdm import tqdm
 
     return tqdm(steps, unit=unit, disable=None if progress and len(steps) > 1 else True)
