@@ -70,29 +70,32 @@ def gain(
 def _responses(
     system: System, horizon: int, size: float, warm_up: int, progress: bool
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Chunks (·, d_output, d_input) of the answer to an impulse; beside each, how far its sum is from the answer to a
-    constant input, and how large that is."""
+    """Chunks (·, d_output, d_input) of the answer to an impulse; beside each, how far its sum is from the answers to two
+    constant inputs, and how large these are."""
     d = system.d_input
     # any direction but a special one: a model may answer to differences of channels alone
     drawn = torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    held = torch.nn.functional.normalize(drawn, dim=0).to(system.device, system.dtype) * size
+    # of either sign, one of them smaller than the impulses: what is not linear may only show after a lag
+    sizes = torch.tensor([size, -0.7 * size], device=system.device, dtype=system.dtype)
+    held = torch.nn.functional.normalize(drawn, dim=0).to(system.device, system.dtype) * sizes[:, None]
     impulses = torch.eye(d, device=system.device, dtype=system.dtype) * size
 
     def drive(start: int, stop: int) -> Tensor:
-        x = torch.zeros(d + 2, stop - start, d, device=system.device, dtype=system.dtype)
+        x = torch.zeros(d + 3, stop - start, d, device=system.device, dtype=system.dtype)
         if start <= 0 < stop:
-            x[1:-1, -start] = impulses
-        x[-1, max(0, -start) :] = held
+            x[1:-2, -start] = impulses
+        x[-2:, max(0, -start) :] = held[:, None]
         return x
 
-    summed, skip = held.new_zeros(system.d_output, dtype=torch.float64), warm_up
+    summed, skip = held.new_zeros(2, 1, system.d_output, dtype=torch.float64), warm_up
     for y in system.outputs(drive, -warm_up, horizon, steady=1, progress=progress):
         heard = y[:, skip:]
         skip = max(0, skip - y.shape[1])
         if heard.shape[1]:
-            response = ((heard[1:-1] - heard[:1]) / size).permute(1, 2, 0)
-            step, sums = heard[-1] - heard[0], summed + (response.double() @ held.double()).cumsum(0)
-            summed = sums[-1]
+            response = ((heard[1:-2] - heard[:1]) / size).permute(1, 2, 0)
+            moved = torch.einsum("toi,ni->nto", response.double(), held.double())
+            step, sums = heard[-2:] - heard[:1], summed + moved.cumsum(1)
+            summed = sums[:, -1:]
             yield response, (step - sums).abs().max().double().cpu(), step.abs().max().double().cpu()
 
 
@@ -135,8 +138,9 @@ def largest_gain(kernel: Tensor, norm: str, bound: float) -> tuple[Tensor, Tenso
     """sup |ρ x|₂ for each time, the x that reaches it, and whether that is proved."""
     kernel = kernel.double().cpu()
     if norm == "ball":
-        _, values, right = torch.linalg.svd(kernel, full_matrices=False)
-        return values[:, 0], right[:, 0] * bound, True
+        finite = kernel.isfinite().flatten(1).all(1)
+        _, values, right = torch.linalg.svd(kernel.nan_to_num(0, 0, 0), full_matrices=False)
+        return torch.where(finite, values[:, 0], torch.nan), right[:, 0] * bound, True
     if norm == "unit":
         size, best = torch.linalg.vector_norm(kernel, dim=1).max(-1)
         return size, torch.eye(kernel.shape[2], dtype=kernel.dtype)[best], True
@@ -150,6 +154,6 @@ def largest_gain(kernel: Tensor, norm: str, bound: float) -> tuple[Tensor, Tenso
         size, best = torch.linalg.vector_norm(kernel @ corners.mT, dim=1).max(-1)
         return size, corners[best], True
     # many inputs and outputs: the corner nearest to the best direction, a lower bound
-    _, _, right = torch.linalg.svd(kernel, full_matrices=False)
+    _, _, right = torch.linalg.svd(kernel.nan_to_num(0, 0, 0), full_matrices=False)
     corner = torch.where(right[:, 0] < 0, -1.0, 1.0).to(kernel.dtype)
     return torch.linalg.vector_norm(torch.einsum("toi,ti->to", kernel, corner), dim=-1), corner, False

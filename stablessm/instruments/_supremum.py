@@ -116,6 +116,7 @@ class Search:
         with tangents():
             for velocity in self._velocities(channels, self.searched, system):
                 gain, inputs, _ = largest_gain(velocity.permute(1, 2, 0), self.norm, self.bound)
+                gain = gain.nan_to_num(0, 0)  # a model may have no derivative at rest
                 value = gain * (size / (size + 1) if self.norm == "plus_one" else SMALLEST)
                 self._keep(at, value, inputs * SMALLEST)
                 at += len(value)
@@ -221,7 +222,7 @@ class Search:
         return self.bound * left[ratio.topk(min(TIMES, self.searched)).indices, :, 0]
 
     def _times(self, most: int) -> Tensor:
-        """Times at which something is heard, at most about so many: the peak, and evenly and logarithmically spaced."""
+        """Times at which something is heard, at most about so many: the peak, and others evenly and logarithmically spaced."""
         alive = (self._value[: self.searched] > 8 * self.rounding).nonzero()[:, 0]
         if not len(alive):
             return alive
@@ -229,7 +230,7 @@ class Search:
         half = max(1, min(most, LONGEST_GRADIENT // (last + 1))) // 2 + 1
         peak = [float(self._value[: self.limit].argmax())]
         spread = np.concatenate([np.geomspace(1, last + 1, half) - 1, np.linspace(0, last, half), peak])
-        return torch.from_numpy(np.unique(spread.round().astype(np.int64)))
+        return alive[torch.searchsorted(alive, torch.from_numpy(spread.round().astype(np.int64)))].unique()
 
     def _leading(self, times: Tensor) -> Tensor:
         """The directions of the best inputs at these times, and of the best small ones."""

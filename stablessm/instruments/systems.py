@@ -196,7 +196,11 @@ def _try(system: System, x: Tensor) -> Tensor:
         expected = f"a callable that takes (batch, time, {system.d_input})"
         raise ArgumentError("model", expected, f"{type(system.model).__name__}, which raised {what}") from error
     if not isinstance(y, Tensor) or not y.is_floating_point():
-        expected = "a real floating point tensor as output (torch.view_as_real makes one of a complex one)"
+        cure = "return the tensor alone"
+        if isinstance(y, Tensor):
+            cure = "torch.view_as_real" if y.is_complex() else "y.double()"
+            cure += " makes one of it"
+        expected = f"a real floating point tensor as output ({cure})"
         raise ArgumentError("model", expected, f"{getattr(y, 'dtype', type(y).__name__)}")
     return y
 

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -570,3 +571,31 @@ def test_functions_of_numpy_arrays_and_lists(model) -> None:
 def test_noise_is_named(model, cause: str) -> None:
     with pytest.raises(ArgumentError, match=rf"model: expected the same output .*got noise: two calls .*{cause}"):
         ssm.memory_function(model, 20, d_input=1)
+
+
+def test_a_dilated_convolution_is_silent_between_its_taps() -> None:
+    """At most lags nothing is heard, and no direction is best there."""
+    convolution = nn.Conv1d(2, 3, 5, dilation=7)
+    curve = ssm.memory_function(lambda x: convolution(nn.functional.pad(x.mT, (28, 0))).mT.tanh(), 100, d_input=2)
+    assert np.flatnonzero(curve.value > 10 * curve.floor).tolist() == [0, 7, 14, 21, 28]
+
+
+@pytest.mark.parametrize("lag", [0, 20, 90])
+@pytest.mark.parametrize("function", [torch.tanh, lambda x: (3 * x).sin(), lambda x: x.clamp(min=-0.6), torch.abs])
+def test_what_is_not_linear_after_a_lag_is_not_exact(function: Callable[[Tensor], Tensor], lag: int) -> None:
+    curve = ssm.memory_function(
+        lambda x: nn.functional.pad(function(x), (0, 0, lag, 0))[:, : x.shape[1]], 100, d_input=1
+    )
+    assert not curve.exact
+    assert curve.value.argmax() == lag
+
+
+def test_no_derivative_at_rest() -> None:
+    """The slope of a square root is infinite at 0; the response to a finite input is not."""
+    curve = ssm.memory_function(lambda x: (x.abs() + 0).sqrt(), 20, d_input=1)
+    assert curve.value[0] == pytest.approx(1)
+
+
+def test_a_model_without_finite_output_at_rest_is_told_so() -> None:
+    with pytest.raises(NumericalError, match="not finite 0 steps after"):
+        ssm.memory_function(torch.log, 20, d_input=1)

@@ -64,7 +64,7 @@ def test_the_search_finds_what_brute_force_finds(seed: int, d_input: int) -> Non
 def test_the_search_finds_what_brute_force_finds_in_two_hundred_models() -> None:
     shares = np.array([share_found(seed, 1 + seed % 2, 300) for seed in range(1000, 1200)])
     assert (shares >= 0.98).mean() >= 0.98
-    assert shares.min() >= 0.9
+    assert shares.min() >= 0.95
 
 
 @settings(max_examples=8)
