@@ -70,8 +70,8 @@ def gain(
 def _responses(
     system: System, horizon: int, size: float, warm_up: int, progress: bool
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Chunks (·, d_output, d_input) of the answer to an impulse; beside each, how far its sum is from the answers to two
-    constant inputs, and how large these are."""
+    """Return chunks (·, d_output, d_input) of the response to an impulse, each with how far its sum is from the
+    responses to two constant inputs, and how large these are."""
     d = system.d_input
     # any direction but a special one: a model may answer to differences of channels alone
     drawn = torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

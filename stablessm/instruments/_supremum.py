@@ -222,7 +222,7 @@ class Search:
         return self.bound * left[ratio.topk(min(TIMES, self.searched)).indices, :, 0]
 
     def _times(self, most: int) -> Tensor:
-        """Times at which something is heard, at most about so many: the peak, and others evenly and logarithmically spaced."""
+        """Times at which something is heard, about ``most``: the peak, others evenly and logarithmically spaced."""
         alive = (self._value[: self.searched] > 8 * self.rounding).nonzero()[:, 0]
         if not len(alive):
             return alive
