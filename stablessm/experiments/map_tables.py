@@ -159,10 +159,10 @@ class Study:
     def _name(self, part: int, seed: int) -> str:
         return f"training-{self.label}-{seed}-{part}"
 
-    def _part(self, run: Run, part: int, seed: int) -> dict[str, np.ndarray]:
+    def _part(self, run: Run, part: int, seed: int) -> Mapping[str, np.ndarray]:
         """One stack: its weights in one stage, which is large, and its scores in another."""
 
-        def compute() -> dict[str, np.ndarray]:
+        def compute() -> Mapping[str, np.ndarray]:
             cells, task = self.grid.cells()[self.grid.at_once * part :][: self.grid.at_once], self.task()
             models = [self.start(scheme, rate, seed) for scheme, rate in cells]
             rates = [rate for _, rate in cells]

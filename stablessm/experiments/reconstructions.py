@@ -72,10 +72,10 @@ def factor(config: DigitsConfig) -> Tensor:
     return torch.linalg.qr(pixels(config), mode="r")[1]
 
 
-def seen(config: DigitsConfig, run: Run) -> dict[str, np.ndarray]:
+def seen(config: DigitsConfig, run: Run) -> Mapping[str, np.ndarray]:
     """What figures and claims need of the images: ``energy``, the mean square at each position, (L,), and ``shown``."""
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         energy = factor(config).square().sum(0) / config.images
         return {"energy": energy.numpy(), "shown": pixels(config)[: config.shown].numpy()}
 
@@ -106,14 +106,14 @@ def name(placement: Placement, size: int) -> str:
     return f"{placement if isinstance(placement, str) else f'ring-{placement:g}'}-{size}"
 
 
-def measured(config: DigitsConfig, run: Run, placement: Placement, size: int) -> dict[str, np.ndarray]:
+def measured(config: DigitsConfig, run: Run, placement: Placement, size: int) -> Mapping[str, np.ndarray]:
     """Mean square errors of both solvers (``complex``, ``real``), κ, ranks, and some images.
 
     ``mse``, ``rank`` and ``condition`` are (draws, solvers), ``by position`` (solvers, L), ``shown`` (solvers, images,
     L) of the first draw. What is not random is placed once.
     """
 
-    def one(draw: int) -> dict[str, np.ndarray]:
+    def one(draw: int) -> Mapping[str, np.ndarray]:
         lam = eigenvalues(placement, size, config.length, draw)
         rows, first = factor(config), pixels(config)[: config.shown]
         decoders = [Decoder(lam, config.length, real=solver == "real") for solver in SOLVERS]
@@ -126,7 +126,7 @@ def measured(config: DigitsConfig, run: Run, placement: Placement, size: int) ->
             "shown": torch.stack([read_back(first, decoder, lam) for decoder in decoders]).float().numpy(),
         }
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         found = [one(draw) for draw in range(1 if isinstance(placement, str) else config.draws)]
         kept = {key: np.stack([row[key] for row in found]) for key in ("mse", "rank", "condition")}
         return {**kept, "by position": np.mean([row["by position"] for row in found], 0), "shown": found[0]["shown"]}

@@ -94,7 +94,7 @@ def study(run: Run, subjects: Sequence[Subject], seeds: int, words: Sequence[str
         (subject, seed)
         for subject in subjects
         for seed in range(seeds)
-        if not all(run.path(_stage(part, subject.name, seed)).exists() for part in ("learnt", "memory"))
+        if not all(_stage(part, subject.name, seed) in run for part in ("learnt", "memory"))
     ]
     for subject in dict.fromkeys(subject for subject, _ in missing):  # errors before hours of training, not after
         subject.corpus().ids(words)
@@ -130,7 +130,7 @@ def asked(model: Classifier, corpus: Corpus, words: Sequence[str], horizon: int)
 
 def remembered(run: Run, name: str, seeds: int) -> list[MemoryCurve]:
     """What :func:`study` found, for each seed; ``.of(word)`` is the curve of one word."""
-    return [MemoryCurve.load(run.path(_stage("memory", name, seed))) for seed in range(seeds)]
+    return [run.load(_stage("memory", name, seed), MemoryCurve) for seed in range(seeds)]
 
 
 def accuracies(run: Run, name: str, seeds: int) -> list[float]:

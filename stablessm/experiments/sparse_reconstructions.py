@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,7 +53,7 @@ def inputs(config: SparseConfig) -> tuple[Tensor, Tensor]:
 def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "optimised"] = "ring") -> np.ndarray:
     """Relative root mean square errors of u_1 … u_k from x_k, (draws, steps)."""
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         basis, u = inputs(config)
         if kind == "ring":
             placements = [uniform_ring(size, config.r_min, seed=draw) for draw in range(config.draws)]
@@ -72,10 +72,10 @@ def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "opt
     return run.stage(f"errors-{kind}-{size}", compute)["error"]
 
 
-def ranks(config: SparseConfig, run: Run, size: int) -> dict[str, np.ndarray]:
+def ranks(config: SparseConfig, run: Run, size: int) -> Mapping[str, np.ndarray]:
     """Numerical ranks of V_k, Ψ_k and Ω_k in real numbers, of the first draw: (steps,) each."""
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         basis, _ = inputs(config)
         lam = uniform_ring(size, config.r_min, seed=0)
         found = []

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from stablessm.report.folder import VERDICTS, Claim, Run
 from stablessm.report.markup import Html, element
 from stablessm.report.runs import Collection, Problem
-from stablessm.report.section import kind, picture_source, verdict
+from stablessm.report.section import kind, verdict
 
 
 def counts(collection: Collection) -> Counter[str]:
@@ -110,8 +110,7 @@ def _weaker(run: Run) -> Html | None:
 
 def _card(run: Run, anchor: str) -> Html:
     """A thumbnail. Its picture is that of the section: a script copies the address, so it is stored once."""
-    drawn = next((n for n, picture in enumerate(run.pictures, start=1) if picture_source(picture)), None)
-    image = element("img", alt="", hidden=True, loading="lazy", data_src_of=f"{anchor}.{drawn}-img") if drawn else None
+    image = element("img", alt="", hidden=True, loading="lazy", data_src_of=f"{anchor}.1-img") if run.figures else None
     return element(
         "a",
         element("span", image, class_="thumbnail"),

@@ -49,7 +49,7 @@ def render(collection: Collection) -> str:
         [section(run, anchors[run]) for run in collection.runs],
         element("footer", f"stablessm {metadata.version('stablessm')}. This file needs no network."),
     ]
-    drawn = any(picture.figure is not None for run in collection.runs for picture in run.pictures)
+    drawn = any(run.figures for run in collection.runs)
     parts = {
         "css": _asset("page.css"),
         "theme.js": _asset("theme.js"),

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stablessm.report.folder import VERDICTS, Claim, File, Picture, Run
+from stablessm.report.figure import Figure
+from stablessm.report.folder import VERDICTS, Claim, File, Run
 from stablessm.report.markup import Html, data_uri, element, join, json_block
 
 _SYMBOLS = {"reproduced": "✓", "partly": "◐", "not reproduced": "✗"}
@@ -24,7 +25,7 @@ def section(run: Run, anchor: str) -> Html:
             run.question and element("p", run.question, class_="question"),
             run.claim and element("p", element("b", "Claim "), run.claim, class_="claim"),
         ),
-        [_figure(picture, f"{anchor}.{n}") for n, picture in enumerate(run.pictures, start=1)],
+        [_figure(figure, f"{anchor}.{n}") for n, figure in enumerate(run.figures, start=1)],
         run.claims
         and [element("h3", "Verdicts"), element("ul", [_claim(claim) for claim in run.claims], class_="verdicts")],
         run.command
@@ -66,13 +67,6 @@ def kind(claim: Claim) -> str:
     ('not-reproduced', 'unknown')
     """
     return claim.verdict.replace(" ", "-") if claim.verdict in VERDICTS else "unknown"
-
-
-def picture_source(picture: Picture) -> str | None:
-    """The drawn figure as an address."""
-    if picture.svg is not None:
-        return data_uri(picture.svg, "image/svg+xml")
-    return None if picture.png is None else data_uri(picture.png, "image/png")
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -120,15 +114,15 @@ def _eyebrow(run: Run) -> Html:
     return join([element("b", run.id), element("span", run.source), tags])
 
 
-def _figure(picture: Picture, anchor: str) -> Html:
-    caption = picture.figure.caption if picture.figure is not None else picture.name
-    source = picture_source(picture)
+def _figure(figure: Figure, anchor: str) -> Html:
+    """An interactive figure, and its drawing for the thumbnail, for readers without scripts and for the download."""
+    source = data_uri(figure.pictures("svg")["svg"], "image/svg+xml")
     return element(
         "figure",
-        element("div", class_="panels", data_figure=f"{anchor}-data") if picture.figure is not None else None,
-        source and element("img", id=f"{anchor}-img", class_="drawing", src=source, alt=caption, decoding="async"),
-        element("figcaption", caption),
-        json_block(f"{anchor}-data", picture.figure.to_json()) if picture.figure is not None else None,
+        element("div", class_="panels", data_figure=f"{anchor}-data"),
+        element("img", id=f"{anchor}-img", class_="drawing", src=source, alt=figure.caption, decoding="async"),
+        element("figcaption", figure.caption),
+        json_block(f"{anchor}-data", figure.to_json()),
         id=anchor,
     )
 
@@ -182,23 +176,10 @@ def _downloads(run: Run, anchor: str) -> list[Html]:
 
 
 def _pictures(run: Run, anchor: str) -> Iterator[Html]:
-    """The drawings. One that the page shows is not stored twice: a script copies its address."""
-    for n, picture in enumerate(run.pictures, start=1):
-        for suffix, content in (("svg", picture.svg), ("png", picture.png)):
-            if content is None:
-                continue
-            shown = suffix == "svg" or picture.svg is None
-            yield element(
-                "li",
-                element(
-                    "a",
-                    f"{picture.name}.{suffix}",
-                    element("small", size(len(content))),
-                    href=None if shown else data_uri(content, "image/png"),
-                    data_href_of=f"{anchor}.{n}-img" if shown else None,
-                    download=f"{run.id}-{picture.name}.{suffix}",
-                ),
-            )
+    """The drawings, each of which the page has already: a script copies its address."""
+    for n, figure in enumerate(run.figures, start=1):
+        name = f"{figure.name}.svg"
+        yield element("li", element("a", name, data_href_of=f"{anchor}.{n}-img", download=f"{run.id}-{name}"))
 
 
 def _file(run: Run, file: File) -> Html:

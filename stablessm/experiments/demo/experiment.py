@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -90,7 +91,7 @@ def errors(config: Config, run: Run, map: str) -> PerturbationCurve:
     )  # fmt: skip
 
 
-def numbers(config: Config, run: Run, map: str) -> dict[str, np.ndarray]:
+def numbers(config: Config, run: Run, map: str) -> Mapping[str, np.ndarray]:
     """Eigenvalues, radius, and gradient over weight at the start."""
 
     def compute() -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -143,10 +144,10 @@ def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
     return before + found[best].unflatten(1, ahead.shape[1:]), best
 
 
-def errors(config: Config, run: Run, way: str) -> dict[str, np.ndarray]:
+def errors(config: Config, run: Run, way: str) -> Mapping[str, np.ndarray]:
     """Mean square and mean absolute errors on the last part, by hours ahead; one forecast; what was chosen."""
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         y, chosen = forecast(config, run, way)
         _, ahead, _ = windows(config)
         off = (y - ahead)[part(config, 2)].double()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import get_args
@@ -62,7 +63,7 @@ def model(width: int, horizon: int, map: str, time: Time) -> RealSSM:
     return fitted_layer(TARGETS["polynomial"], width, longest_time("polynomial", width), horizon, map, time)
 
 
-def single_modes(config: PrecisionConfig, map: str, time: Time) -> dict[str, np.ndarray]:
+def single_modes(config: PrecisionConfig, map: str, time: Time) -> Mapping[str, np.ndarray]:
     """By what part each time scale changes, in every floating-point format; ∞ where the mode is lost."""
     f, scale = reparam.get(map, time), timescales(config.scales, 1.0, config.longest)
     w = f.inverse(-1 / scale if time == "continuous" else torch.exp(-1 / scale))
@@ -73,7 +74,7 @@ def single_modes(config: PrecisionConfig, map: str, time: Time) -> dict[str, np.
     return {name: array.numpy() for name, array in arrays.items()}
 
 
-def whole_models(config: PrecisionConfig, map: str, time: Time) -> dict[str, np.ndarray]:
+def whole_models(config: PrecisionConfig, map: str, time: Time) -> Mapping[str, np.ndarray]:
     """(widths, formats): β, modes lost, and changes of the kernel relative to its norm: ours, at random, the bound."""
     rows = [one_model(config, model(width, config.horizon, map, time)) for width in config.widths]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}

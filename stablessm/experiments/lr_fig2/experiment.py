@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +43,7 @@ class Config(DigitsConfig):
 def directly(config: Config, run: Run) -> float:
     """The mean square error over all images, one by one, of the first draw of the last ring (complex)."""
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         lam = eigenvalues(config.rings[-1], config.sizes[0], config.length)
         decoder = Decoder(lam, config.length, real=False)
         parts = pixels(config).split(CHUNK)

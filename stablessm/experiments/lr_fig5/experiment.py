@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +44,7 @@ class Config(DigitsConfig):
 def largest(config: Config, run: Run) -> float:
     """The largest error of any pixel of any image, roots of unity, N = L."""
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         lam = eigenvalues("roots", config.length, config.length)
         decoder = Decoder(lam, config.length, real=False)
         parts = pixels(config).split(1000)

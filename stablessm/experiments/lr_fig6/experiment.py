@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
 
@@ -37,7 +38,7 @@ class Config:
 def conditions(config: Config, run: Run, ring: float) -> np.ndarray:
     """κ of Ω, (functions, sizes, draws); inf for N < P."""
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         kappa = np.full((len(config.functions), len(config.sizes), config.draws), np.inf)
         for (p, functions), draw in product(enumerate(config.functions), range(config.draws)):
             basis, lam = haar(config.length, functions), uniform_ring(max(config.sizes), ring, seed=draw)
@@ -51,7 +52,7 @@ def conditions(config: Config, run: Run, ring: float) -> np.ndarray:
 def placed(config: Config, run: Run) -> np.ndarray:
     """κ of Ω for the optimised placement with the same bases, (functions, sizes); inf for N < P, NaN if N > L/2."""
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         kappa = np.full((len(config.functions), len(config.sizes)), np.inf)
         for p, functions in enumerate(config.functions):
             basis = haar(config.length, functions)

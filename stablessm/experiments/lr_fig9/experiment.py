@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -159,10 +160,10 @@ def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
     return torch.cat([(features(part) @ weights).float() for part in u.split(64)]).unflatten(0, u.shape[:2])
 
 
-def errors(config: Config, run: Run, way: str) -> dict[str, np.ndarray]:
+def errors(config: Config, run: Run, way: str) -> Mapping[str, np.ndarray]:
     """|ŷ - y| / |y| of held-out trajectories, at every step."""
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         u, y = split(config)[1]
         found = predicted(config, run, way, u)
         off = relative(found, y).double().numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
@@ -49,7 +50,7 @@ def run(config: ScaleConfig, run: Run) -> None:
         run.stage(time, partial(measure, config, time))
 
 
-def measure(config: ScaleConfig, time: Time) -> dict[str, np.ndarray]:
+def measure(config: ScaleConfig, time: Time) -> Mapping[str, np.ndarray]:
     """Ratios G/|w| of every map, (2, n), with the grids they are on."""
     weights = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
     scales = timescales(config.scales, config.shortest, config.longest)

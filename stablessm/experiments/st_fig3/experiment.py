@@ -67,7 +67,7 @@ def ratios(weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> Te
     return ratio(gradients["w"], weights["w"]).quantile(at, dim=1, interpolation="higher").mT
 
 
-def bound(config: Config, map: str) -> dict[str, np.ndarray]:
+def bound(config: Config, map: str) -> Mapping[str, np.ndarray]:
     """Theorem 3.4 at the start: the ratio of each mode, and G(w)/|w|."""
     layer = start(config, map, 0).to(config.training.chosen_device())
     mean_square(layer, *batch(config, 0)).backward()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -81,7 +81,7 @@ def run(config: TableConfig, run: Run) -> None:
         run.stage(row.name, partial(measure, config, row))
 
 
-def measure(config: TableConfig, row: Row) -> dict[str, np.ndarray]:
+def measure(config: TableConfig, row: Row) -> Mapping[str, np.ndarray]:
     """G on the row's part of the grid."""
     f = row.f()
     grid = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
@@ -112,7 +112,7 @@ def term_slopes(w: Tensor, terms: Callable[[Tensor], Tensor], count: int) -> Ten
     return torch.autograd.grad(terms(leaf).sum(), leaf)[0]
 
 
-def deviation(found: dict[str, np.ndarray], name: str) -> np.ndarray:
+def deviation(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     """|G/derived − 1|; 0 where both are 0."""
     derived, other = found["derived"], found[name]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -147,7 +147,7 @@ def claims(config: TableConfig, run: Run) -> list[Claim]:
     return [claim(row, run[row.name]) for row in ROWS]
 
 
-def claim(row: Row, found: dict[str, np.ndarray]) -> Claim:
+def claim(row: Row, found: Mapping[str, np.ndarray]) -> Claim:
     """Whether a printed formula is the derived number, and if not, where."""
     printed, corrected = deviation(found, "printed"), deviation(found, "ours")
     w, wrong = found["w"], printed > EXACT

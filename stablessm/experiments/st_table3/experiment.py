@@ -76,7 +76,7 @@ def run(config: Config, run: Run) -> None:
         one(config, run, *cell)
 
 
-def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> dict[str, np.ndarray]:
+def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mapping[str, np.ndarray]:
     """What ``fit`` and ``remembered`` return, and how many ``parameters`` there are."""
     return run.stage(_name(warmup, scheme, seed), lambda: _trained(config, run, warmup, scheme, seed))
 
@@ -94,7 +94,7 @@ def _job(config: Config, cell: tuple[int, str, int], run: Run) -> object:
     return one(config, run, *cell)
 
 
-def _trained(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> dict[str, np.ndarray]:
+def _trained(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mapping[str, np.ndarray]:
     options, label = replace(config.training, warmup=warmup), f"{scheme}, seed {seed}, warm-up {warmup}"
     task, device = loaded(config.text, config.vocabulary, config.length), device_called(config.training.device)
     if device.type == "cuda":
@@ -172,7 +172,7 @@ def _told(seed: int, found: Mapping[str, np.ndarray]) -> str:
     return f"seed {seed} loss {first.mean():.2f} to {last.mean():.2f}{note}"
 
 
-def _cause(found: list[dict[str, np.ndarray]]) -> str:
+def _cause(found: list[Mapping[str, np.ndarray]]) -> str:
     """What trace_divergence says of those that diverged."""
     reports = [" / ".join(str(cell["report"]).splitlines()) for cell in found]
     told = [f"Seed {seed}: {report}." for seed, report in enumerate(reports) if report]

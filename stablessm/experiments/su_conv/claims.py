@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from stablessm.experiments.base import Claim
@@ -26,7 +28,7 @@ ROUNDING = 1e-12
 PUBLISHED = {"direct": 2.8e-6, "softplus": 1.6e-3, "S4": 1.6e-3}
 """Losses of trained models of width 64 behind paper 004, figure 1, at β = 0."""
 
-Found = dict[str, dict[str, np.ndarray]]
+Found = dict[str, Mapping[str, np.ndarray]]
 
 
 def claims(config: ConvConfig, run: Run) -> list[Claim]:
@@ -156,7 +158,7 @@ def jackson_claims(config: ConvConfig, rates: Found) -> list[Claim]:
     ]
 
 
-def against_training(config: ConvConfig, losses: dict[str, np.ndarray]) -> Claim:
+def against_training(config: ConvConfig, losses: Mapping[str, np.ndarray]) -> Claim:
     """The published losses of trained models."""
     best = min(PUBLISHED.values())
     firsts = {}

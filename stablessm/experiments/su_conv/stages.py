@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,7 @@ class ConvConfig:
     trained_horizon: int = 100
 
 
-def by_order(config: ConvConfig, run: Run, name: str) -> dict[str, np.ndarray]:
+def by_order(config: ConvConfig, run: Run, name: str) -> Mapping[str, np.ndarray]:
     """For each order: the sup and ℓ¹ errors of our sum, its states, and the proof's error; Hankel singular values."""
 
     def compute() -> dict[str, Any]:
@@ -61,7 +62,7 @@ def by_order(config: ConvConfig, run: Run, name: str) -> dict[str, np.ndarray]:
     return run.stage(f"order-{slug(name)}", compute)
 
 
-def by_tolerance(config: ConvConfig, run: Run, name: str) -> dict[str, np.ndarray]:
+def by_tolerance(config: ConvConfig, run: Run, name: str) -> Mapping[str, np.ndarray]:
     """For each tolerance: our sum's order and errors, and how far its layer is from the convolution."""
 
     def compute() -> dict[str, Any]:
@@ -110,7 +111,7 @@ def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
     return float(np.abs(exact - y[..., 0].numpy()).max())
 
 
-def rate(config: ConvConfig, run: Run, name: str) -> dict[str, np.ndarray]:
+def rate(config: ConvConfig, run: Run, name: str) -> Mapping[str, np.ndarray]:
     """R(m) = ∫ |ρ - ρ̂| dt in continuous time: ours, the theorem's construction for each α, and its bound."""
 
     def compute() -> dict[str, Any]:
@@ -144,7 +145,7 @@ def l1_distance(es: ExponentialSum, kernel: Any) -> float:
     return float(np.trapezoid(np.abs(kernel(times) - es(times)), times) + rest.sum())
 
 
-def trained(config: ConvConfig, run: Run) -> dict[str, np.ndarray]:
+def trained(config: ConvConfig, run: Run) -> Mapping[str, np.ndarray]:
     """The mean square error at the last step under white noise of variance 1, Σ (ρ - ρ̂)², for each order."""
 
     def compute() -> dict[str, Any]:

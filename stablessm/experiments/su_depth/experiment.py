@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,7 +62,7 @@ def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor,
     return (weights * ((a + b) * t / 2).exp() * t * sinhc).sum((1, 2))
 
 
-def errors(config: DepthConfig, run: Run, gap: float) -> dict[str, np.ndarray]:
+def errors(config: DepthConfig, run: Run, gap: float) -> Mapping[str, np.ndarray]:
     """The largest relative error of each formula, for every seed; and the memory itself of the first."""
 
     def one(seed: int) -> tuple[list[float], MemoryCurve]:
@@ -77,7 +78,7 @@ def errors(config: DepthConfig, run: Run, gap: float) -> dict[str, np.ndarray]:
         ratios = (equation(name, first, second, C, U1, U2, times).numpy() / curve.value[1:] for name in FORMULAS)
         return [off_by(ratio, scaled=name == "printed") for name, ratio in zip(FORMULAS, ratios, strict=True)], curve
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         found = [one(seed) for seed in range(config.seeds)]
         rows = np.array([row for row, _ in found])
         return {"time": found[0][1].time, "value": found[0][1].value, **dict(zip(FORMULAS, rows.T, strict=True))}

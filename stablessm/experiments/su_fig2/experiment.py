@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,12 +62,12 @@ class ElementwiseConfig:
     fresh: int = 1_000_000
 
 
-def built(config: ElementwiseConfig, run: Run, name: str) -> dict[str, np.ndarray]:
+def built(config: ElementwiseConfig, run: Run, name: str) -> Mapping[str, np.ndarray]:
     """One function at every tolerance: width, errors, and whether a step knows another."""
     target = (SCALAR | MORE)[name]
     tolerances = config.tolerances if name in SCALAR else config.more_tolerances
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         rows, shown = [], []
         one = len(target.domain) == 1
         low, high = np.array(target.domain).T
@@ -166,7 +166,7 @@ def claims(config: ElementwiseConfig, run: Run) -> list[Claim]:
     ]
 
 
-def _triples(row: dict[str, np.ndarray]) -> list[tuple[float, float, float]]:
+def _triples(row: Mapping[str, np.ndarray]) -> list[tuple[float, float, float]]:
     return list(zip(row["fresh"].tolist(), row["bound"].tolist(), row["tol"].tolist(), strict=True))
 
 

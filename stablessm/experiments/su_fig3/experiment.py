@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -41,7 +41,7 @@ def product(x: np.ndarray) -> np.ndarray:
     return x.prod(1)
 
 
-def _facts(found: KolmogorovArnold) -> dict[str, np.ndarray]:
+def _facts(found: KolmogorovArnold) -> Mapping[str, np.ndarray]:
     line = np.linspace(0, 1, 101)
     across = found(np.column_stack([line, *[np.full_like(line, 0.7)] * (found.length - 1)]))
     return {
@@ -51,13 +51,13 @@ def _facts(found: KolmogorovArnold) -> dict[str, np.ndarray]:
     }
 
 
-def refined(run: Run, name: str, level: int, digits: int) -> dict[str, np.ndarray]:
+def refined(run: Run, name: str, level: int, digits: int) -> Mapping[str, np.ndarray]:
     """One function of two variables at one refinement."""
     stage = f"target-{list(TARGETS).index(name)}-level-{level}-digits-{digits}"
     return run.stage(stage, lambda: _facts(kolmogorov_arnold(TARGETS[name], 2, level=level, digits=digits)))
 
 
-def longer(run: Run, length: int) -> dict[str, np.ndarray]:
+def longer(run: Run, length: int) -> Mapping[str, np.ndarray]:
     """The product of ``length`` inputs, at the first level."""
     return run.stage(f"length-{length}", lambda: _facts(kolmogorov_arnold(product, length)))
 
@@ -73,7 +73,7 @@ def run(config: SuperpositionConfig, run: Run) -> None:
         longer(run, length)
 
 
-def column(rows: list[dict[str, np.ndarray]], name: str) -> list[float]:
+def column(rows: list[Mapping[str, np.ndarray]], name: str) -> list[float]:
     """One number of each row."""
     return [float(row[name]) for row in rows]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,7 +58,7 @@ class VolterraConfig:
             raise ArgumentError("lengths", "two or more, ascending: the question is how the width grows", self.lengths)
 
 
-def built(config: VolterraConfig, run: Run, name: str, length: int) -> dict[str, np.ndarray]:
+def built(config: VolterraConfig, run: Run, name: str, length: int) -> Mapping[str, np.ndarray]:
     """Width and errors of the model for one kernel and one length."""
 
     def compute() -> dict[str, float | np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -59,7 +60,7 @@ def weights(name: str, shape: Shape) -> int:
     return sum(weight.numel() for weight in seeded(0, partial(core, name, shape)).parameters())
 
 
-def costs(config: TableConfig, run: Run, name: str) -> dict[str, np.ndarray]:
+def costs(config: TableConfig, run: Run, name: str) -> Mapping[str, np.ndarray]:
     """Operations and numbers kept for every length; weights for the size, twice the width and twice the depth."""
     shape = config.shape
     larger = (shape, replace(shape, width=2 * shape.width), replace(shape, layers=2 * shape.layers))
