@@ -50,7 +50,7 @@ class Arrays(Mapping[str, np.ndarray]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an array, or the default where the stage has no array of that name."""
-        return self[name] if name in self else default
+        return self[name] if name in self else default  # noqa: SIM401 - this is get
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)

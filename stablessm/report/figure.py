@@ -118,7 +118,7 @@ class Figure:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data: numbers with as many digits as a drawing shows; numbers that are not finite as text."""
-        return dict(record.plain(_rounded(asdict(self))))
+        return dict(_rounded(record.plain(asdict(self))))
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
@@ -147,7 +147,7 @@ class Figure:
         for suffix in formats:
             metadata = {"Date": None} if suffix == "svg" else {"Software": None}
             content = io.BytesIO()
-            with matplotlib.rc_context({"svg.hashsalt": self.name}):  # read when the file is written
+            with matplotlib.rc_context({"svg.hashsalt": self.name}), np.errstate(over="ignore"):  # the salt is read now
                 canvas.savefig(content, format=suffix, dpi=110, metadata=metadata)
             drawn[suffix] = content.getvalue()
         return drawn
@@ -172,7 +172,7 @@ class Figure:
 def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _rounded(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return [_rounded(item) for item in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 

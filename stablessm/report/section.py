@@ -116,11 +116,15 @@ def _eyebrow(run: Run) -> Html:
 
 def _figure(figure: Figure, anchor: str) -> Html:
     """An interactive figure, and its drawing for the thumbnail, for readers without scripts and for the download."""
-    source = data_uri(figure.pictures("svg")["svg"], "image/svg+xml")
+    try:
+        source = data_uri(figure.pictures("svg")["svg"], "image/svg+xml")
+    except Exception:  # a file with an unknown scale, say: the rest of the page stands
+        source = None
     return element(
         "figure",
         element("div", class_="panels", data_figure=f"{anchor}-data"),
-        element("img", id=f"{anchor}-img", class_="drawing", src=source, alt=figure.caption, decoding="async"),
+        source
+        and element("img", id=f"{anchor}-img", class_="drawing", src=source, alt=figure.caption, decoding="async"),
         element("figcaption", figure.caption),
         json_block(f"{anchor}-data", figure.to_json()),
         id=anchor,
