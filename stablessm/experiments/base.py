@@ -18,7 +18,8 @@ from stablessm import record
 from stablessm._errors import ArgumentError
 from stablessm.experiments.run import Run, settings
 from stablessm.experiments.settings import changed
-from stablessm.experiments.stages import PACK
+from stablessm.experiments.stages import PACK, Stages
+from stablessm.report.claim import Claim as Claim
 from stablessm.report.figure import Figure
 
 Size: TypeAlias = Literal["smoke", "paper"]
@@ -28,22 +29,8 @@ C = TypeVar("C")
 
 @final
 @dataclass(frozen=True)
-class Claim:
-    """One statement of a paper, checked."""
-
-    statement: str
-    paper: str
-    """The paper's value, or what it says."""
-    ours: str
-    verdict: Verdict
-    why: str
-    """One sentence."""
-
-
-@final
-@dataclass(frozen=True)
 class Experiment(Generic[C]):
-    """One figure or table. ``run`` computes stages, ``figures`` and ``claims`` only read them."""
+    """One figure or table. ``run`` computes stages; ``figures`` and ``claims`` read them and cannot compute."""
 
     id: str
     title: str
@@ -54,8 +41,8 @@ class Experiment(Generic[C]):
     minutes: Mapping[Size, float]
     """How long each size takes, on two cores; where a record was made is in its ``computed``."""
     run: Callable[[C, Run], None]
-    figures: Callable[[C, Run], Sequence[Figure]]
-    claims: Callable[[C, Run], Sequence[Claim]]
+    figures: Callable[[C, Stages], Sequence[Figure]]
+    claims: Callable[[C, Stages], Sequence[Claim]]
     jobs: Callable[[C], Mapping[str, Callable[[Run], object]]] | None = None
     """What can be computed apart, by a name that stays: each job has stages of its own and waits for no other. ``run``
     computes the same stages, and those that need them all. Without it the experiment is one job."""
@@ -144,7 +131,7 @@ class Plan:
             timed: ``seconds`` of each stage, and ``environment``, the number of the place where it was computed.
             places: Commit, versions and hardware of each place.
         """
-        stages = Run(self.folder, asdict(self.config), progress=False, command=self.command)
+        stages = Stages(self.folder, command=self.command)
         figures = list(self.experiment.figures(self.config, stages))
         for figure in figures:
             figure.save(self.folder)

@@ -17,6 +17,7 @@ from stablessm.experiments.language_training import LanguageTraining, fit, score
 from stablessm.experiments.map_tables import SCHEMES as TABLES
 from stablessm.experiments.memories import panel
 from stablessm.experiments.run import Run, settings
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.training import device_called
 from stablessm.instruments import MemoryCurve, gradient_over_weight, memory_function
 from stablessm.instruments.modes import recurrent_modules
@@ -102,31 +103,43 @@ def start(
     return model.to(device)
 
 
-def cell(config: StudyConfig, run: Run, scheme: str, rate: float) -> Mapping[str, np.ndarray]:
+def cell(stages: Stages, scheme: str, rate: float) -> Mapping[str, np.ndarray]:
     """A model trained at a rate, scored and measured: what ``fit`` returns, and
 
     ``train``, ``test``: nats a token; ``eigenvalues`` (layers, states); and what ``remembered`` returns.
     """
-    return shared(run, f"training-{scheme}-{rate:g}", partial(_trained, config, run, scheme, rate))
+    return stages[f"training-{scheme}-{rate:g}"]
 
 
-def beginning(config: StudyConfig, run: Run, scheme: str) -> Mapping[str, np.ndarray]:
+def beginning(stages: Stages, scheme: str) -> Mapping[str, np.ndarray]:
     """Before training: ``ratio`` = |gradient| / |weight| and ``bound`` = G(w)/|w| of each mode, (layers, states)."""
-    return shared(run, f"start-{scheme}", partial(_started, config, scheme))
+    return stages[f"start-{scheme}"]
 
 
-def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> Mapping[str, np.ndarray]:
-    """A stage; from the folder of a sibling that has the same config, where it is there."""
+def at(config: StudyConfig, stages: Stages, rate: float) -> dict[str, Mapping[str, np.ndarray]]:
+    """Every map at a rate."""
+    return {scheme: cell(stages, scheme, rate) for scheme in config.maps}
+
+
+def start_all(config: StudyConfig, run: Run, schemes: Sequence[str]) -> None:
+    """Measure models before training."""
+    for scheme in schemes:
+        shared(run, f"start-{scheme}", partial(_started, config, scheme))
+
+
+def train_all(config: StudyConfig, run: Run, rate: float) -> None:
+    """Train and measure every map at a rate."""
+    for scheme in config.maps:
+        _job(config, scheme, rate, run)
+
+
+def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> None:
+    """Compute a stage; take it from the folder of a sibling that has the same config, where it is there."""
     for id in FAMILY:
         folder = run.folder.parent.parent / id / run.folder.name
         if name not in run and (folder / f"{name}.npz").exists() and settings(folder) == run.config:
             run.adopt(name, folder)
-    return run.stage(name, compute)
-
-
-def at(config: StudyConfig, run: Run, rate: float) -> dict[str, Mapping[str, np.ndarray]]:
-    """Every map at a rate."""
-    return {scheme: cell(config, run, scheme, rate) for scheme in config.maps}
+    run.stage(name, compute)
 
 
 def jobs(config: StudyConfig, rates: Sequence[float]) -> dict[str, Callable[[Run], object]]:
@@ -190,8 +203,8 @@ def remembered(
     return {"memory": curve.value, "floor": curve.floor}
 
 
-def _job(config: StudyConfig, scheme: str, rate: float, run: Run) -> object:
-    return cell(config, run, scheme, rate)
+def _job(config: StudyConfig, scheme: str, rate: float, run: Run) -> None:
+    shared(run, f"training-{scheme}-{rate:g}", partial(_trained, config, run, scheme, rate))
 
 
 def _trained(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from stablessm.experiments.base import Verdict
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve
 from stablessm.report.figure import Panel, Scale, Series
 
@@ -45,15 +46,20 @@ def seeded(seed: int, build: Callable[[], M]) -> M:
         return build().double().eval()
 
 
-def survey(run: Run, name: str, seeds: int, measure: Callable[[int], MemoryCurve]) -> list[MemoryCurve]:
-    """The memory for each seed, as one stage."""
+def survey(run: Run, name: str, seeds: int, measure: Callable[[int], MemoryCurve]) -> None:
+    """Measure the memory for each seed, as one stage."""
 
     def compute() -> Mapping[str, np.ndarray]:
         curves = [measure(seed) for seed in range(seeds)]
         rows, floors = np.stack([_short(curve.value) for curve in curves]), np.array([curve.floor for curve in curves])
         return {"time": curves[0].time, "planes": planes(rows), "floor": floors}
 
-    kept = run.stage(name, compute)
+    run.stage(name, compute)
+
+
+def surveyed(stages: Stages, name: str) -> list[MemoryCurve]:
+    """Return the memory for each seed that :func:`survey` measured."""
+    kept = stages[name]
     pairs = zip(from_planes(kept["planes"]), kept["floor"], strict=True)
     return [MemoryCurve(kept["time"], value, floor=float(floor)) for value, floor in pairs]
 

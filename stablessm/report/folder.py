@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from stablessm.report import training
+from stablessm.report.claim import VERDICTS, Claim
 from stablessm.report.figure import Figure
 
-VERDICTS = ("reproduced", "partly", "not reproduced")
 EMBEDDED = 2_000_000
 """Bytes of arrays that a run may bring into the page; with more than that they are only named."""
 
@@ -21,18 +21,6 @@ NOT_SHOWN = ("measure", "fit")
 """Kinds of records that are of no run: what ``stablessm measure`` and ``stablessm fit`` write."""
 
 _Read = TypeVar("_Read")
-
-
-@final
-@dataclass(frozen=True)
-class Claim:
-    """What the paper says, what we found."""
-
-    statement: str
-    paper: str = ""
-    ours: str = ""
-    verdict: str = ""
-    why: str = ""
 
 
 @final
@@ -47,7 +35,7 @@ class File:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Run:
+class Record:
     """One run folder; a run is equal to itself only. ``faults`` says what in it could not be read."""
 
     folder: Path
@@ -77,7 +65,7 @@ _TEXTS = ("id", "title", "question", "source", "claim", "size", "status", "comma
 _TABLES = ("config", "versions", "hardware")
 
 
-def read_run(folder: Path) -> Run | None:
+def read_run(folder: Path) -> Record | None:
     """The run in this folder; None if its record is of something that the report does not show.
 
     Raises ValueError or OSError where there is no record to start from.
@@ -107,7 +95,7 @@ def read_run(folder: Path) -> Run | None:
     for name in _TABLES:
         fields[name] = _expect(content.get(name), dict, name, faults)
     figures = [_attempt(folder / f"{name}.json", Figure.load, faults) for name in _names(content, "figures", faults)]
-    return Run(
+    return Record(
         folder=folder,
         wall_time_s=_number(content.get("wall_time_s")),
         computed=tuple(

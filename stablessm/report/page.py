@@ -9,7 +9,7 @@ from importlib import metadata, resources
 
 from stablessm import record
 from stablessm._errors import ArgumentError
-from stablessm.report.folder import Run
+from stablessm.report.folder import Record
 from stablessm.report.front import front, navigation
 from stablessm.report.markup import Html, element, join
 from stablessm.report.runs import Collection, collect
@@ -64,9 +64,9 @@ def render(collection: Collection) -> str:
     return re.sub(r"\{\{([a-z.]+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
 
 
-def _anchors(collection: Collection) -> dict[Run, str]:
+def _anchors(collection: Collection) -> dict[Record, str]:
     """A name for the section of each run."""
-    anchors: dict[Run, str] = {}
+    anchors: dict[Record, str] = {}
     for run in collection.runs:
         name = "run-" + re.sub(r"[^a-z0-9]+", "-", f"{run.id} {run.size}".lower()).strip("-")
         number = sum(other == name or other.startswith(f"{name}~") for other in anchors.values())

@@ -6,15 +6,16 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from stablessm.report.claim import VERDICTS, Claim
 from stablessm.report.figure import Figure
-from stablessm.report.folder import VERDICTS, Claim, File, Run
+from stablessm.report.folder import File, Record
 from stablessm.report.markup import Html, data_uri, element, join, json_block
 
 _SYMBOLS = {"reproduced": "✓", "partly": "◐", "not reproduced": "✗"}
 _FOLDED = 6
 
 
-def section(run: Run, anchor: str) -> Html:
+def section(run: Record, anchor: str) -> Html:
     """Question, plots, claims, settings, command and downloads."""
     return element(
         "section",
@@ -107,7 +108,7 @@ def size(count: int) -> str:
     return f"{count} B" if count < 1000 else f"{count / 1000:.0f} kB" if count < 1_000_000 else f"{count / 1e6:.1f} MB"
 
 
-def _eyebrow(run: Run) -> Html:
+def _eyebrow(run: Record) -> Html:
     tags = [run.size and element("span", run.size, " size" if run.size in ("paper", "smoke") else "", class_="tag")]
     if run.status != "complete":
         tags.append(element("span", "not finished: ", run.status, class_="tag running"))
@@ -147,7 +148,7 @@ def _values(claim: Claim) -> tuple[tuple[str, str], ...]:
     return ("paper", claim.paper), ("ours", claim.ours)
 
 
-def _facts(run: Run) -> Iterator[Html]:
+def _facts(run: Record) -> Iterator[Html]:
     facts = {
         "run on": run.date,
         "took": "" if run.wall_time_s is None else duration(run.wall_time_s),
@@ -166,7 +167,7 @@ def _table(title: str, rows: Mapping[str, str]) -> Html | None:
     return element("details", element("summary", title), element("table", element("tbody", lines), class_="settings"))
 
 
-def _downloads(run: Run, anchor: str) -> list[Html]:
+def _downloads(run: Record, anchor: str) -> list[Html]:
     """Drawings and files; many arrays are folded away."""
     arrays = [file for file in run.files if file.name.endswith(".npz")]
     folded = arrays if len(arrays) > _FOLDED else []
@@ -179,14 +180,14 @@ def _downloads(run: Run, anchor: str) -> list[Html]:
     return lists
 
 
-def _pictures(run: Run, anchor: str) -> Iterator[Html]:
+def _pictures(run: Record, anchor: str) -> Iterator[Html]:
     """The drawings, each of which the page has already: a script copies its address."""
     for n, figure in enumerate(run.figures, start=1):
         name = f"{figure.name}.svg"
         yield element("li", element("a", name, data_href_of=f"{anchor}.{n}-img", download=f"{run.id}-{name}"))
 
 
-def _file(run: Run, file: File) -> Html:
+def _file(run: Record, file: File) -> Html:
     if file.content is None:
         where = str(run.folder / file.name)
         return element(

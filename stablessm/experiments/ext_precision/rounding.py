@@ -16,6 +16,7 @@ from stablessm import reparam
 from stablessm._typing import Time
 from stablessm.experiments.exponential_sums import TARGETS, fitted_layer, longest_time
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve, PerturbationCurve, memory_function, perturbation_error
 from stablessm.layers import RealSSM
 from stablessm.layers.initialise import timescales
@@ -99,8 +100,8 @@ def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]
     return found
 
 
-def measured(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> PerturbationCurve:
-    """E(β) against the float64 model, of the model in that format."""
+def measure_curve(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> None:
+    """Compute the stage that :func:`measured` reads."""
 
     def measure() -> PerturbationCurve:
         layer = model(config.width, config.steps, map, time)
@@ -110,14 +111,24 @@ def measured(config: PrecisionConfig, run: Run, time: Time, map: str, format: st
             progress=False,
         )  # fmt: skip
 
-    return run.keep(f"curve-{time}-{map}-{format}", PerturbationCurve, measure)
+    run.keep(f"curve-{time}-{map}-{format}", PerturbationCurve, measure)
 
 
-def memory(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> MemoryCurve:
-    """The memory function of the model in that format."""
+def measured(stages: Stages, time: Time, map: str, format: str) -> PerturbationCurve:
+    """E(β) against the float64 model, of the model in that format."""
+    return stages.load(f"curve-{time}-{map}-{format}", PerturbationCurve)
+
+
+def measure_memory(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> None:
+    """Compute the stage that :func:`memory` reads."""
 
     def measure() -> MemoryCurve:
         layer = model(config.width, config.steps, map, time).to(getattr(torch, format))
         return memory_function(layer, config.steps, progress=False)
 
-    return run.keep(f"memory-{time}-{map}-{format}", MemoryCurve, measure)
+    run.keep(f"memory-{time}-{map}-{format}", MemoryCurve, measure)
+
+
+def memory(stages: Stages, time: Time, map: str, format: str) -> MemoryCurve:
+    """The memory function of the model in that format."""
+    return stages.load(f"memory-{time}-{map}-{format}", MemoryCurve)

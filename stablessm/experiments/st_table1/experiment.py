@@ -15,6 +15,7 @@ from stablessm import reparam
 from stablessm._typing import Time
 from stablessm.experiments.base import Claim, Experiment, Verdict
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure, Panel, Series
 
 EXACT = 1e-6
@@ -119,13 +120,13 @@ def deviation(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
         return np.where(derived == other, 0.0, np.abs(other / derived - 1))
 
 
-def figures(config: TableConfig, run: Run) -> list[Figure]:
+def figures(config: TableConfig, stages: Stages) -> list[Figure]:
     """Derived and printed, and one over the other."""
     scales, quotients = [], []
     for time in ("continuous", "discrete"):
         series = []
         for row in (row for row in ROWS if row.time == time):
-            found = run[row.name]
+            found = stages[row.name]
             w, derived, printed = (found[name] for name in ("w", "derived", "printed"))
             series.append(Series(row.map, w.tolist(), derived.tolist(), group=row.map))
             some = slice(None, None, max(1, config.weights // 50))
@@ -142,9 +143,9 @@ def figures(config: TableConfig, run: Run) -> list[Figure]:
     return [Figure("gradient-scales", caption, [*scales, wrong] if quotients else scales)]
 
 
-def claims(config: TableConfig, run: Run) -> list[Claim]:
+def claims(config: TableConfig, stages: Stages) -> list[Claim]:
     """One for each row."""
-    return [claim(row, run[row.name]) for row in ROWS]
+    return [claim(row, stages[row.name]) for row in ROWS]
 
 
 def claim(row: Row, found: Mapping[str, np.ndarray]) -> Claim:
