@@ -37,6 +37,7 @@ import stablessm as ssm
 from stablessm.experiments.run import Run
 from stablessm.experiments.st_fig1.experiment import EXPERIMENT
 from stablessm.experiments.st_fig1.models import SEARCHES, TARGET, Config, family, trained
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
 
 RECORD = Path(__file__).parent.parent / "results" / "st-fig1" / "paper"
@@ -149,7 +150,10 @@ def memories(device: str, smoke: bool) -> list[dict]:
 def record_of_weights(folder: Path, config: Config) -> Run:
     """A run that has the trained models of the committed record and nothing else."""
     run = Run(folder, asdict(config), progress=False)
-    for path in RECORD.glob("training-*.npz"):
+    paths = list(RECORD.glob("training-*.npz"))
+    if not paths:  # trained weights are no part of the committed record
+        raise SystemExit(f"no trained models in {RECORD}: stablessm run st-fig1 --size paper --out results --fresh")
+    for path in paths:
         shutil.copy(path, folder)
     return run
 
@@ -178,7 +182,7 @@ def sweep(measure: Callable[..., PerturbationFamily], config: Config, cases: lis
     worst = 0.0
     for (map, length, kind), curves in found.items():
         for m, curve in curves.curves.items():
-            known = PerturbationCurve.load(RECORD / f"{map}-{length}-{m}-{kind}.npz")
+            known = Stages(RECORD).load(f"{map}-{length}-{m}-{kind}", PerturbationCurve)
             with np.errstate(invalid="ignore"):
                 off = np.abs(curve.lower - known.lower) / known.lower
             worst = max(worst, float(np.where(curve.lower == known.lower, 0, off).max()))  # ∞ is ∞

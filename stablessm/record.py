@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -99,18 +100,59 @@ def save_arrays(path: str | os.PathLike[str], kind: str, meta: Mapping[str, Any]
         np.savez_compressed(temporary, **contents)
 
 
-def load_arrays(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What :func:`save_arrays` wrote: the facts and the arrays."""
+def load_arrays(path: str | os.PathLike[str], kind: str | None = None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the facts and the arrays that :func:`save_arrays` wrote.
+
+    ``FILE.npz/NAME`` is a part of a file that :func:`save_parts` wrote. Without ``kind``, facts of any kind are
+    returned, the kind among them.
+    """
+    path, prefix = Path(path), ""
+    if path.parent.suffix == ".npz":
+        path, prefix = path.parent, f"{path.name}/"
     try:
         with np.load(path, allow_pickle=False) as stored:
-            meta = json.loads(str(stored[_META])) if _META in stored.files else {}
-            if meta.pop("kind", None) != kind:
+            meta = json.loads(str(stored[prefix + _META])) if prefix + _META in stored.files else {}
+            if kind is not None and meta.pop("kind", None) != kind:
                 raise ArgumentError("path", f"a file of kind {kind!r}", str(path))
-            return meta, {name: stored[name] for name in stored.files if name != _META}
+            names = [name for name in stored.files if name.startswith(prefix) and name != prefix + _META]
+            return meta, {name.removeprefix(prefix): stored[name] for name in names}
     except ArgumentError:
         raise
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise ArgumentError("path", f"a whole file of kind {kind!r}", f"{path} ({error})") from error
+
+
+def save_parts(
+    path: str | os.PathLike[str], parts: Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]
+) -> None:
+    """Write several sets of facts and arrays, by name, to one ``.npz`` file, as small as it gets.
+
+    The facts have the ``kind`` of :func:`save_arrays`. Equal parts give equal files.
+    """
+    try:
+        import lzma  # noqa: F401 - zipfile needs it, and some builds of Python lack it
+
+        method = zipfile.ZIP_LZMA
+    except ImportError:
+        method = zipfile.ZIP_DEFLATED
+    with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as file:
+        for part, (meta, arrays) in parts.items():
+            text = np.array(json.dumps(plain(meta), ensure_ascii=False))
+            for name, array in {_META: text, **arrays}.items():
+                content = io.BytesIO()
+                np.lib.format.write_array(content, np.asarray(array), allow_pickle=False)
+                file.writestr(zipfile.ZipInfo(f"{part}/{name}.npy"), content.getvalue(), method)
+
+
+def part_names(path: str | os.PathLike[str]) -> set[str]:
+    """Return the names of the parts in a file that :func:`save_parts` wrote; none where there is no file."""
+    if not Path(path).exists():
+        return set()
+    try:
+        with zipfile.ZipFile(path) as file:
+            return {name.partition("/")[0] for name in file.namelist()}
+    except zipfile.BadZipFile as error:
+        raise ArgumentError("path", "a whole .npz file", f"{path} ({error})") from error
 
 
 def environment() -> dict[str, Any]:

@@ -63,6 +63,7 @@ def _drawn(name: str, panels: int) -> Path:
     """Drawing is slow: once for every figure of the test session."""
     folder = Path(tempfile.mkdtemp())
     figure(name, panels).save(folder)
+    Figure.load(folder / f"{name}.json").save_pictures(folder)
     return folder
 
 

@@ -9,7 +9,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from stablessm.report.folder import VERDICTS, Run
+from stablessm.report.claim import VERDICTS
+from stablessm.report.folder import Record
 from stablessm.report.runs import collect
 
 BEGIN, END = "<!-- claims: ./dev pages -->", "<!-- end of claims -->"
@@ -17,7 +18,7 @@ _SIGNS = {"reproduced": "✓", "partly": "≈", "not reproduced": "✗"}
 _TITLE = "# Claims\n\nWhat the papers say, what we found, and why, from the records in `results/`.\n"
 
 
-def short_table(runs: list[Run]) -> str:
+def short_table(runs: list[Record]) -> str:
     """One row a paper, with the verdicts of each of its experiments."""
     papers: dict[str, list[str]] = {}
     for run in runs:
@@ -26,7 +27,7 @@ def short_table(runs: list[Run]) -> str:
     return "\n".join(["| | ✓ reproduced, ≈ partly, ✗ not reproduced |", "|---|---|", *rows])
 
 
-def every_claim(runs: list[Run]) -> str:
+def every_claim(runs: list[Record]) -> str:
     """One table an experiment, with reasons."""
     parts = [_TITLE]
     for run in runs:
@@ -39,7 +40,7 @@ def every_claim(runs: list[Run]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def updated(readme: str, runs: list[Run]) -> str:
+def updated(readme: str, runs: list[Record]) -> str:
     """The README with the table between its two marks made anew."""
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -54,12 +55,12 @@ def main(root: Path = Path()) -> None:
     (root / "docs" / "claims.md").write_text(every_claim(runs), encoding="utf-8")
 
 
-def committed(root: Path) -> list[Run]:
+def committed(root: Path) -> list[Record]:
     """The runs in ``results/`` at the published size, in the order of the papers."""
     return [run for run in collect([root / "results"]).runs if run.size == "paper"]
 
 
-def _counts(run: Run) -> str:
+def _counts(run: Record) -> str:
     found = Counter(claim.verdict for claim in run.claims)
     return " ".join(f"{_SIGNS[verdict]}{found[verdict]}" for verdict in VERDICTS if found[verdict])
 

@@ -16,36 +16,21 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, final, get_args
 from stablessm import _locks as locks
 from stablessm import record
 from stablessm._errors import ArgumentError
-from stablessm.experiments.run import Run
+from stablessm.experiments.run import Run, settings
 from stablessm.experiments.settings import changed
+from stablessm.experiments.stages import PACK, Stages
+from stablessm.report.claim import Claim as Claim
 from stablessm.report.figure import Figure
 
 Size: TypeAlias = Literal["smoke", "paper"]
 Verdict: TypeAlias = Literal["reproduced", "partly", "not reproduced"]
 C = TypeVar("C")
 
-LARGEST_ARRAY = 2_000_000
-"""Bytes up to which a stage belongs to the record; a larger one is kept for resuming only."""
-
-
-@final
-@dataclass(frozen=True)
-class Claim:
-    """One statement of a paper, checked."""
-
-    statement: str
-    paper: str
-    """The paper's value, or what it says."""
-    ours: str
-    verdict: Verdict
-    why: str
-    """One sentence."""
-
 
 @final
 @dataclass(frozen=True)
 class Experiment(Generic[C]):
-    """One figure or table. ``run`` computes stages, ``figures`` and ``claims`` only read them."""
+    """One figure or table. ``run`` computes stages; ``figures`` and ``claims`` read them and cannot compute."""
 
     id: str
     title: str
@@ -56,8 +41,8 @@ class Experiment(Generic[C]):
     minutes: Mapping[Size, float]
     """How long each size takes, on two cores; where a record was made is in its ``computed``."""
     run: Callable[[C, Run], None]
-    figures: Callable[[C, Run], Sequence[Figure]]
-    claims: Callable[[C, Run], Sequence[Claim]]
+    figures: Callable[[C, Stages], Sequence[Figure]]
+    claims: Callable[[C, Stages], Sequence[Claim]]
     jobs: Callable[[C], Mapping[str, Callable[[Run], object]]] | None = None
     """What can be computed apart, by a name that stays: each job has stages of its own and waits for no other. ``run``
     computes the same stages, and those that need them all. Without it the experiment is one job."""
@@ -106,7 +91,7 @@ class Plan:
             if fresh and self.folder.exists():
                 self._discard()
             new = not self.folder.exists()
-            run = Run(self.folder, asdict(self.config), progress=progress)
+            run = Run(self.folder, asdict(self.config), progress=progress, command=self.command)
             if is_complete(self.folder):
                 run.tidy()
             try:
@@ -117,39 +102,63 @@ class Plan:
                 raise
 
     def _discard(self) -> None:
-        if not (self.folder / "config.json").exists():
+        if settings(self.folder) is None:
             raise ArgumentError("--fresh", "a run folder, which has a config.json", str(self.folder))
         discarded = self.folder.with_name(f".{self.folder.name}-discarded")
         shutil.rmtree(discarded, ignore_errors=True)
         self.folder.rename(discarded)  # a kill while files are deleted leaves no half of a run behind
         shutil.rmtree(discarded)
 
+    @property
+    def command(self) -> str:
+        """The command that computes this run."""
+        options = [word for name, text in self.changes.items() for word in ("--set", f"{name}={text}")]
+        return shlex.join(["stablessm", "run", self.experiment.id, "--size", self.size, *options])
+
     def finish(self, run: Run) -> None:
-        """Compute what is missing, draw the figures, check the claims, write the record."""
+        """Compute the stages that are missing, draw the figures, check the claims, write the record."""
         run.gather(list(self.jobs()))
         self.experiment.run(self.config, run)
-        figures = list(self.experiment.figures(self.config, run))
+        facts = run.facts()
+        for name in self.conclude(facts["stages"], facts["environments"]):
+            Figure.load(self.folder / f"{name}.json").save_pictures(self.folder)
+        run.tidy()
+
+    def conclude(self, timed: Mapping[str, Any], places: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Make the figures and check the claims from the stages alone, and write the record; the figures' names.
+
+        Args:
+            timed: ``seconds`` of each stage, and ``environment``, the number of the place where it was computed.
+            places: Commit, versions and hardware of each place.
+        """
+        stages = Stages(self.folder, command=self.command)
+        figures = list(self.experiment.figures(self.config, stages))
         for figure in figures:
             figure.save(self.folder)
-        claims = [asdict(claim) for claim in self.experiment.claims(self.config, run)]
-        facts = {name: getattr(self.experiment, name) for name in ("id", "title", "source", "question", "claim")}
-        settings = [f"{name}={text}" for name, text in self.changes.items()]
+        claims = [asdict(claim) for claim in self.experiment.claims(self.config, stages)]
+        stages.pack()
+        computed = []
+        for i, place in enumerate(places):
+            seconds = [fact["seconds"] for fact in timed.values() if fact["environment"] == i]
+            computed.append({**place, "stages": len(seconds), "seconds": round(sum(seconds), 1)})
+        about = {name: getattr(self.experiment, name) for name in ("id", "title", "source", "question", "claim")}
         content = {
-            **facts,
+            **about,
             "size": self.folder.name,
             "status": "complete",
             "config": asdict(self.config),
             "claims": claims,
             "figures": [figure.name for figure in figures],
-            "arrays": [f"{name}.npz" for name in run.stages() if run.path(name).stat().st_size <= LARGEST_ARRAY],
-            "command": shlex.join(["stablessm", "run", self.experiment.id, "--size", self.size, *_options(settings)]),
+            "arrays": [PACK],
+            "command": self.command,
             **record.environment(),
-            "computed": run.computed(),
-            "wall_time_s": round(sum(place["seconds"] for place in run.computed()), 1),
+            "computed": computed,
+            "stages": timed,
+            "wall_time_s": round(sum(place["seconds"] for place in computed), 1),
             "date": datetime.date.today().isoformat(),
         }
         record.write_json(self.folder / "record.json", content)
-        run.tidy()
+        return content["figures"]
 
 
 def execute(
@@ -170,10 +179,6 @@ def execute(
                 raise ArgumentError("folder", "no jobs of a sweep at work in it", f"{', '.join(busy)} in {plan.folder}")
             plan.finish(run)
     return plan.folder, complete
-
-
-def _options(settings: Sequence[str]) -> list[str]:
-    return [word for setting in settings for word in ("--set", setting)]
 
 
 def _digest(config: Any) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 
 from stablessm._typing import Time
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
 from stablessm.layers import RealSSM
 from stablessm.layers.initialise import timescales
@@ -21,7 +22,8 @@ TARGETS = {
     "exponential": LinearFunctional(lambda t: 0.9**t),
     "polynomial": LinearFunctional("polynomial", exponent=1.1),
 }
-SEARCHES: tuple[Literal["random", "ascent"], ...] = ("random", "ascent")
+Search: TypeAlias = Literal["random", "ascent"]
+SEARCHES: tuple[Search, ...] = ("random", "ascent")
 SHORTEST = 0.6
 
 
@@ -70,10 +72,8 @@ def longest_time(kind: str, width: int) -> float:
     return 30.0 if kind == "exponential" else 2 * width**1.5
 
 
-def family(
-    config: SumConfig, run: Run, kind: str, map: str, horizon: int, search: Literal["random", "ascent"]
-) -> PerturbationFamily:
-    """E_m(β) for every width of the config, recurrent weights perturbed."""
+def measure_family(config: SumConfig, run: Run, kind: str, map: str, horizon: int, search: Search) -> None:
+    """Measure E_m(β) for every width of the config, recurrent weights perturbed."""
 
     def measure(width: int) -> PerturbationCurve:
         layer = fitted_layer(TARGETS[kind], width, longest_time(kind, width), horizon, map)
@@ -82,16 +82,22 @@ def family(
             samples=config.samples, steps=config.steps, horizon=horizon, seed=config.seed, progress=False,
         )  # fmt: skip
 
-    names = {width: f"{kind}-{map}-{horizon}-{width}-{search}" for width in config.widths}
-    return PerturbationFamily({m: run.keep(name, PerturbationCurve, partial(measure, m)) for m, name in names.items()})
+    for m in config.widths:
+        run.keep(f"{kind}-{map}-{horizon}-{m}-{search}", PerturbationCurve, partial(measure, m))
 
 
-def panel(title: str, config: SumConfig, run: Run, kind: str, map: str, horizon: int) -> Panel:
+def family(config: SumConfig, stages: Stages, kind: str, map: str, horizon: int, search: Search) -> PerturbationFamily:
+    """Return what :func:`measure_family` found."""
+    names = {m: f"{kind}-{map}-{horizon}-{m}-{search}" for m in config.widths}
+    return PerturbationFamily({m: stages.load(name, PerturbationCurve) for m, name in names.items()})
+
+
+def panel(title: str, config: SumConfig, stages: Stages, kind: str, map: str, horizon: int) -> Panel:
     """E_m(β) over β: lines by ascent, points by random draws."""
     series: list[Series] = []
     styles: Sequence[Style] = ("points", "solid")
     for search, style in zip(SEARCHES, styles, strict=True):
-        for width, curve in family(config, run, kind, map, horizon, search).curves.items():
+        for width, curve in family(config, stages, kind, map, horizon, search).curves.items():
             name = f"m = {width}" if search == "ascent" else f"m = {width}, {config.samples} draws"
             x, y = curve.radius[1:].tolist(), curve.lower[1:].tolist()
             series.append(Series(name, x, y, style, group=f"m = {width}"))

@@ -26,6 +26,7 @@ from stablessm.experiments.map_tables import (
 )
 from stablessm.experiments.run import Run
 from stablessm.experiments.stacked_training import StackTraining
+from stablessm.experiments.stages import Stages
 from stablessm.models import SequenceClassifier
 from stablessm.report.figure import Figure
 from stablessm.tasks.base import Task
@@ -94,12 +95,12 @@ def jobs(config: ImageConfig) -> dict[str, Callable[[Run], object]]:
 def run(config: ImageConfig, run: Run) -> None:
     """Train and score."""
     for study in studies(config).values():
-        study.scores(run)
+        study.train(run)
 
 
-def figures(config: ImageConfig, run: Run) -> list[Figure]:
+def figures(config: ImageConfig, stages: Stages) -> list[Figure]:
     """The sensitivity to the learning rate, and the training."""
-    found = {named(layers): study.scores(run) for layers, study in studies(config).items()}
+    found = {named(layers): study.scores(stages) for layers, study in studies(config).items()}
     return [
         Figure(
             "learning-rates",
@@ -115,11 +116,11 @@ def figures(config: ImageConfig, run: Run) -> list[Figure]:
     ]
 
 
-def claims(config: ImageConfig, run: Run, published: Mapping[str, float]) -> list[Claim]:
+def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) -> list[Claim]:
     """The number, the order, who diverges, who survives; ``published`` are test accuracies in per cent."""
     found: list[Claim] = []
     for layers, study in studies(config).items():
-        scores, depth = study.scores(run), named(layers)
+        scores, depth = study.scores(stages), named(layers)
         best, others = scores.named(BEST), [scheme for scheme in scores.grid.schemes if scheme not in BEST]
         found += [reaches(scores, f"{config.data}, {depth}", published["best"])] if best else []
         found += [order(scores, depth, published)] if best and scores.named(("exp", "softplus")) else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +16,8 @@ from stablessm.experiments.language_text import loaded
 from stablessm.experiments.language_training import LanguageTraining, fit, scores
 from stablessm.experiments.map_tables import SCHEMES as TABLES
 from stablessm.experiments.memories import panel
-from stablessm.experiments.run import Run
+from stablessm.experiments.run import Run, settings
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.training import device_called
 from stablessm.instruments import MemoryCurve, gradient_over_weight, memory_function
 from stablessm.instruments.modes import recurrent_modules
@@ -103,31 +103,43 @@ def start(
     return model.to(device)
 
 
-def cell(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, np.ndarray]:
+def cell(stages: Stages, scheme: str, rate: float) -> Mapping[str, np.ndarray]:
     """A model trained at a rate, scored and measured: what ``fit`` returns, and
 
     ``train``, ``test``: nats a token; ``eigenvalues`` (layers, states); and what ``remembered`` returns.
     """
-    return shared(run, f"training-{scheme}-{rate:g}", partial(_trained, config, run, scheme, rate))
+    return stages[f"training-{scheme}-{rate:g}"]
 
 
-def beginning(config: StudyConfig, run: Run, scheme: str) -> dict[str, np.ndarray]:
+def beginning(stages: Stages, scheme: str) -> Mapping[str, np.ndarray]:
     """Before training: ``ratio`` = |gradient| / |weight| and ``bound`` = G(w)/|w| of each mode, (layers, states)."""
-    return shared(run, f"start-{scheme}", partial(_started, config, scheme))
+    return stages[f"start-{scheme}"]
 
 
-def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """A stage; from the folder of a sibling that has the same config, where it is there."""
+def at(config: StudyConfig, stages: Stages, rate: float) -> dict[str, Mapping[str, np.ndarray]]:
+    """Every map at a rate."""
+    return {scheme: cell(stages, scheme, rate) for scheme in config.maps}
+
+
+def start_all(config: StudyConfig, run: Run, schemes: Sequence[str]) -> None:
+    """Measure models before training."""
+    for scheme in schemes:
+        shared(run, f"start-{scheme}", partial(_started, config, scheme))
+
+
+def train_all(config: StudyConfig, run: Run, rate: float) -> None:
+    """Train and measure every map at a rate."""
+    for scheme in config.maps:
+        _job(config, scheme, rate, run)
+
+
+def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> None:
+    """Compute a stage; take it from the folder of a sibling that has the same config, where it is there."""
     for id in FAMILY:
         folder = run.folder.parent.parent / id / run.folder.name
-        if not run.path(name).exists() and (folder / f"{name}.npz").exists() and _config(folder) == run.config:
+        if name not in run and (folder / f"{name}.npz").exists() and settings(folder) == run.config:
             run.adopt(name, folder)
-    return run.stage(name, compute)
-
-
-def at(config: StudyConfig, run: Run, rate: float) -> dict[str, dict[str, np.ndarray]]:
-    """Every map at a rate."""
-    return {scheme: cell(config, run, scheme, rate) for scheme in config.maps}
+    run.stage(name, compute)
 
 
 def jobs(config: StudyConfig, rates: Sequence[float]) -> dict[str, Callable[[Run], object]]:
@@ -191,8 +203,8 @@ def remembered(
     return {"memory": curve.value, "floor": curve.floor}
 
 
-def _job(config: StudyConfig, scheme: str, rate: float, run: Run) -> object:
-    return cell(config, run, scheme, rate)
+def _job(config: StudyConfig, scheme: str, rate: float, run: Run) -> None:
+    shared(run, f"training-{scheme}-{rate:g}", partial(_trained, config, run, scheme, rate))
 
 
 def _trained(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, Any]:
@@ -205,11 +217,11 @@ def _trained(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[st
 
 
 @torch.no_grad()
-def _spectrum(model: SequenceModel) -> dict[str, np.ndarray]:
+def _spectrum(model: SequenceModel) -> Mapping[str, np.ndarray]:
     return {"eigenvalues": np.stack([layer.eigenvalues().cpu().numpy() for _, layer in recurrent_modules(model)])}
 
 
-def _started(config: StudyConfig, scheme: str) -> dict[str, np.ndarray]:
+def _started(config: StudyConfig, scheme: str) -> Mapping[str, np.ndarray]:
     task, device = config.task(), device_called(config.training.device)
     model = start(task, config.preset, scheme, config.seed, config.timescales, device)
     batch = task.to(device).batch("train", config.training.batch, seed=config.seed)
@@ -220,8 +232,3 @@ def _started(config: StudyConfig, scheme: str) -> dict[str, np.ndarray]:
         "bound": np.stack([entry.predicted.cpu().numpy() for entry in found if entry.predicted is not None]),
         **_spectrum(model),
     }
-
-
-def _config(folder: Any) -> Any:
-    path = folder / "config.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

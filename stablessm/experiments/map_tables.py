@@ -16,6 +16,7 @@ from stablessm.experiments.base import Verdict
 from stablessm.experiments.run import Run
 from stablessm.experiments.stacked_classifier import StackedClassifier
 from stablessm.experiments.stacked_training import StackTraining
+from stablessm.experiments.stages import Stages
 from stablessm.layers import S4D
 from stablessm.models import SequenceClassifier, for_task
 from stablessm.report.figure import Panel, Series
@@ -132,11 +133,16 @@ class Study:
     """The model of a scheme, a rate and a seed before it is trained."""
     training: StackTraining
 
-    def scores(self, run: Run) -> Scores:
+    def train(self, run: Run) -> None:
         """Train the grid, a stack at a time, and score it."""
+        for job in self.jobs().values():
+            job(run)
+
+    def scores(self, stages: Stages) -> Scores:
+        """Return what :meth:`train` found."""
         grid, found = self.grid, dict[str, list[np.ndarray]]()
         for seed in range(grid.seeds):
-            parts = [self._part(run, part, seed) for part in range(grid.parts)]
+            parts = [stages[f"scores-{self.label}-{seed}-{part}"] for part in range(grid.parts)]
             for name in parts[0]:
                 found.setdefault(name, []).append(np.concatenate([part[name] for part in parts]))
         stacked = {name: np.stack(seeds, 1) for name, seeds in found.items()}
@@ -148,21 +154,21 @@ class Study:
         places = [(part, seed) for seed in range(self.grid.seeds) for part in range(self.grid.parts)]
         return {f"{self.label}-{seed}-{part}": partial(self._part, part=part, seed=seed) for part, seed in places}
 
-    def trained(self, run: Run, scheme: str, rate: float, seed: int) -> SequenceClassifier:
+    def trained(self, stages: Stages, scheme: str, rate: float, seed: int) -> SequenceClassifier:
         """One of the models, after."""
         part, row = divmod(self.grid.cells().index((scheme, rate)), self.grid.at_once)
         model = self.start(scheme, rate, seed)
         return StackedClassifier([model]).model(
-            0, torch.from_numpy(run[self._name(part, seed)]["weights"][row : row + 1])
+            0, torch.from_numpy(stages[self._name(part, seed)]["weights"][row : row + 1])
         )
 
     def _name(self, part: int, seed: int) -> str:
         return f"training-{self.label}-{seed}-{part}"
 
-    def _part(self, run: Run, part: int, seed: int) -> dict[str, np.ndarray]:
+    def _part(self, run: Run, part: int, seed: int) -> None:
         """One stack: its weights in one stage, which is large, and its scores in another."""
 
-        def compute() -> dict[str, np.ndarray]:
+        def compute() -> Mapping[str, np.ndarray]:
             cells, task = self.grid.cells()[self.grid.at_once * part :][: self.grid.at_once], self.task()
             models = [self.start(scheme, rate, seed) for scheme, rate in cells]
             rates = [rate for _, rate in cells]
@@ -173,7 +179,7 @@ class Study:
                 arrays |= {split: scored["accuracy"], f"{split}_loss": scored["loss"]}
             return arrays
 
-        return run.stage(f"scores-{self.label}-{seed}-{part}", compute)
+        run.stage(f"scores-{self.label}-{seed}-{part}", compute)
 
 
 def sensitivity(scores: Scores, title: str) -> Panel:

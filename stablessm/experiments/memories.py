@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar, final
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from stablessm.experiments.base import Verdict
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve
 from stablessm.report.figure import Panel, Scale, Series
 
@@ -45,16 +46,21 @@ def seeded(seed: int, build: Callable[[], M]) -> M:
         return build().double().eval()
 
 
-def survey(run: Run, name: str, seeds: int, measure: Callable[[int], MemoryCurve]) -> list[MemoryCurve]:
-    """The memory for each seed, as one stage."""
+def survey(run: Run, name: str, seeds: int, measure: Callable[[int], MemoryCurve]) -> None:
+    """Measure the memory for each seed, as one stage."""
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         curves = [measure(seed) for seed in range(seeds)]
         rows, floors = np.stack([_short(curve.value) for curve in curves]), np.array([curve.floor for curve in curves])
-        return {"time": curves[0].time, "value": rows, "floor": floors}
+        return {"time": curves[0].time, "planes": planes(rows), "floor": floors}
 
-    kept = run.stage(name, compute)
-    pairs = zip(kept["value"], kept["floor"], strict=True)
+    run.stage(name, compute)
+
+
+def surveyed(stages: Stages, name: str) -> list[MemoryCurve]:
+    """Return the memory for each seed that :func:`survey` measured."""
+    kept = stages[name]
+    pairs = zip(from_planes(kept["planes"]), kept["floor"], strict=True)
     return [MemoryCurve(kept["time"], value, floor=float(floor)) for value, floor in pairs]
 
 
@@ -62,6 +68,25 @@ def _short(value: np.ndarray) -> np.ndarray:
     """Seven digits of each number: what comes after is rounding, and does not compress."""
     mantissa, exponent = np.frexp(value)
     return np.ldexp(mantissa.astype(np.float32).astype(np.float64), exponent)
+
+
+def planes(rows: np.ndarray) -> np.ndarray:
+    """Return rows of floats as bytes (8, seeds, time) that compress well, from which they come back bit by bit.
+
+    They are the bytes, least significant first, of the differences of the bit patterns of successive floats.
+
+    >>> rows = np.array([[1.0, 0.5, -np.inf], [3e-300, 0.0, np.pi]])
+    >>> np.array_equal(from_planes(planes(rows)), rows)
+    True
+    """
+    differences = np.diff(rows.astype("<f8").view("<i8"), axis=1, prepend=0)
+    return np.moveaxis(differences.view(np.uint8).reshape(*rows.shape, 8), -1, 0).copy()
+
+
+def from_planes(planes: np.ndarray) -> np.ndarray:
+    """Return the rows from which :func:`planes` made these bytes."""
+    differences = np.moveaxis(planes, 0, -1).copy().view("<i8")[..., 0]
+    return differences.cumsum(axis=1).view("<f8")
 
 
 def tally(curves: Iterable[MemoryCurve]) -> Counter[str]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from stablessm.experiments.base import Verdict
 from stablessm.experiments.digits import Source, digits
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.reconstruction import Decoder, condition_number, optimised, roots_of_unity, uniform_ring
 from stablessm.report.figure import ImageGrid, Panel, Scale, Series
 from stablessm.scan.vandermonde import powers
@@ -72,14 +73,19 @@ def factor(config: DigitsConfig) -> Tensor:
     return torch.linalg.qr(pixels(config), mode="r")[1]
 
 
-def seen(config: DigitsConfig, run: Run) -> dict[str, np.ndarray]:
-    """What figures and claims need of the images: ``energy``, the mean square at each position, (L,), and ``shown``."""
+def measure_images(config: DigitsConfig, run: Run) -> None:
+    """Compute the stage that :func:`seen` reads."""
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         energy = factor(config).square().sum(0) / config.images
         return {"energy": energy.numpy(), "shown": pixels(config)[: config.shown].numpy()}
 
-    return run.stage("images", compute)
+    run.stage("images", compute)
+
+
+def seen(stages: Stages) -> Mapping[str, np.ndarray]:
+    """What figures and claims need of the images: ``energy``, the mean square at each position, (L,), and ``shown``."""
+    return stages["images"]
 
 
 def eigenvalues(placement: Placement, size: int, length: int, draw: int = 0) -> Tensor:
@@ -106,14 +112,10 @@ def name(placement: Placement, size: int) -> str:
     return f"{placement if isinstance(placement, str) else f'ring-{placement:g}'}-{size}"
 
 
-def measured(config: DigitsConfig, run: Run, placement: Placement, size: int) -> dict[str, np.ndarray]:
-    """Mean square errors of both solvers (``complex``, ``real``), κ, ranks, and some images.
+def measure_errors(config: DigitsConfig, run: Run, placement: Placement, size: int) -> None:
+    """Compute the stage that :func:`measured` reads."""
 
-    ``mse``, ``rank`` and ``condition`` are (draws, solvers), ``by position`` (solvers, L), ``shown`` (solvers, images,
-    L) of the first draw. What is not random is placed once.
-    """
-
-    def one(draw: int) -> dict[str, np.ndarray]:
+    def one(draw: int) -> Mapping[str, np.ndarray]:
         lam = eigenvalues(placement, size, config.length, draw)
         rows, first = factor(config), pixels(config)[: config.shown]
         decoders = [Decoder(lam, config.length, real=solver == "real") for solver in SOLVERS]
@@ -126,12 +128,21 @@ def measured(config: DigitsConfig, run: Run, placement: Placement, size: int) ->
             "shown": torch.stack([read_back(first, decoder, lam) for decoder in decoders]).float().numpy(),
         }
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         found = [one(draw) for draw in range(1 if isinstance(placement, str) else config.draws)]
         kept = {key: np.stack([row[key] for row in found]) for key in ("mse", "rank", "condition")}
         return {**kept, "by position": np.mean([row["by position"] for row in found], 0), "shown": found[0]["shown"]}
 
-    return run.stage(name(placement, size), compute)
+    run.stage(name(placement, size), compute)
+
+
+def measured(stages: Stages, placement: Placement, size: int) -> Mapping[str, np.ndarray]:
+    """Mean square errors of both solvers (``complex``, ``real``), κ, ranks, and some images.
+
+    ``mse``, ``rank`` and ``condition`` are (draws, solvers), ``by position`` (solvers, L), ``shown`` (solvers, images,
+    L) of the first draw. What is not random is placed once.
+    """
+    return stages[name(placement, size)]
 
 
 def error(found: Mapping[str, np.ndarray], solver: str) -> float:
@@ -164,23 +175,23 @@ def reach(energy: np.ndarray, found: Mapping[str, np.ndarray], solver: str) -> i
     return int(good[-1]) + 1 if len(good) else 0
 
 
-def digit_rows(config: DigitsConfig, run: Run, title: str, cases: Mapping[str, Case]) -> ImageGrid:
+def digit_rows(config: DigitsConfig, stages: Stages, title: str, cases: Mapping[str, Case]) -> ImageGrid:
     """The originals over what was read back."""
-    rows = {"original": seen(config, run)["shown"]}
+    rows = {"original": seen(stages)["shown"]}
     for label, (placement, size, solver) in cases.items():
-        rows[label] = measured(config, run, placement, size)["shown"][INDEX[solver]]
+        rows[label] = measured(stages, placement, size)["shown"][INDEX[solver]]
     square = (config.shown, config.side, config.side)
     return ImageGrid.of(title, {label: images.reshape(square) for label, images in rows.items()})
 
 
-def position_panel(config: DigitsConfig, run: Run, cases: Mapping[str, Case]) -> Panel:
+def position_panel(config: DigitsConfig, stages: Stages, cases: Mapping[str, Case]) -> Panel:
     """Errors by position."""
     x = list(range(1, config.length + 1))
     lines = [
-        Series(label, x, measured(config, run, placement, size)["by position"][INDEX[solver]].tolist())
+        Series(label, x, measured(stages, placement, size)["by position"][INDEX[solver]].tolist())
         for label, (placement, size, solver) in cases.items()
     ]
-    lines.append(Series("nothing read back", x, seen(config, run)["energy"].tolist(), "dotted"))
+    lines.append(Series("nothing read back", x, seen(stages)["energy"].tolist(), "dotted"))
     return Panel("error by position", "position (last = most recent)", "mean square error", lines, y_scale="log")
 
 

@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar, final
+from typing import Any, final
 
 import numpy as np
 
 from stablessm import record
 from stablessm._errors import ArgumentError
+from stablessm.experiments.stages import CHECKPOINT, Arrays, K, Stages
 
 CHECKPOINT_SECONDS = 5.0
 """How much work a kill can cost, or ten times what it takes to save it."""
@@ -22,27 +23,11 @@ CHECKPOINT_SECONDS = 5.0
 JOBS = "jobs"
 """The folder in a run folder where the jobs of a sweep note what they do, until it is complete."""
 
-_CHECKPOINT = ".checkpoint.npz"
 _METRICS, _FACTS = "metrics.jsonl", "stages.json"
 
 
-class Kept(Protocol):
-    """What a stage can keep: a curve, say."""
-
-    def save(self, path: Path) -> None:
-        """Write to a ``.npz`` file."""
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read it."""
-        ...
-
-
-K = TypeVar("K", bound=Kept)
-
-
 @final
-class Run:
+class Run(Stages):
     """One experiment at one size in one folder.
 
     Every number comes from a *stage*: a function of the config alone whose arrays are written to ``NAME.npz`` when it
@@ -55,23 +40,31 @@ class Run:
     """
 
     def __init__(
-        self, folder: Path, config: Mapping[str, Any], *, progress: bool = True, job: str | None = None
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        *,
+        progress: bool = True,
+        job: str | None = None,
+        command: str = "",
     ) -> None:
-        self.folder, self.config, self.progress = folder, dict(record.plain(config)), progress
+        super().__init__(folder, command=command)
+        self.config, self.progress = dict(record.plain(config)), progress
         self._notes = folder if job is None else self.notes(job)
         self._elsewhere = 0.0
         self._spent: dict[str, float] = {}
         path = folder / "config.json"
-        if path.exists() and _settings(path) != self.config:
+        known = settings(folder)
+        if known is not None and known != self.config:
             raise ArgumentError("config", f"the one in {path}, or --fresh to start again", "another")
-        if not path.exists() and self.stages():
+        if known is None and self.stages():
             raise ArgumentError("folder", "a run folder, which has a config.json, or an empty one", str(folder))
         record.write_json(path, self.config)
         if not (folder / JOBS).exists():
             self._tidy()  # otherwise others may be at work here
         self._notes.mkdir(exist_ok=True, parents=True)
 
-    def stage(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    def stage(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> Arrays:
         """The arrays of this stage, from its file or else computed and written."""
 
         def computed() -> Callable[[Path], None]:
@@ -85,7 +78,7 @@ class Run:
     def keep(self, name: str, kind: type[K], measure: Callable[[], K]) -> K:
         """A stage that is one measured thing, such as a curve, with its own ``save`` and ``load``."""
         self._once(name, lambda: measure().save)
-        return kind.load(self.path(name))
+        return self.load(name, kind)
 
     def adopt(self, name: str, folder: Path) -> None:
         """Take a stage from the folder of another run, with how long it took there and where.
@@ -96,35 +89,25 @@ class Run:
         known = facts["stages"].get(name)
         if known is not None:
             self._note(name, known["seconds"], facts["environments"][known["environment"]])
-        with record.atomic(self.path(name)) as temporary:
+        with record.atomic(self._own(name)) as temporary:
             shutil.copyfile(folder / f"{name}.npz", temporary)
-
-    def __getitem__(self, name: str) -> dict[str, np.ndarray]:
-        """The arrays of a stage that has been computed."""
-        return record.load_arrays(self.path(name), "stage")[1]
-
-    def stages(self) -> list[str]:
-        """Names of the stages that are there."""
-        names = (path.name for path in self.folder.glob("[!.]*.npz"))
-        return sorted(name.removesuffix(".npz") for name in names if not name.endswith(_CHECKPOINT))
 
     def log(self, stage: str, **values: Any) -> None:
         """A line of ``metrics.jsonl``. In a loop, give its ``step``: after a kill the lines since the checkpoint go."""
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(_line({"stage": stage, **values}))
 
-    def computed(self) -> list[dict[str, Any]]:
-        """Where the stages were computed, and how long they took over all interruptions, as far as checkpoints tell."""
-        facts = self._facts()
-        places = []
-        for i, where in enumerate(facts["environments"]):
-            seconds = [stage["seconds"] for stage in facts["stages"].values() if stage["environment"] == i]
-            places.append({**where, "stages": len(seconds), "seconds": round(sum(seconds), 1)})
-        return places
+    def facts(self) -> dict[str, Any]:
+        """Return where each stage was computed and for how long, over all interruptions as far as checkpoints tell.
+
+        ``environments``: commit, versions and hardware of each place. ``stages``: for each stage its ``seconds`` and
+        the number of its ``environment``.
+        """
+        return self._facts_of(self._notes)
 
     def gather(self, jobs: Sequence[str]) -> None:
         """Put together what the jobs noted, in this order. To do it again changes nothing."""
-        facts, said = self._facts(), _said(self._metrics)
+        facts, said = self.facts(), _said(self._metrics)
         for notes in map(self.notes, jobs):
             theirs = self._facts_of(notes)
             for name, fact in theirs["stages"].items():
@@ -145,10 +128,6 @@ class Run:
         """Delete the notes of jobs; none may be at work."""
         shutil.rmtree(self.folder / JOBS, ignore_errors=True)
         self._tidy()
-
-    def path(self, name: str) -> Path:
-        """Where a stage is kept."""
-        return self.folder / f"{name}.npz"
 
     def loop(
         self,
@@ -193,18 +172,18 @@ class Run:
 
     def _once(self, name: str, compute: Callable[[], Callable[[Path], None]]) -> None:
         """Unless it is there: compute a stage, note how long that took and where, and write it with what came back."""
-        if not self.path(name).exists():
+        if name not in self:
             started, outside, self._elsewhere = time.perf_counter(), self._elsewhere, 0.0
             self._forget(name)
             write = compute()
             took = time.perf_counter() - started
             self._note(name, self._spent.pop(name, 0.0) + took - self._elsewhere, self._environment)
-            write(self.path(name))
+            write(self._own(name))
             self._elsewhere = outside + time.perf_counter() - started  # what a stage waits for another is the other's
         self._checkpoint(name).unlink(missing_ok=True)
 
     def _note(self, name: str, seconds: float, environment: dict[str, Any]) -> None:
-        facts = self._facts()
+        facts = self.facts()
         place = _index(facts["environments"], environment)
         facts["stages"][name] = {"seconds": round(seconds, 3), "environment": place}
         record.write_json(self._notes / _FACTS, facts)
@@ -234,22 +213,27 @@ class Run:
     def _metrics(self) -> Path:
         return self._notes / _METRICS
 
-    def _facts(self) -> dict[str, Any]:
-        return self._facts_of(self._notes)
-
     @staticmethod
     def _facts_of(folder: Path) -> dict[str, Any]:
         path = folder / _FACTS
         text = path.read_text(encoding="utf-8") if path.exists() else '{"environments": [], "stages": {}}'
         return dict(json.loads(text))
 
+    def _own(self, name: str) -> Path:
+        return self.folder / f"{name}.npz"
+
     def _checkpoint(self, name: str) -> Path:
-        return self.folder / f"{name}{_CHECKPOINT}"
+        return self.folder / f"{name}{CHECKPOINT}"
 
 
-def _settings(path: Path) -> Any:
+def settings(folder: Path) -> Any:
+    """Return the config of a run folder, from ``config.json`` or else from its record; None if it has neither."""
+    path = folder / "config.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        if path.exists():
+            return json.loads(path.read_text(encoding="utf-8"))
+        kept = folder / "record.json"
+        return json.loads(kept.read_text(encoding="utf-8")).get("config") if kept.exists() else None
     except ValueError as error:
         raise ArgumentError("folder", "a run folder with a config.json that is JSON, or --fresh", str(path)) from error
 

@@ -15,6 +15,7 @@ from stablessm.experiments.run import Run
 from stablessm.experiments.sentiment_models import Architecture, Classifier, WordLSTM
 from stablessm.experiments.sentiment_text import Source, reviews
 from stablessm.experiments.sentiment_training import Fitting, accuracy, fit, load
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve
 from stablessm.report.figure import Panel, Series, Style
 from stablessm.tasks.corpus import Corpus, word_corpus
@@ -94,7 +95,7 @@ def study(run: Run, subjects: Sequence[Subject], seeds: int, words: Sequence[str
         (subject, seed)
         for subject in subjects
         for seed in range(seeds)
-        if not all(run.path(_stage(part, subject.name, seed)).exists() for part in ("learnt", "memory"))
+        if not all(_stage(part, subject.name, seed) in run for part in ("learnt", "memory"))
     ]
     for subject in dict.fromkeys(subject for subject, _ in missing):  # errors before hours of training, not after
         subject.corpus().ids(words)
@@ -128,14 +129,14 @@ def asked(model: Classifier, corpus: Corpus, words: Sequence[str], horizon: int)
     return replace(model.memory(corpus, corpus.ids(words), horizon), inputs=tuple(words))
 
 
-def remembered(run: Run, name: str, seeds: int) -> list[MemoryCurve]:
+def remembered(stages: Stages, name: str, seeds: int) -> list[MemoryCurve]:
     """What :func:`study` found, for each seed; ``.of(word)`` is the curve of one word."""
-    return [MemoryCurve.load(run.path(_stage("memory", name, seed))) for seed in range(seeds)]
+    return [stages.load(_stage("memory", name, seed), MemoryCurve) for seed in range(seeds)]
 
 
-def accuracies(run: Run, name: str, seeds: int) -> list[float]:
+def accuracies(stages: Stages, name: str, seeds: int) -> list[float]:
     """On the test reviews, for each seed."""
-    return [float(run[_stage("learnt", name, seed)]["test"]) for seed in range(seeds)]
+    return [float(stages[_stage("learnt", name, seed)]["test"]) for seed in range(seeds)]
 
 
 def memory_panel(title: str, curves: Sequence[MemoryCurve]) -> Panel:

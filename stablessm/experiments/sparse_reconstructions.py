@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from stablessm.experiments.base import Claim, Experiment, Verdict
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.reconstruction import SparseDecoder, diagnose, haar, optimised, uniform_ring
 from stablessm.report.figure import Figure, Panel, Series
 from stablessm.scan.vandermonde import accumulate
@@ -50,10 +51,8 @@ def inputs(config: SparseConfig) -> tuple[Tensor, Tensor]:
     return basis, torch.from_numpy(alpha) @ basis.mT
 
 
-def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "optimised"] = "ring") -> np.ndarray:
-    """Relative root mean square errors of u_1 … u_k from x_k, (draws, steps)."""
-
-    def compute() -> dict[str, np.ndarray]:
+def _measure_errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "optimised"] = "ring") -> None:
+    def compute() -> Mapping[str, np.ndarray]:
         basis, u = inputs(config)
         if kind == "ring":
             placements = [uniform_ring(size, config.r_min, seed=draw) for draw in range(config.draws)]
@@ -69,13 +68,16 @@ def errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "opt
             rows.append(row)
         return {"error": np.array(rows)}
 
-    return run.stage(f"errors-{kind}-{size}", compute)["error"]
+    run.stage(f"errors-{kind}-{size}", compute)
 
 
-def ranks(config: SparseConfig, run: Run, size: int) -> dict[str, np.ndarray]:
-    """Numerical ranks of V_k, Ψ_k and Ω_k in real numbers, of the first draw: (steps,) each."""
+def errors(stages: Stages, size: int, kind: Literal["ring", "optimised"] = "ring") -> np.ndarray:
+    """Relative root mean square errors of u_1 … u_k from x_k, (draws, steps)."""
+    return stages[f"errors-{kind}-{size}"]["error"]
 
-    def compute() -> dict[str, np.ndarray]:
+
+def _measure_ranks(config: SparseConfig, run: Run, size: int) -> None:
+    def compute() -> Mapping[str, np.ndarray]:
         basis, _ = inputs(config)
         lam = uniform_ring(size, config.r_min, seed=0)
         found = []
@@ -84,29 +86,34 @@ def ranks(config: SparseConfig, run: Run, size: int) -> dict[str, np.ndarray]:
             found.append((diagnose(lam, k).rank, decoder.basis_rank, decoder.diagnosis.rank))
         return dict(zip(("V", "basis", "product"), np.array(found).T, strict=True))
 
-    return run.stage(f"ranks-{size}", compute)
+    run.stage(f"ranks-{size}", compute)
+
+
+def ranks(stages: Stages, size: int) -> Mapping[str, np.ndarray]:
+    """Numerical ranks of V_k, Ψ_k and Ω_k in real numbers, of the first draw: (steps,) each."""
+    return stages[f"ranks-{size}"]
 
 
 def compute_all(config: SparseConfig, run: Run) -> None:
     """Every size: errors of rings and of the optimised placement, ranks."""
     for size in config.sizes:
-        errors(config, run, size)
-        ranks(config, run, size)
+        _measure_errors(config, run, size)
+        _measure_ranks(config, run, size)
     for size in config.sizes:
-        errors(config, run, size, "optimised")
+        _measure_errors(config, run, size, "optimised")
 
 
-def figures(config: SparseConfig, run: Run) -> list[Figure]:
+def figures(config: SparseConfig, stages: Stages) -> list[Figure]:
     """Ranks and errors along the way, as in the paper; the optimised placement beside them."""
     steps = config.steps().tolist()
-    rank_lines = [Series(f"V, N = {n}", steps, ranks(config, run, n)["V"].tolist()) for n in config.sizes]
+    rank_lines = [Series(f"V, N = {n}", steps, ranks(stages, n)["V"].tolist()) for n in config.sizes]
     some = config.sizes[-1]
-    rank_lines.append(Series("Ψ", steps, ranks(config, run, some)["basis"].tolist(), "dashed"))
-    omega = [Series(f"Ω, N = {n}", steps, ranks(config, run, n)["product"].tolist()) for n in config.sizes]
-    omega.append(Series("Ψ", steps, ranks(config, run, some)["basis"].tolist(), "dashed"))
+    rank_lines.append(Series("Ψ", steps, ranks(stages, some)["basis"].tolist(), "dashed"))
+    omega = [Series(f"Ω, N = {n}", steps, ranks(stages, n)["product"].tolist()) for n in config.sizes]
+    omega.append(Series("Ψ", steps, ranks(stages, some)["basis"].tolist(), "dashed"))
 
     def lines(kind: Literal["ring", "optimised"]) -> list[Series]:
-        middle = {n: np.median(errors(config, run, n, kind), axis=0) for n in config.sizes}
+        middle = {n: np.median(errors(stages, n, kind), axis=0) for n in config.sizes}
         return [Series(f"N = {n}", steps, row.tolist()) for n, row in middle.items()]
 
     ring = f"|λ| in ({config.r_min:g}, 1)"
@@ -125,9 +132,9 @@ def figures(config: SparseConfig, run: Run) -> list[Figure]:
     ]  # fmt: skip
 
 
-def uniform_error(config: SparseConfig, run: Run, size: int) -> np.ndarray:
+def uniform_error(config: SparseConfig, stages: Stages, size: int) -> np.ndarray:
     """The largest error over all k, (draws,)."""
-    return errors(config, run, size).max(axis=1)
+    return errors(stages, size).max(axis=1)
 
 
 def judged_draws(good: int, draws: int) -> Verdict:
@@ -135,13 +142,13 @@ def judged_draws(good: int, draws: int) -> Verdict:
     return "reproduced" if good == draws else "partly" if 2 * good > draws else "not reproduced"
 
 
-def claims(config: SparseConfig, run: Run) -> list[Claim]:
+def claims(config: SparseConfig, stages: Stages) -> list[Claim]:
     """Enough at the published N; falls with N; smallest N that does; the optimised placement."""
-    worst = {n: uniform_error(config, run, n) for n in config.sizes}
+    worst = {n: uniform_error(config, stages, n) for n in config.sizes}
     good = {n: int((row <= NEGLIGIBLE).sum()) for n, row in worst.items()}
     doing = [n for n in config.sizes if good[n] == config.draws]
     medians = [float(np.median(row)) for row in worst.values()]
-    placement = {n: float(errors(config, run, n, "optimised").max()) for n in config.sizes}
+    placement = {n: float(errors(stages, n, "optimised").max()) for n in config.sizes}
     published = worst[config.enough]
     best = [n for n in config.sizes if placement[n] <= NEGLIGIBLE]
     return [

@@ -73,7 +73,7 @@ def train(
         with tensor_float32(options.fast):
             return _train(run, name, models, rates, task, options, seed, rows)
 
-    return run.stage(name, compute)
+    return dict(run.stage(name, compute))
 
 
 def evaluate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 Scale: TypeAlias = Literal["linear", "log"]
 Style: TypeAlias = Literal["solid", "dashed", "dotted", "points", "both"]
 """A line, a line of points, or both."""
+
+DIGITS = 6
+"""Significant digits of the numbers in the file of a figure."""
 
 _DASHES = {"solid": "-", "dashed": "--", "dotted": ":", "points": "none", "both": "-"}
 
@@ -113,8 +117,8 @@ class Figure:
     panels: Sequence[Panel | ImageGrid] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; numbers that are not finite become strings."""
-        return dict(record.plain(asdict(self)))
+        """Return plain data: numbers with as many digits as a drawing shows; numbers that are not finite as text."""
+        return dict(_rounded(record.plain(asdict(self))))
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
@@ -123,20 +127,30 @@ class Figure:
         return cls(content["name"], content["caption"], panels)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``name.json``, ``name.png`` and ``name.svg`` into the folder."""
+        """Write ``name.json`` into the folder."""
+        record.write_json(Path(folder) / f"{self.name}.json", self.to_json(), compact=True)
+
+    def save_pictures(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``name.png`` and ``name.svg`` into the folder."""
+        for suffix, content in self.pictures("png", "svg").items():
+            with record.atomic(Path(folder) / f"{self.name}.{suffix}") as path:
+                path.write_bytes(content)
+
+    def pictures(self, *formats: str) -> dict[str, bytes]:
+        """Return the figure drawn in these formats, ``png`` or ``svg``; the same numbers give the same bytes."""
         import matplotlib
 
-        folder = Path(folder)
         canvas = self.draw()
         canvas.draw_without_rendering()
         canvas.set_layout_engine("none")  # laid out once, not for each file: it takes longer than to draw
-        for suffix in ("png", "svg"):
-            with record.atomic(folder / f"{self.name}.{suffix}") as path:
-                # no date, so that the same numbers give the same file
-                metadata = {"Date": None} if suffix == "svg" else {"Software": None}
-                with matplotlib.rc_context({"svg.hashsalt": self.name}):  # read when the file is written
-                    canvas.savefig(path, dpi=110, metadata=metadata)
-        record.write_json(folder / f"{self.name}.json", self.to_json(), compact=True)
+        drawn = {}
+        for suffix in formats:
+            metadata = {"Date": None} if suffix == "svg" else {"Software": None}
+            content = io.BytesIO()
+            with matplotlib.rc_context({"svg.hashsalt": self.name}), np.errstate(over="ignore"):  # the salt is read now
+                canvas.savefig(content, format=suffix, dpi=110, metadata=metadata)
+            drawn[suffix] = content.getvalue()
+        return drawn
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -153,6 +167,14 @@ class Figure:
             for axes, panel in zip(np.atleast_1d(canvas.subplots(1, len(self.panels))), self.panels, strict=True):
                 _draw_images(axes, panel) if isinstance(panel, ImageGrid) else _draw(axes, panel)
         return canvas
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _panel(content: Mapping[str, Any]) -> Panel:

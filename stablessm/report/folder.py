@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from stablessm.report import training
+from stablessm.report.claim import VERDICTS, Claim
 from stablessm.report.figure import Figure
 
-VERDICTS = ("reproduced", "partly", "not reproduced")
 EMBEDDED = 2_000_000
 """Bytes of arrays that a run may bring into the page; with more than that they are only named."""
 
@@ -21,29 +21,6 @@ NOT_SHOWN = ("measure", "fit")
 """Kinds of records that are of no run: what ``stablessm measure`` and ``stablessm fit`` write."""
 
 _Read = TypeVar("_Read")
-
-
-@final
-@dataclass(frozen=True)
-class Claim:
-    """What the paper says, what we found."""
-
-    statement: str
-    paper: str = ""
-    ours: str = ""
-    verdict: str = ""
-    why: str = ""
-
-
-@final
-@dataclass(frozen=True)
-class Picture:
-    """One figure: its numbers, and as drawn for papers; None for what could not be read."""
-
-    name: str
-    figure: Figure | None
-    svg: bytes | None
-    png: bytes | None
 
 
 @final
@@ -58,7 +35,7 @@ class File:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Run:
+class Record:
     """One run folder; a run is equal to itself only. ``faults`` says what in it could not be read."""
 
     folder: Path
@@ -79,7 +56,7 @@ class Run:
     computed: tuple[Mapping[str, Any], ...] = ()
     """Where its stages were computed; figures and claims may have been made elsewhere."""
     claims: tuple[Claim, ...] = ()
-    pictures: tuple[Picture, ...] = ()
+    figures: tuple[Figure, ...] = ()
     files: tuple[File, ...] = ()
     faults: tuple[str, ...] = ()
 
@@ -88,7 +65,7 @@ _TEXTS = ("id", "title", "question", "source", "claim", "size", "status", "comma
 _TABLES = ("config", "versions", "hardware")
 
 
-def read_run(folder: Path) -> Run | None:
+def read_run(folder: Path) -> Record | None:
     """The run in this folder; None if its record is of something that the report does not show.
 
     Raises ValueError or OSError where there is no record to start from.
@@ -117,16 +94,15 @@ def read_run(folder: Path) -> Run | None:
     fields: dict[str, Any] = {name: _text(content[name]) for name in _TEXTS if content.get(name) is not None}
     for name in _TABLES:
         fields[name] = _expect(content.get(name), dict, name, faults)
-    pictures = [_picture(folder, name, faults) for name in _names(content, "figures", faults)]
-    pictures += [] if drawn is None else [Picture(drawn.name, drawn, None, None)]
-    return Run(
+    figures = [_attempt(folder / f"{name}.json", Figure.load, faults) for name in _names(content, "figures", faults)]
+    return Record(
         folder=folder,
         wall_time_s=_number(content.get("wall_time_s")),
         computed=tuple(
             place for place in _expect(content.get("computed"), list, "computed", faults) if isinstance(place, dict)
         ),
         claims=tuple(_claims(content, faults)),
-        pictures=tuple(picture for picture in pictures if picture is not None),
+        figures=tuple(figure for figure in (*figures, drawn) if figure is not None),
         files=(File("record.json", len(raw), raw), *_files(folder, _names(content, "arrays", faults), faults)),
         faults=tuple(faults),
         **fields,
@@ -145,13 +121,6 @@ def _claims(content: Mapping[str, Any], faults: list[str]) -> list[Claim]:
         if claims[-1].verdict not in VERDICTS:
             faults.append(f"claim {number}: unknown verdict {claims[-1].verdict!r}; known are {', '.join(VERDICTS)}")
     return claims
-
-
-def _picture(folder: Path, name: str, faults: list[str]) -> Picture | None:
-    figure = _attempt(folder / f"{name}.json", Figure.load, faults)
-    svg = _attempt(folder / f"{name}.svg", _whole_svg, faults)
-    png = _attempt(folder / f"{name}.png", _whole_png, faults)
-    return None if figure is None and svg is None and png is None else Picture(name, figure, svg, png)
 
 
 def _files(folder: Path, names: list[str], faults: list[str]) -> list[File]:
@@ -188,20 +157,6 @@ def _large_file(path: Path) -> File:
     if path.suffix == ".npz":
         zipfile.ZipFile(path).close()  # its table of contents lies at the end: a truncated file has none
     return File(path.name, path.stat().st_size, None)
-
-
-def _whole_svg(path: Path) -> bytes:
-    content = path.read_bytes()
-    if b"<svg" not in content or not content.rstrip().endswith(b"</svg>"):
-        raise ValueError("not a whole SVG file")
-    return content
-
-
-def _whole_png(path: Path) -> bytes:
-    content = path.read_bytes()
-    if not content.startswith(b"\x89PNG\r\n") or b"IEND" not in content[-16:]:
-        raise ValueError("not a whole PNG file")
-    return content
 
 
 def _names(content: Mapping[str, Any], key: str, faults: list[str]) -> list[str]:

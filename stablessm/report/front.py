@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from stablessm.report.folder import VERDICTS, Claim, Run
+from stablessm.report.claim import VERDICTS, Claim
+from stablessm.report.folder import Record
 from stablessm.report.markup import Html, element
 from stablessm.report.runs import Collection, Problem
-from stablessm.report.section import kind, picture_source, verdict
+from stablessm.report.section import kind, verdict
 
 
 def counts(collection: Collection) -> Counter[str]:
@@ -16,7 +17,7 @@ def counts(collection: Collection) -> Counter[str]:
     return Counter(claim.verdict for run in collection.front for claim in run.claims)
 
 
-def front(collection: Collection, anchors: Mapping[Run, str]) -> Html:
+def front(collection: Collection, anchors: Mapping[Record, str]) -> Html:
     """Summary, claims, thumbnails, and what could not be read. ``anchors`` names the section of each run."""
     runs = collection.front
     claims = [(run, claim) for run in runs for claim in run.claims]
@@ -41,7 +42,7 @@ def front(collection: Collection, anchors: Mapping[Run, str]) -> Html:
     )
 
 
-def navigation(collection: Collection, anchors: Mapping[Run, str]) -> Html:
+def navigation(collection: Collection, anchors: Mapping[Record, str]) -> Html:
     """The contents beside the page: one line a run, those of one id under each other."""
     chosen = set(collection.front)
     lines = []
@@ -84,7 +85,7 @@ def _filters(claims: list[Claim]) -> list[Html]:
     ]
 
 
-def _table(rows: list[tuple[str, Run, Claim]]) -> Html:
+def _table(rows: list[tuple[str, Record, Claim]]) -> Html:
     head = element("tr", [element("th", name, scope="col") for name in ("id", "claim", "paper", "ours", "verdict")])
     body = [
         element(
@@ -101,17 +102,16 @@ def _table(rows: list[tuple[str, Run, Claim]]) -> Html:
     return element("table", element("thead", head), element("tbody", body), class_="claims")
 
 
-def _weaker(run: Run) -> Html | None:
+def _weaker(run: Record) -> Html | None:
     """A verdict of a smaller or unfinished run says so."""
     notes = [run.size] if run.size != "paper" else []
     notes += [run.status] if run.status != "complete" else []
     return element("small", ", ".join(notes)) if any(notes) else None
 
 
-def _card(run: Run, anchor: str) -> Html:
+def _card(run: Record, anchor: str) -> Html:
     """A thumbnail. Its picture is that of the section: a script copies the address, so it is stored once."""
-    drawn = next((n for n, picture in enumerate(run.pictures, start=1) if picture_source(picture)), None)
-    image = element("img", alt="", hidden=True, loading="lazy", data_src_of=f"{anchor}.{drawn}-img") if drawn else None
+    image = element("img", alt="", hidden=True, loading="lazy", data_src_of=f"{anchor}.1-img") if run.figures else None
     return element(
         "a",
         element("span", image, class_="thumbnail"),

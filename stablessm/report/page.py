@@ -9,7 +9,7 @@ from importlib import metadata, resources
 
 from stablessm import record
 from stablessm._errors import ArgumentError
-from stablessm.report.folder import Run
+from stablessm.report.folder import Record
 from stablessm.report.front import front, navigation
 from stablessm.report.markup import Html, element, join
 from stablessm.report.runs import Collection, collect
@@ -49,7 +49,7 @@ def render(collection: Collection) -> str:
         [section(run, anchors[run]) for run in collection.runs],
         element("footer", f"stablessm {metadata.version('stablessm')}. This file needs no network."),
     ]
-    drawn = any(picture.figure is not None for run in collection.runs for picture in run.pictures)
+    drawn = any(run.figures for run in collection.runs)
     parts = {
         "css": _asset("page.css"),
         "theme.js": _asset("theme.js"),
@@ -64,9 +64,9 @@ def render(collection: Collection) -> str:
     return re.sub(r"\{\{([a-z.]+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
 
 
-def _anchors(collection: Collection) -> dict[Run, str]:
+def _anchors(collection: Collection) -> dict[Record, str]:
     """A name for the section of each run."""
-    anchors: dict[Run, str] = {}
+    anchors: dict[Record, str] = {}
     for run in collection.runs:
         name = "run-" + re.sub(r"[^a-z0-9]+", "-", f"{run.id} {run.size}".lower()).strip("-")
         number = sum(other == name or other.startswith(f"{name}~") for other in anchors.values())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from stablessm.report.folder import Run, read_run
+from stablessm.report.folder import Record, read_run
 
 FOLDERS = ("results", "runs")
 """Where runs are looked for by default."""
@@ -29,13 +29,13 @@ class Problem:
 class Collection:
     """All runs that were found, those of one id together, and what could not be read."""
 
-    runs: tuple[Run, ...] = ()
+    runs: tuple[Record, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     @property
-    def front(self) -> tuple[Run, ...]:
+    def front(self) -> tuple[Record, ...]:
         """One run of each id: a complete one before a running one, then paper size before smoke, then the newest."""
-        best: dict[str, Run] = {}
+        best: dict[str, Record] = {}
         for run in self.runs:
             best.setdefault(run.id, run)
         return tuple(best.values())
@@ -47,7 +47,7 @@ def collect(paths: Sequence[str | os.PathLike[str]] | None = None) -> Collection
     >>> collect(["/nowhere"]).problems
     (Problem(where='/nowhere', reason='no such folder'),)
     """
-    runs: dict[Path, Run] = {}
+    runs: dict[Path, Record] = {}
     problems: list[Problem] = []
     roots = [Path(name) for name in FOLDERS if Path(name).is_dir()] if not paths else [Path(path) for path in paths]
     for root in roots:
@@ -77,7 +77,7 @@ def _folders(root: Path) -> Iterator[Path]:
             yield path.parent
 
 
-def _ordered(runs: list[Run]) -> list[Run]:
+def _ordered(runs: list[Record]) -> list[Record]:
     """In the papers' order, what goes beyond the papers last; within an id the run for the front page first."""
     runs.sort(key=lambda run: str(run.folder))
     runs.sort(key=_rank, reverse=True)
@@ -87,7 +87,7 @@ def _ordered(runs: list[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: (_catalogue(sources[run.id]), _natural(run.id)))
 
 
-def _rank(run: Run) -> tuple[bool, bool, str]:
+def _rank(run: Record) -> tuple[bool, bool, str]:
     return run.status == "complete", run.size == "paper", run.date
 
 

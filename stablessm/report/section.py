@@ -6,14 +6,16 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stablessm.report.folder import VERDICTS, Claim, File, Picture, Run
+from stablessm.report.claim import VERDICTS, Claim
+from stablessm.report.figure import Figure
+from stablessm.report.folder import File, Record
 from stablessm.report.markup import Html, data_uri, element, join, json_block
 
 _SYMBOLS = {"reproduced": "✓", "partly": "◐", "not reproduced": "✗"}
 _FOLDED = 6
 
 
-def section(run: Run, anchor: str) -> Html:
+def section(run: Record, anchor: str) -> Html:
     """Question, plots, claims, settings, command and downloads."""
     return element(
         "section",
@@ -24,7 +26,7 @@ def section(run: Run, anchor: str) -> Html:
             run.question and element("p", run.question, class_="question"),
             run.claim and element("p", element("b", "Claim "), run.claim, class_="claim"),
         ),
-        [_figure(picture, f"{anchor}.{n}") for n, picture in enumerate(run.pictures, start=1)],
+        [_figure(figure, f"{anchor}.{n}") for n, figure in enumerate(run.figures, start=1)],
         run.claims
         and [element("h3", "Verdicts"), element("ul", [_claim(claim) for claim in run.claims], class_="verdicts")],
         run.command
@@ -68,13 +70,6 @@ def kind(claim: Claim) -> str:
     return claim.verdict.replace(" ", "-") if claim.verdict in VERDICTS else "unknown"
 
 
-def picture_source(picture: Picture) -> str | None:
-    """The drawn figure as an address."""
-    if picture.svg is not None:
-        return data_uri(picture.svg, "image/svg+xml")
-    return None if picture.png is None else data_uri(picture.png, "image/png")
-
-
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """A nested table as one, with dotted names.
 
@@ -113,22 +108,26 @@ def size(count: int) -> str:
     return f"{count} B" if count < 1000 else f"{count / 1000:.0f} kB" if count < 1_000_000 else f"{count / 1e6:.1f} MB"
 
 
-def _eyebrow(run: Run) -> Html:
+def _eyebrow(run: Record) -> Html:
     tags = [run.size and element("span", run.size, " size" if run.size in ("paper", "smoke") else "", class_="tag")]
     if run.status != "complete":
         tags.append(element("span", "not finished: ", run.status, class_="tag running"))
     return join([element("b", run.id), element("span", run.source), tags])
 
 
-def _figure(picture: Picture, anchor: str) -> Html:
-    caption = picture.figure.caption if picture.figure is not None else picture.name
-    source = picture_source(picture)
+def _figure(figure: Figure, anchor: str) -> Html:
+    """An interactive figure, and its drawing for the thumbnail, for readers without scripts and for the download."""
+    try:
+        source = data_uri(figure.pictures("svg")["svg"], "image/svg+xml")
+    except Exception:  # a file with an unknown scale, say: the rest of the page stands
+        source = None
     return element(
         "figure",
-        element("div", class_="panels", data_figure=f"{anchor}-data") if picture.figure is not None else None,
-        source and element("img", id=f"{anchor}-img", class_="drawing", src=source, alt=caption, decoding="async"),
-        element("figcaption", caption),
-        json_block(f"{anchor}-data", picture.figure.to_json()) if picture.figure is not None else None,
+        element("div", class_="panels", data_figure=f"{anchor}-data"),
+        source
+        and element("img", id=f"{anchor}-img", class_="drawing", src=source, alt=figure.caption, decoding="async"),
+        element("figcaption", figure.caption),
+        json_block(f"{anchor}-data", figure.to_json()),
         id=anchor,
     )
 
@@ -149,7 +148,7 @@ def _values(claim: Claim) -> tuple[tuple[str, str], ...]:
     return ("paper", claim.paper), ("ours", claim.ours)
 
 
-def _facts(run: Run) -> Iterator[Html]:
+def _facts(run: Record) -> Iterator[Html]:
     facts = {
         "run on": run.date,
         "took": "" if run.wall_time_s is None else duration(run.wall_time_s),
@@ -168,7 +167,7 @@ def _table(title: str, rows: Mapping[str, str]) -> Html | None:
     return element("details", element("summary", title), element("table", element("tbody", lines), class_="settings"))
 
 
-def _downloads(run: Run, anchor: str) -> list[Html]:
+def _downloads(run: Record, anchor: str) -> list[Html]:
     """Drawings and files; many arrays are folded away."""
     arrays = [file for file in run.files if file.name.endswith(".npz")]
     folded = arrays if len(arrays) > _FOLDED else []
@@ -181,27 +180,14 @@ def _downloads(run: Run, anchor: str) -> list[Html]:
     return lists
 
 
-def _pictures(run: Run, anchor: str) -> Iterator[Html]:
-    """The drawings. One that the page shows is not stored twice: a script copies its address."""
-    for n, picture in enumerate(run.pictures, start=1):
-        for suffix, content in (("svg", picture.svg), ("png", picture.png)):
-            if content is None:
-                continue
-            shown = suffix == "svg" or picture.svg is None
-            yield element(
-                "li",
-                element(
-                    "a",
-                    f"{picture.name}.{suffix}",
-                    element("small", size(len(content))),
-                    href=None if shown else data_uri(content, "image/png"),
-                    data_href_of=f"{anchor}.{n}-img" if shown else None,
-                    download=f"{run.id}-{picture.name}.{suffix}",
-                ),
-            )
+def _pictures(run: Record, anchor: str) -> Iterator[Html]:
+    """The drawings, each of which the page has already: a script copies its address."""
+    for n, figure in enumerate(run.figures, start=1):
+        name = f"{figure.name}.svg"
+        yield element("li", element("a", name, data_href_of=f"{anchor}.{n}-img", download=f"{run.id}-{name}"))
 
 
-def _file(run: Run, file: File) -> Html:
+def _file(run: Record, file: File) -> Html:
     if file.content is None:
         where = str(run.folder / file.name)
         return element(

@@ -11,10 +11,12 @@ from typing import Any, Literal, Protocol, TypeAlias, final
 
 import numpy as np
 
+from stablessm import record
 from stablessm._errors import ArgumentError
 from stablessm.experiments import catalogue
 from stablessm.experiments.base import Size, execute
 from stablessm.experiments.settings import changed
+from stablessm.experiments.stages import Stages
 
 Direction: TypeAlias = Literal["minimize", "maximize"]
 _REDUCE: Mapping[str, Callable[[np.ndarray], Any]] = {
@@ -84,12 +86,12 @@ class OfExperiment:
         settings = {**self.settings, **changes}
         run, _ = execute(catalogue.get(self.id), self.size, folder, changes=settings, progress=False)
         stage, name, how = self._parts()
-        try:
-            with np.load(run / f"{stage}.npz", allow_pickle=False) as arrays:
-                return float(_REDUCE[how](arrays[name]))
-        except (FileNotFoundError, KeyError) as error:
-            there = ", ".join(sorted(path.stem for path in run.glob("*.npz")))
-            raise ArgumentError("--objective", f"STAGE/ARRAY of a stage that is there: {there}", self.of) from error
+        stages = Stages(run)
+        arrays = record.load_arrays(stages.path(stage))[1] if stage in stages else {}
+        if name not in arrays:
+            there = ", ".join(stages.stages())
+            raise ArgumentError("--objective", f"STAGE/ARRAY of a stage that is there: {there}", self.of)
+        return float(_REDUCE[how](arrays[name]))
 
     def describe(self) -> dict[str, Any]:
         """Without the ranges."""

@@ -12,6 +12,7 @@ from typing import Literal, final
 from stablessm import _locks as locks
 from stablessm.experiments.base import is_complete
 from stablessm.experiments.run import JOBS
+from stablessm.experiments.stages import PACK, Stages
 from stablessm.sweeps import notes
 from stablessm.sweeps.notes import Notes
 from stablessm.sweeps.worker import SWEEP
@@ -41,12 +42,12 @@ def runs(out: Path) -> list[RunStatus]:
     >>> runs(Path("nowhere"))
     []
     """
-    folders = (path.parent for path in sorted(out.glob("[!.]*/[!.]*/config.json")))
+    folders = sorted({path.parent for name in ("config.json", PACK) for path in out.glob(f"[!.]*/[!.]*/{name}")})
     return [_status(folder) for folder in folders if not any(folder.glob("*.safetensors"))]  # those are models
 
 
 def _status(folder: Path) -> RunStatus:
-    stages = sum(not path.name.endswith(".checkpoint.npz") for path in folder.glob("[!.]*.npz"))
+    stages = len(Stages(folder).stages())
     if is_complete(folder):
         return RunStatus(folder, "complete", stages, {})
     sweep = folder / JOBS / SWEEP

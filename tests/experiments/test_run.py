@@ -114,7 +114,9 @@ def test_a_run_begun_elsewhere_says_so(tmp_path, monkeypatch):
     ended = Run(tmp_path, {}, progress=False)
     ended.stage("second", lambda: pytest.fail("it was there"))
     ended.stage("third", lambda: {"x": np.ones(3)})
-    assert [(place["commit"], place["stages"]) for place in ended.computed()] == [("there", 2), ("here", 1)]
+    facts = ended.facts()
+    assert [place["commit"] for place in facts["environments"]] == ["there", "here"]
+    assert [stage["environment"] for stage in facts["stages"].values()] == [0, 0, 1]
     assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()] == [
         {"stage": "first", "x": 1.0}, {"stage": "second"}, {"stage": "third"},
     ]  # fmt: skip
@@ -139,7 +141,7 @@ def test_time_before_a_kill_counts(tmp_path):
     run = Run(tmp_path, {}, progress=False)
     total = {"total": np.zeros(1)}
     run.stage("sum", lambda: [None for _ in run.loop("sum", 3, lambda: total, total.update)] and total)
-    assert run.computed()[0]["seconds"] >= 3600
+    assert run.facts()["stages"]["sum"]["seconds"] >= 3600
 
 
 def test_stages_of_an_unknown_config_are_refused(tmp_path):

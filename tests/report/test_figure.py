@@ -18,13 +18,22 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert loaded.to_json() == original.to_json()
     assert math.isinf(loaded.panels[1].series[1].y[-1])
     assert loaded.panels[0].y_range == (1e-5, 1e4)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.json", "curves.png", "curves.svg"]
+    assert [path.name for path in tmp_path.iterdir()] == ["curves.json"]
+
+
+def test_the_file_has_the_digits_of_a_drawing(tmp_path: Path) -> None:
+    line = Series("a", [0, 1048577], [1 / 3, 1e-300 / 7])
+    Figure("short", "One line.", [Panel("memory", "t", "M", [line])]).save(tmp_path)
+    (panel,) = Figure.load(tmp_path / "short.json").panels
+    assert list(panel.series[0].x) == [0, 1048577]
+    assert list(panel.series[0].y) == [0.333333, 1.42857e-301]
 
 
 def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
     small = Figure("small", "One line.", [Panel("memory", "t", "M", [Series("a", [0, 1], [1.0, 0.5])])])
     for folder in ("one", "two"):
         small.save(tmp_path / folder)
+        small.save_pictures(tmp_path / folder)
     for suffix in ("json", "png", "svg"):
         assert (tmp_path / "one" / f"small.{suffix}").read_bytes() == (
             tmp_path / "two" / f"small.{suffix}"

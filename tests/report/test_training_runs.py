@@ -41,18 +41,17 @@ def test_a_training_is_a_run_with_its_curves(tmp_path: Path) -> None:
     assert (run.id, run.title, run.status) == ("digits", "SequenceClassifier on mnist", "complete")
     assert run.config["training"] == {"lr": 0.01}
     assert run.config["model"] == {"d_model": 64}
-    (picture,) = run.pictures
-    assert picture.figure is not None
-    loss, accuracy = picture.figure.panels
+    (figure,) = run.figures
+    loss, accuracy = figure.panels
     assert [(line.name, list(line.x)) for line in loss.series] == [("train", [20, 40]), ("valid", [40])]
     assert [(line.name, list(line.y)) for line in accuracy.series] == [("valid", [0.9]), ("chance", [0.1135])]
-    assert picture.figure.caption == "Test accuracy 0.98, chance 0.1135."
+    assert figure.caption == "Test accuracy 0.98, chance 0.1135."
 
 
 def test_a_divergence_before_the_first_look_is_told_without_a_figure(tmp_path: Path) -> None:
     diverged = {"step": 2, "text": "diverged at step 2: the loss is nan"}
     (run,) = collect([written(tmp_path / "wild", (), diverged=diverged)]).runs
-    assert (run.status, run.question, run.pictures) == ("diverged at step 2", diverged["text"], ())
+    assert (run.status, run.question, run.figures) == ("diverged at step 2", diverged["text"], ())
 
 
 @pytest.mark.parametrize("part", ["task", "model"])
@@ -67,4 +66,4 @@ def test_torn_metrics_are_named_and_the_run_shows(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text('{"step": 20, "lo', encoding="utf-8")
     found = collect([folder])
     assert "metrics.jsonl" in found.problems[0].reason
-    assert not found.runs[0].pictures
+    assert not found.runs[0].figures

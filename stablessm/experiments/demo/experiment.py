@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,6 +12,7 @@ import torch
 
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.training import Batch, Training, mean_square, noise, train
 from stablessm.instruments import (
     MemoryCurve,
@@ -65,36 +67,50 @@ def batch(config: Config, index: int) -> Batch:
     return x, TARGET(x)
 
 
-def trained(config: Config, run: Run, map: str) -> tuple[RealSSM, np.ndarray]:
-    """The model, and its losses."""
+def trained(config: Config, run: Run, map: str) -> RealSSM:
+    """The model."""
     done = train(run, f"train-{map}", [start(config, map)], mean_square, partial(batch, config), config.training)
-    return done.models[0], done.losses[:, 0]
+    return done.models[0]
 
 
-def memory(config: Config, run: Run, map: str) -> MemoryCurve:
+def _measure_memory(config: Config, run: Run, map: str) -> None:
+    layer = trained(config, run, map)
+    run.keep(f"memory-{map}", MemoryCurve, lambda: memory_function(layer, 10 * config.length))
+
+
+def memory(stages: Stages, map: str) -> MemoryCurve:
     """What the trained model remembers."""
-    layer, _ = trained(config, run, map)
-    return run.keep(f"memory-{map}", MemoryCurve, lambda: memory_function(layer, 10 * config.length))
+    return stages.load(f"memory-{map}", MemoryCurve)
 
 
-def errors(config: Config, run: Run, map: str) -> PerturbationCurve:
-    """What perturbing its recurrent weights does."""
-    layer, _ = trained(config, run, map)
-    return run.keep(
+def _measure_errors(config: Config, run: Run, map: str) -> None:
+    layer = trained(config, run, map)
+    run.keep(
         f"errors-{map}",
         PerturbationCurve,
         lambda: perturbation_error(
-            layer, TARGET, config.radii, parameters="recurrent", search="ascent", samples=config.samples,
-            steps=config.steps, horizon=10 * config.length, seed=config.seed, progress=run.progress,
+            layer,
+            TARGET,
+            config.radii,
+            parameters="recurrent",
+            search="ascent",
+            samples=config.samples,
+            steps=config.steps,
+            horizon=10 * config.length,
+            seed=config.seed,
+            progress=run.progress,
         ),
-    )  # fmt: skip
+    )
 
 
-def numbers(config: Config, run: Run, map: str) -> dict[str, np.ndarray]:
-    """Eigenvalues, radius, and gradient over weight at the start."""
+def errors(stages: Stages, map: str) -> PerturbationCurve:
+    """What perturbing its recurrent weights does."""
+    return stages.load(f"errors-{map}", PerturbationCurve)
 
+
+def _measure_numbers(config: Config, run: Run, map: str) -> None:
     def compute() -> dict[str, object]:
-        layer, _ = trained(config, run, map)
+        layer = trained(config, run, map)
         fresh = start(config, map)
         mean_square(fresh, *batch(config, 0)).backward()
         ratio = gradient_over_weight(fresh, recurrent_only=True)["w"].ratio
@@ -107,26 +123,32 @@ def numbers(config: Config, run: Run, map: str) -> dict[str, np.ndarray]:
             "time_scales": scales.numpy(),
         }
 
-    return run.stage(f"numbers-{map}", compute)
+    run.stage(f"numbers-{map}", compute)
+
+
+def numbers(stages: Stages, map: str) -> Mapping[str, np.ndarray]:
+    """Eigenvalues, radius, and gradient over weight at the start."""
+    return stages[f"numbers-{map}"]
 
 
 def run(config: Config, run: Run) -> None:
     """Everything, map by map."""
     for map in MAPS:
-        for compute in (memory, errors, numbers):
-            compute(config, run, map)
+        _measure_memory(config, run, map)
+        _measure_errors(config, run, map)
+        _measure_numbers(config, run, map)
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """Learning, memory, errors, gradients."""
     step = config.training.steps_per_row
     learnt, remembered, broken, pushed = [], [], [], []
     times = np.unique(np.geomspace(1, 10 * config.length, 200).astype(int)) - 1
     exact = TARGET.kernel(torch.from_numpy(times * 1.0)).flatten().numpy()
     for map in MAPS:
-        _, losses = trained(config, run, map)
+        losses = stages[f"train-{map}"]["losses"][:, 0]
         learnt.append(Series(map, (step * (1 + np.arange(len(losses)))).tolist(), losses.tolist()))
-        curve, error, found = memory(config, run, map), errors(config, run, map), numbers(config, run, map)
+        curve, error, found = memory(stages, map), errors(stages, map), numbers(stages, map)
         remembered.append(Series(map, (1 + times).tolist(), curve.value[times].tolist()))
         beta = error.radius[1:].tolist()
         broken.append(Series(map, beta, error.lower[1:].tolist(), "both", group=map))
@@ -150,12 +172,12 @@ def figures(config: Config, run: Run) -> list[Figure]:
     ]
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """Direct breaks, stable maps do not, best is pushed least."""
-    radii = {map: float(numbers(config, run, map)["radius"]) for map in MAPS}
-    worst = {map: float(errors(config, run, map).lower[-1]) for map in MAPS}
+    radii = {map: float(numbers(stages, map)["radius"]) for map in MAPS}
+    worst = {map: float(errors(stages, map).lower[-1]) for map in MAPS}
     stable = [map for map in MAPS if map != "direct"]
-    largest = {map: float(numbers(config, run, map)["gradient_over_weight"].max()) for map in MAPS}
+    largest = {map: float(numbers(stages, map)["gradient_over_weight"].max()) for map in MAPS}
     smallest = min(largest, key=lambda map: largest[map])
     infinite, bounded = all(radii[m] == math.inf for m in stable), all(worst[m] < worst["direct"] / 100 for m in stable)
     return [

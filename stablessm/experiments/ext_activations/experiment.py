@@ -20,9 +20,11 @@ from stablessm.experiments.memories import (
     seeded,
     span,
     survey,
+    surveyed,
     tally,
 )
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.layers import ContinuousRNN
 from stablessm.report.figure import Figure
@@ -61,14 +63,17 @@ def build(config: ActivationConfig, activation: str, ensemble: str) -> Continuou
     return layer
 
 
-def memories(config: ActivationConfig, run: Run, activation: str, ensemble: str) -> list[MemoryCurve]:
-    """The memory of every seed."""
-
+def _measure_memories(config: ActivationConfig, run: Run, activation: str, ensemble: str) -> None:
     def measure(seed: int) -> MemoryCurve:
         model = seeded(seed, partial(build, config, activation, ensemble))
         return memory_function(model, config.horizon, samples=config.samples, linear=False, progress=False)
 
-    return survey(run, f"{activation}-{ensemble}", config.seeds, measure)
+    survey(run, f"{activation}-{ensemble}", config.seeds, measure)
+
+
+def memories(stages: Stages, activation: str, ensemble: str) -> list[MemoryCurve]:
+    """The memory of every seed."""
+    return surveyed(stages, f"{activation}-{ensemble}")
 
 
 def growth(curves: list[MemoryCurve]) -> np.ndarray:
@@ -81,13 +86,13 @@ def run(config: ActivationConfig, run: Run) -> None:
     """Every curve."""
     for ensemble in ENSEMBLES:
         for activation in ACTIVATIONS:
-            memories(config, run, activation, ensemble)
+            _measure_memories(config, run, activation, ensemble)
 
 
-def figures(config: ActivationConfig, run: Run) -> list[Figure]:
+def figures(config: ActivationConfig, stages: Stages) -> list[Figure]:
     """One model of each ensemble, with every activation."""
     panels = [
-        panel(f"{ensemble}, seed 0", {a: memories(config, run, a, ensemble)[0] for a in ACTIVATIONS}, "time", "log")
+        panel(f"{ensemble}, seed 0", {a: memories(stages, a, ensemble)[0] for a in ACTIVATIONS}, "time", "log")
         for ensemble in ENSEMBLES
     ]
     caption = (
@@ -97,9 +102,9 @@ def figures(config: ActivationConfig, run: Run) -> list[Figure]:
     return [Figure("memory", caption, panels)]
 
 
-def claims(config: ActivationConfig, run: Run) -> list[Claim]:
+def claims(config: ActivationConfig, stages: Stages) -> list[Claim]:
     """tanh and ReLU forget exponentially, a sigmoid as a power; ReLU can explode, the others cannot."""
-    found = {a: {e: memories(config, run, a, e) for e in ENSEMBLES} for a in ACTIVATIONS}
+    found = {a: {e: memories(stages, a, e) for e in ENSEMBLES} for a in ACTIVATIONS}
     stable = {a: [curve for e in STABLE for curve in found[a][e]] for a in ACTIVATIONS}
     n = len(stable["tanh"])
     claims = []

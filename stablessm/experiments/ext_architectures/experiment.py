@@ -25,9 +25,11 @@ from stablessm.experiments.memories import (
     seeded,
     span,
     survey,
+    surveyed,
     tally,
 )
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.report.figure import Figure
 
@@ -78,9 +80,7 @@ def trained() -> nn.Module:
     return transformers.AutoModel.from_pretrained(_data(), local_files_only=True)
 
 
-def memories(config: ArchitectureConfig, run: Run, name: str) -> list[MemoryCurve]:
-    """The memory of every seed; of the trained model, one."""
-
+def _measure_memories(config: ArchitectureConfig, run: Run, name: str) -> None:
     def measure(seed: int) -> MemoryCurve:
         horizon = min(config.horizon, POSITIONS - WARM_UP) if name == TRAINED else config.horizon
         model: Any = seeded(seed, trained if name == TRAINED else partial(build, name, horizon))
@@ -89,13 +89,17 @@ def memories(config: ArchitectureConfig, run: Run, name: str) -> list[MemoryCurv
         directions = torch.randn(config.directions, d, generator=generator, dtype=torch.float64)
         return memory_function(model, horizon, directions=directions, warm_up=WARM_UP, progress=False)
 
-    return survey(run, name, 1 if name == TRAINED else config.seeds, measure)
+    survey(run, name, 1 if name == TRAINED else config.seeds, measure)
 
 
-def measured(run: Run) -> tuple[str, ...]:
+def memories(stages: Stages, name: str) -> list[MemoryCurve]:
+    """The memory of every seed; of the trained model, one."""
+    return surveyed(stages, name)
+
+
+def measured(stages: Stages) -> tuple[str, ...]:
     """Every architecture; the trained model if it was there when the run began."""
-    there = run.stage("trained", lambda: {"there": [(_data() / "config.json").exists()]})
-    return (*RECURRENT, *ATTENTION, *((TRAINED,) if there["there"][0] else ()))
+    return (*RECURRENT, *ATTENTION, *((TRAINED,) if stages["trained"]["there"][0] else ()))
 
 
 def _data() -> Path:
@@ -104,13 +108,14 @@ def _data() -> Path:
 
 def run(config: ArchitectureConfig, run: Run) -> None:
     """Every curve."""
+    run.stage("trained", lambda: {"there": [(_data() / "config.json").exists()]})
     for name in measured(run):
-        memories(config, run, name)
+        _measure_memories(config, run, name)
 
 
-def figures(config: ArchitectureConfig, run: Run) -> list[Figure]:
+def figures(config: ArchitectureConfig, stages: Stages) -> list[Figure]:
     """The first seed of each, with time linear and logarithmic."""
-    curves = {name: memories(config, run, name)[0] for name in measured(run)}
+    curves = {name: memories(stages, name)[0] for name in measured(stages)}
     caption = (
         "Memory of one model of each architecture, down to rounding. Left, time is linear and an exponential is a "
         "straight line; right, time is logarithmic and a power law is one."
@@ -120,9 +125,9 @@ def figures(config: ArchitectureConfig, run: Run) -> list[Figure]:
     return [Figure("memory", caption, panels)]
 
 
-def claims(config: ArchitectureConfig, run: Run) -> list[Claim]:
+def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
     """Recurrences decay exponentially, attention does not, a window ends."""
-    curves = {name: memories(config, run, name) for name in measured(run)}
+    curves = {name: memories(stages, name) for name in measured(stages)}
     kinds = {name: tally(found) for name, found in curves.items()}
     n = config.seeds
     found = [

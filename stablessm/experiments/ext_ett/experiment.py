@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -13,6 +14,7 @@ from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.ext_ett.series import DAY, Source, hourly
 from stablessm.experiments.memories import seeded
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.training import Batch, Training, train
 from stablessm.models.linear_rnn_mlp import LinearRNNMLP, PointwiseMLP
 from stablessm.report.figure import Figure, Panel, Series
@@ -143,10 +145,8 @@ def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
     return before + found[best].unflatten(1, ahead.shape[1:]), best
 
 
-def errors(config: Config, run: Run, way: str) -> dict[str, np.ndarray]:
-    """Mean square and mean absolute errors on the last part, by hours ahead; one forecast; what was chosen."""
-
-    def compute() -> dict[str, np.ndarray]:
+def _measure_errors(config: Config, run: Run, way: str) -> None:
+    def compute() -> Mapping[str, np.ndarray]:
         y, chosen = forecast(config, run, way)
         _, ahead, _ = windows(config)
         off = (y - ahead)[part(config, 2)].double()
@@ -156,22 +156,27 @@ def errors(config: Config, run: Run, way: str) -> dict[str, np.ndarray]:
             "shown": y[middle, :, -1].numpy(), "true": ahead[middle, :, -1].numpy(), "chosen": np.array(chosen),
         }  # fmt: skip
 
-    return run.stage(f"errors-{way}", compute)
+    run.stage(f"errors-{way}", compute)
+
+
+def errors(stages: Stages, way: str) -> Mapping[str, np.ndarray]:
+    """Mean square and mean absolute errors on the last part, by hours ahead; one forecast; what was chosen."""
+    return stages[f"errors-{way}"]
 
 
 def run(config: Config, run: Run) -> None:
     """Every way."""
     for way in (*NAIVE, *LEARNT):
-        errors(config, run, way)
+        _measure_errors(config, run, way)
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """Errors by hours ahead, and one forecast."""
     hours = list(range(1, config.horizon + 1))
     ways = NAIVE | LEARNT
-    lines = [Series(ways[way], hours, errors(config, run, way)["square"].tolist()) for way in ways]
-    shown = [Series(ways[way], hours, errors(config, run, way)["shown"].tolist()) for way in ways]
-    shown.append(Series("what came", hours, errors(config, run, "last")["true"].tolist(), "dashed"))
+    lines = [Series(ways[way], hours, errors(stages, way)["square"].tolist()) for way in ways]
+    shown = [Series(ways[way], hours, errors(stages, way)["shown"].tolist()) for way in ways]
+    shown.append(Series("what came", hours, errors(stages, "last")["true"].tolist(), "dashed"))
     caption = (
         f"Forecasts of {CHANNELS} hourly channels ({config.data}) over the test months, in deviations of the training "
         "months. Right: the last channel from one hour on."
@@ -184,9 +189,9 @@ def figures(config: Config, run: Run) -> list[Figure]:
     ]  # fmt: skip
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """Against the naive forecasts; and the MLP against a linear readout."""
-    found = {way: errors(config, run, way) for way in (*NAIVE, *LEARNT)}
+    found = {way: errors(stages, way) for way in (*NAIVE, *LEARNT)}
     square = {way: float(one["square"].mean()) for way, one in found.items()}
     absolute = {way: float(one["absolute"].mean()) for way, one in found.items()}
     naive = min(square[way] for way in NAIVE)

@@ -18,6 +18,7 @@ from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.language_stability import CLEAR
 from stablessm.experiments.language_study import memories, remembered
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.user_training import trained
 from stablessm.models import for_task, sample_tokens
 from stablessm.report.figure import Figure, Panel, Series
@@ -100,23 +101,27 @@ def _loaded(text: str, level: Level, length: int) -> LanguageModelling:
 
 def run(config: Config, run: Run) -> None:
     """One after the other."""
-    for name in config.models():
-        one(config, name, run)
+    for job in jobs(config).values():
+        job(run)
 
 
 def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
     """Each can be computed apart."""
-    return {name: partial(one, config, name) for name in config.models()}
+    return {name: partial(_measure, config, name) for name in config.models()}
 
 
-def one(config: Config, name: str, run: Run) -> Mapping[str, np.ndarray]:
+def _measure(config: Config, name: str, run: Run) -> None:
+    run.stage(name, lambda: _measured(config.models()[name], run, name))
+
+
+def one(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
     """A model trained by the loop that users have, read, asked for a text and measured.
 
     ``losses`` (rows, 2); of every split and with the state carried on or not, ``SPLIT-carried`` and ``SPLIT-windows``:
     nats, tokens, words, bytes and lost, as in ``Perplexity``; ``sample``; ``memory`` and ``floor``; ``compressed``:
     bits that the better of two compressors takes for a byte of test.
     """
-    return run.stage(name, lambda: _measured(config.models()[name], run, name))
+    return stages[name]
 
 
 def _measured(own: Trained, run: Run, name: str) -> dict[str, Any]:
@@ -176,9 +181,9 @@ def scored(found: Mapping[str, np.ndarray], split: str, how: str) -> Perplexity:
     return Perplexity(nats, tokens, words, bytes, lost, how == "carried")
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """Trainings and memories."""
-    found = {f"{own.text}, {name}": one(config, name, run) for name, own in config.models().items()}
+    found = {f"{own.text}, {name}": one(stages, name) for name, own in config.models().items()}
     lines = [Series(label, *cell["losses"].T.tolist()) for label, cell in found.items()]
     return [
         Figure(
@@ -190,9 +195,9 @@ def figures(config: Config, run: Run) -> list[Figure]:
     ]
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """Bits, words, and what the state is good for."""
-    found = {name: one(config, name, run) for name in config.models()}
+    found = {name: one(stages, name) for name in config.models()}
     made = [
         (found["pieces"], fewer_bits(config.pieces, found["pieces"])),
         (found["words"], like_an_lstm(config.words, found["words"])),

@@ -19,7 +19,7 @@ from stablessm.experiments.ext_precision.rounding import (
     measured,
     memory,
 )
-from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 
 WORKS = 0.05
 """A kernel that changed by less than this part of its L¹ norm still works."""
@@ -33,18 +33,18 @@ def judged(kept: Collection[bool]) -> Verdict:
     return "reproduced" if all(kept) else "partly" if any(kept) else "not reproduced"
 
 
-def claims(config: PrecisionConfig, run: Run) -> list[Claim]:
+def claims(config: PrecisionConfig, stages: Stages) -> list[Claim]:
     """What rounding does to modes, kernels and curves."""
-    works = [kernel_claim(config, run, format) for format in FORMATS]
-    curves = [curve_claim(config, run), memory_claim(config, run)]
-    return [stable_claim(run), direct_claim(config, run), *works, size_claim(run), *curves]
+    works = [kernel_claim(config, stages, format) for format in FORMATS]
+    curves = [curve_claim(config, stages), memory_claim(config, stages)]
+    return [stable_claim(stages), direct_claim(config, stages), *works, size_claim(stages), *curves]
 
 
-def stable_claim(run: Run) -> Claim:
+def stable_claim(stages: Stages) -> Claim:
     """No stable map loses a mode."""
-    lost = {map: sum(int(run[f"models-{time}-{map}"]["lost"].sum()) for time in TIMES) for map in MAPS}
+    lost = {map: sum(int(stages[f"models-{time}-{map}"]["lost"].sum()) for time in TIMES) for map in MAPS}
     single = {
-        map: sum(int(np.isinf(run[f"modes-{time}-{map}"][format]).sum()) for time in TIMES for format in FLOATS)
+        map: sum(int(np.isinf(stages[f"modes-{time}-{map}"][format]).sum()) for time in TIMES for format in FLOATS)
         for map in MAPS
     }
     kept = [lost[map] + single[map] == 0 for map in STABLE]
@@ -59,11 +59,11 @@ def stable_claim(run: Run) -> Claim:
     )
 
 
-def direct_claim(config: PrecisionConfig, run: Run) -> Claim:
+def direct_claim(config: PrecisionConfig, stages: Stages) -> Claim:
     """A direct map loses slow modes: where, and how slow."""
     first, lost = {}, {}
     for time in TIMES:
-        modes, models = run[f"modes-{time}-direct"], run[f"models-{time}-direct"]
+        modes, models = stages[f"modes-{time}-direct"], stages[f"models-{time}-direct"]
         for format in FLOATS:
             first[f"{time} {format}"] = float(modes["scale"][np.isinf(modes[format])].min(initial=np.inf))
         for column, format in enumerate(FORMATS):
@@ -80,10 +80,10 @@ def direct_claim(config: PrecisionConfig, run: Run) -> Claim:
     )
 
 
-def kernel_claim(config: PrecisionConfig, run: Run, format: str) -> Claim:
+def kernel_claim(config: PrecisionConfig, stages: Stages, format: str) -> Claim:
     """The kernels of stable maps hardly move."""
     worst = {
-        (map, time): float(run[f"models-{time}-{map}"]["change"][:, FORMATS.index(format)].max())
+        (map, time): float(stages[f"models-{time}-{map}"]["change"][:, FORMATS.index(format)].max())
         for map in MAPS
         for time in TIMES
     }
@@ -99,11 +99,11 @@ def kernel_claim(config: PrecisionConfig, run: Run, format: str) -> Claim:
     )
 
 
-def size_claim(run: Run) -> Claim:
+def size_claim(stages: Stages) -> Claim:
     """Rounding by β does no more than E(β), and about what a random perturbation of that size does."""
     ratios, below = {}, []
     for map, time in product(MAPS, TIMES):
-        found = run[f"models-{time}-{map}"]
+        found = stages[f"models-{time}-{map}"]
         below.append(bool((found["change"] <= found["bound"]).all()))
         ratios[f"{map} {time}"] = found["change"] / found["random"]
     alike = [bool((r > 0.1).all() and (r < 10).all()) for r in ratios.values()]
@@ -118,11 +118,11 @@ def size_claim(run: Run) -> Claim:
     )
 
 
-def curve_claim(config: PrecisionConfig, run: Run) -> Claim:
+def curve_claim(config: PrecisionConfig, stages: Stages) -> Claim:
     """E(β) in float32 is that of float64 wherever it is above its rounding."""
     off, hidden = {}, {}
     for time, map in product(TIMES, CURVES):
-        truth, single, half = (measured(config, run, time, map, f) for f in ("float64", "float32", "bfloat16"))
+        truth, single, half = (measured(stages, time, map, f) for f in ("float64", "float32", "bfloat16"))
         seen = (truth.lower > single.lower[0] / AGREES) & (truth.lower < np.finfo(np.float32).max ** 0.5)
         off[f"{map} {time}"] = float(np.abs(single.lower[seen] / truth.lower[seen] - 1).max(initial=0))
         hidden[f"{map} {time}"] = (half.lower[0], float(truth.radius[truth.lower > half.lower[0]].min(initial=np.inf)))
@@ -139,12 +139,12 @@ def curve_claim(config: PrecisionConfig, run: Run) -> Claim:
     )
 
 
-def memory_claim(config: PrecisionConfig, run: Run) -> Claim:
+def memory_claim(config: PrecisionConfig, stages: Stages) -> Claim:
     """Measured memory functions keep what their floor promises."""
     worst, floors = {}, {}
     for format in FLOATS:
         pairs = [
-            (memory(config, run, time, map, "float64"), memory(config, run, time, map, format))
+            (memory(stages, time, map, "float64"), memory(stages, time, map, format))
             for time, map in product(TIMES, CURVES)
         ]
         worst[format] = max(float(np.abs(curve.value - truth.value).max()) / curve.floor for truth, curve in pairs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import get_args
@@ -15,6 +16,7 @@ from stablessm import reparam
 from stablessm._typing import Time
 from stablessm.experiments.exponential_sums import TARGETS, fitted_layer, longest_time
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve, PerturbationCurve, memory_function, perturbation_error
 from stablessm.layers import RealSSM
 from stablessm.layers.initialise import timescales
@@ -62,7 +64,7 @@ def model(width: int, horizon: int, map: str, time: Time) -> RealSSM:
     return fitted_layer(TARGETS["polynomial"], width, longest_time("polynomial", width), horizon, map, time)
 
 
-def single_modes(config: PrecisionConfig, map: str, time: Time) -> dict[str, np.ndarray]:
+def single_modes(config: PrecisionConfig, map: str, time: Time) -> Mapping[str, np.ndarray]:
     """By what part each time scale changes, in every floating-point format; ∞ where the mode is lost."""
     f, scale = reparam.get(map, time), timescales(config.scales, 1.0, config.longest)
     w = f.inverse(-1 / scale if time == "continuous" else torch.exp(-1 / scale))
@@ -73,7 +75,7 @@ def single_modes(config: PrecisionConfig, map: str, time: Time) -> dict[str, np.
     return {name: array.numpy() for name, array in arrays.items()}
 
 
-def whole_models(config: PrecisionConfig, map: str, time: Time) -> dict[str, np.ndarray]:
+def whole_models(config: PrecisionConfig, map: str, time: Time) -> Mapping[str, np.ndarray]:
     """(widths, formats): β, modes lost, and changes of the kernel relative to its norm: ours, at random, the bound."""
     rows = [one_model(config, model(width, config.horizon, map, time)) for width in config.widths]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
@@ -98,8 +100,8 @@ def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]
     return found
 
 
-def measured(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> PerturbationCurve:
-    """E(β) against the float64 model, of the model in that format."""
+def measure_curve(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> None:
+    """Compute the stage that :func:`measured` reads."""
 
     def measure() -> PerturbationCurve:
         layer = model(config.width, config.steps, map, time)
@@ -109,14 +111,24 @@ def measured(config: PrecisionConfig, run: Run, time: Time, map: str, format: st
             progress=False,
         )  # fmt: skip
 
-    return run.keep(f"curve-{time}-{map}-{format}", PerturbationCurve, measure)
+    run.keep(f"curve-{time}-{map}-{format}", PerturbationCurve, measure)
 
 
-def memory(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> MemoryCurve:
-    """The memory function of the model in that format."""
+def measured(stages: Stages, time: Time, map: str, format: str) -> PerturbationCurve:
+    """E(β) against the float64 model, of the model in that format."""
+    return stages.load(f"curve-{time}-{map}-{format}", PerturbationCurve)
+
+
+def measure_memory(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> None:
+    """Compute the stage that :func:`memory` reads."""
 
     def measure() -> MemoryCurve:
         layer = model(config.width, config.steps, map, time).to(getattr(torch, format))
         return memory_function(layer, config.steps, progress=False)
 
-    return run.keep(f"memory-{time}-{map}-{format}", MemoryCurve, measure)
+    run.keep(f"memory-{time}-{map}-{format}", MemoryCurve, measure)
+
+
+def memory(stages: Stages, time: Time, map: str, format: str) -> MemoryCurve:
+    """The memory function of the model in that format."""
+    return stages.load(f"memory-{time}-{map}-{format}", MemoryCurve)

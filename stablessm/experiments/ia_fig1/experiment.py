@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from stablessm._errors import ArgumentError
 from stablessm.experiments.base import Claim, Experiment
-from stablessm.experiments.exponential_sums import SEARCHES, TARGETS, SumConfig, family, panel
+from stablessm.experiments.exponential_sums import SEARCHES, TARGETS, SumConfig, family, measure_family, panel
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.instruments.family import StabilityVerdict
 from stablessm.report.figure import Figure
 
@@ -22,28 +23,28 @@ def run(config: SumConfig, run: Run) -> None:
     for kind in TARGETS:
         for horizon in config.horizons:
             for search in SEARCHES:
-                family(config, run, kind, "direct", horizon, search)
+                measure_family(config, run, kind, "direct", horizon, search)
 
 
-def figures(config: SumConfig, run: Run) -> list[Figure]:
+def figures(config: SumConfig, stages: Stages) -> list[Figure]:
     """The two panels of the paper."""
     return [
         Figure(
             f"perturbation-{horizon}",
             f"Perturbation error over {horizon} steps of exponential sums fitted to 0.9^t (left) and 1/(t+1)^1.1 "
             "(right). Lines: the worst weights that gradient ascent finds; points: random draws, as published.",
-            [panel(f"{kind} memory", config, run, kind, "direct", horizon) for kind in TARGETS],
+            [panel(f"{kind} memory", config, stages, kind, "direct", horizon) for kind in TARGETS],
         )
         for horizon in config.horizons
     ]
 
 
-def claims(config: SumConfig, run: Run) -> list[Claim]:
+def claims(config: SumConfig, stages: Stages) -> list[Claim]:
     """Exponential memory is approximated stably, polynomial memory is not."""
     found = []
     for kind, (stable, says) in CLAIMS.items():
         verdicts = {
-            f"{horizon} steps, {search}": family(config, run, kind, "direct", horizon, search).verdict()
+            f"{horizon} steps, {search}": family(config, stages, kind, "direct", horizon, search).verdict()
             for horizon in config.horizons
             for search in SEARCHES
         }

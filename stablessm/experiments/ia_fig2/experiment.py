@@ -12,6 +12,7 @@ import torch
 
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.training import Batch, Training, improving, mean_square, noise, rnn_mean_square, train
 from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
 from stablessm.layers import ContinuousRNN
@@ -69,10 +70,9 @@ def trained(config: Config, run: Run) -> list[ContinuousRNN]:
     return [models[i * config.seeds + seed] for i, seed in enumerate(best)]
 
 
-def family(
+def _measure_family(
     config: Config, run: Run, horizon: int, norm: Literal["mse", "sobolev"], search: Literal["random", "ascent"]
-) -> PerturbationFamily:
-    """E_m(β), all weights perturbed."""
+) -> None:
     inputs = noise(TEST, 0, config.rows, horizon, 1) if norm == "mse" else None
 
     def measure(i: int) -> PerturbationCurve:
@@ -81,10 +81,14 @@ def family(
             steps=config.steps, horizon=horizon, inputs=inputs, progress=False,
         )  # fmt: skip
 
+    for i, m in enumerate(config.widths):
+        run.keep(f"{norm}-{horizon}-{m}-{search}", PerturbationCurve, partial(measure, i))
+
+
+def family(config: Config, stages: Stages, horizon: int, norm: str, search: str) -> PerturbationFamily:
+    """E_m(β), all weights perturbed."""
     names = {m: f"{norm}-{horizon}-{m}-{search}" for m in config.widths}
-    return PerturbationFamily(
-        {m: run.keep(name, PerturbationCurve, partial(measure, i)) for i, (m, name) in enumerate(names.items())}
-    )
+    return PerturbationFamily({m: stages.load(name, PerturbationCurve) for m, name in names.items()})
 
 
 def run(config: Config, run: Run) -> None:
@@ -92,21 +96,21 @@ def run(config: Config, run: Run) -> None:
     models = trained(config, run)
     run.stage("spectrum", lambda: {"abscissa": torch.stack([m.eigenvalues().real.max() for m in models]).detach()})
     for horizon, norm, search in product(config.horizons, NORMS, SEARCHES):
-        family(config, run, horizon, norm, search)
+        _measure_family(config, run, horizon, norm, search)
 
 
-def panel(config: Config, run: Run, horizon: int, norm: Literal["mse", "sobolev"]) -> Panel:
+def panel(config: Config, stages: Stages, horizon: int, norm: Literal["mse", "sobolev"]) -> Panel:
     """E_m(β) over β."""
     series: list[Series] = []
     styles: Sequence[Style] = ("points", "solid")
     for search, style in zip(SEARCHES, styles, strict=True):
-        for m, curve in family(config, run, horizon, norm, search).curves.items():
+        for m, curve in family(config, stages, horizon, norm, search).curves.items():
             name = f"m = {m}" if search == "ascent" else f"m = {m}, {config.draws} draws"
             series.append(Series(name, curve.radius[1:].tolist(), curve.lower[1:].tolist(), style, f"m = {m}"))
     return Panel(f"{NORMS[norm]}, t ≤ {horizon * TARGET.dt:.3g}", "β", "E_m(β)", series, "log", "log")
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """The published panel, in two norms and over two horizons."""
     caption = (
         "Perturbation error of tanh RNNs trained on a nonlinear functional of memory C/(t+1)^1.5. Lines: the worst "
@@ -116,21 +120,23 @@ def figures(config: Config, run: Run) -> list[Figure]:
         Figure(
             "perturbation",
             caption,
-            [panel(config, run, horizon, norm) for horizon, norm in product(config.horizons, NORMS)],
+            [panel(config, stages, horizon, norm) for horizon, norm in product(config.horizons, NORMS)],
         )
     ]
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """No stability; and how well the target is approximated at all."""
     families = {
-        f"t ≤ {horizon * TARGET.dt:.3g}, {NORMS[norm]}, {search}": improving(family(config, run, horizon, norm, search))
+        f"t ≤ {horizon * TARGET.dt:.3g}, {NORMS[norm]}, {search}": improving(
+            family(config, stages, horizon, norm, search)
+        )
         for horizon, norm, search in product(config.horizons, NORMS, SEARCHES)
     }
     verdicts = {name: one.verdict() for name, one in families.items()}
     agree = [verdict.stable is False for verdict in verdicts.values()]
-    losses = run["training"]["losses"][-1].reshape(-1, config.seeds).min(1)
-    rightmost = ", ".join(f"{value:.2g}" for value in run["spectrum"]["abscissa"])
+    losses = stages["training"]["losses"][-1].reshape(-1, config.seeds).min(1)
+    rightmost = ", ".join(f"{value:.2g}" for value in stages["spectrum"]["abscissa"])
     closest = next(name for name in families if name.endswith("ascent"))
     meets = ", ".join(f"{min(c.radii):.2g}" if c.radii else "none" for c in families[closest].crossings())
     words = {True: "stable", False: "unstable", None: "undecided"}

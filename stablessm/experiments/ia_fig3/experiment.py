@@ -12,6 +12,7 @@ import numpy as np
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.ia_fig3.models import DT, Config, perturbed, remembered, trained
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.training import Training
 from stablessm.instruments import MemoryCurve, PerturbationCurve, PerturbationFamily
 from stablessm.report.figure import Figure, Panel, Series
@@ -50,9 +51,9 @@ class Judged:
         return self.approximated and self.stable
 
 
-def judged(config: Config, run: Run) -> Iterator[Judged]:
+def judged(config: Config, stages: Stages) -> Iterator[Judged]:
     """Every teacher, from the arrays."""
-    errors, norms, memory = run["perturbation"]["errors"], run["perturbation"]["norms"], run["memory"]
+    errors, norms, memory = stages["perturbation"]["errors"], stages["perturbation"]["norms"], stages["memory"]
     for i in range(config.teachers):
         curves = {m: curve(config, errors[i, k]) for k, m in enumerate(config.widths)}
         family, error = PerturbationFamily(curves), float(errors[i, -1, 0] / norms[i])
@@ -69,9 +70,9 @@ def curve(config: Config, errors: np.ndarray) -> PerturbationCurve:
     )  # fmt: skip
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """The errors of one survivor; memories of some who survive and of some who do not, with fits."""
-    teachers = sorted(judged(config, run), key=lambda one: (not one.survives, one.decays, one.error))
+    teachers = sorted(judged(config, stages), key=lambda one: (not one.survives, one.decays, one.error))
     errors = [
         Series(f"m = {m}", found.radius[1:].tolist(), found.lower[1:].tolist(), "both")
         for m, found in teachers[0].family.curves.items()
@@ -100,9 +101,9 @@ def drawn(teacher: Judged) -> list[Series]:
     ]
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """Who survives has exponential memory."""
-    teachers = list(judged(config, run))
+    teachers = list(judged(config, stages))
     alive, dead = ([one for one in teachers if one.survives is chosen] for chosen in (True, False))
     kinds, others = (Counter(one.memory.decay().kind for one in group) for group in (alive, dead))
     rates = [one.memory.decay().rate or np.nan for one in alive if one.decays]

@@ -92,7 +92,7 @@ def trained(config: Config, run: Run) -> list[ContinuousRNN]:
     return result.models
 
 
-def perturbed(config: Config, run: Run) -> dict[str, np.ndarray]:
+def perturbed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
     """E_m(β) of every student, all weights perturbed, and the norm of every teacher."""
     device, each = config.training.chosen_device(), len(config.widths)
     models = trained(config, run)
@@ -118,7 +118,7 @@ def perturbed(config: Config, run: Run) -> dict[str, np.ndarray]:
     return {"errors": errors.reshape(config.teachers, each, -1), "norms": norms}
 
 
-def remembered(config: Config) -> dict[str, np.ndarray]:
+def remembered(config: Config) -> Mapping[str, np.ndarray]:
     """The memory function of every teacher."""
     device = config.training.chosen_device()
     curves = [

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from stablessm.experiments.base import Claim, Experiment
-from stablessm.experiments.exponential_sums import SEARCHES, SumConfig, family, panel
+from stablessm.experiments.exponential_sums import SEARCHES, SumConfig, family, measure_family, panel
 from stablessm.experiments.ia_fig1.experiment import said
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import PerturbationFamily
 from stablessm.report.figure import Figure, Panel, Series
 
@@ -21,10 +22,10 @@ def run(config: SumConfig, run: Run) -> None:
     for map in config.maps:
         for horizon in config.horizons:
             for search in SEARCHES:
-                family(config, run, "polynomial", map, horizon, search)
+                measure_family(config, run, "polynomial", map, horizon, search)
 
 
-def figures(config: SumConfig, run: Run) -> list[Figure]:
+def figures(config: SumConfig, stages: Stages) -> list[Figure]:
     """The panels of the paper beside the direct map, and what the smallest radius costs."""
     names = ", ".join(config.maps)
     curves = [
@@ -32,7 +33,7 @@ def figures(config: SumConfig, run: Run) -> list[Figure]:
             f"perturbation-{horizon}",
             f"Perturbation error over {horizon} steps of the same exponential sums, fitted to 1/(t+1)^1.1, under the "
             f"maps {names}. Lines: the worst weights that gradient ascent finds; points: random draws, as published.",
-            [panel(f"{map} map", config, run, "polynomial", map, horizon) for map in config.maps],
+            [panel(f"{map} map", config, stages, "polynomial", map, horizon) for map in config.maps],
         )
         for horizon in config.horizons
     ]
@@ -42,7 +43,7 @@ def figures(config: SumConfig, run: Run) -> list[Figure]:
             "width m",
             f"E_m({config.radii[1]:g}) − E_m(0)",
             [
-                Series(map, list(config.widths), cost(climbed(config, run, map, horizon)).tolist(), "both")
+                Series(map, list(config.widths), cost(climbed(config, stages, map, horizon)).tolist(), "both")
                 for map in config.maps
             ],
             "log",
@@ -54,9 +55,9 @@ def figures(config: SumConfig, run: Run) -> list[Figure]:
     return [*curves, Figure("cost", f"{smallest} A continuous limit E(β) needs curves that do not rise.", costs)]
 
 
-def climbed(config: SumConfig, run: Run, map: str, horizon: int) -> PerturbationFamily:
+def climbed(config: SumConfig, stages: Stages, map: str, horizon: int) -> PerturbationFamily:
     """The family measured by ascent, the better of the two searches."""
-    return family(config, run, "polynomial", map, horizon, "ascent")
+    return family(config, stages, "polynomial", map, horizon, "ascent")
 
 
 def cost(curves: PerturbationFamily) -> np.ndarray:
@@ -64,16 +65,16 @@ def cost(curves: PerturbationFamily) -> np.ndarray:
     return curves.errors[:, 1] - curves.errors[:, 0]
 
 
-def claims(config: SumConfig, run: Run) -> list[Claim]:
+def claims(config: SumConfig, stages: Stages) -> list[Claim]:
     """Each stable map is stable, bounded where direct explodes, and continuous at 0 where direct is not."""
     stable = [map for map in config.maps if map != CONTRAST]
-    return [check(config, run, map) for check in (stability, boundedness, continuity) for map in stable]
+    return [check(config, stages, map) for check in (stability, boundedness, continuity) for map in stable]
 
 
-def stability(config: SumConfig, run: Run, map: str) -> Claim:
+def stability(config: SumConfig, stages: Stages, map: str) -> Claim:
     """What the widths say about the limit, for every horizon and search."""
     verdicts = {
-        f"{horizon} steps, {search}": family(config, run, "polynomial", map, horizon, search).verdict()
+        f"{horizon} steps, {search}": family(config, stages, "polynomial", map, horizon, search).verdict()
         for horizon in config.horizons
         for search in SEARCHES
     }
@@ -87,11 +88,11 @@ def stability(config: SumConfig, run: Run, map: str) -> Claim:
     )
 
 
-def boundedness(config: SumConfig, run: Run, map: str) -> Claim:
+def boundedness(config: SumConfig, stages: Stages, map: str) -> Claim:
     """The proven bound over all radii, and where the direct map passes it."""
     ours, whys, kept = [], [], []
     for horizon in config.horizons:
-        curves, direct = climbed(config, run, map, horizon), climbed(config, run, CONTRAST, horizon)
+        curves, direct = climbed(config, stages, map, horizon), climbed(config, stages, CONTRAST, horizon)
         bound = max(np.inf if c.upper is None else float(c.upper.max()) for c in curves.curves.values())
         passed = [float(direct.radius[error > bound].min(initial=np.inf)) for error in direct.errors]
         kept.append(np.isfinite([bound, *passed]).all())
@@ -115,11 +116,11 @@ def boundedness(config: SumConfig, run: Run, map: str) -> Claim:
     )
 
 
-def continuity(config: SumConfig, run: Run, map: str) -> Claim:
+def continuity(config: SumConfig, stages: Stages, map: str) -> Claim:
     """The cost of the smallest radius falls with the width, and rises under the direct map."""
     ours, kept = [], []
     for horizon in config.horizons:
-        costs = {name: cost(climbed(config, run, name, horizon)) for name in (map, CONTRAST)}
+        costs = {name: cost(climbed(config, stages, name, horizon)) for name in (map, CONTRAST)}
         grows = {name: bool(found[-1] > SLACK * found[0]) for name, found in costs.items()}
         kept.append((not grows[map], grows[CONTRAST]))
         listed = "; ".join(f"{name} " + " → ".join(f"{c:.2g}" for c in found) for name, found in costs.items())

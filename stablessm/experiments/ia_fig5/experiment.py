@@ -15,6 +15,7 @@ from stablessm.experiments.sentiment_memory import (
     study,
 )
 from stablessm.experiments.sentiment_training import Fitting
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve
 from stablessm.report.figure import Figure
 
@@ -29,9 +30,9 @@ def run(config: RecurrentConfig, run: Run) -> None:
     study(run, recurrent(config, run), config.seeds, config.words, config.horizon)
 
 
-def figures(config: RecurrentConfig, run: Run) -> list[Figure]:
+def figures(config: RecurrentConfig, stages: Stages) -> list[Figure]:
     """One panel for each architecture."""
-    panels = [memory_panel(name, remembered(run, name, config.seeds)) for name in config.architectures]
+    panels = [memory_panel(name, remembered(stages, name, config.seeds)) for name in config.architectures]
     caption = (
         "How much one more repeat of a word moves the score (the log-odds of a positive review) after k repeats, down "
         "to rounding. An exponential is a straight line. Solid: seed 0; dotted: other seeds."
@@ -39,12 +40,12 @@ def figures(config: RecurrentConfig, run: Run) -> list[Figure]:
     return [Figure("words", caption, panels)]
 
 
-def claims(config: RecurrentConfig, run: Run) -> list[Claim]:
+def claims(config: RecurrentConfig, stages: Stages) -> list[Claim]:
     """For each architecture: simple words decay exponentially, "ha" slowly."""
     found = []
     for name in config.architectures:
-        curves = remembered(run, name, config.seeds)
-        learnt = f"Test accuracy {percent(accuracies(run, name, config.seeds))} over {config.seeds} seeds."
+        curves = remembered(stages, name, config.seeds)
+        learnt = f"Test accuracy {percent(accuracies(stages, name, config.seeds))} over {config.seeds} seeds."
         simple = [word for word in config.words if word != SLOW]
         if simple:
             found.append(exponential(name, simple, curves, learnt))

@@ -27,6 +27,7 @@ from stablessm.experiments.sentiment_memory import (
 from stablessm.experiments.sentiment_models import TINY, Architecture, Bert, bert, bert_positions, bert_tokenizer
 from stablessm.experiments.sentiment_text import reviews
 from stablessm.experiments.sentiment_training import Fitting
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve
 from stablessm.report.figure import Figure
 from stablessm.tasks.corpus import Corpus, piece_corpus, word_corpus
@@ -81,14 +82,14 @@ def run(config: BertConfig, run: Run) -> None:
     study(run, subjects(config, run), config.seeds, config.words, config.horizon)
 
 
-def memories(config: BertConfig, run: Run) -> dict[str, list[MemoryCurve]]:
+def memories(config: BertConfig, stages: Stages) -> dict[str, list[MemoryCurve]]:
     """Of every kind of model, for every seed."""
-    return {name: remembered(run, name, config.seeds) for name in (*config.architectures, "BERT")}
+    return {name: remembered(stages, name, config.seeds) for name in (*config.architectures, "BERT")}
 
 
-def figures(config: BertConfig, run: Run) -> list[Figure]:
+def figures(config: BertConfig, stages: Stages) -> list[Figure]:
     """One panel for each kind of model."""
-    panels = [memory_panel(name, curves) for name, curves in memories(config, run).items()]
+    panels = [memory_panel(name, curves) for name, curves in memories(config, stages).items()]
     caption = (
         "How much one more repeat of a word moves the score (the log-odds of a positive review) after k repeats, down "
         "to rounding. Solid: seed 0; dotted: other seeds."
@@ -96,11 +97,11 @@ def figures(config: BertConfig, run: Run) -> list[Figure]:
     return [Figure("bert", caption, panels)]
 
 
-def claims(config: BertConfig, run: Run) -> list[Claim]:
+def claims(config: BertConfig, stages: Stages) -> list[Claim]:
     """BERT forgets more slowly, fluctuates more, and not exponentially."""
-    curves = memories(config, run)
+    curves = memories(config, stages)
     n = config.seeds
-    learnt = "; ".join(f"{name} {percent(accuracies(run, name, n))}" for name in curves)
+    learnt = "; ".join(f"{name} {percent(accuracies(stages, name, n))}" for name in curves)
     kinds = tally(curve.of(word) for curve in curves["BERT"] for word in config.words)
     total = n * len(config.words)
     slower, how_slow = compared(config, curves, lambda curve: late(curve, config.lag))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from stablessm.experiments.reconstructions import (
     eigenvalues,
     error,
     judged,
+    measure_errors,
+    measure_images,
     measured,
     missing,
     pixels,
@@ -25,6 +28,7 @@ from stablessm.experiments.reconstructions import (
     spread,
 )
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.reconstruction import Decoder
 from stablessm.report.figure import Figure
 
@@ -39,25 +43,28 @@ class Config(DigitsConfig):
     rings: tuple[float, ...] = (0.0, 0.99)
 
 
-def directly(config: Config, run: Run) -> float:
-    """The mean square error over all images, one by one, of the first draw of the last ring (complex)."""
-
-    def compute() -> dict[str, np.ndarray]:
+def _measure_directly(config: Config, run: Run) -> None:
+    def compute() -> Mapping[str, np.ndarray]:
         lam = eigenvalues(config.rings[-1], config.sizes[0], config.length)
         decoder = Decoder(lam, config.length, real=False)
         parts = pixels(config).split(CHUNK)
         total = sum(float((read_back(part, decoder, lam) - part).square().sum()) for part in parts)
         return {"mse": np.array(total / pixels(config).numel())}
 
-    return float(run.stage("image-by-image", compute)["mse"])
+    run.stage("image-by-image", compute)
+
+
+def directly(stages: Stages) -> float:
+    """The mean square error over all images, one by one, of the first draw of the last ring (complex)."""
+    return float(stages["image-by-image"]["mse"])
 
 
 def run(config: Config, run: Run) -> None:
     """Both rings, and the comparison with one image after the other."""
     for ring in config.rings:
-        measured(config, run, ring, config.sizes[0])
-    directly(config, run)
-    seen(config, run)
+        measure_errors(config, run, ring, config.sizes[0])
+    _measure_directly(config, run)
+    measure_images(config, run)
 
 
 def cases(config: Config) -> dict[str, Case]:
@@ -72,7 +79,7 @@ def cases(config: Config) -> dict[str, Case]:
     }
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """Digits, and where the errors are."""
     title = f"{config.length} pixels from {config.sizes[0]} states"
     caption = (
@@ -81,17 +88,19 @@ def figures(config: Config, run: Run) -> list[Figure]:
         f"{config.images} images and {config.draws} draws of the eigenvalues."
     )
     shown = cases(config)
-    return [Figure("digits", caption, [digit_rows(config, run, title, shown), position_panel(config, run, shown)])]
+    return [
+        Figure("digits", caption, [digit_rows(config, stages, title, shown), position_panel(config, stages, shown)])
+    ]
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """Only the recent past, and everything."""
     (disk, ring), size = config.rings, config.sizes[0]
-    far, near = (measured(config, run, r, size) for r in (disk, ring))
-    energy = seen(config, run)["energy"]
+    far, near = (measured(stages, r, size) for r in (disk, ring))
+    energy = seen(stages)["energy"]
     covered, whole = reach(energy, far, "complex"), reach(energy, near, "complex")
     lost = missing(energy, far, "complex")
-    one, rows = directly(config, run), float(near["mse"][0, 0])
+    one, rows = directly(stages), float(near["mse"][0, 0])
     over = f"{config.images} images and {config.draws} draws"
     return [
         Claim(

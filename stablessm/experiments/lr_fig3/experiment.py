@@ -12,6 +12,8 @@ from stablessm.experiments.reconstructions import (
     digit_rows,
     error,
     judged,
+    measure_errors,
+    measure_images,
     measured,
     missing,
     reach,
@@ -19,6 +21,7 @@ from stablessm.experiments.reconstructions import (
     spread,
 )
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure
 
 
@@ -26,11 +29,11 @@ def run(config: DigitsConfig, run: Run) -> None:
     """Every size on every ring."""
     for size in config.sizes:
         for ring in config.rings:
-            measured(config, run, ring, size)
-    seen(config, run)
+            measure_errors(config, run, ring, size)
+    measure_images(config, run)
 
 
-def figures(config: DigitsConfig, run: Run) -> list[Figure]:
+def figures(config: DigitsConfig, stages: Stages) -> list[Figure]:
     """A grid of digits for each ring, one figure for each way to solve."""
 
     def cases(ring: float, solver: str) -> dict[str, Case]:
@@ -40,19 +43,19 @@ def figures(config: DigitsConfig, run: Run) -> list[Figure]:
         Figure(
             f"digits-{solver}",
             f"Images of {config.length} pixels from the last state, {label}; first draw of the eigenvalues.",
-            [digit_rows(config, run, f"r_min = {ring:g}", cases(ring, solver)) for ring in config.rings],
+            [digit_rows(config, stages, f"r_min = {ring:g}", cases(ring, solver)) for ring in config.rings],
         )
         for solver, label in SOLVERS.items()
     ]
 
 
-def claims(config: DigitsConfig, run: Run) -> list[Claim]:
+def claims(config: DigitsConfig, stages: Stages) -> list[Claim]:
     """Almost perfect at the largest N, satisfactory at the one before, the recent past on the disk."""
     (*_, fewer, most), (disk, *_, ring) = config.sizes, config.rings
-    near, less, far = (measured(config, run, r, n) for r, n in ((ring, most), (ring, fewer), (disk, most)))
+    near, less, far = (measured(stages, r, n) for r, n in ((ring, most), (ring, fewer), (disk, most)))
     over = f"over {config.images} images and {config.draws} draws"
-    energy = seen(config, run)["energy"]
-    spans = ", ".join(f"{reach(energy, measured(config, run, disk, n), 'complex')} at N = {n}" for n in config.sizes)
+    energy = seen(stages)["energy"]
+    spans = ", ".join(f"{reach(energy, measured(stages, disk, n), 'complex')} at N = {n}" for n in config.sizes)
     covered = reach(energy, far, "complex")
     found = []
     for solver, label in SOLVERS.items():

@@ -11,6 +11,8 @@ from stablessm.experiments.reconstructions import (
     DigitsConfig,
     condition,
     error,
+    measure_errors,
+    measure_images,
     measured,
     position_panel,
     reach,
@@ -18,6 +20,7 @@ from stablessm.experiments.reconstructions import (
     size_panel,
 )
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure
 
 
@@ -42,17 +45,17 @@ def run(config: Config, run: Run) -> None:
     """Every size on every ring, and the optimised placement below L."""
     for size in config.sizes:
         for ring in config.rings:
-            measured(config, run, ring, size)
+            measure_errors(config, run, ring, size)
     for size in small(config):
-        measured(config, run, "optimised", size)
-    seen(config, run)
+        measure_errors(config, run, "optimised", size)
+    measure_images(config, run)
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """As published, and with the equations for real inputs."""
 
     def line(ring: float, solver: str, what: str) -> list[float]:
-        found = [measured(config, run, ring, size) for size in config.sizes]
+        found = [measured(stages, ring, size) for size in config.sizes]
         return [error(one, solver) if what == "error" else condition(one, solver) ** 2 for one in found]
 
     def column(solver: str) -> list[Figure]:
@@ -69,12 +72,12 @@ def figures(config: Config, run: Run) -> list[Figure]:
             f"By {named}: mean square errors over {config.images} images and {config.draws} draws, the median of κ² "
             "(beyond 1e30 it is rounding), and errors by position."
         )
-        return [Figure(f"errors-{solver}", caption, [*panels, position_panel(config, run, cases)])]
+        return [Figure(f"errors-{solver}", caption, [*panels, position_panel(config, stages, cases)])]
 
     placed = {
-        "optimised": [condition(measured(config, run, "optimised", size), "real") for size in small(config)],
+        "optimised": [condition(measured(stages, "optimised", size), "real") for size in small(config)],
         **{
-            f"r_min = {ring:g}": [condition(measured(config, run, ring, size), "real") for size in small(config)]
+            f"r_min = {ring:g}": [condition(measured(stages, ring, size), "real") for size in small(config)]
             for ring in config.rings
         },
     }
@@ -93,9 +96,9 @@ def judged_parts(parts: list[bool]) -> Verdict:
     return "reproduced" if all(parts) else "partly" if any(parts) else "not reproduced"
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """Errors, condition numbers, positions, placement."""
-    found = {(ring, size): measured(config, run, ring, size) for ring in config.rings for size in config.sizes}
+    found = {(ring, size): measured(stages, ring, size) for ring in config.rings for size in config.sizes}
     mse = {key: error(one, "complex") for key, one in found.items()}
     kappa = {key: condition(one, "complex") for key, one in found.items()}
     in_size = {ring: falls([mse[ring, size] for size in config.sizes]) for ring in config.rings}
@@ -110,9 +113,9 @@ def claims(config: Config, run: Run) -> list[Claim]:
         f"r_min = {ring:g}: {', '.join(f'{kappa[ring, size]:.0e}' for size in config.sizes)}" for ring in config.rings
     )
     most, nearest = square(config), config.rings[-1]
-    energy = seen(config, run)["energy"]
+    energy = seen(stages)["energy"]
     reached = {ring: reach(energy, found[ring, most], "complex") for ring in config.rings}
-    best = {size: condition(measured(config, run, "optimised", size), "real") for size in small(config)}
+    best = {size: condition(measured(stages, "optimised", size), "real") for size in small(config)}
     others = {size: min(condition(found[ring, size], "real") for ring in config.rings) for size in small(config)}
     sizes = ", ".join(map(str, config.sizes))
     exceptions = [f"N = {size}" for size, holds in in_ring.items() if not holds]
@@ -150,7 +153,7 @@ def claims(config: Config, run: Run) -> list[Claim]:
             judged_parts([best[size] < others[size] for size in small(config)]),
             "Against the best of the rings, in the median over draws. Mean square errors: "
             + "; ".join(
-                f"N = {size}: {error(measured(config, run, 'optimised', size), 'real'):.1e} against "
+                f"N = {size}: {error(measured(stages, 'optimised', size), 'real'):.1e} against "
                 f"{min(error(found[ring, size], 'real') for ring in config.rings):.1e}"
                 for size in small(config)
             )

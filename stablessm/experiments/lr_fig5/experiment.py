@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from stablessm.experiments.reconstructions import (
     digit_rows,
     eigenvalues,
     error,
+    measure_errors,
+    measure_images,
     measured,
     missing,
     pixels,
@@ -23,6 +26,7 @@ from stablessm.experiments.reconstructions import (
     size_panel,
 )
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.reconstruction import Decoder
 from stablessm.report.figure import Figure
 
@@ -40,35 +44,38 @@ class Config(DigitsConfig):
     sizes: tuple[int, ...] = (128, 256, 392, 512, 784)
 
 
-def largest(config: Config, run: Run) -> float:
-    """The largest error of any pixel of any image, roots of unity, N = L."""
-
-    def compute() -> dict[str, np.ndarray]:
+def _measure_largest(config: Config, run: Run) -> None:
+    def compute() -> Mapping[str, np.ndarray]:
         lam = eigenvalues("roots", config.length, config.length)
         decoder = Decoder(lam, config.length, real=False)
         parts = pixels(config).split(1000)
         worst = max(float((read_back(part, decoder, lam) - part).abs().max()) for part in parts)
         return {"error": np.array(worst)}
 
-    return float(run.stage("worst-pixel", compute)["error"])
+    run.stage("worst-pixel", compute)
+
+
+def largest(stages: Stages) -> float:
+    """The largest error of any pixel of any image, roots of unity, N = L."""
+    return float(stages["worst-pixel"]["error"])
 
 
 def run(config: Config, run: Run) -> None:
     """Both placements at every size."""
     for size in config.sizes:
         for placement in PLACEMENTS:
-            measured(config, run, placement, size)
-    largest(config, run)
-    seen(config, run)
+            measure_errors(config, run, placement, size)
+    _measure_largest(config, run)
+    measure_images(config, run)
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """Digits of both placements, and errors."""
     roots: dict[str, Case] = {f"N = {size}": ("roots", size, "complex") for size in config.sizes}
     placed: dict[str, Case] = {f"N = {size}": ("optimised", size, "real") for size in config.sizes}
     lines = {
-        "roots of unity": [error(measured(config, run, "roots", size), "complex") for size in config.sizes],
-        "optimised": [error(measured(config, run, "optimised", size), "real") for size in config.sizes],
+        "roots of unity": [error(measured(stages, "roots", size), "complex") for size in config.sizes],
+        "optimised": [error(measured(stages, "optimised", size), "real") for size in config.sizes],
     }
     caption = (
         f"Images of {config.length} pixels from the last state. Left: N-th roots of unity. Middle: the placement for "
@@ -76,22 +83,22 @@ def figures(config: Config, run: Run) -> list[Figure]:
     )
     return [
         Figure("digits", caption, [
-            digit_rows(config, run, "roots of unity", roots),
-            digit_rows(config, run, "optimised for real inputs", placed),
+            digit_rows(config, stages, "roots of unity", roots),
+            digit_rows(config, stages, "optimised for real inputs", placed),
             size_panel("error", "mean square error", config.sizes, lines),
         ])
     ]  # fmt: skip
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """κ = 1 and machine precision at N = L; artefacts below; half of the states for real inputs."""
-    whole = measured(config, run, "roots", config.length)
-    kappa, worst = condition(whole, "complex"), largest(config, run)
+    whole = measured(stages, "roots", config.length)
+    kappa, worst = condition(whole, "complex"), largest(stages)
     fewer = [size for size in config.sizes if size < config.length]
-    energy = seen(config, run)["energy"]
-    lost = {size: missing(energy, measured(config, run, "roots", size), "complex") for size in fewer}
+    energy = seen(stages)["energy"]
+    lost = {size: missing(energy, measured(stages, "roots", size), "complex") for size in fewer}
     half = min(size for size in config.sizes if 2 * size >= config.length)
-    placed = measured(config, run, "optimised", half)
+    placed = measured(stages, "optimised", half)
     return [
         Claim(
             "with the N-th roots of unity, N = L, the condition number is 1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.reconstruction import condition_number, haar, optimised, uniform_ring
 from stablessm.report.figure import Figure, Panel, Series
 
@@ -34,10 +36,8 @@ class Config:
         return [size for size in self.sizes if size >= functions]
 
 
-def conditions(config: Config, run: Run, ring: float) -> np.ndarray:
-    """κ of Ω, (functions, sizes, draws); inf for N < P."""
-
-    def compute() -> dict[str, np.ndarray]:
+def _measure_conditions(config: Config, run: Run, ring: float) -> None:
+    def compute() -> Mapping[str, np.ndarray]:
         kappa = np.full((len(config.functions), len(config.sizes), config.draws), np.inf)
         for (p, functions), draw in product(enumerate(config.functions), range(config.draws)):
             basis, lam = haar(config.length, functions), uniform_ring(max(config.sizes), ring, seed=draw)
@@ -45,13 +45,16 @@ def conditions(config: Config, run: Run, ring: float) -> np.ndarray:
                 kappa[p, config.sizes.index(size), draw] = condition_number(lam[:size], config.length, basis=basis)
         return {"kappa": kappa}
 
-    return run.stage(f"ring-{ring:g}", compute)["kappa"]
+    run.stage(f"ring-{ring:g}", compute)
 
 
-def placed(config: Config, run: Run) -> np.ndarray:
-    """κ of Ω for the optimised placement with the same bases, (functions, sizes); inf for N < P, NaN if N > L/2."""
+def conditions(stages: Stages, ring: float) -> np.ndarray:
+    """κ of Ω, (functions, sizes, draws); inf for N < P."""
+    return stages[f"ring-{ring:g}"]["kappa"]
 
-    def compute() -> dict[str, np.ndarray]:
+
+def _measure_placed(config: Config, run: Run) -> None:
+    def compute() -> Mapping[str, np.ndarray]:
         kappa = np.full((len(config.functions), len(config.sizes)), np.inf)
         for p, functions in enumerate(config.functions):
             basis = haar(config.length, functions)
@@ -63,14 +66,19 @@ def placed(config: Config, run: Run) -> np.ndarray:
                     kappa[p, i] = condition_number(lam, config.length, basis=basis)
         return {"kappa": kappa}
 
-    return run.stage("optimised", compute)["kappa"]
+    run.stage("optimised", compute)
+
+
+def placed(stages: Stages) -> np.ndarray:
+    """κ of Ω for the optimised placement with the same bases, (functions, sizes); inf for N < P, NaN if N > L/2."""
+    return stages["optimised"]["kappa"]
 
 
 def run(config: Config, run: Run) -> None:
     """Every ring, and the optimised placement."""
     for ring in config.rings:
-        conditions(config, run, ring)
-    placed(config, run)
+        _measure_conditions(config, run, ring)
+    _measure_placed(config, run)
 
 
 def squares(kappa: np.ndarray) -> list[float]:
@@ -78,11 +86,11 @@ def squares(kappa: np.ndarray) -> list[float]:
     return (2 * np.log10(kappa)).tolist()
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """A panel for each ring."""
     panels = []
     for ring in config.rings:
-        median = np.median(conditions(config, run, ring), axis=-1)
+        median = np.median(conditions(stages, ring), axis=-1)
         lines = [
             Series(f"P = {functions}", list(config.sizes), squares(row), "both")
             for functions, row in zip(config.functions, median, strict=True)
@@ -90,7 +98,7 @@ def figures(config: Config, run: Run) -> list[Figure]:
         panels.append(Panel(f"r_min = {ring:g}", "state size N", "log10 κ(ΩᵀΩ)", lines, x_scale="log"))
     best = [
         Series(f"P = {functions}", list(config.sizes), squares(row), "both")
-        for functions, row in zip(config.functions, placed(config, run), strict=True)
+        for functions, row in zip(config.functions, placed(stages), strict=True)
     ]
     panels.append(Panel("optimised for the basis", "state size N", "log10 κ(ΩᵀΩ)", best, x_scale="log"))
     caption = (
@@ -106,9 +114,9 @@ def share(pairs: list[tuple[float, float]]) -> tuple[int, int]:
     return sum(b <= SLACK * a for a, b in usable), len(usable)
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """N, P, r_min; and the placement."""
-    median = np.stack([np.median(conditions(config, run, ring), axis=-1) for ring in config.rings])
+    median = np.stack([np.median(conditions(stages, ring), axis=-1) for ring in config.rings])
     rings, functions, sizes = median.shape
     spans = {
         "N grows": [p for r, f in product(range(rings), range(functions)) for p in pairwise(median[r, f].tolist())],
@@ -130,7 +138,7 @@ def claims(config: Config, run: Run) -> list[Claim]:
                 "are rounding.",
             )
         )
-    best, nearest = placed(config, run), median.min(axis=0)
+    best, nearest = placed(stages), median.min(axis=0)
     both = np.isfinite(best) & np.isfinite(nearest)
     wins, total = int((best[both] < nearest[both]).sum()), int(both.sum())
     ratio = float(np.median(nearest[both] / best[both]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,6 +14,7 @@ from torch.func import functional_call
 from stablessm.experiments.base import Claim, Experiment, Verdict
 from stablessm.experiments.memories import POINTS, seeded
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.training import Batch, Training, train
 from stablessm.models.linear_rnn_mlp import LinearRNNMLP, PointwiseMLP
 from stablessm.reconstruction import fourier
@@ -159,10 +161,8 @@ def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
     return torch.cat([(features(part) @ weights).float() for part in u.split(64)]).unflatten(0, u.shape[:2])
 
 
-def errors(config: Config, run: Run, way: str) -> dict[str, np.ndarray]:
-    """|ŷ - y| / |y| of held-out trajectories, at every step."""
-
-    def compute() -> dict[str, np.ndarray]:
+def _measure_errors(config: Config, run: Run, way: str) -> None:
+    def compute() -> Mapping[str, np.ndarray]:
         u, y = split(config)[1]
         found = predicted(config, run, way, u)
         off = relative(found, y).double().numpy()
@@ -172,18 +172,23 @@ def errors(config: Config, run: Run, way: str) -> dict[str, np.ndarray]:
             "worst": off.max(), "u": u[:SHOWN, :, 0], "y": y[:SHOWN], "found": found[:SHOWN],
         }  # fmt: skip
 
-    return run.stage(f"errors-{way}", compute)
+    run.stage(f"errors-{way}", compute)
+
+
+def errors(stages: Stages, way: str) -> Mapping[str, np.ndarray]:
+    """|ŷ - y| / |y| of held-out trajectories, at every step."""
+    return stages[f"errors-{way}"]
 
 
 def run(config: Config, run: Run) -> None:
     """Both trainings, and what to compare with."""
     for way in (*WAYS, *CONTROLS):
-        errors(config, run, way)
+        _measure_errors(config, run, way)
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """Inputs and outputs; outputs found; errors along the way."""
-    kept = errors(config, run, "fixed")
+    kept = errors(stages, "fixed")
     chosen = slice(None, None, max(1, config.length // POINTS))
     x = (TARGET.dt * np.arange(1, config.length + 1))[chosen].tolist()
     names = [f"trajectory {i + 1}" for i in range(len(kept["u"]))]
@@ -204,7 +209,7 @@ def figures(config: Config, run: Run) -> list[Figure]:
 
     lines = []
     for way, label in (WAYS | CONTROLS).items():
-        found = errors(config, run, way)
+        found = errors(stages, way)
         lines.append(Series(f"{label}: median", x, found["median"][chosen].tolist(), "solid", way))
         if way in WAYS:
             lines.append(
@@ -240,9 +245,9 @@ def compared(error: float, other: float) -> str:
     return "better than" if error < other else "worse than"
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """Held-out errors of both trainings; that the input and the nonlinearity are needed."""
-    found = {way: errors(config, run, way) for way in (*WAYS, *CONTROLS)}
+    found = {way: errors(stages, way) for way in (*WAYS, *CONTROLS)}
     share = {way: float(one["share"].mean()) for way, one in found.items()}
     middle = {way: float(np.median(one["median"])) for way, one in found.items()}
     held = config.trajectories - int(config.share * config.trajectories)

@@ -12,7 +12,8 @@ import torch
 
 from stablessm.experiments.base import Claim, Experiment, Verdict
 from stablessm.experiments.run import Run
-from stablessm.experiments.st_fig1.models import SEARCHES, TARGET, Config, family, trained
+from stablessm.experiments.st_fig1.models import SEARCHES, TARGET, Config, family, measure_family, train_models, trained
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.training import Training, improving
 from stablessm.instruments import PerturbationFamily
 from stablessm.instruments.family import StabilityVerdict
@@ -26,9 +27,9 @@ BOUNDED = 10.0
 
 def models_of(config: Config, map: str, length: int, run: Run) -> None:
     """Train, then perturb."""
-    trained(config, run, map, length)
+    train_models(config, run, map, length)
     for kind in SEARCHES:
-        family(config, run, map, length, kind)
+        measure_family(config, run, map, length, kind)
 
 
 def jobs(config: Config) -> dict[str, Callable[[Run], None]]:
@@ -42,34 +43,34 @@ def run(config: Config, run: Run) -> None:
         compute(run)
 
 
-def panel(config: Config, run: Run, map: str, length: int) -> Panel:
+def panel(config: Config, stages: Stages, map: str, length: int) -> Panel:
     """E_m(β) over β for one map."""
     series: list[Series] = []
     styles: dict[str, Style] = {"draws": "points", "ascent": "solid"}
     for kind, style in styles.items():
-        for m, curve in family(config, run, map, length, kind).curves.items():
+        for m, curve in family(config, stages, map, length, kind).curves.items():
             name = f"m = {m}" if style == "solid" else f"m = {m}, {kind}"
             series.append(Series(name, curve.radius[1:].tolist(), curve.lower[1:].tolist(), style, f"m = {m}"))
     return Panel(map, "β", "E_m(β), L¹ of the kernel", series, "log", "log", y_range=(1e-3, 1e3))
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """The panels of the paper, and one for the best map."""
     return [
         Figure(
             f"perturbation-{length}",
             f"Perturbation error over {length} steps of models trained on 1/(t+1)^1.1, recurrent weights perturbed. "
             "Lines: the worst weights that gradient ascent finds; points: random ones, as published.",
-            [panel(config, run, map, length) for map in config.maps],
+            [panel(config, stages, map, length) for map in config.maps],
         )
         for length in config.lengths
     ]
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """Direct explodes, the earlier the wider; stable maps do not."""
     families = {
-        (map, length, kind): family(config, run, map, length, kind)
+        (map, length, kind): family(config, stages, map, length, kind)
         for map in config.maps
         for length in config.lengths
         for kind in SEARCHES
@@ -77,7 +78,7 @@ def claims(config: Config, run: Run) -> list[Claim]:
     stable = [map for map in config.maps if map != "direct"]
     return [
         bounded(config, families),
-        shrinking(config, run, families),
+        shrinking(config, stages, families),
         *(stability(config, map, families) for map in stable),
         s4(config, families),
     ]
@@ -100,7 +101,7 @@ def bounded(config: Config, families: Families) -> Claim:
     )
 
 
-def shrinking(config: Config, run: Run, families: Families) -> Claim:
+def shrinking(config: Config, stages: Stages, families: Families) -> Claim:
     """Figure 1a: how little it takes to spoil a direct model."""
     radii, slowest = {}, {}
     for length in config.lengths:
@@ -109,7 +110,7 @@ def shrinking(config: Config, run: Run, families: Families) -> Claim:
         with np.errstate(divide="ignore"):
             logs = np.log(np.clip(found.errors[:, 1:], 1e-300, 1e300))
         radii[length] = [float(np.exp(np.interp(level, row, np.log(found.radius[1:])))) for row in logs]
-        layers = trained(config, run, "direct", length)
+        layers = trained(config, stages, "direct", length)
         slowest[length] = [float(1 / layer.eigenvalues().detach().abs().min()) for layer in layers]
     moves = [r[i + 1] < r[i] for r in radii.values() for i in range(len(r) - 1)]
     reach = {length: r[-1] * length for length, r in radii.items()}

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stablessm.experiments.run import Run
-from stablessm.experiments.training import Batch, Training, noise, train
+from stablessm.experiments.stages import Stages
+from stablessm.experiments.training import Batch, Training, noise, restored, train
 from stablessm.instruments import PerturbationCurve, PerturbationFamily
 from stablessm.layers import RealSSM
 from stablessm.layers.initialise import timescales
@@ -75,8 +76,8 @@ def kernel_loss(layer: RealSSM, weights: Tensor, rho: Tensor, times: Tensor) -> 
     return error @ (weights @ error) if weights.dim() == 2 else (weights * error.square()).sum()
 
 
-def trained(config: Config, run: Run, map: str, length: int) -> list[RealSSM]:
-    """For each width the best of the seeds."""
+def train_models(config: Config, run: Run, map: str, length: int) -> None:
+    """Train every seed of every width."""
     device = config.training.chosen_device()
     times = torch.arange(length, dtype=torch.float64, device=device)
     rho = TARGET.kernel(times)[:, 0, 0]
@@ -87,14 +88,25 @@ def trained(config: Config, run: Run, map: str, length: int) -> list[RealSSM]:
             return 1 - times / length, rho, times
         return gram(noise(0, k, config.training.batch, length).to(device)), rho, times
 
-    starts = [start(m, length, seed).with_map(map) for m in config.widths for seed in range(config.seeds)]
-    result = train(run, f"training-{map}-{length}", starts, kernel_loss, batch, config.training)
-    best = result.losses[-1].reshape(-1, config.seeds).argmin(1)
-    return [result.models[i * config.seeds + seed] for i, seed in enumerate(best)]
+    train(run, f"training-{map}-{length}", _starts(config, map, length), kernel_loss, batch, config.training)
 
 
-def family(config: Config, run: Run, map: str, length: int, kind: str) -> PerturbationFamily:
-    """E_m(β) of the trained models, recurrent weights perturbed."""
+def trained(config: Config, stages: Stages, map: str, length: int) -> list[RealSSM]:
+    """For each width the best of the seeds."""
+    arrays = stages[f"training-{map}-{length}"]
+    models, best = (
+        restored(_starts(config, map, length), arrays),
+        arrays["losses"][-1].reshape(-1, config.seeds).argmin(1),
+    )
+    return [models[i * config.seeds + seed] for i, seed in enumerate(best)]
+
+
+def _starts(config: Config, map: str, length: int) -> list[RealSSM]:
+    return [start(m, length, seed).with_map(map) for m in config.widths for seed in range(config.seeds)]
+
+
+def measure_family(config: Config, run: Run, map: str, length: int, kind: str) -> None:
+    """Measure E_m(β) of the trained models, recurrent weights perturbed."""
     search, weight_norm = SEARCHES[kind]
 
     @cache
@@ -109,5 +121,11 @@ def family(config: Config, run: Run, map: str, length: int, kind: str) -> Pertur
     def curve(m: int) -> PerturbationCurve:
         return measured().curves[m]  # the first that is missing measures all, so that they are the same bits
 
+    for m in config.widths:
+        run.keep(f"{map}-{length}-{m}-{kind}", PerturbationCurve, partial(curve, m))
+
+
+def family(config: Config, stages: Stages, map: str, length: int, kind: str) -> PerturbationFamily:
+    """Return what :func:`measure_family` found."""
     names = {m: f"{map}-{length}-{m}-{kind}" for m in config.widths}
-    return PerturbationFamily({m: run.keep(name, PerturbationCurve, partial(curve, m)) for m, name in names.items()})
+    return PerturbationFamily({m: stages.load(name, PerturbationCurve) for m, name in names.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
@@ -14,6 +15,7 @@ from stablessm import reparam
 from stablessm._typing import Time
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.layers.initialise import timescales
 from stablessm.report.figure import Figure, Panel, Series
 
@@ -49,7 +51,7 @@ def run(config: ScaleConfig, run: Run) -> None:
         run.stage(time, partial(measure, config, time))
 
 
-def measure(config: ScaleConfig, time: Time) -> dict[str, np.ndarray]:
+def measure(config: ScaleConfig, time: Time) -> Mapping[str, np.ndarray]:
     """Ratios G/|w| of every map, (2, n), with the grids they are on."""
     weights = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
     scales = timescales(config.scales, config.shortest, config.longest)
@@ -67,14 +69,14 @@ def ratios(f: reparam.Reparameterization, w: Tensor) -> Tensor:
     return torch.where((f.distance(w) > 0) & (scales > 0), scales, torch.nan)
 
 
-def figures(config: ScaleConfig, run: Run) -> list[Figure]:
+def figures(config: ScaleConfig, stages: Stages) -> list[Figure]:
     """One figure for each kind of time."""
-    return [figure(run, time) for time in get_args(Time)]
+    return [figure(stages, time) for time in get_args(Time)]
 
 
-def figure(run: Run, time: Time) -> Figure:
+def figure(stages: Stages, time: Time) -> Figure:
     """G and G/|w| over weights, G/|w| over time scales."""
-    found = run[time]
+    found = stages[time]
 
     def panel(title: str, grid: str, x: str, y: str, shown: tuple[float, float]) -> Panel:
         times = np.abs(found[grid]) if y == "G(w)" else np.ones_like(found[grid])
@@ -112,18 +114,18 @@ def span(ratio: np.ndarray) -> tuple[float, float]:
     return float(np.nanmin(ratio)), float(np.nanmax(ratio))
 
 
-def claims(config: ScaleConfig, run: Run) -> list[Claim]:
+def claims(config: ScaleConfig, stages: Stages) -> list[Claim]:
     """ "Best" is balanced, the others are not, and softplus is the mildest of them."""
     return [
-        *(balanced(run, time) for time in get_args(Time)),
-        *(unbalanced(config, run, t) for t in get_args(Time)),
-        *(milder(run, time) for time in get_args(Time)),
+        *(balanced(stages, time) for time in get_args(Time)),
+        *(unbalanced(config, stages, t) for t in get_args(Time)),
+        *(milder(stages, time) for time in get_args(Time)),
     ]
 
 
-def balanced(run: Run, time: Time) -> Claim:
+def balanced(stages: Stages, time: Time) -> Claim:
     """G/|w| of "best" is 2a everywhere."""
-    found = run[time]
+    found = stages[time]
     papers = "best" if time == "continuous" else "best, b = 0.5"
     (low, high), times = span(found[f"{papers} weights"][0]), span(found[f"{papers} scales"][0])
     printed = span(found[f"{papers} weights"][1])
@@ -145,9 +147,9 @@ def balanced(run: Run, time: Time) -> Claim:
     )
 
 
-def unbalanced(config: ScaleConfig, run: Run, time: Time) -> Claim:
+def unbalanced(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
     """Every other map's ratio varies with the time scale."""
-    spans = {label: span(run[time][f"{label} scales"][0]) for label in MAPS[time] if not label.startswith("best")}
+    spans = {label: span(stages[time][f"{label} scales"][0]) for label in MAPS[time] if not label.startswith("best")}
     factors = {label: high / low for label, (low, high) in spans.items()}
     uneven = [factor > UNEVEN for factor in factors.values()]
     return Claim(
@@ -161,9 +163,9 @@ def unbalanced(config: ScaleConfig, run: Run, time: Time) -> Claim:
     )
 
 
-def milder(run: Run, time: Time) -> Claim:
+def milder(stages: Stages, time: Time) -> Claim:
     """Softplus has the smaller ratio, at the same eigenvalue."""
-    found = run[time]
+    found = stages[time]
     relative = {name: found["softplus scales"][0] / found[f"{name} scales"][0] for name in ("direct", "exp")}
     shares = {name: float((r < 1).mean()) for name, r in relative.items()}
     last = {name: float(found["scales"][r >= 1].max(initial=0)) for name, r in relative.items()}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.training import Batch, Training, mean_square, noise, train
 from stablessm.instruments import gradient_over_weight
 from stablessm.instruments.modes import ratio
@@ -67,7 +68,7 @@ def ratios(weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> Te
     return ratio(gradients["w"], weights["w"]).quantile(at, dim=1, interpolation="higher").mT
 
 
-def bound(config: Config, map: str) -> dict[str, np.ndarray]:
+def bound(config: Config, map: str) -> Mapping[str, np.ndarray]:
     """Theorem 3.4 at the start: the ratio of each mode, and G(w)/|w|."""
     layer = start(config, map, 0).to(config.training.chosen_device())
     mean_square(layer, *batch(config, 0)).backward()
@@ -87,17 +88,17 @@ def run(config: Config, run: Run) -> None:
         )  # fmt: skip
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """Ratios and losses through training; ratios at the start against time scales."""
     through, losses, at_start = [], [], []
     tau = spread(config).tolist()
     for map in config.maps:
-        arrays = run[f"training-{map}"]
+        arrays = stages[f"training-{map}"]
         steps = (config.training.steps_per_row * np.arange(len(arrays["losses"]))).tolist()
         largest, median = (arrays["seen"][:, 0, i].tolist() for i in (-1, 0))
         through += [Series(map, steps, largest, "solid", map), Series(f"{map}, median", steps, median, "dotted", map)]
         losses.append(Series(map, steps, arrays["losses"][:, 0].tolist()))
-        at_start.append(Series(map, tau, run[f"start-{map}"]["ratio"].tolist(), "both"))
+        at_start.append(Series(map, tau, stages[f"start-{map}"]["ratio"].tolist(), "both"))
     return [
         Figure(
             "gradient-over-weight",
@@ -112,16 +113,16 @@ def figures(config: Config, run: Run) -> list[Figure]:
     ]
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """Best is smallest; losses are similar; the bound knows the order."""
-    seen = {map: run[f"training-{map}"]["seen"][..., -1] for map in config.maps}
+    seen = {map: stages[f"training-{map}"]["seen"][..., -1] for map in config.maps}
     typical = {map: float(np.median(values)) for map, values in seen.items()}
     highest = {map: float(values.max()) for map, values in seen.items()}
-    final = {map: float(run[f"training-{map}"]["losses"][-1].mean()) for map in config.maps}
+    final = {map: float(stages[f"training-{map}"]["losses"][-1].mean()) for map in config.maps}
     wins = [min(numbers, key=lambda map: numbers[map]) == "best" for numbers in (typical, highest)]
     spread = max(final.values()) / min(final.values())
     measured, predicted = (
-        np.array([run[f"start-{map}"][key].max() for map in config.maps]) for key in ("ratio", "bound")
+        np.array([stages[f"start-{map}"][key].max() for map in config.maps]) for key in ("ratio", "bound")
     )
     order = float(np.corrcoef(measured.argsort().argsort(), predicted.argsort().argsort())[0, 1])
     return [

@@ -11,6 +11,7 @@ from stablessm.experiments.base import Claim, Experiment, Verdict
 from stablessm.experiments.language_stability import HEIGHT, WINDOW, calmest, final_loss
 from stablessm.experiments.language_study import PAPERS, SMOKE, StudyConfig
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure, Panel, Series
 
 UNSTABLE = ("direct", "relu")
@@ -26,9 +27,8 @@ def shown(config: StudyConfig) -> tuple[str, ...]:
 
 def run(config: StudyConfig, run: Run) -> None:
     """The starts, then the trainings."""
-    for scheme in shown(config):
-        study.beginning(config, run, scheme)
-    study.at(config, run, config.rate)
+    study.start_all(config, run, shown(config))
+    study.train_all(config, run, config.rate)
 
 
 def spread(ratio: np.ndarray) -> tuple[float, float]:
@@ -37,9 +37,9 @@ def spread(ratio: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def figures(config: StudyConfig, run: Run) -> list[Figure]:
+def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
     """(a) and (b)."""
-    starts = {scheme: study.beginning(config, run, scheme) for scheme in shown(config)}
+    starts = {scheme: study.beginning(stages, scheme) for scheme in shown(config)}
     modes = []
     for scheme, found in starts.items():
         order = np.argsort(found["eigenvalues"].ravel(), kind="stable")
@@ -52,24 +52,24 @@ def figures(config: StudyConfig, run: Run) -> list[Figure]:
             f"eigenvalues. Right: the training loss at the rate {config.rate:g}; a line that ends early diverged.",
             [
                 Panel("at the start", "time scale of the mode [tokens]", "|gradient| / |weight|", modes, "log", "log"),
-                study.losses(f"training, rate {config.rate:g}", study.at(config, run, config.rate)),
+                study.losses(f"training, rate {config.rate:g}", study.at(config, stages, config.rate)),
             ],
         )
     ]
 
 
-def claims(config: StudyConfig, run: Run) -> list[Claim]:
+def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
     """Ranges, and who is calm."""
     stable = [scheme for scheme in shown(config) if scheme not in UNSTABLE]
     unstable = [scheme for scheme in config.maps if scheme in UNSTABLE]
-    made = [narrower(config, run, stable, unstable)] if unstable else []
+    made = [narrower(config, stages, stable, unstable)] if unstable else []
     rivals = [scheme for scheme in ("relu", "exp") if scheme in config.maps]
-    return [*made, calmer(config, run, rivals)] if rivals and PAPERS in config.maps else made
+    return [*made, calmer(config, stages, rivals)] if rivals and PAPERS in config.maps else made
 
 
-def narrower(config: StudyConfig, run: Run, stable: list[str], unstable: list[str]) -> Claim:
+def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: list[str]) -> Claim:
     """Figure 4 (a)."""
-    ends = {scheme: spread(study.beginning(config, run, scheme)["ratio"]) for scheme in (*stable, *unstable)}
+    ends = {scheme: spread(study.beginning(stages, scheme)["ratio"]) for scheme in (*stable, *unstable)}
     width = {scheme: high - low for scheme, (low, high) in ends.items()}
     held = [width[a] < width[b] for a in stable for b in unstable]
     decades = {scheme: np.log10(high / low) if low > 0 else np.inf for scheme, (low, high) in ends.items()}
@@ -83,9 +83,9 @@ def narrower(config: StudyConfig, run: Run, stable: list[str], unstable: list[st
     )
 
 
-def calmer(config: StudyConfig, run: Run, rivals: Sequence[str]) -> Claim:
+def calmer(config: StudyConfig, stages: Stages, rivals: Sequence[str]) -> Claim:
     """Figure 4 (b)."""
-    cells = study.at(config, run, config.rate)
+    cells = study.at(config, stages, config.rate)
     found = study.unrest(config, cells)
     final = {scheme: final_loss(cell) for scheme, cell in cells.items()}
     return Claim(

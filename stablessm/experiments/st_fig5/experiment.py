@@ -11,19 +11,19 @@ from stablessm.experiments.language_study import PAPERS, SMOKE, StudyConfig
 from stablessm.experiments.map_tables import judged
 from stablessm.experiments.run import Run
 from stablessm.experiments.st_fig3.experiment import listed
+from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure, Panel, Series
 
 
 def run(config: StudyConfig, run: Run) -> None:
     """The starts, then the trainings."""
-    for scheme in config.maps:
-        study.beginning(config, run, scheme)
-    study.at(config, run, config.rate)
+    study.start_all(config, run, config.maps)
+    study.train_all(config, run, config.rate)
 
 
-def figures(config: StudyConfig, run: Run) -> list[Figure]:
+def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
     """The largest and the median ratio, and the loss."""
-    cells, lines = study.at(config, run, config.rate), []
+    cells, lines = study.at(config, stages, config.rate), []
     for scheme, found in cells.items():
         steps = found["looks"].astype(float).tolist()
         lines += [
@@ -43,9 +43,9 @@ def figures(config: StudyConfig, run: Run) -> list[Figure]:
     ]
 
 
-def claims(config: StudyConfig, run: Run) -> list[Claim]:
+def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
     """Best is smallest; it is the ratio that decides."""
-    cells = study.at(config, run, config.rate)
+    cells = study.at(config, stages, config.rate)
     typical = {scheme: float(np.median(found["largest"])) for scheme, found in cells.items()}
     highest = {scheme: float(found["largest"].max()) for scheme, found in cells.items()}
     made = [smallest(typical, highest)] if PAPERS in cells and len(cells) > 1 else []
@@ -54,8 +54,8 @@ def claims(config: StudyConfig, run: Run) -> list[Claim]:
     unrest = study.unrest(config, cells)
     final = {scheme: final_loss(found) for scheme, found in cells.items()}
     wild = np.array([(told.diverged, told.spikes, final[scheme]) for scheme, told in unrest.items()])
-    start = np.array([study.beginning(config, run, scheme)["ratio"].max() for scheme in cells])
-    bound = np.array([study.beginning(config, run, scheme)["bound"].max() for scheme in cells])
+    start = np.array([study.beginning(stages, scheme)["ratio"].max() for scheme in cells])
+    bound = np.array([study.beginning(stages, scheme)["bound"].max() for scheme in cells])
     decides = correlation(ranks(np.array([*highest.values()])), ranks_of_rows(wild))
     known = correlation(ranks(start), ranks(bound))
     told = "; ".join(f"{scheme}: {instability}" for scheme, instability in unrest.items())

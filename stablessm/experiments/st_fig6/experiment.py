@@ -14,6 +14,7 @@ from stablessm.experiments.language_stability import CLEAR, HEIGHT, WINDOW, Inst
 from stablessm.experiments.language_study import PAPERS, SMOKE, StudyConfig
 from stablessm.experiments.map_tables import judged
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure, Panel, Series
 
 Ends: TypeAlias = dict[float, dict[str, float]]
@@ -32,21 +33,21 @@ STABLE = ("exp", "softplus", "best-0.5", "best-1", "tanh")
 def run(config: StudyConfig, run: Run) -> None:
     """Every map at every rate."""
     for rate in config.rates:
-        study.at(config, run, rate)
+        study.train_all(config, run, rate)
 
 
-def final(config: StudyConfig, run: Run) -> Ends:
+def final(config: StudyConfig, stages: Stages) -> Ends:
     """At every rate."""
     return {
-        rate: {scheme: final_loss(found) for scheme, found in study.at(config, run, rate).items()}
+        rate: {scheme: final_loss(found) for scheme, found in study.at(config, stages, rate).items()}
         for rate in config.rates
     }
 
 
-def figures(config: StudyConfig, run: Run) -> list[Figure]:
+def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
     """Losses, one panel a rate; the final ones over the rate; and memories."""
-    cells = {rate: study.at(config, run, rate) for rate in config.rates}
-    ends = final(config, run)
+    cells = {rate: study.at(config, stages, rate) for rate in config.rates}
+    ends = final(config, stages)
     over = [
         Series(scheme, config.rates, [ends[rate][scheme] for rate in config.rates], "both") for scheme in config.maps
     ]
@@ -70,11 +71,11 @@ def figures(config: StudyConfig, run: Run) -> list[Figure]:
     ]
 
 
-def claims(config: StudyConfig, run: Run) -> list[Claim]:
+def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
     """The figure's captions, the spectra, and the memories."""
-    ends = final(config, run)
-    unrest = {rate: study.unrest(config, study.at(config, run, rate)) for rate in config.rates}
-    made = [inside(config, run), remembers(config, run)] if set(STABLE) & set(config.maps) else []
+    ends = final(config, stages)
+    unrest = {rate: study.unrest(config, study.at(config, stages, rate)) for rate in config.rates}
+    made = [inside(config, stages), remembers(config, stages)] if set(STABLE) & set(config.maps) else []
     rivals = [scheme for scheme in RIVALS if scheme in config.maps]
     if PAPERS not in config.maps or not rivals:
         return made
@@ -82,7 +83,7 @@ def claims(config: StudyConfig, run: Run) -> list[Claim]:
     some = [calm(rates[0], ends, unrest, rivals)] if len(rates) > 1 else []
     some += [comparable(rates[1], ends, alike)] if len(rates) > 2 and alike else []
     some += [advantage(ends, rivals)] if len(rates) > 1 else []
-    return [*some, wins(rates[-1], ends, unrest, rivals), counted(unrest, rivals, lost(config, run)), *made]
+    return [*some, wins(rates[-1], ends, unrest, rivals), counted(unrest, rivals, lost(config, stages)), *made]
 
 
 def calm(rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
@@ -149,9 +150,9 @@ def wins(rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
     )
 
 
-def lost(config: StudyConfig, run: Run) -> str:
+def lost(config: StudyConfig, stages: Stages) -> str:
     """Which trainings diverged, and when."""
-    cells = ((scheme, rate, study.cell(config, run, scheme, rate)) for scheme in config.maps for rate in config.rates)
+    cells = ((scheme, rate, study.cell(stages, scheme, rate)) for scheme in config.maps for rate in config.rates)
     found = [
         f"{scheme} at {rate:g} (step {int(cell['diverged'])})" for scheme, rate, cell in cells if cell["diverged"] >= 0
     ]
@@ -179,10 +180,10 @@ def counted(unrest: Unrest, rivals: list[str], diverged: str) -> Claim:
     )
 
 
-def inside(config: StudyConfig, run: Run) -> Claim:
+def inside(config: StudyConfig, stages: Stages) -> Claim:
     """Where the eigenvalues end."""
     ends = {
-        scheme: [float(np.abs(study.cell(config, run, scheme, rate)["eigenvalues"]).max()) for rate in config.rates]
+        scheme: [float(np.abs(study.cell(stages, scheme, rate)["eigenvalues"]).max()) for rate in config.rates]
         for scheme in config.maps
     }
     stable = [scheme for scheme in config.maps if scheme in STABLE]
@@ -198,11 +199,11 @@ def inside(config: StudyConfig, run: Run) -> Claim:
     )
 
 
-def remembers(config: StudyConfig, run: Run) -> Claim:
+def remembers(config: StudyConfig, stages: Stages) -> Claim:
     """The memory of every trained model."""
     told, fade = [], []
     for scheme in config.maps:
-        curves = [study.memory(study.cell(config, run, scheme, rate)) for rate in config.rates]
+        curves = [study.memory(study.cell(stages, scheme, rate)) for rate in config.rates]
         left = [np.inf if curve is None else _left(curve.value) for curve in curves]
         kinds = ["not finite" if curve is None else curve.decay().kind for curve in curves]
         told.append(f"{scheme} " + ", ".join(f"{100 * a:.2g} % ({b})" for a, b in zip(left, kinds, strict=True)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from stablessm import reparam
 from stablessm._typing import Time
 from stablessm.experiments.base import Claim, Experiment, Verdict
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure, Panel, Series
 
 EXACT = 1e-6
@@ -81,7 +82,7 @@ def run(config: TableConfig, run: Run) -> None:
         run.stage(row.name, partial(measure, config, row))
 
 
-def measure(config: TableConfig, row: Row) -> dict[str, np.ndarray]:
+def measure(config: TableConfig, row: Row) -> Mapping[str, np.ndarray]:
     """G on the row's part of the grid."""
     f = row.f()
     grid = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
@@ -112,20 +113,20 @@ def term_slopes(w: Tensor, terms: Callable[[Tensor], Tensor], count: int) -> Ten
     return torch.autograd.grad(terms(leaf).sum(), leaf)[0]
 
 
-def deviation(found: dict[str, np.ndarray], name: str) -> np.ndarray:
+def deviation(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     """|G/derived − 1|; 0 where both are 0."""
     derived, other = found["derived"], found[name]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(derived == other, 0.0, np.abs(other / derived - 1))
 
 
-def figures(config: TableConfig, run: Run) -> list[Figure]:
+def figures(config: TableConfig, stages: Stages) -> list[Figure]:
     """Derived and printed, and one over the other."""
     scales, quotients = [], []
     for time in ("continuous", "discrete"):
         series = []
         for row in (row for row in ROWS if row.time == time):
-            found = run[row.name]
+            found = stages[row.name]
             w, derived, printed = (found[name] for name in ("w", "derived", "printed"))
             series.append(Series(row.map, w.tolist(), derived.tolist(), group=row.map))
             some = slice(None, None, max(1, config.weights // 50))
@@ -142,12 +143,12 @@ def figures(config: TableConfig, run: Run) -> list[Figure]:
     return [Figure("gradient-scales", caption, [*scales, wrong] if quotients else scales)]
 
 
-def claims(config: TableConfig, run: Run) -> list[Claim]:
+def claims(config: TableConfig, stages: Stages) -> list[Claim]:
     """One for each row."""
-    return [claim(row, run[row.name]) for row in ROWS]
+    return [claim(row, stages[row.name]) for row in ROWS]
 
 
-def claim(row: Row, found: dict[str, np.ndarray]) -> Claim:
+def claim(row: Row, found: Mapping[str, np.ndarray]) -> Claim:
     """Whether a printed formula is the derived number, and if not, where."""
     printed, corrected = deviation(found, "printed"), deviation(found, "ours")
     w, wrong = found["w"], printed > EXACT

@@ -14,6 +14,7 @@ from stablessm.experiments.language_study import SMOKE, StudyConfig
 from stablessm.experiments.language_training import perplexity
 from stablessm.experiments.map_tables import judged
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure, Panel, Series
 
 PUBLISHED = {
@@ -26,21 +27,21 @@ Part = Literal["train", "test"]
 
 def run(config: StudyConfig, run: Run) -> None:
     """Every map at the rate of the table."""
-    study.at(config, run, config.rate)
+    study.train_all(config, run, config.rate)
 
 
-def table(config: StudyConfig, run: Run) -> dict[str, dict[str, float]]:
+def table(config: StudyConfig, stages: Stages) -> dict[str, dict[str, float]]:
     """Nats a token, by part and map; infinite for one that diverged."""
-    cells = study.at(config, run, config.rate)
+    cells = study.at(config, stages, config.rate)
     return {
         part: {scheme: float(np.nan_to_num(found[part], nan=np.inf)) for scheme, found in cells.items()}
         for part in ("train", "test")
     }
 
 
-def figures(config: StudyConfig, run: Run) -> list[Figure]:
+def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
     """Perplexities, losses and memories."""
-    cells, losses = study.at(config, run, config.rate), table(config, run)
+    cells, losses = study.at(config, stages, config.rate), table(config, stages)
     places = list(range(len(config.maps)))
     bars = [
         Series(part, places, [perplexity(found[scheme]) for scheme in config.maps], "points")
@@ -62,9 +63,9 @@ def figures(config: StudyConfig, run: Run) -> list[Figure]:
     ]
 
 
-def claims(config: StudyConfig, run: Run) -> list[Claim]:
+def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
     """Stable ones ahead of direct, and the order."""
-    losses = table(config, run)
+    losses = table(config, stages)
     parts: tuple[Part, ...] = ("train", "test")
     known = [scheme for scheme in PUBLISHED["test"] if scheme in config.maps]
     made = [ahead(losses, config, known)] if "direct" in known and len(known) > 1 else []

@@ -16,6 +16,7 @@ from stablessm.experiments.language_study import SCHEMES, memories, remembered, 
 from stablessm.experiments.language_text import SYNTHETIC, loaded
 from stablessm.experiments.language_training import LanguageTraining, fit
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.training import device_called
 from stablessm.report.figure import Figure, Panel, Series
 
@@ -73,12 +74,16 @@ def cells(config: Config) -> list[tuple[int, str, int]]:
 def run(config: Config, run: Run) -> None:
     """Every training, one seed after the other; each is a stage."""
     for cell in sorted(cells(config), key=lambda cell: (cell[0], cell[2])):
-        one(config, run, *cell)
+        _measure_one(config, run, *cell)
 
 
-def one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> dict[str, np.ndarray]:
+def _measure_one(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> None:
+    run.stage(_name(warmup, scheme, seed), lambda: _trained(config, run, warmup, scheme, seed))
+
+
+def one(stages: Stages, warmup: int, scheme: str, seed: int) -> Mapping[str, np.ndarray]:
     """What ``fit`` and ``remembered`` return, and how many ``parameters`` there are."""
-    return run.stage(_name(warmup, scheme, seed), lambda: _trained(config, run, warmup, scheme, seed))
+    return stages[_name(warmup, scheme, seed)]
 
 
 def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
@@ -90,11 +95,11 @@ def _name(warmup: int, scheme: str, seed: int) -> str:
     return f"warmup-{warmup}-{scheme}-{seed}"
 
 
-def _job(config: Config, cell: tuple[int, str, int], run: Run) -> object:
-    return one(config, run, *cell)
+def _job(config: Config, cell: tuple[int, str, int], run: Run) -> None:
+    _measure_one(config, run, *cell)
 
 
-def _trained(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> dict[str, np.ndarray]:
+def _trained(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> Mapping[str, np.ndarray]:
     options, label = replace(config.training, warmup=warmup), f"{scheme}, seed {seed}, warm-up {warmup}"
     task, device = loaded(config.text, config.vocabulary, config.length), device_called(config.training.device)
     if device.type == "cuda":
@@ -111,16 +116,16 @@ def converged(found: Mapping[str, np.ndarray]) -> bool:
     return int(found["diverged"]) < 0 and bool(found["losses"][-LAST:].mean() < found["losses"][0])
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """For each warm-up losses, |gradient| / |weight|, and memories."""
-    return [_figure(config, run, warmup) for warmup in config.warmups]
+    return [_figure(config, stages, warmup) for warmup in config.warmups]
 
 
-def _figure(config: Config, run: Run, warmup: int) -> Figure:
+def _figure(config: Config, stages: Stages, warmup: int) -> Figure:
     losses, ratios, found = [], [], {}
     for scheme, seed in product(config.maps, range(config.seeds)):
         label = f"{scheme}, seed {seed}"
-        cell = found[label] = one(config, run, warmup, scheme, seed)
+        cell = found[label] = one(stages, warmup, scheme, seed)
         losses.append(Series(label, *thinned(cell["losses"]), group=scheme))
         ratios.append(Series(label, cell["looks"].astype(float).tolist(), cell["largest"].tolist(), group=scheme))
     return Figure(
@@ -138,15 +143,15 @@ def _figure(config: Config, run: Run, warmup: int) -> Figure:
     )
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """One for each warm-up and map of the table."""
     schemes = [scheme for scheme in PUBLISHED if scheme in config.maps]
-    return [survival(config, run, warmup, scheme) for warmup in config.warmups for scheme in schemes]
+    return [survival(config, stages, warmup, scheme) for warmup in config.warmups for scheme in schemes]
 
 
-def survival(config: Config, run: Run, warmup: int, scheme: str) -> Claim:
+def survival(config: Config, stages: Stages, warmup: int, scheme: str) -> Claim:
     """How many seeds of a map converge, and what became of the others."""
-    found = [one(config, run, warmup, scheme, seed) for seed in range(config.seeds)]
+    found = [one(stages, warmup, scheme, seed) for seed in range(config.seeds)]
     count, total, published = sum(map(converged, found)), config.seeds, PUBLISHED[scheme]
     verdict: Verdict = "partly" if 0 < count < total else "not reproduced"
     if count == (total if published else 0):
@@ -172,7 +177,7 @@ def _told(seed: int, found: Mapping[str, np.ndarray]) -> str:
     return f"seed {seed} loss {first.mean():.2f} to {last.mean():.2f}{note}"
 
 
-def _cause(found: list[dict[str, np.ndarray]]) -> str:
+def _cause(found: list[Mapping[str, np.ndarray]]) -> str:
     """What trace_divergence says of those that diverged."""
     reports = [" / ".join(str(cell["report"]).splitlines()) for cell in found]
     told = [f"Seed {seed}: {report}." for seed, report in enumerate(reports) if report]

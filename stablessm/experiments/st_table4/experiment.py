@@ -24,6 +24,7 @@ from stablessm.experiments.map_tables import (
 )
 from stablessm.experiments.run import Run
 from stablessm.experiments.stacked_training import StackTraining
+from stablessm.experiments.stages import Stages
 from stablessm.models import SequenceClassifier
 from stablessm.report.figure import Figure
 from stablessm.tasks.base import Task
@@ -91,7 +92,7 @@ def loaded(recall: Recall) -> Task:
     )
 
 
-def studies(config: Config, run: Run) -> dict[str, Study]:
+def studies(config: Config, stages: Stages) -> dict[str, Study]:
     """The short task; the long one at a middle length; and that again at its length, from the weights so found."""
 
     size = {"d_model": config.d_model, "d_state": config.d_state}
@@ -106,8 +107,8 @@ def studies(config: Config, run: Run) -> dict[str, Study]:
     middle, long = study("middle", config.middle), config.long
 
     def further(scheme: str, rate: float, seed: int) -> SequenceClassifier:
-        scores = middle.scores(run)
-        return middle.trained(run, scheme, config.middle.grid.rates[scores.chosen[scheme]], seed)
+        scores = middle.scores(stages)
+        return middle.trained(stages, scheme, config.middle.grid.rates[scores.chosen[scheme]], seed)
 
     return {
         "short": study("short", config.short),
@@ -119,12 +120,12 @@ def studies(config: Config, run: Run) -> dict[str, Study]:
 def run(config: Config, run: Run) -> None:
     """In this order."""
     for study in studies(config, run).values():
-        study.scores(run)
+        study.train(run)
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """The sensitivity to the learning rate, and the trainings."""
-    short, middle, long = (study.scores(run) for study in studies(config, run).values())
+    short, middle, long = (study.scores(stages) for study in studies(config, stages).values())
     return [
         Figure(
             "learning-rates",
@@ -140,9 +141,9 @@ def figures(config: Config, run: Run) -> list[Figure]:
     ]
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """Both lengths, stable maps and others; and what the train accuracies of the paper mean."""
-    found = {name: study.scores(run) for name, study in studies(config, run).items()}
+    found = {name: study.scores(stages) for name, study in studies(config, stages).items()}
     both: dict[str, Recall] = {"short": config.short, "long": config.long}
     made = []
     for name, recall in both.items():

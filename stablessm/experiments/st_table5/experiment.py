@@ -6,6 +6,7 @@ from stablessm.experiments import image_tables
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.image_tables import SMOKE, ImageConfig
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 
 PUBLISHED = {"best": 99.3, "exp": 99.21, "softplus": 99.19, "direct": 10.09}
 
@@ -15,9 +16,9 @@ def run(config: ImageConfig, run: Run) -> None:
     image_tables.run(config, run)
 
 
-def claims(config: ImageConfig, run: Run) -> list[Claim]:
+def claims(config: ImageConfig, stages: Stages) -> list[Claim]:
     """Against table 5."""
-    return image_tables.claims(config, run, PUBLISHED)
+    return image_tables.claims(config, stages, PUBLISHED)
 
 
 EXPERIMENT = Experiment(

@@ -13,6 +13,7 @@ from stablessm.experiments import image_tables
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.image_tables import SMOKE, SYNTHETIC, ImageConfig
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.user_training import trained
 from stablessm.models import for_task
 from stablessm.report.figure import Figure, Panel, Series
@@ -78,23 +79,23 @@ def recommended(config: Config, run: Run) -> Mapping[str, np.ndarray]:
     return {"losses": result.losses, "parameters": parameters, **found}
 
 
-def figures(config: Config, run: Run) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """As in table 5; and the training of the larger model."""
-    losses = run[STAGE]["losses"]
+    losses = stages[STAGE]["losses"]
     curve = Series(config.recommended.preset, losses[:, 0].tolist(), losses[:, 1].tolist())
     panel = Panel("training loss", "step", "cross-entropy", [curve])
     return [
-        *image_tables.figures(config, run),
+        *image_tables.figures(config, stages),
         Figure(STAGE, f"The preset {config.recommended.preset}, trained by stablessm.training.train.", [panel]),
     ]
 
 
-def claims(config: Config, run: Run) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """Against table 6, and what more layers get."""
-    found, own = run[STAGE], config.recommended
+    found, own = stages[STAGE], config.recommended
     accuracy = 100 * float(found["test"]) if "test" in found else 0.0
     return [
-        *image_tables.claims(config, run, PUBLISHED),
+        *image_tables.claims(config, stages, PUBLISHED),
         Claim(
             f"the preset that we recommend reaches {GOAL:g} % on {config.data}",
             "no number; its own model, of one layer, has 66.41 %",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from stablessm.experiments.base import Claim
 from stablessm.experiments.memories import judged
-from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.su_conv import jackson
 from stablessm.experiments.su_conv.stages import (
     PROOF,
@@ -26,20 +28,20 @@ ROUNDING = 1e-12
 PUBLISHED = {"direct": 2.8e-6, "softplus": 1.6e-3, "S4": 1.6e-3}
 """Losses of trained models of width 64 behind paper 004, figure 1, at β = 0."""
 
-Found = dict[str, dict[str, np.ndarray]]
+Found = dict[str, Mapping[str, np.ndarray]]
 
 
-def claims(config: ConvConfig, run: Run) -> list[Claim]:
+def claims(config: ConvConfig, stages: Stages) -> list[Claim]:
     """Universality, the order needed, the two limits, the layer itself, the trained models."""
-    tolerances = {name: by_tolerance(config, run, name) for name in config.kernels}
-    orders = {name: by_order(config, run, name) for name in config.kernels}
+    tolerances = {name: by_tolerance(stages, name) for name in config.kernels}
+    orders = {name: by_order(stages, name) for name in config.kernels}
     return [
         universality(config, tolerances),
         needed(config, tolerances, orders),
         hankel_limit(config, orders),
         output(config, tolerances),
-        *jackson_claims(config, {name: rate(config, run, name) for name in jackson.KERNELS}),
-        against_training(config, trained(config, run)),
+        *jackson_claims(config, {name: rate(stages, name) for name in jackson.KERNELS}),
+        against_training(config, trained(stages)),
     ]
 
 
@@ -156,7 +158,7 @@ def jackson_claims(config: ConvConfig, rates: Found) -> list[Claim]:
     ]
 
 
-def against_training(config: ConvConfig, losses: dict[str, np.ndarray]) -> Claim:
+def against_training(config: ConvConfig, losses: Mapping[str, np.ndarray]) -> Claim:
     """The published losses of trained models."""
     best = min(PUBLISHED.values())
     firsts = {}

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from stablessm.experiments.base import Experiment
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.su_conv import jackson
 from stablessm.experiments.su_conv.claims import claims
-from stablessm.experiments.su_conv.stages import BETA, PROOF, ConvConfig, by_order, by_tolerance, rate, trained
+from stablessm.experiments.su_conv.stages import (
+    BETA,
+    PROOF,
+    ConvConfig,
+    by_order,
+    measure_by_order,
+    measure_by_tolerance,
+    measure_rate,
+    measure_trained,
+    rate,
+)
 from stablessm.report.figure import Figure, Panel, Series
 
 GROUPS = {
@@ -22,18 +33,18 @@ GROUPS = {
 def run(config: ConvConfig, run: Run) -> None:
     """Every kernel by order and by tolerance; the rates; the comparison with training."""
     for name in config.kernels:
-        by_order(config, run, name)
-        by_tolerance(config, run, name)
+        measure_by_order(config, run, name)
+        measure_by_tolerance(config, run, name)
     for name in jackson.KERNELS:
-        rate(config, run, name)
-    trained(config, run)
+        measure_rate(config, run, name)
+    measure_trained(config, run)
 
 
-def figures(config: ConvConfig, run: Run) -> list[Figure]:
+def figures(config: ConvConfig, stages: Stages) -> list[Figure]:
     """Error against m, beside the Hankel limit; L¹ error against m, beside the Jackson rate."""
     groups: dict[str, list[Series]] = {}
     for name in config.kernels:
-        found, orders = by_order(config, run, name), list(config.orders)
+        found, orders = by_order(stages, name), list(config.orders)
         lines = groups.setdefault(GROUPS.get(name, "power laws"), [])
         lines.append(Series(name, orders, found["error"].tolist(), "both", group=name))
         lines.append(Series(f"{name}, σ_(m+1)", orders, found["sigma"][orders].tolist(), "dashed", group=name))
@@ -43,7 +54,7 @@ def figures(config: ConvConfig, run: Run) -> list[Figure]:
     panels = [Panel(title, "m", "sup |ρ - ρ̂|", lines, "linear", "log", y_range) for title, lines in groups.items()]
     rates = []
     for name in jackson.KERNELS:
-        found, orders = rate(config, run, name), list(config.jackson_orders)
+        found, orders = rate(stages, name), list(config.jackson_orders)
         lines = [Series("ours", orders, found["ours"].tolist(), "both")]
         for alpha, proof, bound in zip(config.alphas, found["proof"], found["bound"], strict=True):
             lines.append(Series(f"polynomials, α = {alpha}", orders, proof.tolist(), "solid", group=f"α = {alpha}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from stablessm.constructions import ExponentialSum, FitError, exponential_sum
 from stablessm.constructions.sums.expression import parse
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.su_conv import jackson
 
 KERNELS = {
@@ -48,8 +50,8 @@ class ConvConfig:
     trained_horizon: int = 100
 
 
-def by_order(config: ConvConfig, run: Run, name: str) -> dict[str, np.ndarray]:
-    """For each order: the sup and ℓ¹ errors of our sum, its states, and the proof's error; Hankel singular values."""
+def measure_by_order(config: ConvConfig, run: Run, name: str) -> None:
+    """Compute the stage that :func:`by_order` reads."""
 
     def compute() -> dict[str, Any]:
         sums = [attempt(KERNELS[name], config.horizon, order=order) for order in config.orders]
@@ -58,11 +60,16 @@ def by_order(config: ConvConfig, run: Run, name: str) -> dict[str, np.ndarray]:
             found["proof"] = [proof_error(name, config.horizon, order) for order in config.orders]
         return found | {"sigma": hankel_values(KERNELS[name], config.horizon)}
 
-    return run.stage(f"order-{slug(name)}", compute)
+    run.stage(f"order-{slug(name)}", compute)
 
 
-def by_tolerance(config: ConvConfig, run: Run, name: str) -> dict[str, np.ndarray]:
-    """For each tolerance: our sum's order and errors, and how far its layer is from the convolution."""
+def by_order(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+    """For each order: the sup and ℓ¹ errors of our sum, its states, and the proof's error; Hankel singular values."""
+    return stages[f"order-{slug(name)}"]
+
+
+def measure_by_tolerance(config: ConvConfig, run: Run, name: str) -> None:
+    """Compute the stage that :func:`by_tolerance` reads."""
 
     def compute() -> dict[str, Any]:
         rows = []
@@ -72,7 +79,12 @@ def by_tolerance(config: ConvConfig, run: Run, name: str) -> dict[str, np.ndarra
             rows.append([es.order, es.error, es.l1_error, off, es.rounding])
         return dict(zip(("order", "error", "l1_error", "layer_error", "rounding"), np.array(rows).T, strict=True))
 
-    return run.stage(f"tolerance-{slug(name)}", compute)
+    run.stage(f"tolerance-{slug(name)}", compute)
+
+
+def by_tolerance(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+    """For each tolerance: our sum's order and errors, and how far its layer is from the convolution."""
+    return stages[f"tolerance-{slug(name)}"]
 
 
 def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
@@ -110,8 +122,8 @@ def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
     return float(np.abs(exact - y[..., 0].numpy()).max())
 
 
-def rate(config: ConvConfig, run: Run, name: str) -> dict[str, np.ndarray]:
-    """R(m) = ∫ |ρ - ρ̂| dt in continuous time: ours, the theorem's construction for each α, and its bound."""
+def measure_rate(config: ConvConfig, run: Run, name: str) -> None:
+    """Compute the stage that :func:`rate` reads."""
 
     def compute() -> dict[str, Any]:
         rho, orders = jackson.KERNELS[name], np.array(config.jackson_orders)
@@ -133,7 +145,12 @@ def rate(config: ConvConfig, run: Run, name: str) -> dict[str, np.ndarray]:
             "gamma": [[jackson.gamma(rows[: a + 1], BETA * u, u) for u in (1.0, UNIT)] for a in config.alphas],
         }
 
-    return run.stage(f"rate-{slug(name)}", compute)
+    run.stage(f"rate-{slug(name)}", compute)
+
+
+def rate(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+    """R(m) = ∫ |ρ - ρ̂| dt in continuous time: ours, the theorem's construction for each α, and its bound."""
+    return stages[f"rate-{slug(name)}"]
 
 
 def l1_distance(es: ExponentialSum, kernel: Any) -> float:
@@ -144,8 +161,8 @@ def l1_distance(es: ExponentialSum, kernel: Any) -> float:
     return float(np.trapezoid(np.abs(kernel(times) - es(times)), times) + rest.sum())
 
 
-def trained(config: ConvConfig, run: Run) -> dict[str, np.ndarray]:
-    """The mean square error at the last step under white noise of variance 1, Σ (ρ - ρ̂)², for each order."""
+def measure_trained(config: ConvConfig, run: Run) -> None:
+    """Compute the stage that :func:`trained` reads."""
 
     def compute() -> dict[str, Any]:
         times = np.arange(config.trained_horizon + 1.0)
@@ -155,7 +172,12 @@ def trained(config: ConvConfig, run: Run) -> dict[str, np.ndarray]:
             losses[slug(name)] = [((es(times) - parse(kernel)(times)) ** 2).sum() for es in sums]
         return losses
 
-    return run.stage("trained", compute)
+    run.stage("trained", compute)
+
+
+def trained(stages: Stages) -> Mapping[str, np.ndarray]:
+    """The mean square error at the last step under white noise of variance 1, Σ (ρ - ρ̂)², for each order."""
+    return stages["trained"]
 
 
 def slug(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.memories import judged, panel, span
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.layers import ContinuousRNN
 from stablessm.report.figure import Figure, Panel, Series
@@ -61,9 +63,7 @@ def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor,
     return (weights * ((a + b) * t / 2).exp() * t * sinhc).sum((1, 2))
 
 
-def errors(config: DepthConfig, run: Run, gap: float) -> dict[str, np.ndarray]:
-    """The largest relative error of each formula, for every seed; and the memory itself of the first."""
-
+def _measure_errors(config: DepthConfig, run: Run, gap: float) -> None:
     def one(seed: int) -> tuple[list[float], MemoryCurve]:
         generator = torch.Generator().manual_seed(seed)
         shapes = ((1, len(MODES)), (len(MODES), len(MODES)), (len(MODES), 1))
@@ -77,12 +77,17 @@ def errors(config: DepthConfig, run: Run, gap: float) -> dict[str, np.ndarray]:
         ratios = (equation(name, first, second, C, U1, U2, times).numpy() / curve.value[1:] for name in FORMULAS)
         return [off_by(ratio, scaled=name == "printed") for name, ratio in zip(FORMULAS, ratios, strict=True)], curve
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         found = [one(seed) for seed in range(config.seeds)]
         rows = np.array([row for row, _ in found])
         return {"time": found[0][1].time, "value": found[0][1].value, **dict(zip(FORMULAS, rows.T, strict=True))}
 
-    return run.stage(f"two-layers-{gap:g}", compute)
+    run.stage(f"two-layers-{gap:g}", compute)
+
+
+def errors(stages: Stages, gap: float) -> Mapping[str, np.ndarray]:
+    """The largest relative error of each formula, for every seed; and the memory itself of the first."""
+    return stages[f"two-layers-{gap:g}"]
 
 
 def off_by(ratio: np.ndarray, *, scaled: bool) -> float:
@@ -91,13 +96,15 @@ def off_by(ratio: np.ndarray, *, scaled: bool) -> float:
     return (high - low) / (high + low) if scaled else max(high - 1, 1 - low)
 
 
-def deep(config: DepthConfig, run: Run, depth: int) -> MemoryCurve:
-    """The memory of ``depth`` layers of one mode, all of the same rate."""
+def _measure_deep(config: DepthConfig, run: Run, depth: int) -> None:
     one = torch.ones(1, 1, dtype=torch.float64)
     model = chain([-config.rate * one[0]] * depth, [one] * (depth - 1), one, one, config.dt)
-    return run.keep(
-        f"depth-{depth}", MemoryCurve, lambda: memory_function(model, config.horizon, linear=True, progress=False)
-    )
+    run.keep(f"depth-{depth}", MemoryCurve, lambda: memory_function(model, config.horizon, linear=True, progress=False))
+
+
+def deep(stages: Stages, depth: int) -> MemoryCurve:
+    """The memory of ``depth`` layers of one mode, all of the same rate."""
+    return stages.load(f"depth-{depth}", MemoryCurve)
 
 
 def gamma(config: DepthConfig, depth: int, time: np.ndarray) -> np.ndarray:
@@ -108,21 +115,21 @@ def gamma(config: DepthConfig, depth: int, time: np.ndarray) -> np.ndarray:
 def run(config: DepthConfig, run: Run) -> None:
     """Every gap and every depth."""
     for gap in config.gaps:
-        errors(config, run, gap)
+        _measure_errors(config, run, gap)
     for depth in config.depths:
-        deep(config, run, depth)
+        _measure_deep(config, run, depth)
 
 
-def figures(config: DepthConfig, run: Run) -> list[Figure]:
+def figures(config: DepthConfig, stages: Stages) -> list[Figure]:
     """How the formulas fare as rates meet; what depth does."""
     gaps = [gap for gap in config.gaps if gap > 0]
     labels = ("per-mode weights, no cancellation", "the quotient as printed", "weights as printed, best factor")
     lines = [
-        Series(label, gaps, [float(errors(config, run, gap)[name].max()) for gap in gaps], "both")
+        Series(label, gaps, [float(errors(stages, gap)[name].max()) for gap in gaps], "both")
         for name, label in zip(FORMULAS, labels, strict=True)
     ]
     left = Panel("two layers: formula against measurement", "gap of the rates", "relative error", lines, "log", "log")
-    curves = {f"{depth} layer{'s' * (depth > 1)}": deep(config, run, depth) for depth in config.depths}
+    curves = {f"{depth} layer{'s' * (depth > 1)}": deep(stages, depth) for depth in config.depths}
     caption = (
         f"Left: the worst relative error of equation 38 over {config.seeds} random models. Right: layers of one and "
         "the same rate: t^(L-1) e^(-βt) / (L-1)!, in the end parallel to a single layer."
@@ -130,15 +137,15 @@ def figures(config: DepthConfig, run: Run) -> list[Figure]:
     return [Figure("depth", caption, [left, panel(f"depth, β = {config.rate:g}", curves, "time")])]
 
 
-def claims(config: DepthConfig, run: Run) -> list[Claim]:
+def claims(config: DepthConfig, stages: Stages) -> list[Claim]:
     """The closed form, the printed form, the confluent limit, and depth."""
-    worst = {name: {gap: float(errors(config, run, gap)[name].max()) for gap in config.gaps} for name in FORMULAS}
+    worst = {name: {gap: float(errors(stages, gap)[name].max()) for gap in config.gaps} for name in FORMULAS}
     ours = max(worst["ours"].values())
-    printed = min(float(errors(config, run, gap)["printed"].min()) for gap in config.gaps)
+    printed = min(float(errors(stages, gap)["printed"].min()) for gap in config.gaps)
     smallest = min(gap for gap in config.gaps if gap > 0)
-    near, limit = (errors(config, run, gap)["value"][1:] for gap in (smallest, 0.0))
+    near, limit = (errors(stages, gap)["value"][1:] for gap in (smallest, 0.0))
     moved = float(np.abs(near / limit - 1).max())
-    curves = {depth: deep(config, run, depth) for depth in config.depths}
+    curves = {depth: deep(stages, depth) for depth in config.depths}
     exact = {d: float(np.abs(c.value[1:] / gamma(config, d, c.time[1:]) - 1).max()) for d, c in curves.items()}
     fits = {depth: curve.decay() for depth, curve in curves.items()}
     decays = sum(fit.kind == "exponential" for fit in fits.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from stablessm.constructions.pointwise.elementwise import elementwise
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.memories import judged, span
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure, Panel, Series
 
 REQUIRED = 1e-3
@@ -62,12 +63,11 @@ class ElementwiseConfig:
     fresh: int = 1_000_000
 
 
-def built(config: ElementwiseConfig, run: Run, name: str) -> dict[str, np.ndarray]:
-    """One function at every tolerance: width, errors, and whether a step knows another."""
+def _measure_built(config: ElementwiseConfig, run: Run, name: str) -> None:
     target = (SCALAR | MORE)[name]
     tolerances = config.tolerances if name in SCALAR else config.more_tolerances
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute() -> Mapping[str, np.ndarray]:
         rows, shown = [], []
         one = len(target.domain) == 1
         low, high = np.array(target.domain).T
@@ -84,7 +84,12 @@ def built(config: ElementwiseConfig, run: Run, name: str) -> dict[str, np.ndarra
         wanted = _values(target.f, line, one)[:, 0]
         return {**columns, "x": line[:, 0], "f": wanted, "y": np.array(shown)}
 
-    return run.stage(f"function-{list(SCALAR | MORE).index(name)}", compute)
+    run.stage(f"function-{list(SCALAR | MORE).index(name)}", compute)
+
+
+def built(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+    """One function at every tolerance: width, errors, and whether a step knows another."""
+    return stages[f"function-{list(SCALAR | MORE).index(name)}"]
 
 
 def _values(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, one: bool) -> np.ndarray:
@@ -108,22 +113,22 @@ def _moved(model: torch.nn.Module, x: torch.Tensor) -> float:
 def run(config: ElementwiseConfig, run: Run) -> None:
     """Every function."""
     for name in SCALAR | MORE:
-        built(config, run, name)
+        _measure_built(config, run, name)
 
 
-def figures(config: ElementwiseConfig, run: Run) -> list[Figure]:
+def figures(config: ElementwiseConfig, stages: Stages) -> list[Figure]:
     """The functions at a coarse tolerance; what width buys."""
     panels = []
     for group, title in ((SCALAR, "functions of one variable"), (MORE, "vectors, and two variables")):
         lines = []
         for name in group:
-            row = built(config, run, name)
+            row = built(stages, name)
             lines.append(Series(name, row["width"].tolist(), row["bound"].tolist(), "both", name))
             lines.append(Series(f"{name}, met", row["width"].tolist(), row["fresh"].tolist(), "dotted", name))
         panels.append(Panel(title, "hidden units", "error", lines, "log", "log"))
     drawn = []
     for name in ("|x|", "tanh(50x)"):
-        row = built(config, run, name)
+        row = built(stages, name)
         width = int(row["width"][0])
         pair = [Series(name, row["x"].tolist(), row["f"].tolist(), "dashed", name)]
         drawn += [*pair, Series(f"{width} units", row["x"].tolist(), row["y"][0].tolist(), "solid", name)]
@@ -134,9 +139,9 @@ def figures(config: ElementwiseConfig, run: Run) -> list[Figure]:
     return [Figure("elementwise", caption, [Panel("the coarsest", "x", "y", drawn), *panels])]
 
 
-def claims(config: ElementwiseConfig, run: Run) -> list[Claim]:
+def claims(config: ElementwiseConfig, stages: Stages) -> list[Claim]:
     """Proposition 3.1 on seven functions, and that the layers have no memory."""
-    rows = {name: built(config, run, name) for name in SCALAR | MORE}
+    rows = {name: built(stages, name) for name in SCALAR | MORE}
     within = [float(fresh) <= bound <= tol for r in rows.values() for fresh, bound, tol in _triples(r)]
     certified = bool(all(row["certified"].all() for row in rows.values()))
     tol = min(config.tolerances, key=lambda each: abs(np.log(each / REQUIRED)))
@@ -166,7 +171,7 @@ def claims(config: ElementwiseConfig, run: Run) -> list[Claim]:
     ]
 
 
-def _triples(row: dict[str, np.ndarray]) -> list[tuple[float, float, float]]:
+def _triples(row: Mapping[str, np.ndarray]) -> list[tuple[float, float, float]]:
     return list(zip(row["fresh"].tolist(), row["bound"].tolist(), row["tol"].tolist(), strict=True))
 
 

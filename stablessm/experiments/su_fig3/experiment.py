@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,6 +12,7 @@ from stablessm.constructions.pointwise.kolmogorov_arnold import KolmogorovArnold
 from stablessm.experiments.base import Claim, Experiment, Verdict
 from stablessm.experiments.memories import span
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure, Panel, Series
 
 ENOUGH = 0.05
@@ -41,7 +42,7 @@ def product(x: np.ndarray) -> np.ndarray:
     return x.prod(1)
 
 
-def _facts(found: KolmogorovArnold) -> dict[str, np.ndarray]:
+def _facts(found: KolmogorovArnold) -> Mapping[str, np.ndarray]:
     line = np.linspace(0, 1, 101)
     across = found(np.column_stack([line, *[np.full_like(line, 0.7)] * (found.length - 1)]))
     return {
@@ -51,37 +52,46 @@ def _facts(found: KolmogorovArnold) -> dict[str, np.ndarray]:
     }
 
 
-def refined(run: Run, name: str, level: int, digits: int) -> dict[str, np.ndarray]:
+def _measure_refined(run: Run, name: str, level: int, digits: int) -> None:
+    stage = f"target-{list(TARGETS).index(name)}-level-{level}-digits-{digits}"
+    run.stage(stage, lambda: _facts(kolmogorov_arnold(TARGETS[name], 2, level=level, digits=digits)))
+
+
+def refined(stages: Stages, name: str, level: int, digits: int) -> Mapping[str, np.ndarray]:
     """One function of two variables at one refinement."""
     stage = f"target-{list(TARGETS).index(name)}-level-{level}-digits-{digits}"
-    return run.stage(stage, lambda: _facts(kolmogorov_arnold(TARGETS[name], 2, level=level, digits=digits)))
+    return stages[stage]
 
 
-def longer(run: Run, length: int) -> dict[str, np.ndarray]:
+def _measure_longer(run: Run, length: int) -> None:
+    run.stage(f"length-{length}", lambda: _facts(kolmogorov_arnold(product, length)))
+
+
+def longer(stages: Stages, length: int) -> Mapping[str, np.ndarray]:
     """The product of ``length`` inputs, at the first level."""
-    return run.stage(f"length-{length}", lambda: _facts(kolmogorov_arnold(product, length)))
+    return stages[f"length-{length}"]
 
 
 def run(config: SuperpositionConfig, run: Run) -> None:
     """Every function at every refinement; every length."""
     for name in TARGETS:
         for level in config.levels:
-            refined(run, name, level, 1)
+            _measure_refined(run, name, level, 1)
         for digits in config.digits:
-            refined(run, name, 1, digits)
+            _measure_refined(run, name, 1, digits)
     for length in config.lengths:
-        longer(run, length)
+        _measure_longer(run, length)
 
 
-def column(rows: list[dict[str, np.ndarray]], name: str) -> list[float]:
+def column(rows: list[Mapping[str, np.ndarray]], name: str) -> list[float]:
     """One number of each row."""
     return [float(row[name]) for row in rows]
 
 
-def figures(config: SuperpositionConfig, run: Run) -> list[Figure]:
+def figures(config: SuperpositionConfig, stages: Stages) -> list[Figure]:
     """Error against width, for both ways of refining; width against length."""
-    by_level = {name: [refined(run, name, level, 1) for level in config.levels] for name in TARGETS}
-    by_digit = {name: [refined(run, name, 1, digits) for digits in config.digits] for name in TARGETS}
+    by_level = {name: [refined(stages, name, level, 1) for level in config.levels] for name in TARGETS}
+    by_digit = {name: [refined(stages, name, 1, digits) for digits in config.digits] for name in TARGETS}
     panels = []
     for title, table in (("a larger base", by_level), ("more digits, base 6", by_digit)):
         lines = []
@@ -92,7 +102,7 @@ def figures(config: SuperpositionConfig, run: Run) -> list[Figure]:
             )
         panels.append(Panel(title, "units in the widest layer", "error / max |f|", lines, "log", "log"))
     lengths = [float(length) for length in config.lengths]
-    rows = [longer(run, length) for length in config.lengths]
+    rows = [longer(stages, length) for length in config.lengths]
     growth = [
         Series("terms of the sum, 2d + 1", lengths, column(rows, "families"), "both"),
         Series("states in all layers", lengths, [float(row["widths"].sum()) for row in rows], "both"),
@@ -121,10 +131,10 @@ def falls(values: list[float]) -> bool:
     return all(after < before for before, after in pairwise(values))
 
 
-def claims(config: SuperpositionConfig, run: Run) -> list[Claim]:
+def claims(config: SuperpositionConfig, stages: Stages) -> list[Claim]:
     """Proposition 3.6 by levels and by digits, the layers themselves, remark 3.7."""
-    by_level = {name: [refined(run, name, level, 1) for level in config.levels] for name in TARGETS}
-    by_digit = {name: [refined(run, name, 1, digits) for digits in config.digits] for name in TARGETS}
+    by_level = {name: [refined(stages, name, level, 1) for level in config.levels] for name in TARGETS}
+    by_digit = {name: [refined(stages, name, 1, digits) for digits in config.digits] for name in TARGETS}
     everything = [row for table in (by_level, by_digit) for rows in table.values() for row in rows]
     down = all(falls(column(rows, "error")) for rows in by_level.values())
     last = max(column(rows, "error")[-1] for rows in by_level.values())
@@ -165,13 +175,13 @@ def claims(config: SuperpositionConfig, run: Run) -> list[Claim]:
             "With hardtanh, a sigmoidal function, piecewise linear parts are exact, and d modes on a circle give the "
             "kernel exactly: ε is rounding. It has to be, since L grows with every refinement.",
         ),
-        remark(config, run),
+        remark(config, stages),
     ]
 
 
-def remark(config: SuperpositionConfig, run: Run) -> Claim:
+def remark(config: SuperpositionConfig, stages: Stages) -> Claim:
     """Remark 3.7: neurons grow linearly with the length."""
-    rows = [longer(run, length) for length in config.lengths]
+    rows = [longer(stages, length) for length in config.lengths]
     states = [float(row["widths"].sum()) for row in rows]
     terms = column(rows, "families")
     linear = all(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from stablessm.constructions.series.model import VolterraSSM
 from stablessm.constructions.series.volterra import volterra
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure, Panel, Series
 
 Kernel = Callable[..., np.ndarray]
@@ -58,9 +59,7 @@ class VolterraConfig:
             raise ArgumentError("lengths", "two or more, ascending: the question is how the width grows", self.lengths)
 
 
-def built(config: VolterraConfig, run: Run, name: str, length: int) -> dict[str, np.ndarray]:
-    """Width and errors of the model for one kernel and one length."""
-
+def _measure_built(config: VolterraConfig, run: Run, name: str, length: int) -> None:
     def compute() -> dict[str, float | np.ndarray]:
         order, kernel = KERNELS[name]
         model = volterra({order: kernel}, length, tol=config.tol)
@@ -77,7 +76,12 @@ def built(config: VolterraConfig, run: Run, name: str, length: int) -> dict[str,
             "shorter": np.array([whole_error(model, kernel, order, steps) for steps in shorter]),
         }
 
-    return run.stage(f"{name}-{length}", compute)
+    run.stage(f"{name}-{length}", compute)
+
+
+def built(stages: Stages, name: str, length: int) -> Mapping[str, np.ndarray]:
+    """Width and errors of the model for one kernel and one length."""
+    return stages[f"{name}-{length}"]
 
 
 def whole_error(model: VolterraSSM, kernel: Kernel, order: int, length: int) -> float:
@@ -116,13 +120,13 @@ def run(config: VolterraConfig, run: Run) -> None:
     """Every kernel at every length."""
     for name in config.kernels:
         for length in config.lengths:
-            built(config, run, name, length)
+            _measure_built(config, run, name, length)
 
 
-def figures(config: VolterraConfig, run: Run) -> list[Figure]:
+def figures(config: VolterraConfig, stages: Stages) -> list[Figure]:
     """Width and errors against the length."""
     lengths = list(map(float, config.lengths))
-    rows = {name: [built(config, run, name, length) for length in config.lengths] for name in config.kernels}
+    rows = {name: [built(stages, name, length) for length in config.lengths] for name in config.kernels}
     widths = [Series(name, lengths, [float(row["width"]) for row in rows[name]], "both") for name in rows]
     widths.append(Series("Kolmogorov-Arnold: 2T + 1", lengths, [2 * length + 1 for length in lengths], "dotted"))
     errors = [Series(name, lengths, [float(row["kernel"]) for row in rows[name]], "both") for name in rows]
@@ -143,9 +147,9 @@ def figures(config: VolterraConfig, run: Run) -> list[Figure]:
     return [Figure("volterra", caption, panels)]
 
 
-def claims(config: VolterraConfig, run: Run) -> list[Claim]:
+def claims(config: VolterraConfig, stages: Stages) -> list[Claim]:
     """Proposition 3.9 in its two parts, and the outputs."""
-    table = {name: [built(config, run, name, length) for length in config.lengths] for name in config.kernels}
+    table = {name: [built(stages, name, length) for length in config.lengths] for name in config.kernels}
     rows = [row for found in table.values() for row in found]
     kernel, thinned = (max(float(row[key]) for row in rows) for key in ("kernel", "thinned"))
     met = sum(max(float(row["kernel"]), float(row["thinned"])) <= config.tol for row in rows)

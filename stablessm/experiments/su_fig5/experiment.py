@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from stablessm.experiments.base import Claim, Experiment
-from stablessm.experiments.memories import Chain, judged, listed, panel, rates, seeded, span, survey, tally
+from stablessm.experiments.memories import Chain, judged, listed, panel, rates, seeded, span, survey, surveyed, tally
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.layers import ContinuousRNN
 from stablessm.report.figure import Figure, Panel, Series
@@ -56,49 +57,42 @@ def build(config: RandomConfig, family: str, gain: float) -> Chain:
     return Chain(recurrence, nn.Linear(m, 1))
 
 
-def curves(config: RandomConfig, run: Run, family: str) -> list[MemoryCurve]:
-    """The memory of every seed, initialised as usual."""
-    return _measured(config, run, family, family, 1.0, config.horizon, config.seeds)
-
-
-def scaled(config: RandomConfig, run: Run, family: str) -> dict[float, list[MemoryCurve]]:
+def scaled(config: RandomConfig, stages: Stages, family: str) -> dict[float, list[MemoryCurve]]:
     """The memory of every seed for every gain."""
-    size = config.gain_horizon, config.gain_seeds
-    return {gain: _measured(config, run, f"{family}-gain-{gain:g}", family, gain, *size) for gain in config.gains}
+    return {gain: surveyed(stages, f"{family}-gain-{gain:g}") for gain in config.gains}
 
 
-def _measured(
-    config: RandomConfig, run: Run, name: str, family: str, gain: float, horizon: int, seeds: int
-) -> list[MemoryCurve]:
+def _measure(config: RandomConfig, run: Run, name: str, family: str, gain: float, horizon: int, seeds: int) -> None:
     def measure(seed: int) -> MemoryCurve:
         model = seeded(seed, partial(build, config, family, gain))
         return memory_function(model, horizon, d_input=1, norm="unit", progress=False)
 
-    return survey(run, name, seeds, measure)
+    survey(run, name, seeds, measure)
 
 
 def run(config: RandomConfig, run: Run) -> None:
     """Every curve."""
     for family in FAMILIES:
-        curves(config, run, family)
-        scaled(config, run, family)
+        _measure(config, run, family, family, 1.0, config.horizon, config.seeds)
+        for gain in config.gains:
+            size = config.gain_horizon, config.gain_seeds
+            _measure(config, run, f"{family}-gain-{gain:g}", family, gain, *size)
     for gain in config.gains:
-        radii(config, run, gain)
+        _measure_radii(config, run, gain)
 
 
-def figures(config: RandomConfig, run: Run) -> list[Figure]:
+def figures(config: RandomConfig, stages: Stages) -> list[Figure]:
     """The figure of the paper, and how it changes with the size of the weights."""
     panels = [
-        panel(f, {f"seed {i}": c for i, c in enumerate(curves(config, run, f)[: config.shown])}, "steps")
-        for f in FAMILIES
+        panel(f, {f"seed {i}": c for i, c in enumerate(surveyed(stages, f)[: config.shown])}, "steps") for f in FAMILIES
     ]
     shares = [
         Series(f, list(gains), [tally(found)["exponential"] / len(found) for found in gains.values()], "both")
         for f in FAMILIES
-        if (gains := scaled(config, run, f))
+        if (gains := scaled(config, stages, f))
     ]
     share = Panel("who still decays", "gain of the recurrent weights", "share that decays exponentially", shares)
-    at = {f"gain {gain:g}": found[0] for gain, found in scaled(config, run, "RNN").items()}
+    at = {f"gain {gain:g}": found[0] for gain, found in scaled(config, stages, "RNN").items()}
     return [
         Figure("memory", "Memory of randomly initialised models down to rounding: straight lines.", panels),
         Figure(
@@ -110,11 +104,11 @@ def figures(config: RandomConfig, run: Run) -> list[Figure]:
     ]
 
 
-def claims(config: RandomConfig, run: Run) -> list[Claim]:
+def claims(config: RandomConfig, stages: Stages) -> list[Claim]:
     """All decay exponentially; the SSM as long as it is stable."""
     found = []
     for family in FAMILIES:
-        measured = curves(config, run, family)
+        measured = surveyed(stages, family)
         kinds = tally(measured)
         found.append(
             Claim(
@@ -127,19 +121,19 @@ def claims(config: RandomConfig, run: Run) -> list[Claim]:
                 f"{1 / min(rates(measured), default=float('nan')):.3g} steps.",
             )
         )
-    return [*found, _bounded(config, run)]
+    return [*found, _bounded(config, stages)]
 
 
-def _bounded(config: RandomConfig, run: Run) -> Claim:
+def _bounded(config: RandomConfig, stages: Stages) -> Claim:
     """Theorem 3.13 needs eigenvalues below 1. Are they needed?"""
     pairs = [
         (radius, curve)
-        for gain, found in scaled(config, run, "SSM").items()
-        for radius, curve in zip(radii(config, run, gain), found, strict=True)
+        for gain, found in scaled(config, stages, "SSM").items()
+        for radius, curve in zip(radii(stages, gain), found, strict=True)
     ]
     stable, unstable = ([curve for radius, curve in pairs if (radius < 1) is inside] for inside in (True, False))
     against = [radius for radius, curve in pairs if (radius < 1) is not (curve.decay().kind == "exponential")]
-    others = {family: scaled(config, run, family)[max(config.gains)] for family in FAMILIES if family != "SSM"}
+    others = {family: scaled(config, stages, family)[max(config.gains)] for family in FAMILIES if family != "SSM"}
     why = f"{len(pairs) - len(against)} of {len(pairs)} models agree"
     why += f"; those that do not have |λ| = {span(against)}, too near to 1 for this horizon" if against else ""
     return Claim(
@@ -153,16 +147,19 @@ def _bounded(config: RandomConfig, run: Run) -> Claim:
     )
 
 
-def radii(config: RandomConfig, run: Run, gain: float) -> list[float]:
-    """The largest |λ| of each seed's SSM."""
-
+def _measure_radii(config: RandomConfig, run: Run, gain: float) -> None:
     @torch.no_grad()
     def compute() -> dict[str, list[float]]:
         models = [seeded(seed, partial(build, config, "SSM", gain)) for seed in range(config.gain_seeds)]
         layers = [[layer for layer in model if isinstance(layer, ContinuousRNN)] for model in models]
         return {"radius": [max(float((1 + each.eigenvalues()).abs().max()) for each in group) for group in layers]}
 
-    return list(run.stage(f"radius-{gain:g}", compute)["radius"].tolist())
+    run.stage(f"radius-{gain:g}", compute)
+
+
+def radii(stages: Stages, gain: float) -> list[float]:
+    """The largest |λ| of each seed's SSM."""
+    return list(stages[f"radius-{gain:g}"]["radius"].tolist())
 
 
 EXPERIMENT = Experiment(

@@ -10,8 +10,21 @@ import torch
 from torch import nn
 
 from stablessm.experiments.base import Claim, Experiment
-from stablessm.experiments.memories import Chain, judged, listed, panel, rates, seeded, series, span, survey, tally
+from stablessm.experiments.memories import (
+    Chain,
+    judged,
+    listed,
+    panel,
+    rates,
+    seeded,
+    series,
+    span,
+    survey,
+    surveyed,
+    tally,
+)
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.layers import S4D
 from stablessm.report.figure import Figure, Panel, Series
@@ -42,24 +55,30 @@ def build(config: S4Config) -> Chain:
     return Chain(nn.Linear(1, h), *[module for block in blocks for module in block], nn.Linear(h, 1))
 
 
-def curves(config: S4Config, run: Run, horizon: int) -> list[MemoryCurve]:
-    """The memory of every seed."""
-
+def _measure_curves(config: S4Config, run: Run, horizon: int) -> None:
     def measure(seed: int) -> MemoryCurve:
         return memory_function(seeded(seed, partial(build, config)), horizon, d_input=1, norm="unit", progress=False)
 
-    return survey(run, f"memory-{horizon}", config.seeds, measure)
+    survey(run, f"memory-{horizon}", config.seeds, measure)
 
 
-def slowest(config: S4Config, run: Run) -> np.ndarray:
-    """min |Re λ| Δ over layers, channels and states, for every seed."""
+def curves(stages: Stages, horizon: int) -> list[MemoryCurve]:
+    """The memory of every seed."""
+    return surveyed(stages, f"memory-{horizon}")
 
+
+def _measure_slowest(config: S4Config, run: Run) -> None:
     @torch.no_grad()
     def rate(seed: int) -> float:
         layers = [layer for layer in seeded(seed, partial(build, config)) if isinstance(layer, S4D)]
         return min(float((-layer.eigenvalues().real * layer.log_dt.exp()[:, None]).min()) for layer in layers)
 
-    return run.stage("slowest", lambda: {"rate": [rate(seed) for seed in range(config.seeds)]})["rate"]
+    run.stage("slowest", lambda: {"rate": [rate(seed) for seed in range(config.seeds)]})
+
+
+def slowest(stages: Stages) -> np.ndarray:
+    """min |Re λ| Δ over layers, channels and states, for every seed."""
+    return stages["slowest"]["rate"]
 
 
 def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
@@ -72,16 +91,16 @@ def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
 
 def run(config: S4Config, run: Run) -> None:
     """Both horizons."""
-    slowest(config, run)
+    _measure_slowest(config, run)
     for horizon in config.horizons:
-        curves(config, run, horizon)
+        _measure_curves(config, run, horizon)
 
 
-def figures(config: S4Config, run: Run) -> list[Figure]:
+def figures(config: S4Config, stages: Stages) -> list[Figure]:
     """Left, what 1024 steps show; right, the asymptotics with the caps."""
-    short, long = (curves(config, run, horizon)[: config.shown] for horizon in config.horizons)
+    short, long = (curves(stages, horizon)[: config.shown] for horizon in config.horizons)
     lines: list[Series] = []
-    for seed, (curve, rate) in enumerate(zip(long, SLOPE * slowest(config, run), strict=False)):
+    for seed, (curve, rate) in enumerate(zip(long, SLOPE * slowest(stages), strict=False)):
         ends = curve.time[[config.horizons[0], -1]]
         line = np.exp(cap(curve, rate, config.horizons[0])[0] - rate * ends)
         lines.append(series(f"seed {seed}", curve, group=f"seed {seed}"))
@@ -95,10 +114,10 @@ def figures(config: S4Config, run: Run) -> list[Figure]:
     return [Figure("memory", caption, [left, right])]
 
 
-def claims(config: S4Config, run: Run) -> list[Claim]:
+def claims(config: S4Config, stages: Stages) -> list[Claim]:
     """A straight line caps every memory; its decay is exponential; 1024 steps do not show it."""
-    short, long = (curves(config, run, horizon) for horizon in config.horizons)
-    rate, n = slowest(config, run), config.seeds
+    short, long = (curves(stages, horizon) for horizon in config.horizons)
+    rate, n = slowest(stages), config.seeds
     touched = np.array([cap(curve, SLOPE * r, config.horizons[0])[1] for curve, r in zip(long, rate, strict=True)])
     capped = int((touched < EARLY * config.horizons[1]).sum())
     kinds, early = tally(long), tally(short)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,9 +22,11 @@ from stablessm.experiments.memories import (
     seeded,
     span,
     survey,
+    surveyed,
     tally,
 )
 from stablessm.experiments.run import Run
+from stablessm.experiments.stages import Stages
 from stablessm.experiments.su_table1.models import NAMES, Shape, core, formula, kept, linear_tcn, receiver
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.report.figure import Figure, Panel, Series
@@ -59,8 +62,7 @@ def weights(name: str, shape: Shape) -> int:
     return sum(weight.numel() for weight in seeded(0, partial(core, name, shape)).parameters())
 
 
-def costs(config: TableConfig, run: Run, name: str) -> dict[str, np.ndarray]:
-    """Operations and numbers kept for every length; weights for the size, twice the width and twice the depth."""
+def _measure_costs(config: TableConfig, run: Run, name: str) -> None:
     shape = config.shape
     larger = (shape, replace(shape, width=2 * shape.width), replace(shape, layers=2 * shape.layers))
 
@@ -71,22 +73,30 @@ def costs(config: TableConfig, run: Run, name: str) -> dict[str, np.ndarray]:
             "weights": [weights(name, each) for each in larger],
         }
 
-    return run.stage(f"cost-{name}", compute)
+    run.stage(f"cost-{name}", compute)
 
 
-def memories(config: TableConfig, run: Run, name: str) -> list[MemoryCurve]:
-    """The memory of every seed."""
+def costs(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+    """Operations and numbers kept for every length; weights for the size, twice the width and twice the depth."""
+    return stages[f"cost-{name}"]
+
+
+def _measure_memories(config: TableConfig, run: Run, name: str) -> None:
     horizon = config.horizon * (1 if name == "transformer" else config.longer)
 
     def measure(seed: int) -> MemoryCurve:
         model = seeded(seed, partial(receiver, name, config.shape))
         return memory_function(model, horizon, d_input=1, norm="unit", warm_up=WARM_UP, progress=False)
 
-    return survey(run, f"memory-{name}", config.seeds, measure)
+    survey(run, f"memory-{name}", config.seeds, measure)
 
 
-def spectrum(config: TableConfig, run: Run, channels: int) -> np.ndarray:
-    """Singular values, over the largest, of the folded kernel of a linear TCN: (seeds, K^(L/2))."""
+def memories(stages: Stages, name: str) -> list[MemoryCurve]:
+    """The memory of every seed."""
+    return surveyed(stages, f"memory-{name}")
+
+
+def _measure_spectrum(config: TableConfig, run: Run, channels: int) -> None:
     side = config.shape.kernel ** (config.shape.layers // 2)
 
     @torch.no_grad()
@@ -97,34 +107,38 @@ def spectrum(config: TableConfig, run: Run, channels: int) -> np.ndarray:
         sigma = torch.linalg.svdvals(rho)
         return (sigma / sigma[0]).numpy()
 
-    rows = run.stage(f"rank-{channels}", lambda: {"sigma": np.stack([values(seed) for seed in range(config.seeds)])})
-    return rows["sigma"]
+    run.stage(f"rank-{channels}", lambda: {"sigma": np.stack([values(seed) for seed in range(config.seeds)])})
+
+
+def spectrum(stages: Stages, channels: int) -> np.ndarray:
+    """Singular values, over the largest, of the folded kernel of a linear TCN: (seeds, K^(L/2))."""
+    return stages[f"rank-{channels}"]["sigma"]
 
 
 def run(config: TableConfig, run: Run) -> None:
     """Costs, memories, ranks."""
     for name in NAMES:
-        costs(config, run, name)
-        memories(config, run, name)
+        _measure_costs(config, run, name)
+        _measure_memories(config, run, name)
     for channels in config.channels:
-        spectrum(config, run, channels)
+        _measure_spectrum(config, run, channels)
 
 
-def figures(config: TableConfig, run: Run) -> list[Figure]:
+def figures(config: TableConfig, stages: Stages) -> list[Figure]:
     """Cost and state over T; memories; singular values."""
 
     def growing(key: str) -> list[Series]:
-        return [Series(n, list(config.lengths), costs(config, run, n)[key].tolist(), "both") for n in NAMES]
+        return [Series(n, list(config.lengths), costs(stages, n)[key].tolist(), "both") for n in NAMES]
 
     cost = [
         Panel("cost of inference", "T", "operations", growing("flops"), "log", "log"),
         Panel("what must be kept", "T", "numbers", growing("kept"), "log", "log"),
     ]
-    curves = {name: memories(config, run, name)[0] for name in NAMES}
+    curves = {name: memories(stages, name)[0] for name in NAMES}
     folded = [
         Series(f"{c} channel{'s' * (c > 1)}", np.arange(1, len(s) + 1).tolist(), s.tolist(), "both")
         for c in config.channels
-        if (s := np.maximum(spectrum(config, run, c)[0], 1e-17)) is not None
+        if (s := np.maximum(spectrum(stages, c)[0], 1e-17)) is not None
     ]
     rank = Panel("linear TCN: folded kernel", "index", "singular value", folded, "linear", "log")
     return [
@@ -143,9 +157,9 @@ def exponent(values: np.ndarray, lengths: tuple[int, ...]) -> float:
     return float(np.log(values[-1] / values[-2]) / np.log(lengths[-1] / lengths[-2]))
 
 
-def claims(config: TableConfig, run: Run) -> list[Claim]:
+def claims(config: TableConfig, stages: Stages) -> list[Claim]:
     """The table, row by row."""
-    cost = {name: costs(config, run, name) for name in NAMES}
+    cost = {name: costs(stages, name) for name in NAMES}
     ratio = {name: cost[name]["weights"][0] / formula(name, config.shape) for name in NAMES}
     orders = {n: [math.log2(cost[n]["weights"][i] / cost[n]["weights"][0]) for i in (1, 2)] for n in NAMES}
     ordered = all(abs(wide - 2) < 0.15 and abs(deep - 1) < 0.05 for wide, deep in orders.values())
@@ -173,7 +187,7 @@ def claims(config: TableConfig, run: Run) -> list[Claim]:
             + ", ".join(f"{name} T^{abs(value):.2g}" for name, value in state.items())
             + ".",
         ),
-        *patterns(config, run),
+        *patterns(config, stages),
     ]
 
 
@@ -182,14 +196,14 @@ def span_of(ratio: dict[str, float]) -> float:
     return max(abs(value - 1) for value in ratio.values())
 
 
-def patterns(config: TableConfig, run: Run) -> list[Claim]:
+def patterns(config: TableConfig, stages: Stages) -> list[Claim]:
     """How each remembers."""
-    found = {name: memories(config, run, name) for name in NAMES}
+    found = {name: memories(stages, name) for name in NAMES}
     kinds, n = {name: tally(curves) for name, curves in found.items()}, config.seeds
     decaying = kinds["RNN"]["exponential"] + kinds["SSM"]["exponential"]
     reach = config.shape.kernel**config.shape.layers - 1
     lags = [fit.last_lag for curve in found["TCN"] if (fit := curve.decay()).last_lag is not None]
-    ranks = {c: int((spectrum(config, run, c) > 1e-10).sum(1).max()) for c in config.channels}
+    ranks = {c: int((spectrum(stages, c) > 1e-10).sum(1).max()) for c in config.channels}
     low = all(rank <= c for c, rank in ranks.items())
     powers = [octave_slopes(curve)[1] for curve in found["transformer"]]
     free = sum(map(is_power, found["transformer"]))

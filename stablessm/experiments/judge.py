@@ -1,0 +1,57 @@
+"""``python -m stablessm.experiments.judge RESULTS``: figures and claims of complete runs, made again from their stages.
+
+For instance after a rule or a figure has changed: nothing is computed. Each verdict that changes is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from stablessm._errors import ArgumentError
+from stablessm.experiments import catalogue
+from stablessm.experiments.base import Plan, is_complete
+
+
+def judge(folder: Path) -> Iterator[str]:
+    """Write the figures and the record of a complete run again; yield one line for each verdict that changed.
+
+    Args:
+        folder: The run folder of an experiment of the catalogue, ``ID/SIZE``.
+    """
+    before = json.loads((folder / "record.json").read_text(encoding="utf-8"))
+    words = shlex.split(before["command"])
+    changes = dict(words[i + 1].split("=", 1) for i, word in enumerate(words) if word == "--set")
+    size: Any = words[words.index("--size") + 1]
+    plan = Plan.of(catalogue.get(before["id"]), size, folder.parent.parent, changes)
+    if plan.folder != folder:
+        raise ArgumentError("folder", f"{plan.folder}, where its settings belong", str(folder))
+    places = [{k: v for k, v in place.items() if k not in ("stages", "seconds")} for place in before["computed"]]
+    plan.conclude(before["stages"], places)
+    after = json.loads((folder / "record.json").read_text(encoding="utf-8"))
+    known = {claim["statement"]: claim["verdict"] for claim in before["claims"]}
+    for claim in after["claims"]:
+        old = known.get(claim["statement"], "(no such claim)")
+        if old != claim["verdict"]:
+            yield f"{before['id']}: {claim['statement']}: {old} -> {claim['verdict']}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Judge every complete run below the folders again."""
+    described = (__doc__ or "").split("\n\n", 1)[-1]
+    parser = argparse.ArgumentParser(prog="python -m stablessm.experiments.judge", description=described)
+    parser.add_argument("folders", type=Path, nargs="+", metavar="RESULTS", help="run folders, or folders above them")
+    for root in parser.parse_args(arguments).folders:
+        folders = [path.parent for path in sorted(root.rglob("record.json")) if is_complete(path.parent)]
+        if not folders:
+            parser.error(f"no complete run in {root}")
+        for folder in folders:
+            print("\n".join([str(folder), *(f"  {line}" for line in judge(folder))]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The stages of a run folder, for reading: what figures and claims are made of."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeVar, final
+
+import numpy as np
+
+from stablessm import record
+from stablessm._errors import ArgumentError
+
+PACK = "stages.npz"
+"""The file of a complete run that holds every array that its figures and claims read."""
+
+CHECKPOINT = ".checkpoint.npz"
+"""How the file name of a checkpoint ends."""
+
+
+class Kept(Protocol):
+    """A measurement that is one stage, such as a curve."""
+
+    def save(self, path: Path) -> None:
+        """Write to a ``.npz`` file."""
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what :meth:`save` wrote."""
+        ...
+
+
+K = TypeVar("K", bound=Kept)
+
+
+@final
+class Arrays(Mapping[str, np.ndarray]):
+    """The arrays of a stage by name. ``read`` collects the names of the arrays that were read."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], stage: str, command: str, read: set[str]) -> None:
+        self._arrays, self._stage, self._command, self._read = arrays, stage, command, read
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._arrays:
+            raise ArgumentError(f"stage {self._stage}", f"{name}, which this command computes: {self._command}", "none")
+        self._read.add(name)
+        return self._arrays[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an array, or the default where the stage has no array of that name."""
+        return self[name] if name in self else default  # noqa: SIM401 - this is get
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+
+class Stages:
+    """The stages of a run folder, read-only.
+
+    Each stage is a file ``NAME.npz`` or a part of the file ``stages.npz``. ``command`` computes the stages; the error
+    about a missing stage names it.
+    """
+
+    def __init__(self, folder: Path, *, command: str = "") -> None:
+        self.folder = folder
+        self.command = command or shlex.join(["stablessm", "run", folder.parent.name, "--size", folder.name])
+        self._read: dict[str, set[str]] = {}
+
+    def __getitem__(self, name: str) -> Arrays:
+        """Return the arrays of a stage."""
+        arrays = record.load_arrays(self._there(name), "stage")[1]
+        return Arrays(arrays, name, self.command, self._read.setdefault(name, set()))
+
+    def load(self, name: str, kind: type[K]) -> K:
+        """Return a stage that is one measurement, such as a curve."""
+        self._read[name] = set(record.load_arrays(self._there(name))[1])
+        return kind.load(self.path(name))
+
+    def __contains__(self, name: str) -> bool:
+        return (self.folder / f"{name}.npz").exists() or name in self._packed
+
+    def stages(self) -> list[str]:
+        """Return the names of the stages that are there."""
+        names = {path.name for path in self.folder.glob("[!.]*.npz") if path.name != PACK}
+        return sorted({name.removesuffix(".npz") for name in names if not name.endswith(CHECKPOINT)} | self._packed)
+
+    def path(self, name: str) -> Path:
+        """Return where a stage is: its own file, or its part of ``stages.npz``."""
+        own = self.folder / f"{name}.npz"
+        return own if own.exists() or name not in self._packed else self.folder / PACK / name
+
+    def pack(self) -> None:
+        """Write every array that was read to ``stages.npz``, together with the arrays that it already holds."""
+        parts: dict[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]] = {}
+        for name in sorted({*self._packed, *self._read}):
+            meta, arrays = record.load_arrays(self.path(name))
+            packed = set(record.load_arrays(self.folder / PACK / name)[1]) if name in self._packed else set()
+            parts[name] = meta, {key: arrays[key] for key in arrays if key in packed | self._read.get(name, set())}
+        record.save_parts(self.folder / PACK, parts)
+        del self._packed
+
+    @cached_property
+    def _packed(self) -> set[str]:
+        return record.part_names(self.folder / PACK)
+
+    def _there(self, name: str) -> Path:
+        if name not in self:
+            raise ArgumentError(
+                "stage", f"{name}, which this command computes: {self.command}", f"none in {self.folder}"
+            )
+        return self.path(name)
