@@ -1,4 +1,4 @@
-"""Memory curves of known decay, drawn at random, for the benchmark of ``stablessm.instruments.decay``.
+"""Memory curves of known decay, drawn at random, for the tests and the benchmark of ``stablessm.instruments.decay``.
 
 Every curve is a law times a wave (a quarter of the curves), with another first value (a third), multiplicative noise
 (a fifth), and a floor (half), at 8 to 5000 samples in any unit of time and value. The laws:

@@ -1,4 +1,4 @@
-"""Random RNN, GRU and LSTM stacks whose rate of decay is known, for the benchmark of ``decay()``.
+"""Random RNN, GRU and LSTM stacks whose rate of decay is known, for the tests and the benchmark of ``decay()``.
 
 One to three layers of 1 to 32 units, recurrent weights of a random gain, with or without biases, one to three inputs,
 a random readout, float64 or float32. A constant input is switched on and held; the memory is measured at one horizon

@@ -125,7 +125,8 @@ def _decay(curve: Any) -> dict[str, Any]:
     fit = curve.decay()
     facts: dict[str, Any] = {"decay": fit.kind, "because": fit.reason}
     if fit.interval is not None:
-        name, value = ("rate", fit.rate) if fit.kind == "exponential" else ("exponent", fit.exponent)
+        values = {"rate": fit.rate, "exponent": fit.exponent, "stretch": fit.stretch}
+        name, value = next((name, value) for name, value in values.items() if value is not None)
         facts[f"{name} (95 % interval)"] = f"{value:.4g} ({fit.interval[0]:.4g} to {fit.interval[1]:.4g})"
     for share in (0.1, 0.01):
         facts[f"falls below {share:.0%} after"] = curve.memory_time(share)

@@ -1,242 +1,228 @@
-"""Five laws of decay, all of one form, fitted to the logarithm of a curve by weighted least squares.
+"""Laws of decay, all of one form, fitted to the logarithm of a curve by weighted least squares, many at once.
 
-M(s) = e^a (s + e^g)^(-p) e^(-b s) + e^(c - d s); a law frees some of the six parameters.
+M(s) = e^a (s + e^g)^(-p) exp(-b s^q) ± e^(c - d s); a law frees some of the seven parameters (log q stands for q).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, TypeAlias, final
 
 import numpy as np
 
-from stablessm.instruments._decay_points import FEWEST, Points
+from stablessm.instruments._decay_points import Points
 
-Vote = Literal["exponential", "polynomial", "none", "undecided"]
+LawName: TypeAlias = Literal[
+    "mode",
+    "two modes",
+    "cut power",
+    "power",
+    "stretched",
+    "level",
+    "mode on a level",
+    "power on a level",
+    "stretched on a level",
+]
 
-_A, _P, _G, _B, _C, _D = range(6)
-_NEUTRAL = (0.0, 0.0, 0.0, 0.0, -math.inf, 0.0)
-_REACH = 8.0  # a power of s + t0 shows only where s goes well beyond t0: eight times at least
-_BARELY = 2.5  # where s goes less far beyond t0 than that, a power is a mixture of modes to the eye
-_SEEN = math.log(3)  # a law is claimed only for a fall that it explains by itself, by this factor at least
-_FLAT = 0.05  # a fall by 5 % over everything seen is none
-_STAYS = "what is left at the end does not decay"
-_STEPS = 20
+A, P, G, B, Q, C, D = range(7)
+LAWS: dict[LawName, tuple[int, ...]] = {
+    "mode": (A, B),
+    "two modes": (A, B, C, D),
+    "cut power": (A, P, G, B),
+    "power": (A, P, G),
+    "stretched": (A, B, Q),
+    "level": (C,),
+    "mode on a level": (A, B, C),
+    "power on a level": (A, P, G, C),
+    "stretched on a level": (A, B, Q, C),
+}
+"""The free parameters of each law."""
+STEEPEST = 8.0
+"""Larger powers of time are not considered: they pass for exponentials."""
+STRETCHES = (0.2, 6.0)
+"""The stretches that are considered."""
+
+_ABSENT = -1e9  # the logarithm of a term that is not there
+_STEPS = 40
+_ZOOMS = 6
+_GRID = 20
+_SPLITS = (0.25, 0.5, 0.8)
+_LEVELS = (0.5, 0.97)
+_WIDEST = math.log(20.0)  # of t0, in units of the time seen
+_NARROWEST = 1e-5  # of t0, in units of the first time
 
 
 @final
 @dataclass(frozen=True)
-class Candidate:
-    """One fitted law: what it says, how well it fits, and its tail e^log_c (s + shift)^(-power) e^(-rate s)."""
+class Fit:
+    """One law fitted to one window: its parameters with their standard errors, and how well it fits."""
 
-    vote: Vote
-    reason: str
-    bic: float
-    log_c: float
-    shift: float
-    power: float
-    rate: float
-    interval: tuple[float, float]
-    misfit: float
-    """Standard deviations by which the law misses a point, in the mean."""
+    law: LawName
+    theta: np.ndarray
+    error: np.ndarray
+    n: int
+    cost: float
+    """The weighted sum of squared residuals."""
+    rms: float
+    """The root mean square of the residuals, without weights."""
 
     @property
-    def log_end(self) -> float:
-        """The logarithm of the tail at the last point, s = 1."""
-        return self.log_c - self.power * math.log1p(self.shift) - self.rate
-
-
-def candidates(points: Points) -> list[Candidate]:
-    """Every law that has something to say about the points, the best first."""
-    laws = (one_mode, two_modes, power, power_then_mode, power_on_a_level)
-    found = [law(points) for law in laws]
-    return sorted((each for each in found if each is not None), key=lambda each: each.bic)
-
-
-def one_mode(points: Points) -> Candidate:
-    """M = e^(a - b s)."""
-    fit = _fit(points, (_A, _B), {_A: points.y[0], _B: points.y[0] - points.y[-1]})
-    vote, reason = _verdict("exponential", fit.theta[_B], fit.half_width(_B))
-    return _candidate(fit, vote, reason, _B, fit.theta[_A], rate=fit.theta[_B])
-
-
-def two_modes(points: Points) -> Candidate | None:
-    """M = e^(a - b s) + e^(c - d s), d < b: the tail is the second mode."""
-    lines = _two_lines(points)
-    if lines is None:
-        return None
-    fit = _fit(points, (_A, _B, _C, _D), dict(zip((_A, _B, _C, _D), lines, strict=True)))
-    theta = fit.theta
-    if theta[_D] >= theta[_B]:
-        return None
-    takeover = max((theta[_A] - theta[_C]) / (theta[_B] - theta[_D]), 0.0)
-    if np.sum(points.s > takeover) < FEWEST:
-        return None
-    seen = 1 - takeover
-    # After a real fall, a tail that loses a fifth has levelled off; without one, it may be a slow mode.
-    vote, reason = _verdict("exponential", theta[_D] * seen, fit.half_width(_D) * seen, flat=4 * _FLAT)
-    return _candidate(fit, vote, reason, _D, theta[_C], rate=theta[_D])
-
-
-def power(points: Points) -> Candidate:
-    """M = e^a (s + t0)^(-p)."""
-    fit = _fit(points, (_A, _P, _G), _start(points, points.y, cut=False), 1 / _BARELY)
-    p, shift = fit.theta[_P], math.exp(fit.theta[_G])
-    decades = math.log1p(1 / shift)
-    vote, reason = _verdict("polynomial", p * decades, fit.half_width(_P) * decades)
-    if vote == "polynomial" and shift * _REACH > 1.001:
-        vote, reason = "undecided", f"a power of t + t0 fits best, but only {1 / shift:.2g} times t0 is seen"
-    return _candidate(fit, vote, reason, _P, fit.theta[_A], shift=shift, power=p)
-
-
-def power_then_mode(points: Points) -> Candidate | None:
-    """M = e^a (s + t0)^(-p) e^(-b s): many modes, cut off by the slowest; or one mode repeated, p = -1, -2, ..."""
-    fit = _fit(points, (_A, _P, _G, _B), _start(points, points.y, cut=True))
-    rate = fit.theta[_B]
-    # A cut that is hardly seen is the power law over again.
-    if rate < 2 * _SEEN or rate < fit.half_width(_B):
-        return None
-    shift = math.exp(fit.theta[_G])
-    return _candidate(fit, "exponential", "", _B, fit.theta[_A], shift=shift, power=fit.theta[_P], rate=rate)
-
-
-def power_on_a_level(points: Points) -> Candidate | None:
-    """M = e^a (s + t0)^(-p) + e^c: it falls, but not to zero."""
-    level = float(points.y[-5:].mean()) - 0.1
-    above = points.y > level + 0.3
-    if above.sum() < 5:
-        return None
-    falling = np.log(np.exp(points.y[above] - level) - 1) + level
-    part = Points(points.s[above], falling, points.weight[above], 0.0, 1.0)
-    fit = _fit(points, (_A, _P, _G, _C), {**_start(part, falling, cut=False), _C: level})
-    # A level that is not most of the last value is not seen: it may as well be absent.
-    if fit.theta[_P] < 0 or fit.theta[_C] < points.y[-1] + math.log(0.6):
-        return None
-    return _candidate(fit, "none", _STAYS, _C, fit.theta[_C])
-
-
-def _verdict(law: Vote, fall: float, half_width: float, flat: float = _FLAT) -> tuple[Vote, str]:
-    """What a law says whose tail falls by e^fall: that it decays, that it does not, or that too little is seen."""
-    if fall < max(flat, 1.5 * half_width) and fall < _SEEN:
-        return "none", _STAYS
-    if fall < _SEEN:
-        return "undecided", f"the tail falls only by a factor of {math.exp(fall):.3g}, too little to tell how"
-    return law, ""
-
-
-@final
-@dataclass(frozen=True)
-class _Fit:
-    theta: np.ndarray
-    bic: float
-    error: np.ndarray
-    freedom: int
-    misfit: float
+    def misfit(self) -> float:
+        """Standard deviations by which the law misses a point, in the mean."""
+        return math.sqrt(self.cost / self.n)
 
     def half_width(self, parameter: int) -> float:
         """Half of the 95 % confidence interval."""
-        from scipy.special import stdtrit
+        return 2 * float(self.error[parameter]) * max(1.0, math.sqrt(self.cost / max(self.n - len(LAWS[self.law]), 1)))
 
-        return float(stdtrit(self.freedom, 0.975) * self.error[parameter])
-
-
-def _candidate(
-    fit: _Fit,
-    vote: Vote,
-    reason: str,
-    parameter: int,
-    log_c: float,
-    *,
-    shift: float = 1.0,
-    power: float = 0.0,
-    rate: float = 0.0,
-) -> Candidate:
-    value, half = float(fit.theta[parameter]), fit.half_width(parameter)
-    return Candidate(
-        vote, reason, fit.bic, float(log_c), shift, float(power), float(rate), (value - half, value + half), fit.misfit
-    )
+    def log_main(self, s: float) -> float:
+        """The logarithm of the first term."""
+        a, p, g, b, q = self.theta[:C]
+        return float(a - p * math.log(s + math.exp(g)) - b * s ** math.exp(q))
 
 
-def _fit(points: Points, free: tuple[int, ...], start: dict[int, float], widest: float = 1.0) -> _Fit:
-    """Levenberg and Marquardt's method in the free parameters, from a start near the optimum."""
-    theta = np.array(_NEUTRAL)
-    theta[list(start)] = list(start.values())
-    low, high = math.log(points.s[1] / 10), math.log(widest)
-    columns, diagonal = list(free), np.arange(len(free))
+def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
+    """Every law on every window that has more points than the law has parameters."""
+    rows: list[tuple[int, LawName]] = []
+    starts: list[np.ndarray] = []
+    for index, window in enumerate(windows):
+        for law, free in LAWS.items():
+            for start in _starts(free, window) if len(window.s) > len(free) else ():
+                rows.append((index, law))
+                starts.append(start)
+    padded = np.zeros((3, len(windows), max(len(window.s) for window in windows)))
+    padded[0] = 1.0
+    for index, window in enumerate(windows):
+        padded[:, index, : len(window.s)] = window.s, window.y, window.weight
+    loose = np.array([[parameter in LAWS[law] for parameter in range(7)] for _, law in rows], dtype=float)
+    signed = np.stack(starts)
+    with np.errstate(all="ignore"):  # a step that overflows is not taken
+        theta, error, cost, rms = _minimize(
+            signed[:, :7], signed[:, 7], loose, *padded[:, [index for index, _ in rows]]
+        )
+    found: list[dict[LawName, Fit]] = [{} for _ in windows]
+    for row, (index, law) in enumerate(rows):
+        known = found[index].get(law)
+        if known is None or cost[row] < known.cost:
+            n = len(windows[index].s)
+            found[index][law] = Fit(law, theta[row], error[row], n, float(cost[row]), float(rms[row]))
+    return found
 
-    def evaluate(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        y, jacobian = _law(theta, points.s)
-        residual = y - points.y
-        return residual, jacobian[:, columns], float(points.weight @ residual**2)
 
-    residual, jacobian, cost = evaluate(theta)
-    damping = 1e-3
+def _minimize(
+    theta: np.ndarray, sign: np.ndarray, free: np.ndarray, s: np.ndarray, y: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(parameters, standard errors, cost, rms) by Levenberg and Marquardt's method, all problems side by side."""
+    low, high = np.full(theta.shape, -np.inf), np.full(theta.shape, np.inf)
+    low[:, G], high[:, G] = np.log(_NARROWEST * np.where(s > 0, s, np.inf).min(1)), _WIDEST
+    low[:, Q], high[:, Q] = np.log(STRETCHES)
+    low[:, P], high[:, P] = -STEEPEST, STEEPEST
+    residual, jacobian = _residual(theta, sign, s, y)
+    jacobian *= free[:, None]
+    cost, damping, rows = (weight * residual**2).sum(1), np.full(len(theta), 1e-2), np.arange(len(theta))
     for _ in range(_STEPS):
-        weighted = jacobian.T * points.weight
-        normal = weighted @ jacobian
-        normal[diagonal, diagonal] *= 1 + damping
-        normal[diagonal, diagonal] += 1e-12 * normal.trace()
-        trial = theta.copy()
-        trial[columns] -= np.linalg.solve(normal, weighted @ residual)
-        trial[_G] = min(max(trial[_G], low), high)
-        now = evaluate(trial)
-        if now[2] < cost:
-            settled = cost - now[2] < 1e-3 * cost + 1e-6
-            theta, (residual, jacobian, cost) = trial, now
-            damping /= 10
-            if settled:
-                break
-        else:
-            damping *= 10
-            if damping > 1e6:
-                break
-    n, k = jacobian.shape
-    error = np.zeros(len(theta))
-    covariance = np.linalg.pinv((jacobian.T * points.weight) @ jacobian, hermitian=True)
-    error[columns] = np.sqrt(max(cost / max(n - k, 1), 1.0) * np.maximum(np.diag(covariance), 0))
-    # The scale of the residuals is unknown, as no law is exact; a tenth bounds the reward for a perfect fit.
-    bic = n * math.log(cost / n + 0.1) + k * math.log(n)
-    return _Fit(theta, bic, error, max(n - k, 1), math.sqrt(cost / n))
+        here, loose = weight[rows], free[rows]
+        weighted = jacobian[rows] * here[..., None]
+        normal = weighted.transpose(0, 2, 1) @ jacobian[rows]
+        diagonal = np.einsum("bii->bi", normal)
+        extra = diagonal * damping[rows, None] + 1e-12 * diagonal.sum(1, keepdims=True) + (1 - loose) + 1e-300
+        gradient = (weighted * residual[rows, :, None]).sum(1)
+        step = np.linalg.solve(normal + extra[:, None] * np.eye(7), gradient[..., None])[..., 0]
+        trial = np.clip(theta[rows] - step * loose, low[rows], high[rows])
+        new_residual, new_jacobian = _residual(trial, sign[rows], s[rows], y[rows])
+        new_cost = (here * new_residual**2).sum(1)
+        better = new_cost < cost[rows]
+        settled = better & (cost[rows] - new_cost < 1e-4 * cost[rows] + 1e-8)
+        up = rows[better]
+        theta[up], residual[up], cost[up] = trial[better], new_residual[better], new_cost[better]
+        jacobian[up] = new_jacobian[better] * loose[better][:, None]
+        damping[rows] = np.where(better, damping[rows] / 8, damping[rows] * 8)
+        rows = rows[~settled & (damping[rows] < 1e6)]
+        if not len(rows):
+            break
+    normal = (jacobian * weight[..., None]).transpose(0, 2, 1) @ jacobian
+    scale = np.sqrt(np.maximum(np.einsum("bii->bi", normal), 1e-300))
+    correlation = normal / scale[:, :, None] / scale[:, None] + (1 - free)[:, None] * np.eye(7)
+    covariance = np.linalg.pinv(correlation, hermitian=True, rcond=1e-14)
+    error = np.sqrt(np.maximum(np.einsum("bii->bi", covariance), 0)) / scale * free
+    inside = weight > 0
+    return theta, error, cost, np.sqrt((residual**2 * inside).sum(1) / inside.sum(1))
 
 
-def _law(theta: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log M and its derivatives by the six parameters."""
-    a, p, g, b, c, d = theta
-    shift = math.exp(g)
-    log = np.log(s + shift)
-    first = a - p * log - b * s
-    y = np.logaddexp(first, c - d * s)
-    share = np.exp(first - y)
-    rest = 1 - share
-    return y, np.stack([share, -share * log, -share * p * shift / (s + shift), -share * s, rest, -rest * s], 1)
+def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the laws miss, and its derivatives by the seven parameters."""
+    a, p, g, b, q, c, d = (theta[:, parameter, None] for parameter in range(7))
+    shift, log_s = np.exp(g), np.log(np.maximum(s, 1e-12))
+    log_u = np.log(s + shift)
+    stretched = np.exp(np.exp(q) * log_s)
+    first, second = a - p * log_u - b * stretched, c - d * s
+    high = np.maximum(first, second)
+    with np.errstate(under="ignore"):
+        x, z = np.exp(first - high), sign[:, None] * np.exp(second - high)
+    total = np.where(np.abs(x + z) < 1e-9, 1e-9, x + z)
+    x, z = x / total, z / total
+    columns = [
+        x,
+        -x * log_u,
+        -x * p * shift / (s + shift),
+        -x * stretched,
+        -x * b * stretched * np.exp(q) * log_s,
+        z,
+        -z * s,
+    ]
+    residual = np.clip(high + np.log(np.abs(total)) - y, -1e3, 1e3)
+    return residual, np.clip(np.stack(columns, 2), -1e6, 1e6)
 
 
-def _start(points: Points, y: np.ndarray, *, cut: bool) -> dict[int, float]:
-    """a, p, (b) and log t0 of the best power law on a grid of t0, for each of which the law is linear."""
-    g = np.linspace(math.log(points.s[1] / 10), -math.log(_REACH if cut else _BARELY), 24)
-    log = np.log(points.s + np.exp(g)[:, None])
-    design = np.stack([np.ones_like(log), -log, *([np.broadcast_to(-points.s, log.shape)] if cut else [])], 2)
-    weighted = (design * points.weight[:, None]).transpose(0, 2, 1)
-    solution = np.linalg.pinv(weighted @ design, hermitian=True) @ (weighted @ y)[..., None]
-    best = int(np.argmin(((design @ solution)[..., 0] - y) ** 2 @ points.weight))
-    parameters = (_A, _P, _B) if cut else (_A, _P)
-    return {**dict(zip(parameters, solution[best, :, 0], strict=True)), _G: g[best]}
+def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
+    """Parameters near the optimum, and after them the sign of the second term."""
+    s, y, weight = window.s, window.y, window.weight
+    main = tuple(parameter for parameter in free if parameter < C)
+    if not main:
+        yield np.array([_ABSENT, 0.0, 0.0, 0.0, 0.0, weight @ y / weight.sum(), 0.0, 1.0])
+    elif C not in free:
+        yield _single(main, s, y, weight, _ZOOMS)
+    elif D not in free:
+        last = float(y[-max(len(y) // 8, 1) :].mean())
+        for level in (last + math.log(share) for share in _LEVELS):
+            above = y > level + 0.05
+            if above.sum() >= len(main):
+                rest = level + np.log(np.expm1(y[above] - level))
+                start = _single(main, s[above], rest, weight[above] * np.exp(2 * (rest - y[above])))
+                start[C] = level
+                yield start
+    else:
+        for begin in (int(split * len(s)) for split in _SPLITS):
+            late = _single(main, s[begin:], y[begin:], weight[begin:])
+            rest = -np.expm1(np.clip(late[A] - late[B] * s[:begin] - y[:begin], -50, 50))  # share of the early term
+            late[7] = 1.0 if rest[: (begin + 1) // 2].sum() >= 0 else -1.0
+            share = np.maximum(late[7] * rest, 1e-9)
+            early = _single((A, B), s[:begin], y[:begin] + np.log(share), weight[:begin] * share**2)
+            late[C], late[D] = early[A], early[B]
+            yield late
 
 
-def _two_lines(points: Points) -> tuple[float, float, float, float] | None:
-    """(a, b, c, d) of the lines a - b s before and c - d s after some point that fit best, d < b."""
-    s, y = points.s, points.y
-    moments = points.weight * np.stack([np.ones_like(s), s, s**2, y, s * y, y**2])
-    before = np.cumsum(moments, 1)[:, 2:-3]
-    after = moments.sum(1, keepdims=True) - before
-
-    def line(m: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        spread = m[2] - m[1] ** 2 / m[0]
-        slope = (m[4] - m[1] * m[3] / m[0]) / spread
-        return (m[3] - slope * m[1]) / m[0], -slope, m[5] - m[3] ** 2 / m[0] - slope**2 * spread
-
-    (a, b, cost), (c, d, rest) = line(before), line(after)
-    cost = np.where(b > d, cost + rest, np.inf)
-    best = int(np.argmin(cost))
-    return (a[best], b[best], c[best], d[best]) if cost[best] < np.inf else None
+def _single(main: tuple[int, ...], s: np.ndarray, y: np.ndarray, weight: np.ndarray, zooms: int = 1) -> np.ndarray:
+    """The best law of one term on ever finer grids of its nonlinear parameter, for each of which it is linear."""
+    theta = np.array([_ABSENT, 0.0, 0.0, 0.0, 0.0, _ABSENT, 0.0, 1.0])
+    low, high = math.log(1e-3 * s[s > 0].min()), math.log(3.0)
+    if Q in main:
+        low, high = np.log(STRETCHES)
+    size = _GRID if G in main or Q in main else 1
+    for _ in range(zooms if size > 1 else 1):
+        grid = np.linspace(low, high, size)
+        columns = [-(s ** np.exp(grid if Q in main else 0 * grid)[:, None])] if B in main else []
+        if G in main:
+            columns.insert(0, -np.log(s + np.exp(grid)[:, None]))
+        design = np.stack([np.ones_like(columns[0]), *columns], 2)
+        weighted = (design * weight[:, None]).transpose(0, 2, 1)
+        normal = weighted @ design
+        normal += np.einsum("bii->bi", normal)[:, None] * (1e-13 * np.eye(normal.shape[-1]))
+        solution = np.linalg.solve(normal + 1e-300 * np.eye(normal.shape[-1]), (weighted @ y)[..., None])
+        best = int(np.argmin(((design @ solution)[..., 0] - y) ** 2 @ weight))
+        theta[[parameter for parameter in main if parameter not in (G, Q)]] = solution[best, :, 0]
+        theta[[parameter for parameter in main if parameter in (G, Q)]] = grid[best]
+        low, high = grid[max(best - 1, 0)], grid[min(best + 1, size - 1)]
+    return theta

@@ -1,4 +1,4 @@
-"""From a measured curve to the few points that a law is fitted to: above the floor, on the envelope, after the top."""
+"""From a measured curve to the few points that laws are fitted to, in windows that end where the floor begins."""
 
 from __future__ import annotations
 
@@ -13,43 +13,50 @@ NEGLIGIBLE = 1e-5
 CLEAR = 10.0
 """A value this many times above the floor is signal: the floor moves its logarithm by a tenth at most."""
 FEWEST = 8
-"""Fewer points than these decide nothing."""
+"""Curves with fewer samples, or fewer crests of a wave, decide nothing."""
+LEAST = FEWEST - 1
+"""Fewest points of a window: the first sample is not among them."""
 
+_BEGINNINGS = (0.0, 1 / 16, 1 / 4, 1 / 2)  # of the windows, in units of the time seen
 _DIP = 0.33  # times √log n: noise of 10 % dips by 0.28 √log n among n samples, an oscillation by far more
-_CROSSING = math.log(3)
-_BLOCKS = 40
-_DISCREPANCY = 0.01  # no measured curve follows a law better than to a per cent, however many samples it has
+_RIPPLE = 0.05  # the least dip that makes a wave where there is no noise
+_BLOCKS = 12  # of each spacing
+_DISCREPANCY = 1e-6  # no curve of floating-point numbers follows a law better, however many samples it has
 
 
 @final
 @dataclass(frozen=True)
 class Points:
-    """log M = ``y`` at the times ``origin + unit * s``, averaged over blocks, with the weight of each, 1/variance.
-
-    The unit is the time from the first point to the last: no decision depends on the unit of the caller.
-    """
+    """log M = ``y`` at the times ``origin + unit * s``, with the weight 1/variance of each."""
 
     s: np.ndarray
     y: np.ndarray
     weight: np.ndarray
+
+
+@final
+@dataclass(frozen=True)
+class Windows:
+    """The points of a curve from ever later times to its end, s = 1: no decision depends on the unit of time."""
+
+    points: list[Points]
     origin: float
     unit: float
+    smooth: bool
+    """Whether the curve is free of dips in its last quarter, or consists of crests."""
+    period: int
+    """Samples from one crest of the wave to the next; 1 without a wave."""
 
-    def last(self, share: float) -> Points:
-        """Those of the last share of the time; the last eight if that is more."""
-        begin = min(int(np.searchsorted(self.s, 1 - share)), len(self.s) - FEWEST)
-        return Points(self.s[begin:], self.y[begin:], self.weight[begin:], self.origin, self.unit)
 
-
-def noise_floor(time: np.ndarray, value: np.ndarray) -> tuple[float, float]:
-    """(a bound on nine in ten of its values, its mean) of a flat tail far below the top, 1; (0, 0) without one.
+def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple[float, float]:
+    """(a bound on nine in ten of its values, its mean) of a flat tail below ``negligible``; (0, 0) without one.
 
     The tail begins after the last sample above three times that bound. Its first third does not count: the decay may
     still be arriving there. Where there is no floor, the rest falls, and by more than the 15 % allowed here.
     """
     n = len(value)
     level = float(np.quantile(value[-max(FEWEST, n // 10) :], 0.9))
-    if level >= NEGLIGIBLE:
+    if level >= negligible:
         return 0.0, 0.0
     begin = (2 * after_last(value > 3 * level) + n) // 3
     tail = value[begin:]
@@ -66,25 +73,39 @@ def noise_floor(time: np.ndarray, value: np.ndarray) -> tuple[float, float]:
     return (level, float(tail.mean())) if -slope < max(4 * error, 0.15) else (0.0, 0.0)
 
 
-def points(time: np.ndarray, value: np.ndarray, offset: float) -> Points | None:
-    """The points of a curve that stops where its floor begins, less the mean of the floor; None if too few."""
+def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) -> Windows | None:
+    """Windows of a curve that stops where its floor begins, less the mean of the floor; None if too few are clear.
+
+    The first sample is left out: it may belong to a skip connection. A curve is followed from its top, or from its
+    beginning if the top is in the second half.
+    """
     kept = value > CLEAR / 2 * offset
-    time, log_value = time[kept], np.log(value[kept] - offset)
-    index, crest = _envelope(log_value)
-    time, log_value = time[index], log_value[index]
-    if len(time) < FEWEST:
+    kept[0] = False
+    time, y = time[kept], np.log(value[kept] - offset)
+    if len(y) < LEAST:
         return None
-    sigma = max(_noise(time, log_value), crest)
-    # The largest value of a noisy flat curve may be its last; the first one within the noise of it is early.
-    start = int(np.argmax(log_value >= log_value.max() - 4 * sigma - 0.05))
-    start = min(start, len(time) - FEWEST)
-    time, log_value = time[start:], log_value[start:]
-    origin, unit = float(time[0]), float(time[-1] - time[0])
+    origin = min(float(time[0]), 0.0)
+    dip = _dip(time, y, level)
+    crests, miss = _crests(y, dip)
+    # Modes of both signs cross zero a few times: what comes after the last dip counts.
+    begin = 0 if crests is not None else _after_dips(y, dip)
+    period = 1
+    if crests is not None:
+        period = math.ceil(float(np.median(np.diff(crests))))
+        time, y = time[crests], y[crests]
+    sigma = max(_noise(time, y), miss)
+    top = int(np.argmax(y >= y.max() - 4 * sigma - 0.05))
+    middle = (time[0] + time[-1]) / 2
+    begin = max(begin, top if time[top] <= middle else 0)
+    smooth = bool(len(y) - begin >= LEAST and time[begin] - time[0] <= 0.75 * (time[-1] - time[0]))
+    begin = begin if smooth else 0
+    time, y = time[begin:], y[begin:]
+    unit = float(time[-1] - origin)
     s = (time - origin) / unit
-    starts = _block_starts(s)
-    count = np.diff(np.append(starts, len(s)))
-    s, y = np.add.reduceat(s, starts) / count, np.add.reduceat(log_value, starts) / count
-    return Points(s, y, 1 / (sigma**2 / count + _DISCREPANCY**2), origin, unit)
+    floor = 0.5 * level * np.exp(-y)
+    starts = [int(np.searchsorted(s, s[0] + share * (s[-1] - s[0]) * (1 - 1e-9))) for share in _BEGINNINGS]
+    parts = [slice(min(start, len(s) - LEAST), None) for start in starts]
+    return Windows([_blocks(s[part], y[part], sigma, floor[part]) for part in parts], origin, unit, smooth, period)
 
 
 def after_last(mask: np.ndarray) -> int:
@@ -92,20 +113,20 @@ def after_last(mask: np.ndarray) -> int:
     return len(mask) - int(np.argmax(mask[::-1])) if mask.any() else 0
 
 
-def _envelope(log_value: np.ndarray) -> tuple[np.ndarray, float]:
-    """Indices of the upper envelope, and how far samples miss the crests of the wave.
+def _dip(time: np.ndarray, y: np.ndarray, level: float) -> float:
+    """How deep a dip of the logarithm shows a wave: deeper than noise and floor make it."""
+    noise = max(_noise(time, y), 0.5 * level * math.exp(-float(y.min())))
+    return min(_DIP * math.sqrt(math.log(max(len(y), 2))), max(6 * noise, _RIPPLE))
 
-    They are the maxima where the curve oscillates, and every sample where it does not.
-    """
+
+def _crests(y: np.ndarray, dip: float) -> tuple[np.ndarray | None, float]:
+    """Indices of the upper envelope of a wave and how far samples miss its crests; (None, 0) without a wave."""
     from scipy.signal import find_peaks
 
-    n = len(log_value)
-    everything = np.arange(n)
-    peaks = find_peaks(log_value, prominence=_DIP * math.sqrt(math.log(max(n, 2))))[0]
+    peaks = find_peaks(y, prominence=dip)[0]
     if len(peaks) < FEWEST:
-        # Modes of both signs cross zero once or twice: what rises threefold again was a dip.
-        later = np.maximum.accumulate(log_value[::-1])[::-1]
-        return everything[log_value > later - _CROSSING], 0.0
+        return None, 0.0
+    everything = np.arange(len(y))
     period = float(np.median(np.diff(peaks)))
     after = np.searchsorted(peaks, everything)
     ahead, behind = peaks[np.minimum(after, len(peaks) - 1)], peaks[np.maximum(after - 1, 0)]
@@ -114,16 +135,60 @@ def _envelope(log_value: np.ndarray) -> tuple[np.ndarray, float]:
     return everything[(distance == 0) | (distance > 2 * period)], 0.15 * (math.pi / 2 / period) ** 2
 
 
-def _block_starts(s: np.ndarray) -> np.ndarray:
-    """First indices of blocks, even in time and even in its logarithm: one suits modes, the other powers."""
-    if len(s) <= 2 * _BLOCKS:
-        return np.arange(len(s))
-    edges = [np.linspace(0, 1, _BLOCKS, endpoint=False), np.geomspace(s[1], 1, _BLOCKS, endpoint=False)]
-    return np.unique(np.searchsorted(s, np.concatenate(edges) * (1 - 1e-9)))  # no sample on an edge: it would wobble
+def _after_dips(y: np.ndarray, dip: float) -> int:
+    """The first sample after the last dip."""
+    from scipy.signal import find_peaks
+
+    dips = find_peaks(-y, prominence=dip)[0]
+    return int(dips[-1]) + 1 if len(dips) else 0
 
 
-def _noise(time: np.ndarray, log_value: np.ndarray) -> float:
-    """The deviation of independent noise: how far a sample lies from the line through its neighbours."""
-    a = (time[2:] - time[1:-1]) / (time[2:] - time[:-2])
-    residual = log_value[1:-1] - a * log_value[:-2] - (1 - a) * log_value[2:]
-    return float(1.4826 * np.median(np.abs(residual) / np.sqrt(1 + a**2 + (1 - a) ** 2)))
+def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Points:
+    """Means over blocks, even in time and even in its logarithm: one suits modes, the other powers.
+
+    A mean is taken over the middle of a block only, as far as the curvature moves it by no more than the noise.
+    """
+    n = len(s)
+    if n <= 2 * _BLOCKS:
+        return Points(s, y, 1 / (sigma**2 + 1.25 * floor**2 + _DISCREPANCY**2))
+    ends = s[0], s[-1]
+    even = np.linspace(*ends, _BLOCKS, endpoint=False)
+    edges = [even, s[0] + np.geomspace(s[1] - s[0], ends[1] - ends[0], _BLOCKS, endpoint=False)]
+    starts = np.unique(np.searchsorted(s, np.concatenate(edges) * (1 - 1e-9)))  # no sample on an edge: it would wobble
+    stops = np.append(starts[1:], n)
+    middle = (starts + stops - 1) // 2
+    reach = (stops - starts - 1) // 2
+    bend = np.abs(y[middle + reach] - 2 * y[middle] + y[middle - reach]) / np.maximum(reach, 1) ** 2
+    noise = np.sqrt(sigma**2 + floor[middle] ** 2)
+    wanted = (24 * noise / np.maximum(bend, 1e-30)) ** 0.4 / 2
+    half = np.minimum(np.floor(wanted), reach).astype(int)
+    count = 2 * half + 1
+    mean_s, mean_y = (
+        np.where(half > 0, (total[middle + half + 1] - total[middle - half]) / count, each[middle])
+        for each, total in ((each, np.concatenate([[0.0], np.cumsum(each)])) for each in (s, y))
+    )
+    bias = np.where(half > 0, bend * count**2 / 24, 0.0)
+    variance = noise**2 / count + 0.25 * floor[middle] ** 2 + bias**2 + _DISCREPANCY**2
+    return Points(mean_s, mean_y, 1 / variance)
+
+
+def _noise(time: np.ndarray, y: np.ndarray) -> float:
+    """The deviation of independent noise: how far a sample lies from the polynomial through its neighbors.
+
+    One, two or three neighbors on each side, whichever leaves least: a smooth curve leaves less the more there are.
+    """
+    found = []
+    for reach in (1, 2, 3):
+        width = len(y) - 2 * reach
+        if width < 5:
+            break
+        steps = [step for step in range(2 * reach + 1) if step != reach]
+        times, values = (np.stack([each[step : step + width] for step in steps]) for each in (time, y))
+        center, share = time[reach : reach + width], np.ones_like(times)
+        for i in range(len(steps)):
+            for j in range(len(steps)):
+                if i != j:
+                    share[i] *= (center - times[j]) / (times[i] - times[j])
+        residual = y[reach : reach + width] - (share * values).sum(0)
+        found.append(1.4826 * np.median(np.abs(residual) / np.sqrt(1 + (share**2).sum(0))))
+    return float(min(found, default=0.0))

@@ -67,7 +67,7 @@ class MemoryCurve(ShortRepr):
             object.__setattr__(self, "dt", float(self.time[1] - self.time[0]))
 
     def decay(self) -> DecayFit:
-        """Exponential, polynomial, none, finite or undecided; with rate or exponent."""
+        """Exponential, polynomial, stretched, none, finite or undecided; with rate, exponent or stretch."""
         return self._fit
 
     @cached_property
@@ -157,7 +157,7 @@ class MemoryCurve(ShortRepr):
 
     def _companions(self, fit: bool) -> list[tuple[str, np.ndarray, np.ndarray]]:
         lines = []
-        if fit and self._fit.kind in ("exponential", "polynomial"):
+        if fit and self._fit.kind in ("exponential", "polynomial", "stretched"):
             low = self._positive(self.value)
             curve = self._fit(self.time)
             lines.append(("fit", self.time, np.where(curve >= np.nanmin(low) / 10, curve, np.nan)))
@@ -170,6 +170,8 @@ class MemoryCurve(ShortRepr):
             return "rounding"
         if self._fit.kind == "exponential":
             return f"exponential, rate {self._fit.rate:.3g} per {self.unit}"
+        if self._fit.kind == "stretched":
+            return f"stretched exponential, stretch {self._fit.stretch:.3g}"
         return f"polynomial, exponent {self._fit.exponent:.3g}"
 
 

@@ -1,10 +1,10 @@
-"""How a memory curve decays: exponentially, as a power of time, not at all, or to an end; and how long it lasts."""
+"""How a memory curve decays: as an exponential, plain or stretched, as a power of time, not at all, or to an end."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
@@ -13,38 +13,33 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
-from stablessm.instruments._decay_models import Candidate, candidates, one_mode
-from stablessm.instruments._decay_points import CLEAR, FEWEST, NEGLIGIBLE, Points, after_last, noise_floor, points
+from stablessm.instruments._decay_models import G, P
+from stablessm.instruments._decay_points import CLEAR, FEWEST, NEGLIGIBLE, Windows, after_last, noise_floor, windows
+from stablessm.instruments._decay_verdict import Verdict, decide, tail
 
 _ROUNDING = 1e-7  # what is exactly zero has fallen below this fraction of the top: single precision sees no more
-_CLOSE = 3.0  # standard deviations by which a law may miss the points and still give the rate
-_EXACT = 0.3  # a law that misses them by less than noise would is the law itself
-_FOLLOWS = 15.0  # standard deviations: a curve that obeys a law, waves and noise and all, stays within 12
-_LEVEL = 0.25  # what falls by more than this (a logarithm) in the last third has not come to rest
-_NAMES = {
-    "exponential": "an exponential",
-    "polynomial": "a power law",
-    "none": "no decay",
-    "undecided": "a law of which too little is seen",
-}
+_OF_ALL = 3e-6  # a plateau below this fraction of a first value that is far above the rest is rounding too
 
 
 @final
 @dataclass(frozen=True)
 class DecayFit:
-    """How a curve decays (definition 4.2 of paper 000, 2.2 of 004) and the law of its tail.
+    """How a curve decays (definition 4.2 of IAT, 2.2 of StableSSM), the law of its tail, and how sure that is.
 
-    M(t) = e^log_amplitude (t + shift)^(-power) e^(-rate t)
+    M(t) = e^log_amplitude (t + shift)^(-power) e^(-rate t), or e^log_amplitude exp(-((t + shift)/timescale)^stretch)
 
-    ``kind``: ``exponential``, of this ``rate`` per unit of time; ``polynomial``, of this ``exponent`` (= ``power``);
-    ``none``: what is left at the end stays; ``finite``: it is zero after ``last_lag``; or ``undecided``.
-    ``interval`` is the 95 % confidence interval of the rate or the exponent, given the kind. ``evidence`` is the log of
-    the likelihood ratio (by BIC) to the best law of another kind, 0 if undecided for want of data. ``used`` is the time
-    from the top of the curve to its last sample clear of ``floor``. An exponential whose mode is repeated, or the last
-    of many, has a power in front of it.
+    ``kind``: ``exponential`` with ``rate`` per unit of time; ``polynomial`` with ``exponent`` (= ``power``);
+    ``stretched`` with ``stretch`` and ``timescale`` (``rate`` is None: it has no single one); ``none``: what is left at
+    the end stays; ``finite``: it is zero after ``last_lag``; or ``undecided``. ``reason`` says why.
+
+    ``interval`` is the 95 % interval of the rate, the exponent or the stretch, given the kind. It spans what every law
+    of that kind that fits about as well says in every window up to the end of the curve, each with its own statistical
+    error; so it includes the error of the laws, not only that of noise. ``evidence`` is the log of the likelihood ratio
+    (by BIC) to the best law of another kind. ``used`` is the time from the first sample that took part to the last one
+    clear of ``floor``. An exponential whose mode is repeated, or the last of many, has a power in front of it.
     """
 
-    kind: Literal["exponential", "polynomial", "none", "finite", "undecided"]
+    kind: Literal["exponential", "polynomial", "stretched", "none", "finite", "undecided"]
     reason: str
     evidence: float
     used: tuple[float, float]
@@ -56,6 +51,8 @@ class DecayFit:
     log_amplitude: float = math.nan
     shift: float = 0.0
     power: float = 0.0
+    stretch: float | None = None
+    timescale: float | None = None
 
     def __call__(self, times: ArrayLike) -> np.ndarray:
         """The law at these times: of the tail, so below an early faster mode. NaN if undecided; a box if finite."""
@@ -67,19 +64,26 @@ class DecayFit:
         """The logarithm of the law, also where the law underflows."""
         t = np.asarray(times, dtype=float)
         line = self.log_amplitude - (self.rate or 0.0) * t
-        with np.errstate(invalid="ignore", divide="ignore"):  # a power law has a beginning, NaN before it
+        with np.errstate(invalid="ignore", divide="ignore"):  # these laws have a beginning, NaN before it
+            if self.stretch is not None and self.timescale is not None:
+                return line - ((t + self.shift) / self.timescale) ** self.stretch
             return line - self.power * np.log(t + self.shift) if self.power else line
 
 
 def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, margin: float = 2.0) -> DecayFit:
     """Decide how a curve decays. ``floor``: values up to it carry no information, if that is known.
 
-    Five laws, M(t) = c e^(-βt), a sum of two of these, c (t + t0)^(-p), the same times e^(-βt), and the same plus a
-    level, are fitted to log M from its top to where it is lost in the floor, on the maxima of an oscillation. The BIC
-    decides; a law that beats those of another kind by less than ``margin`` (a log likelihood ratio) is not claimed,
-    nor one that falls less than threefold in the time seen, nor a power of which less than eight times t0 is seen (of
-    which less than 2.5 times t0 is seen, it passes for an exponential). A flat tail below 10⁻⁵ of the top is a floor,
-    above it memory that does not decay. Nothing depends on the units of time and value.
+    These laws are fitted to log M, on the crests of a wave: c e^(-βt), a sum or difference of two of these,
+    c (t + t0)^(-p), the same times e^(-βt), c exp(-(t/τ)^s), and the first, third and fifth of them on a level. There
+    are four windows, which end where the curve is lost in its floor: from the top on, and from a sixteenth, a quarter
+    and a half of the time from there on. The first sample is in none of them: it may belong to a skip connection.
+
+    The first window that some law follows to within the noise decides by the BIC. The verdict is ``undecided`` if a law
+    beats those of another kind by less than ``margin`` (a log likelihood ratio; laws of many parameters need more), if
+    a later window contradicts it, if the law falls less than threefold, or if only 2.5 times t0 or less of a power is
+    seen. Where no law follows the points, a curve is an exponential if it falls evenly and its last half falls further
+    than a power up to 5 could. A flat tail below 10⁻⁵ of the top is a floor, above it memory that does not decay.
+    Nothing depends on the units of time and value.
 
     >>> t = np.arange(200) * 0.1
     >>> fit = fit_decay(t, 3 * np.exp(-0.7 * t))
@@ -87,6 +91,9 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     ('exponential', 0.7, 3.0)
     >>> fit_decay(t, (1 + t) ** -1.1).kind, fit_decay(t, 1 + np.exp(-t)).kind, fit_decay(t, t < 5).kind
     ('polynomial', 'none', 'finite')
+    >>> fit = fit_decay(t, np.exp(-((t / 4) ** 2)))
+    >>> fit.kind, round(fit.stretch, 6), round(fit.timescale, 6)
+    ('stretched', 2.0, 4.0)
     """
     t, v = _curve(time, value)
     floor = floor or 0.0
@@ -100,27 +107,34 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
         reason = "nothing is above the floor" if floor else "nothing is above zero"
         return DecayFit("finite", reason, math.inf, whole, floor, last_lag=whole[0], log_amplitude=-math.inf)
     v = v / top
-    if v[-1] > 0.5 > 2 * v[: len(v) // 2].max():  # its beginning may be below a floor that its end has raised
-        return DecayFit("none", "it grows", math.inf, whole, floor, log_amplitude=math.log(top))
-    level, offset = noise_floor(t, v)
+    negligible = max(NEGLIGIBLE * float(v[1:].max()), _OF_ALL)
+    level, offset = noise_floor(t, v, negligible)
     level = max(level, floor / top)
     stop = _stop(v, level)
-    if (abrupt := _abruptness(v[:stop], len(v) - stop, level or _ROUNDING)) > 0:
+    gap, missing = _longest_gap(v[:stop], level), len(v) - stop
+    if (abrupt := _abruptness(v[:stop], level or _ROUNDING)) > 0 and missing > gap:
+        if missing < max(4, 2 * gap):
+            reason = "it falls to the floor in its last samples: it may end there"
+            return DecayFit("undecided", reason, 0.0, (whole[0], float(t[stop - 1])), level * top)
         end, height = float(t[stop - 1]), math.log(v[:stop].mean()) + math.log(top)
         reason = f"it ends at {end:.4g}, where it falls e^{abrupt:.1f} times further than a decay would"
         return DecayFit("finite", reason, abrupt, (whole[0], end), level * top, last_lag=end, log_amplitude=height)
-    if level == 0 and stop < len(v) and v[stop - 1] < NEGLIGIBLE:
+    if level == 0 and stop < len(v) and v[stop - 1] < negligible:
         level = float(v[stop - 1])  # it came down to rounding, and in the end to zero
-    stop, seen, laws = _laws(t, v, level, offset)
-    if laws and laws[0].vote in ("none", "undecided") and laws[0].log_end < math.log(NEGLIGIBLE):
-        # A floor that is only just reached is too short for noise_floor; the fit has found it.
-        offset = math.exp(laws[0].log_end)
-        level = max(level, 1.5 * offset)
-        stop, seen, laws = _laws(t, v, level, offset)
+        stop = _stop(v, level)
+    seen = windows(t[:stop], v[:stop], offset, level) if stop else None
     if seen is None:
         used = (whole[0], float(t[max(after_last(v > level) - 1, 0)]))
         return DecayFit("undecided", "too few samples are clear of the floor", 0.0, used, level * top)
-    return _decide(laws, seen, (seen.origin, float(t[stop - 1])), level * top, margin, math.log(top))
+    used = (seen.origin + seen.unit * float(seen.points[0].s[0]), float(t[stop - 1]))
+    verdict = decide(seen, margin, math.log(max(negligible, 2 * level)))
+    fit = _described(verdict, seen, used, level * top, math.log(top))
+    some = max(3, 2 * seen.period, gap + 1)
+    for part in (slice(max(stop - some, 0), stop), slice(stop, stop + some)):
+        if verdict.fit and len(v[part]) >= some and fit(t[part]).min() > 3 * top * max(v[part].max(), level):
+            reason = f"it falls below its law at {float(t[part][0]):.4g}: it may end there"
+            return DecayFit("undecided", reason, 0.0, used, level * top)
+    return fit
 
 
 def memory_time(time: ArrayLike, value: ArrayLike, eps: float, fit: DecayFit | None = None) -> float:
@@ -143,7 +157,7 @@ def memory_time(time: ArrayLike, value: ArrayLike, eps: float, fit: DecayFit | N
     stop = after_last(v > eps * top)
     if stop < len(t) or (fit is not None and fit.kind == "finite"):
         return float(t[max(stop - 1, 0)])
-    if fit is None or fit.kind not in ("exponential", "polynomial"):
+    if fit is None or fit.kind not in ("exponential", "polynomial", "stretched"):
         return math.inf
     return _first_below(lambda s: float(fit.log(s)) - math.log(eps * top), float(t[-1]))
 
@@ -182,63 +196,35 @@ def half_life(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) ->
     return _first_below(lambda s: _rest(fit, s) - half, float(t[-1])) - float(t[0])
 
 
-def _laws(t: np.ndarray, v: np.ndarray, level: float, offset: float) -> tuple[int, Points | None, list[Candidate]]:
-    """(how many samples come before the floor, the points among them, the laws fitted to those, best first)."""
-    stop = _stop(v, level)
-    seen = points(t[:stop], v[:stop], offset)
-    return stop, seen, candidates(seen) if seen else []
-
-
-def _decide(
-    laws: list[Candidate], seen: Points, used: tuple[float, float], floor: float, margin: float, log_top: float
-) -> DecayFit:
-    best = laws[0]
-    rival = next((law for law in laws if law.vote != best.vote), None)
-    evidence = math.inf if rival is None else (rival.bic - best.bic) / 2
-    if best.vote == "undecided":
-        return DecayFit("undecided", best.reason, 0.0, used, floor)
-    beaten = "every law agrees" if rival is None else f"{_NAMES[rival.vote]} is e^{evidence:.1f} times less likely"
-    if evidence < margin:
-        return DecayFit("undecided", f"{_NAMES[best.vote]} fits best, but {beaten}", evidence, used, floor)
-    # Modes in any mixture come down to the slowest; a power or a rest that the points do not follow is a guess.
-    if best.vote != "exponential" and best.misfit > _FOLLOWS:
-        reason = f"{_NAMES[best.vote]} fits best, but not well: no law follows the points"
-        return DecayFit("undecided", reason, evidence, used, floor)
-    end = one_mode(seen.last(1 / 3))
-    if best.vote == "none" and (fall := end.rate / 3) > _LEVEL:
-        reason = f"no law fits, and it still falls by {1 - math.exp(-fall):.0%} in the last third of the time"
-        return DecayFit("undecided", reason, evidence, used, floor)
-    if best.vote == "none":
-        height = best.log_end + log_top
-        return DecayFit("none", f"{best.reason}; {beaten}", evidence, used, floor, log_amplitude=height)
-    if best.vote == end.vote == "exponential" and best.misfit > _EXACT:
-        best = _at_the_end(best, end, one_mode(seen.last(1 / 6)))
-    exponential = best.vote == "exponential"
-    unit = seen.unit if exponential else 1.0
-    rate, exponent = (best.rate / unit, None) if exponential else (None, best.power)
-    claim = f"it falls at the rate {rate:.4g}" if exponential else f"it falls as the power {exponent:.4g} of time"
+def _described(verdict: Verdict, seen: Windows, used: tuple[float, float], floor: float, log_top: float) -> DecayFit:
+    """The verdict in the units of the curve."""
+    kind, fit, interval, unit = verdict.kind, verdict.fit, verdict.interval, seen.unit
+    plain = (kind, verdict.reason, verdict.evidence, used, floor)
+    if fit is None:
+        return DecayFit(*plain)
+    if kind == "none":
+        return DecayFit(*plain, log_amplitude=float(seen.points[-1].y[-1]) + log_top)
+    log_c, rate = tail(fit)
+    log_c += log_top
+    if kind == "stretched":
+        timescale = unit * rate ** (-1 / verdict.value)
+        return DecayFit(
+            *plain,
+            interval=interval,
+            log_amplitude=log_c,
+            shift=-seen.origin,
+            stretch=verdict.value,
+            timescale=timescale,
+        )
+    power, shift = float(fit.theta[P]), math.exp(fit.theta[G]) * unit - seen.origin
+    log_c += power * math.log(unit)
+    if kind == "polynomial":
+        return DecayFit(*plain, exponent=power, interval=interval, log_amplitude=log_c, shift=shift, power=power)
+    rate /= unit
+    spread = interval[0] / unit, interval[1] / unit
     return DecayFit(
-        best.vote,
-        f"{claim}; {beaten}",
-        evidence,
-        used,
-        floor,
-        rate,
-        exponent,
-        interval=(max(best.interval[0], 0.0) / unit, best.interval[1] / unit),
-        log_amplitude=best.log_c + log_top + best.power * math.log(seen.unit) + (rate or 0.0) * seen.origin,
-        shift=best.shift * seen.unit - seen.origin,
-        power=best.power,
+        *plain, rate=rate, interval=spread, log_amplitude=log_c + rate * seen.origin, shift=shift, power=power
     )
-
-
-def _at_the_end(best: Candidate, third: Candidate, sixth: Candidate) -> Candidate:
-    """The slowest mode shows at the end: the rate there, if the law that decided is off, or a wider interval."""
-    low, high = third.interval
-    if best.misfit <= _CLOSE and low <= best.rate <= high:
-        return replace(best, interval=(min(best.interval[0], third.rate), max(best.interval[1], third.rate)))
-    drift = 4 * abs(third.rate - sixth.rate)  # how far that mode still is from showing alone
-    return replace(third, interval=(low - drift, high + drift))
 
 
 def _stop(value: np.ndarray, floor: float) -> int:
@@ -246,18 +232,23 @@ def _stop(value: np.ndarray, floor: float) -> int:
     return after_last(value > max(CLEAR * floor, np.finfo(float).tiny))
 
 
-def _abruptness(value: np.ndarray, missing: int, floor: float) -> float:
+def _abruptness(value: np.ndarray, floor: float) -> float:
     """By how much more a curve falls at its end than its last fall and a hundredfold explain, as a logarithm.
 
     A decay arrives at the floor: its last value clear of the floor is within one step of it.
     """
     n = len(value)
-    if n == 0 or missing < max(4, 2 * int(np.diff(np.flatnonzero(value > CLEAR * floor), prepend=-1).max(initial=1))):
+    if n == 0:
         return -math.inf
     width = max(1, min(FEWEST, n // 2))
     before, after = value[-2 * width : n - width].max(initial=0.0), value[-width:].max()
     step = math.log(max(before / after, 1.0)) / width
     return math.log(value[-3:].max() / floor) - math.log(100) - 6 * step
+
+
+def _longest_gap(value: np.ndarray, floor: float) -> int:
+    """The largest number of samples in the floor between two that are clear of it."""
+    return int(np.diff(np.flatnonzero(value > CLEAR * floor), prepend=-1).max(initial=1)) - 1
 
 
 def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarray, np.ndarray]:
@@ -276,6 +267,11 @@ def _rest(fit: DecayFit | None, start: float) -> float:
         x, weight = np.polynomial.laguerre.laggauss(16)
         power = (start + fit.shift + x / fit.rate) ** -fit.power
         return math.exp(fit.log_amplitude - fit.rate * start) / fit.rate * float(weight @ power)
+    if fit.stretch is not None and fit.timescale is not None:
+        from scipy.special import gamma, gammaincc
+
+        order, begin = 1 / fit.stretch, ((start + fit.shift) / fit.timescale) ** fit.stretch
+        return math.exp(fit.log_amplitude) * fit.timescale * order * float(gamma(order) * gammaincc(order, begin))
     return float(fit(start)) * (start + fit.shift) / (fit.power - 1) if fit.power > 1 else math.inf
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time as clock
-from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from decay_curves import KINDS, draw
+from random_decays import draw, rates
+from random_stacks import coverage
+from random_stacks import draw as draw_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -25,53 +26,77 @@ def noisy(value, sigma=0.05, seed=0):
     return value * np.abs(1 + sigma * np.random.default_rng(seed).standard_normal(len(value)))
 
 
-def test_kinds_of_a_thousand_curves():
-    rng = np.random.default_rng(2024)
-    curves = [draw(rng, KINDS[i % 4]) for i in range(1000)]
-    assert sum(curve.oscillates for curve in curves) > 333
-    pairs = [(curve, fit_decay(curve.time, curve.value)) for curve in curves]
-    wrong = [(curve.kind, fit.kind, curve.note) for curve, fit in pairs if fit.kind != curve.kind]
-    opposite = [pair for pair in wrong if set(pair[:2]) == {"exponential", "polynomial"}]
-    assert len(wrong) <= 20, wrong
-    assert len(opposite) <= len(wrong) / 5, opposite
-    right = Counter(curve.kind for curve, fit in pairs if fit.kind == curve.kind)
-    assert min(right.values()) >= 0.95 * 250, right
-    for curve, fit in pairs:
-        if fit.kind == curve.kind == "finite":  # the last samples of a wave may be near its zero, within the floor
-            assert fit.last_lag == pytest.approx(curve.truth, abs=2.1 * curve.time[1])
+def test_kinds_and_intervals_of_random_curves():
+    """Definitions: random_decays. The fit of single windows had 22 % wrong, 22 % wrong or undecided, 78 % covered."""
+    found = rates(draw(rng) for rng in [np.random.default_rng(2024)] for _ in range(300))
+    assert found.wrong <= 0.015, found
+    assert found.missed <= 0.12, found
+    assert found.covered >= 0.9, found
 
 
 @pytest.mark.slow
-def test_kinds_of_ten_thousand_other_curves():
-    """Seeds that nothing was tuned on."""
-    wrong, opposite = [], 0
-    for seed in range(501, 511):
-        rng = np.random.default_rng(seed)
-        for i in range(1000):
-            curve = draw(rng, KINDS[i % 4])
-            kind = fit_decay(curve.time, curve.value).kind
-            if kind != curve.kind:
-                wrong.append((curve.kind, kind))
-                opposite += {curve.kind, kind} == {"exponential", "polynomial"}
-    assert len(wrong) <= 200, Counter(wrong)
-    assert opposite <= len(wrong) / 5
+@pytest.mark.parametrize("seed", range(501, 511))
+def test_kinds_and_intervals_of_a_thousand_other_curves(seed):
+    """Seeds that nothing was tuned on; the bounds of the ten together are in benchmarks/decay.py."""
+    rng = np.random.default_rng(seed)
+    found = rates(draw(rng) for _ in range(1000))
+    assert found.wrong <= 0.01, found
+    assert found.missed <= 0.1, found
+    assert found.covered >= 0.9, found
+
+
+def test_rates_of_a_few_random_recurrent_stacks_are_covered():
+    rng = np.random.default_rng(3)
+    assert coverage(draw_model(rng) for _ in range(16)).covered >= 0.75
+
+
+@pytest.mark.slow
+def test_rates_of_random_recurrent_stacks_are_covered():
+    rng = np.random.default_rng(4)
+    found = coverage(draw_model(rng) for _ in range(300))
+    assert found.covered >= 0.9, found
+    assert found.wrong <= 0.01, found
+
+
+def test_a_first_value_of_a_skip_connection_does_not_decide():
+    k = np.arange(200.0)
+    for factor in (0.05, 1.0, 20.0, 100.0):
+        for law, kind in [(17 / ((k + 17) * (k + 18)), "polynomial"), (np.exp(-0.05 * k), "exponential")]:
+            assert fit_decay(k, np.where(k == 0, factor * law, law)).kind == kind
+
+
+@pytest.mark.parametrize("stretch", [0.4, 0.7, 1.5, 2.0, 3.0])
+def test_stretched(stretch):
+    value = 3 * np.exp(-((T / 20) ** stretch))
+    fit = fit_decay(T, value)
+    assert fit.kind == "stretched"
+    assert fit.stretch == pytest.approx(stretch, rel=1e-3)
+    assert fit.timescale == pytest.approx(20, rel=1e-3)
+    assert fit.interval[0] <= stretch * (1 + 1e-9)
+    assert fit.interval[1] >= stretch * (1 - 1e-9)
+    np.testing.assert_allclose(fit.log(T), np.log(value), atol=1e-2)
+    assert memory_time(T, value, 1e-12, fit) == pytest.approx(20 * math.log(1e12) ** (1 / stretch), rel=0.01)
+    assert effective_length(T, value, fit) == pytest.approx(20 * math.gamma(1 + 1 / stretch), rel=0.02)
 
 
 @pytest.mark.parametrize("kind", ["exponential", "polynomial"])
 def test_interval_covers_the_truth(kind):
     rng = np.random.default_rng(7)
-    covered, fits = 0, 200
+    covered, claimed, fits = 0, 0, 100
     for _ in range(fits):
         n = int(rng.choice([64, 300, 1000]))
         k = np.arange(n, dtype=float)
         truth = rng.uniform(4, 30) / n if kind == "exponential" else rng.uniform(0.9, 3)
         clean = np.exp(-truth * k) if kind == "exponential" else (1 + k / rng.uniform(1, 2)) ** -truth
         fit = fit_decay(k, clean * np.abs(1 + rng.uniform(0.01, 0.1) * rng.standard_normal(n)))
-        assert fit.kind == kind
-        low, high = fit.interval
-        covered += low <= truth <= high
-        assert low <= (fit.rate or fit.exponent) <= high
-    assert covered >= 0.9 * fits
+        assert fit.kind in (kind, "undecided")
+        if fit.kind == kind:
+            low, high = fit.interval
+            claimed += 1
+            covered += low <= truth <= high
+            assert low <= (fit.rate or fit.exponent) <= high
+    assert claimed >= 0.7 * fits
+    assert covered >= 0.9 * claimed
 
 
 @settings(max_examples=30)
@@ -110,6 +135,7 @@ def test_any_curve_gets_an_answer(value, floor):
     assert fit.reason
     assert (fit.rate is not None) == (fit.kind == "exponential")
     assert (fit.exponent is not None) == (fit.kind == "polynomial")
+    assert (fit.stretch is not None) == (fit.kind == "stretched")
     assert (fit.last_lag is not None) == (fit.kind == "finite")
     for number in (effective_length(time, value * 1e-10, fit), half_life(time, value * 1e-10, fit)):
         assert number >= 0
@@ -249,7 +275,7 @@ def test_a_known_floor_is_not_memory():
     ("value", "why"),
     [
         (np.exp(-0.105 * T / T[-1]), "factor of 1.11"),
-        ((1 + T / 50) ** -0.5, "factor of"),
+        ((1 + T / 50) ** -0.5, "times t0 is seen"),
         (np.exp(-T)[:7], "7 samples"),
         (np.ones(1), "1 samples"),
         (np.exp(-np.arange(1000) * 15.0) + 1e-12, "clear of the floor"),
@@ -366,10 +392,10 @@ def test_samples_just_above_a_high_floor_still_tell_a_length():
 
 
 @pytest.mark.parametrize("power", [2.0, 3.0, 5.0])
-@pytest.mark.parametrize("seen", [2.5, 3.0, 5.0, 7.0])
+@pytest.mark.parametrize("seen", [1.0, 2.5, 3.0, 5.0, 7.0])
 def test_a_power_that_has_hardly_begun_is_no_exponential(power: float, seen: float) -> None:
-    fit = fit_decay(T, (1 + seen * T / T[-1]) ** -power)
-    assert fit.kind == "undecided"
+    assert fit_decay(T, (1 + seen * T / T[-1]) ** -power).kind in ("undecided", "polynomial")
+    assert fit_decay(T, noisy((1 + seen * T / T[-1]) ** -power, 0.02)).kind in ("undecided", "polynomial")
 
 
 def test_the_rate_of_an_exponential_is_not_negative() -> None:

@@ -1,0 +1,315 @@
+"""Which law a curve follows, how sure that is, and between which values its parameter lies.
+
+Every law votes in every window for a kind of decay. The first window that a law follows to within the noise decides by
+the Bayesian information criterion; later windows must not contradict it. Where no law is that good, only what falls
+further than a power of time could, evenly, is an exponential.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+import numpy as np
+
+from stablessm.instruments._decay_models import LAWS, STEEPEST, STRETCHES, A, B, C, D, Fit, G, LawName, P, Q, fit_laws
+from stablessm.instruments._decay_points import Points, Windows
+
+Kind: TypeAlias = Literal["exponential", "polynomial", "stretched", "none", "undecided"]
+
+NAMES = {
+    "exponential": "an exponential",
+    "polynomial": "a power law",
+    "stretched": "a stretched exponential",
+    "none": "no decay",
+    "undecided": "a law the data barely cover",
+}
+_PARAMETERS = {"exponential": "rate", "polynomial": "exponent", "stretched": "stretch"}
+_SEEN = math.log(3)  # a law is claimed only for a fall that it explains by itself, by this factor at least
+_FLAT = 0.05  # a fall by 5 % over everything seen is none
+_SURELY_FLAT = 0.25  # the most that it may be within its interval
+_REACH = 2.5  # a power of s + t0 shows only where s goes well beyond t0
+_SIMILAR = 0.03  # a stretch this close to 1 is an exponential
+_FOLLOWS = 3.0  # standard deviations in the mean: a law that misses the points by more is not followed
+_CLOSELY = 5e-5  # a root mean square of the logarithm that is as good
+_NOISY = 0.1  # points that scatter by more decide nothing but an exponential
+_CORRELATED = 8  # points: what a law misses by more than the noise is smooth and counts for this many
+_SPENT = 5  # points that the parameters use up
+_FLOOR = 0.3  # bounds the reward for a fit that is better than the noise
+_REQUIRED: dict[LawName, float] = {
+    "mode": 0.0,
+    "level": 0.0,
+    "power": 5.0,
+    "stretched": 5.0,
+    "mode on a level": 5.0,
+    "power on a level": 5.0,
+    "stretched on a level": 5.0,
+    "two modes": 12.0,
+    "cut power": 12.0,
+}
+"""Least evidence by the law that fits best: laws of many parameters imitate others, waves among them."""
+_CLEARLY = 5.0  # evidence of one window that contradicts another, or that decides without being followed closely
+_STEEP = 3.5  # a power of time up to 5 falls by less than e^3.5 in the last half of the time
+_RESTS = 0.3  # the most that a level may vary by
+_CONSISTENT = 0.05  # relative difference of a power between windows
+_VERY_STEEP = 8.0  # a fall in the last half of the time that need not be quite as even
+_EVEN = 0.75  # ratio of the rates in the two halves of a window, or its inverse, where a law is followed
+_STRAIGHT = 0.82  # the same where none is
+_HIDDEN = 0.02  # a slower mode may hide behind the one that is seen: relative error of the rate of several modes
+_EQUAL = 60.0  # laws whose criteria differ by less take part in the interval
+
+
+@final
+@dataclass(frozen=True)
+class Verdict:
+    """``value`` is the rate (in windows' units), the exponent or the stretch; ``fit`` the law that gives the tail."""
+
+    kind: Kind
+    reason: str
+    evidence: float = 0.0
+    fit: Fit | None = None
+    value: float = math.nan
+    interval: tuple[float, float] = (math.nan, math.nan)
+
+
+@final
+@dataclass(frozen=True)
+class _Judgement:
+    """What the laws say of one window: the best vote, by how much it wins, all laws that voted with their scores."""
+
+    window: Points
+    vote: Kind
+    evidence: float
+    rival: Kind | None
+    best: Fit
+    laws: list[tuple[float, Kind, Fit]]
+
+    @property
+    def followed(self) -> bool:
+        return self.best.misfit <= _FOLLOWS or self.best.rms <= _CLOSELY
+
+    def agrees(self, kind: Kind, evidence: float) -> bool:
+        """Whether the window does not contradict with that evidence."""
+        return self.vote in (kind, "undecided") or self.evidence < evidence
+
+
+def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
+    """The verdict on a curve. Levels below ``log_negligible`` are floors."""
+    judged = [_judge(*pair, log_negligible) for pair in zip(fit_laws(seen.points), seen.points, strict=True)]
+    first = next((i for i, each in enumerate(judged) if each.followed), None) if seen.smooth else None
+    if first is None:
+        return _straight(judged, Verdict("undecided", "no law follows the points"), seen)
+    verdict = _followed(judged, first, margin, seen)
+    return _straight(judged, verdict, seen) if verdict.kind == "undecided" else verdict
+
+
+def _followed(judged: list[_Judgement], first: int, margin: float, seen: Windows) -> Verdict:
+    """The verdict of the first window that a law follows, unless it is thin or later windows contradict it."""
+    chosen, later = judged[first], judged[first + 1 :]
+    kind, evidence = chosen.vote, chosen.evidence
+    name = NAMES[kind]
+    beaten = f"{NAMES[chosen.rival]} is e^{evidence:.1f} times less likely" if chosen.rival else "every law agrees"
+    if kind == "undecided":
+        return Verdict(kind, _barely(chosen))
+    if evidence < max(margin, _REQUIRED[chosen.best.law], 0.0 if chosen.best.misfit <= _FOLLOWS else _CLEARLY):
+        return Verdict("undecided", f"{name} fits best, but {beaten}", evidence)
+    if kind != "exponential" and chosen.best.rms > _NOISY:
+        return Verdict("undecided", f"{name} fits best, but the points scatter by {chosen.best.rms:.0%}", evidence)
+    if not all(each.agrees(kind, _CLEARLY) for each in later):
+        other = next(each for each in later if not each.agrees(kind, _CLEARLY))
+        reason = f"windows contradict each other: {name} from {_at(chosen, seen):.4g} on, "
+        return Verdict("undecided", f"{reason}{NAMES[other.vote]} from {_at(other, seen):.4g} on", evidence)
+    if kind == "exponential" and _fall(judged[-1].window) < _STEEP and not _even(judged[-1].window, _EVEN):
+        return Verdict("undecided", f"{name} fits best, but the last half of the time is not straight", evidence)
+    value, half = _parameter(kind, chosen.best)
+    for other in later if kind in ("polynomial", "stretched") else ():
+        found = [_parameter(kind, fit) for _, vote, fit in other.laws if vote == kind and fit.law == chosen.best.law]
+        if found and abs(found[0][0] - value) > 2 * (found[0][1] + half) + _CONSISTENT * value:
+            reason = f"windows contradict each other: the power is {value:.3g} from {_at(chosen, seen):.4g} on, "
+            return Verdict("undecided", f"{reason}{found[0][0]:.3g} from {_at(other, seen):.4g} on", evidence)
+    if (first > 1 and not any(each.vote == kind for each in later)) or (first and kind == "stretched"):
+        reason = f"{name} fits only from {_at(chosen, seen):.4g} on, and no later window confirms it"
+        return Verdict("undecided", reason, evidence)
+    if kind == "none" and not _rests(judged[-1].window):
+        return Verdict("undecided", f"{name} fits best, but the last quarter of the time is not flat", evidence)
+    if kind == "none":
+        return Verdict(kind, f"what is left at the end does not decay; {beaten}", evidence, chosen.best)
+    return _claim(kind, chosen.best, judged[first:], beaten, evidence, seen)
+
+
+def _claim(kind: Kind, best: Fit, judged: list[_Judgement], beaten: str, evidence: float, seen: Windows) -> Verdict:
+    """A verdict whose interval spans the intervals of the laws of that kind in the last two of these windows.
+
+    Where a law is followed to within the noise, those that are much worse do not count. A quarter is added on each
+    side, as the rate may go on to change after the end of the curve.
+    """
+    value, half = _parameter(kind, best)
+    spans = [(value - half, value + half)]
+    for each in judged[-2:]:
+        most = each.laws[0][0] + _EQUAL if each.best.misfit <= _FOLLOWS else math.inf
+        found = [_parameter(kind, fit) for score, vote, fit in each.laws if vote == kind and score <= most]
+        spans += [(middle - half, middle + half) for middle, half in found if half < 0.5 * middle]
+    low, high = min(low for low, _ in spans), max(high for _, high in spans)
+    if high - low > value:
+        reason = f"windows contradict each other: the {_PARAMETERS[kind]} is anywhere between {low:.3g} and {high:.3g}"
+        return Verdict("undecided", reason, evidence)
+    room = max((high - low) / 4, 0.0 if kind != "exponential" or best.law == "mode" else _HIDDEN * value)
+    claim = {
+        "exponential": f"it falls at the rate {value / seen.unit:.4g}",
+        "polynomial": f"it falls as the power {value:.4g} of time",
+        "stretched": f"its logarithm falls as the power {value:.4g} of time",
+    }[kind]
+    return Verdict(kind, f"{claim}; {beaten}", evidence, best, value, (max(low - room, 0.0), high + room))
+
+
+def _straight(judged: list[_Judgement], undecided: Verdict, seen: Windows) -> Verdict:
+    """Exponential if it falls evenly, and in the last half further than a power of time could; otherwise undecided."""
+    last = judged[-1].window
+    mode = next(fit for _, _, fit in judged[-1].laws if fit.law == "mode")
+    fall = _fall(last)
+    least = _STRAIGHT if fall < _VERY_STEEP else _STRAIGHT**2
+    even = _even(judged[-2].window, least) and _even(judged[-3].window, least**2)
+    if fall < _STEEP or not even or mode.rms > 0.15 * fall:
+        return undecided
+    beaten = f"{undecided.reason}, but it falls e^{fall:.1f} times in the last half, evenly"
+    return _claim("exponential", mode, judged, beaten, fall - _STEEP, seen)
+
+
+def _fall(window: Points) -> float:
+    """By how much the logarithm falls along a straight line."""
+    return _slope(window.s, window.y) * float(window.s[-1] - window.s[0])
+
+
+def _even(window: Points, least: float) -> bool:
+    """Whether the two halves of a window fall at about the same rate."""
+    s, y = window.s, window.y
+    middle = (s[0] + s[-1]) / 2
+    slow, fast = sorted(_slope(s[part], y[part]) for part in (s <= middle, s >= middle))
+    return slow > 0 and slow >= least * fast
+
+
+def _rests(window: Points) -> bool:
+    """Whether the last half of this window is flat, or the window ends with its largest value."""
+    late = window.y[window.s >= (window.s[0] + window.s[-1]) / 2]
+    return bool(np.ptp(late) < _RESTS or late[-1] >= window.y.max() - _FLAT)
+
+
+def _slope(s: np.ndarray, y: np.ndarray) -> float:
+    centered = s - s.mean()
+    return -float(centered @ y / max(centered @ centered, 1e-300))
+
+
+def _at(each: _Judgement, seen: Windows) -> float:
+    return seen.origin + seen.unit * float(each.window.s[0])
+
+
+def _barely(chosen: _Judgement) -> str:
+    window, best = chosen.window, chosen.best
+    if best.law == "power" and float(window.s[-1]) < _REACH * math.exp(best.theta[G]):
+        seen = float(window.s[-1]) / math.exp(best.theta[G])
+        return f"a power of t + t0 fits best, but only {seen:.2g} times t0 is seen"
+    if best.law.endswith("level"):
+        return "it may come to rest, but the level is not seen"
+    fall = float(window.y[0] - window.y[-1])
+    return f"the tail falls only by a factor of {math.exp(fall):.3g}, too little to tell how"
+
+
+def _judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> _Judgement:
+    votes = [(vote, fit) for fit in fits.values() if (vote := _vote(fit, window, log_negligible)) is not None]
+    n = len(window.s)
+    count = max(n - _SPENT, 1) if min(fit.misfit for _, fit in votes) <= _FOLLOWS else min(_CORRELATED, n)
+    scored = sorted(
+        (
+            (count * math.log(fit.misfit**2 + _FLOOR) + len(LAWS[fit.law]) * math.log(n), vote, fit)
+            for vote, fit in votes
+        ),
+        key=lambda each: each[0],
+    )
+    score, vote, best = scored[0]
+    rival = next((each for each in scored if each[1] != vote), None)
+    evidence = math.inf if rival is None else (rival[0] - score) / 2
+    return _Judgement(window, vote, evidence, None if rival is None else rival[1], best, scored)
+
+
+def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
+    """What a fitted law says; None if it says no more than a simpler one."""
+    begin, end = float(window.s[0]), float(window.s[-1])
+    theta, fallen = fit.theta, float(window.y.max() - window.y[-1])
+    if fit.law == "level":
+        return "none"
+    if fit.law.endswith("on a level"):
+        share = 1 / (1 + math.exp(min(fit.log_main(end) - theta[C], 700.0)))
+        if share < 1e-6 or fit.log_main(begin) < fit.log_main(end):
+            return None
+        if theta[C] < log_negligible:  # a floor
+            return _main_vote(fit, begin, end)
+        if fit.half_width(C) > 0.3:
+            return None
+        return "none" if share > 0.75 else "undecided"
+    if fit.law == "two modes":
+        (slow, log_slow, half), (fast, log_fast, _) = _modes(fit)
+        if log_slow - slow * end < log_fast - fast * end + math.log(2):
+            return "undecided"
+        takeover = min(max((log_fast - log_slow) / max(fast - slow, 1e-12), begin), end)
+        fall, spread = slow * (end - takeover), half * (end - takeover)
+        if spread > max(0.5 * abs(fall), 0.3):
+            return None
+        return "exponential" if min(fall, fallen) >= _SEEN else _by_fall("undecided", slow * end, half * end)
+    if fit.law == "cut power":
+        fall, half = theta[B] * (end - begin), fit.half_width(B) * (end - begin)
+        if fall >= max(1.0, half) and fallen >= _SEEN and theta[P] < 0.99 * STEEPEST:
+            return "exponential"
+        return "undecided" if theta[P] < 0 and fall > max(half, _FLAT) else None
+    return _main_vote(fit, begin, end)
+
+
+def _main_vote(fit: Fit, begin: float, end: float) -> Kind | None:
+    """The vote of a law of one term."""
+    theta = fit.theta
+    fall = fit.log_main(begin) - fit.log_main(end)
+    free = LAWS[fit.law]
+    if P in free:
+        shift = math.exp(theta[G])
+        vote = _by_fall("polynomial", fall, fit.half_width(P) * math.log((end + shift) / (begin + shift)))
+        return "undecided" if vote == "polynomial" and end < _REACH * shift else vote
+    if Q in free:
+        stretch = math.exp(theta[Q])
+        if abs(stretch - 1) < max(fit.half_width(Q) * stretch, _SIMILAR):
+            return None
+        inside = 1.25 * STRETCHES[0] < stretch < 0.99 * STRETCHES[1]
+        return _by_fall("stretched", fall, 0.0) if inside else "undecided"
+    return _by_fall("exponential", fall, fit.half_width(B) * (end - begin))
+
+
+def _by_fall(kind: Kind, fall: float, half: float) -> Kind:
+    """What a law says whose tail falls by e^fall: that it decays, that it does not, or that too little is seen."""
+    if fall + half < _SURELY_FLAT and fall < max(_FLAT, 1.5 * half):
+        return "none"
+    return "undecided" if fall < _SEEN else kind
+
+
+def _modes(fit: Fit) -> list[tuple[float, float, float]]:
+    """(rate, log amplitude, half width of the rate) of two modes, the slower one first."""
+    theta = fit.theta
+    return sorted(
+        [(float(theta[B]), float(theta[A]), fit.half_width(B)), (float(theta[D]), float(theta[C]), fit.half_width(D))]
+    )
+
+
+def tail(fit: Fit) -> tuple[float, float]:
+    """(log amplitude, rate) of the mode that is left in the end."""
+    return _modes(fit)[0][1::-1] if fit.law == "two modes" else (float(fit.theta[A]), float(fit.theta[B]))
+
+
+def _parameter(kind: Kind, fit: Fit) -> tuple[float, float]:
+    """(the rate, exponent or stretch, half of its interval)."""
+    if kind == "polynomial":
+        return float(fit.theta[P]), fit.half_width(P)
+    if kind == "stretched":
+        stretch = math.exp(fit.theta[Q])
+        return stretch, stretch * fit.half_width(Q)
+    if fit.law == "two modes":
+        rate, _, half = _modes(fit)[0]
+        return rate, half
+    return float(fit.theta[B]), fit.half_width(B)
