@@ -138,7 +138,7 @@ def draw(rng: np.random.Generator, kind: str | None = None) -> Curve:
         value = value * np.abs(1 + sigma * rng.standard_normal(n))
         note += f", noise {sigma:.2g}"
     if floor:
-        floor *= value[1:].max() if known else value.max()
+        floor *= (value[1:].max() if known else 0.0) or value.max()
         value = _raised(rng, value, floor, style)
         note += f", {style} floor {floor:.1e}{' known' if known else ''}"
     truth = {"exponential": law.truth / dt, "finite": law.truth * dt}.get(kind, law.truth)

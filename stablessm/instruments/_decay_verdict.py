@@ -89,6 +89,11 @@ class _Judgement:
     def followed(self) -> bool:
         return self.best.misfit <= _FOLLOWS or self.best.rms <= _CLOSELY
 
+    def counts(self, score: float, fit: Fit) -> bool:
+        """Whether a law takes part in the interval: it fits about as well as the best, or is a sum of modes."""
+        followed = self.best.misfit <= _FOLLOWS
+        return score <= self.laws[0][0] + _EQUAL if followed else fit.law in ("mode", "two modes")
+
     def agrees(self, kind: Kind, evidence: float) -> bool:
         """Whether the window does not contradict with that evidence."""
         return self.vote in (kind, "undecided") or self.evidence < evidence
@@ -147,8 +152,7 @@ def _claim(kind: Kind, best: Fit, judged: list[_Judgement], beaten: str, evidenc
     value, half = _parameter(kind, best)
     spans = [(value - half, value + half)]
     for each in judged[-2:]:
-        most = each.laws[0][0] + _EQUAL if each.best.misfit <= _FOLLOWS else math.inf
-        found = [_parameter(kind, fit) for score, vote, fit in each.laws if vote == kind and score <= most]
+        found = [_parameter(kind, fit) for score, vote, fit in each.laws if vote == kind and each.counts(score, fit)]
         spans += [(middle - half, middle + half) for middle, half in found if half < 0.5 * middle]
     low, high = min(low for low, _ in spans), max(high for _, high in spans)
     if high - low > value:
