@@ -55,7 +55,12 @@ _RESTS = 0.3  # the most that a level may vary by
 _CONSISTENT = 0.05  # relative difference of a power between windows
 _VERY_STEEP = 8.0  # a fall in the last half of the time that need not be quite as even
 _EVEN = 0.75  # ratio of the rates in the two halves of a window, or its inverse, where a law is followed
-_STRAIGHT = 0.82  # the same where none is
+_EVEN_ALONE = 0.82  # the same where none is
+_STRAIGHT_FALL = 2.0  # a fall in the last half of the time that is enough if it is straight
+_STRAIGHT = 0.9  # ratio of rates everywhere that is straight
+_SAME = 0.2  # logarithm of a stretch that is not one, and the most by which it may change
+_MODERATE = 2.0  # the largest power of time that goes with a mode where no law is followed
+_UNKNOWN = 0.06  # relative error of the rate where no law is followed
 _HIDDEN = 0.02  # a slower mode may hide behind the one that is seen: relative error of the rate of several modes
 _EQUAL = 60.0  # laws whose criteria differ by less take part in the interval
 
@@ -83,16 +88,24 @@ class _Judgement:
     evidence: float
     rival: Kind | None
     best: Fit
+    fits: dict[LawName, Fit]
     laws: list[tuple[float, Kind, Fit]]
 
     @property
     def followed(self) -> bool:
         return self.best.misfit <= _FOLLOWS or self.best.rms <= _CLOSELY
 
-    def counts(self, score: float, fit: Fit) -> bool:
-        """Whether a law takes part in the interval: it fits about as well as the best, or is a sum of modes."""
-        followed = self.best.misfit <= _FOLLOWS
-        return score <= self.laws[0][0] + _EQUAL if followed else fit.law in ("mode", "two modes")
+    def close(self, kind: Kind) -> list[Fit]:
+        """The laws of a kind that take part in its interval, the best one first.
+
+        These fit about as well as the best law. Where none follows the points they are sums of modes, and a mode times
+        a moderate power: the first ones fall more slowly in the end than what is left of a transient, the last faster.
+        """
+        found = [(score, fit) for score, vote, fit in self.laws if vote == kind]
+        if self.best.misfit <= _FOLLOWS:
+            return [fit for score, fit in found if score <= self.laws[0][0] + _EQUAL]
+        modes = [fit for _, fit in found if fit.law in ("mode", "two modes")]
+        return modes + [fit for _, fit in found if fit.law == "cut power" and abs(fit.theta[P]) <= _MODERATE]
 
     def agrees(self, kind: Kind, evidence: float) -> bool:
         """Whether the window does not contradict with that evidence."""
@@ -104,9 +117,9 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
     judged = [_judge(*pair, log_negligible) for pair in zip(fit_laws(seen.points), seen.points, strict=True)]
     first = next((i for i, each in enumerate(judged) if each.followed), None) if seen.smooth else None
     if first is None:
-        return _straight(judged, Verdict("undecided", "no law follows the points"), seen)
+        return _unfollowed(judged, Verdict("undecided", "no law follows the points"), seen)
     verdict = _followed(judged, first, margin, seen)
-    return _straight(judged, verdict, seen) if verdict.kind == "undecided" else verdict
+    return _unfollowed(judged, verdict, seen) if verdict.kind == "undecided" else verdict
 
 
 def _followed(judged: list[_Judgement], first: int, margin: float, seen: Windows) -> Verdict:
@@ -125,7 +138,7 @@ def _followed(judged: list[_Judgement], first: int, margin: float, seen: Windows
         other = next(each for each in later if not each.agrees(kind, _CLEARLY))
         reason = f"windows contradict each other: {name} from {_at(chosen, seen):.4g} on, "
         return Verdict("undecided", f"{reason}{NAMES[other.vote]} from {_at(other, seen):.4g} on", evidence)
-    if kind == "exponential" and _fall(judged[-1].window) < _STEEP and not _even(judged[-1].window, _EVEN):
+    if kind == "exponential" and _fall(judged[-1].window) < _STEEP and _evenness(judged[-1].window) < _EVEN:
         return Verdict("undecided", f"{name} fits best, but the last half of the time is not straight", evidence)
     value, half = _parameter(kind, chosen.best)
     for other in later if kind in ("polynomial", "stretched") else ():
@@ -146,19 +159,22 @@ def _followed(judged: list[_Judgement], first: int, margin: float, seen: Windows
 def _claim(kind: Kind, best: Fit, judged: list[_Judgement], beaten: str, evidence: float, seen: Windows) -> Verdict:
     """A verdict whose interval spans the intervals of the laws of that kind in the last two of these windows.
 
-    Where a law is followed to within the noise, those that are much worse do not count. A quarter is added on each
-    side, as the rate may go on to change after the end of the curve.
+    Room is added on each side, as the rate may go on to change after the end of the curve.
     """
     value, half = _parameter(kind, best)
     spans = [(value - half, value + half)]
     for each in judged[-2:]:
-        found = [_parameter(kind, fit) for score, vote, fit in each.laws if vote == kind and each.counts(score, fit)]
+        found = [_parameter(kind, fit) for fit in each.close(kind)]
         spans += [(middle - half, middle + half) for middle, half in found if half < 0.5 * middle]
     low, high = min(low for low, _ in spans), max(high for _, high in spans)
     if high - low > value:
+        low, high = (end / seen.unit if kind == "exponential" else end for end in (low, high))
         reason = f"windows contradict each other: the {_PARAMETERS[kind]} is anywhere between {low:.3g} and {high:.3g}"
         return Verdict("undecided", reason, evidence)
-    room = max((high - low) / 4, 0.0 if kind != "exponential" or best.law == "mode" else _HIDDEN * value)
+    least = 0.0
+    if kind == "exponential":
+        least = _UNKNOWN if not judged[-1].followed else 0.0 if best.law == "mode" else _HIDDEN
+    room = max((high - low) / 4, least * value)
     claim = {
         "exponential": f"it falls at the rate {value / seen.unit:.4g}",
         "polynomial": f"it falls as the power {value:.4g} of time",
@@ -167,17 +183,34 @@ def _claim(kind: Kind, best: Fit, judged: list[_Judgement], beaten: str, evidenc
     return Verdict(kind, f"{claim}; {beaten}", evidence, best, value, (max(low - room, 0.0), high + room))
 
 
-def _straight(judged: list[_Judgement], undecided: Verdict, seen: Windows) -> Verdict:
-    """Exponential if it falls evenly, and in the last half further than a power of time could; otherwise undecided."""
-    last = judged[-1].window
-    mode = next(fit for _, _, fit in judged[-1].laws if fit.law == "mode")
-    fall = _fall(last)
-    least = _STRAIGHT if fall < _VERY_STEEP else _STRAIGHT**2
-    even = _even(judged[-2].window, least) and _even(judged[-3].window, least**2)
-    if fall < _STEEP or not even or mode.rms > 0.15 * fall:
+def _unfollowed(judged: list[_Judgement], undecided: Verdict, seen: Windows) -> Verdict:
+    """The verdict on a curve of many modes or of a nonlinear model, which no law follows: exponential or undecided.
+
+    It is exponential if every window clearly says so, or if it falls evenly, and in the last half further than a power
+    of time could, or not quite that far but at the same rate everywhere. A stretched exponential falls evenly enough if
+    it is seen late, so the same stretch in every window but the last speaks against it.
+    """
+    last, modes = judged[-1], [each.fits["mode"] for each in judged]
+    fall = _fall(last.window)
+    least = _EVEN_ALONE if fall < _VERY_STEEP else _EVEN_ALONE**2
+    even = _evenness(judged[-2].window) >= least and _evenness(judged[-3].window) >= least**2
+    steep = fall >= _STEEP and even and modes[-1].rms <= 0.15 * fall
+    slow, *_, fast = sorted(float(mode.theta[B]) for mode in modes[1:])
+    straight = fall >= _STRAIGHT_FALL and slow >= _STRAIGHT * fast and _evenness(last.window) >= _STRAIGHT
+    agreed = all(each.vote == "exponential" and each.evidence >= _CLEARLY for each in judged)
+    if not agreed and (not (steep or straight) or _same_stretch(judged[:-1])):
         return undecided
     beaten = f"{undecided.reason}, but it falls e^{fall:.1f} times in the last half, evenly"
-    return _claim("exponential", mode, judged, beaten, fall - _STEEP, seen)
+    return _claim("exponential", last.close("exponential")[0], judged, beaten, fall, seen)
+
+
+def _same_stretch(judged: list[_Judgement]) -> bool:
+    """Whether these windows agree on a stretch other than one."""
+    found = [(vote, fit.theta[Q]) for each in judged for _, vote, fit in each.laws if fit.law == "stretched"]
+    if [vote for vote, _ in found] != ["stretched"] * len(judged):
+        return False
+    low, *_, high = sorted(float(log_stretch) for _, log_stretch in found)
+    return (low > _SAME or high < -_SAME) and high - low < _SAME
 
 
 def _fall(window: Points) -> float:
@@ -185,12 +218,12 @@ def _fall(window: Points) -> float:
     return _slope(window.s, window.y) * float(window.s[-1] - window.s[0])
 
 
-def _even(window: Points, least: float) -> bool:
-    """Whether the two halves of a window fall at about the same rate."""
+def _evenness(window: Points) -> float:
+    """The ratio of the rates at which the two halves of a window fall, the slower over the faster; 0 if one rises."""
     s, y = window.s, window.y
     middle = (s[0] + s[-1]) / 2
     slow, fast = sorted(_slope(s[part], y[part]) for part in (s <= middle, s >= middle))
-    return slow > 0 and slow >= least * fast
+    return slow / fast if slow > 0 else 0.0
 
 
 def _rests(window: Points) -> bool:
@@ -233,7 +266,7 @@ def _judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> _
     score, vote, best = scored[0]
     rival = next((each for each in scored if each[1] != vote), None)
     evidence = math.inf if rival is None else (rival[0] - score) / 2
-    return _Judgement(window, vote, evidence, None if rival is None else rival[1], best, scored)
+    return _Judgement(window, vote, evidence, None if rival is None else rival[1], best, fits, scored)
 
 
 def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
