@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 NEGLIGIBLE = 1e-5
 """A plateau below this fraction of the largest value is taken for rounding, not for memory."""
@@ -102,7 +103,7 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
     time, y = time[begin:], y[begin:]
     unit = float(time[-1] - origin)
     s = (time - origin) / unit
-    floor = 0.5 * level * np.exp(-y)
+    floor = _share(level, y)
     starts = [int(np.searchsorted(s, s[0] + share * (s[-1] - s[0]) * (1 - 1e-9))) for share in _BEGINNINGS]
     parts = [slice(min(start, len(s) - LEAST), None) for start in starts]
     return Windows([_blocks(s[part], y[part], sigma, floor[part]) for part in parts], origin, unit, smooth, period)
@@ -113,10 +114,15 @@ def after_last(mask: np.ndarray) -> int:
     return len(mask) - int(np.argmax(mask[::-1])) if mask.any() else 0
 
 
+def _share(level: float, y: ArrayLike) -> np.ndarray:
+    """The deviation of the logarithm that a floor of this level causes."""
+    return 0.5 * np.minimum(level * np.exp(np.minimum(-np.asarray(y), 600.0)), 1e6)
+
+
 def _dip(time: np.ndarray, y: np.ndarray, level: float) -> float:
     """How deep a dip of the logarithm shows a wave: deeper than noise and floor make it."""
-    noise = max(_noise(time, y), 0.5 * level * math.exp(-float(y.min())))
-    return min(_DIP * math.sqrt(math.log(max(len(y), 2))), max(6 * noise, _RIPPLE))
+    noise = max(_noise(time, y), float(_share(level, y.min())))
+    return max(min(_DIP, 3 * noise) * math.sqrt(math.log(max(len(y), 2))), _RIPPLE)
 
 
 def _crests(y: np.ndarray, dip: float) -> tuple[np.ndarray | None, float]:

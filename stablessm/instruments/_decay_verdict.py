@@ -34,6 +34,7 @@ _SIMILAR = 0.03  # a stretch this close to 1 is an exponential
 _FOLLOWS = 3.0  # standard deviations in the mean: a law that misses the points by more is not followed
 _CLOSELY = 5e-5  # a root mean square of the logarithm that is as good
 _NOISY = 0.1  # points that scatter by more decide nothing but an exponential
+_SCATTER = 0.02  # unless that is a smaller part of the fall
 _CORRELATED = 8  # points: what a law misses by more than the noise is smooth and counts for this many
 _SPENT = 5  # points that the parameters use up
 _FLOOR = 0.3  # bounds the reward for a fit that is better than the noise
@@ -132,7 +133,7 @@ def _followed(judged: list[_Judgement], first: int, margin: float, seen: Windows
         return Verdict(kind, _barely(chosen))
     if evidence < max(margin, _REQUIRED[chosen.best.law], 0.0 if chosen.best.misfit <= _FOLLOWS else _CLEARLY):
         return Verdict("undecided", f"{name} fits best, but {beaten}", evidence)
-    if kind != "exponential" and chosen.best.rms > _NOISY:
+    if kind != "exponential" and chosen.best.rms > max(_NOISY, _SCATTER * float(np.ptp(chosen.window.y))):
         return Verdict("undecided", f"{name} fits best, but the points scatter by {chosen.best.rms:.0%}", evidence)
     if not all(each.agrees(kind, _CLEARLY) for each in later):
         other = next(each for each in later if not each.agrees(kind, _CLEARLY))

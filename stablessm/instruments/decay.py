@@ -243,7 +243,7 @@ def _abruptness(value: np.ndarray, floor: float) -> float:
     width = max(1, min(FEWEST, n // 2))
     before, after = value[-2 * width : n - width].max(initial=0.0), value[-width:].max()
     step = math.log(max(before / after, 1.0)) / width
-    return math.log(value[-3:].max() / floor) - math.log(100) - 6 * step
+    return math.log(value[-3:].max()) - math.log(100 * floor) - 6 * step
 
 
 def _longest_gap(value: np.ndarray, floor: float) -> int:

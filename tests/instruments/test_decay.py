@@ -164,26 +164,19 @@ def test_many_modes_are_a_power_law_until_the_slowest_is_seen():
 
 
 @pytest.mark.parametrize(
-    ("horizon", "allowed", "most"),
-    [
-        (100, {"exponential", "polynomial", "undecided"}, 0.0),
-        (300, {"exponential", "polynomial", "undecided"}, 0.75),
-        (1000, {"exponential", "undecided"}, 0.95),
-        (3000, {"exponential"}, 1.0),
-    ],
+    ("horizon", "decided", "covered"), [(100, 0.0, 0.0), (300, 0.25, 0.8), (1000, 0.85, 0.9), (3000, 0.95, 0.95)]
 )
-def test_modes_of_both_signs_cross_zero(horizon, allowed, most):
+def test_modes_of_both_signs_cross_zero(horizon, decided, covered):
     """Kernels of random linear models, rates from 0.01 to 1: seen for one, three, ten, thirty of the longest times."""
-    rng, time, kinds = np.random.default_rng(0), np.arange(float(horizon)), []
+    rng, time, fits = np.random.default_rng(0), np.arange(float(horizon)), []
     for width in [4, 8, 16, 32, 64] * 12:
         weights = rng.standard_normal(width) * rng.standard_normal(width) * np.geomspace(0.01, 1, width) ** 0.5
         value = np.abs(np.exp(-np.outer(time, np.geomspace(0.01, 1, width))) @ weights)
-        fit = fit_decay(time, value, floor=1e-15 * value.max())
-        kinds.append(fit.kind)
-        if horizon == 3000:
-            assert fit.rate == pytest.approx(0.01, rel=0.2)
-    assert sum(kind in allowed for kind in kinds) >= 0.9 * len(kinds)
-    assert kinds.count("exponential") >= most * len(kinds)
+        fits.append(fit_decay(time, value, floor=1e-15 * value.max()))
+    assert {fit.kind for fit in fits} <= {"exponential", "undecided"}
+    intervals = [fit.interval for fit in fits if fit.kind == "exponential"]
+    assert len(intervals) >= decided * len(fits)
+    assert sum(low <= 0.01 <= high for low, high in intervals) >= covered * len(intervals)
 
 
 @pytest.mark.parametrize("modes", [2, 3, 8])
