@@ -27,6 +27,7 @@ NAMES = {
 }
 _PARAMETERS = {"exponential": "rate", "polynomial": "exponent", "stretched": "stretch"}
 _SEEN = math.log(3)  # a law is claimed only for a fall that it explains by itself, by this factor at least
+_STRETCHED_SEEN = math.log(5)  # the same of a stretched exponential, which imitates others on a level
 _FLAT = 0.05  # a fall by 5 % over everything seen is none
 _SURELY_FLAT = 0.25  # the most that it may be within its interval
 _REACH = 2.5  # a power of s + t0 shows only where s goes well beyond t0
@@ -57,12 +58,15 @@ _CONSISTENT = 0.05  # relative difference of a power between windows
 _VERY_STEEP = 8.0  # a fall in the last half of the time that need not be quite as even
 _EVEN = 0.75  # ratio of the rates in the two halves of a window, or its inverse, where a law is followed
 _EVEN_ALONE = 0.82  # the same where none is
+_FEWEST_ALONE = 12  # points of the first window: with fewer all windows are much the same
 _STRAIGHT_FALL = 2.0  # a fall in the last half of the time that is enough if it is straight
 _STRAIGHT = 0.9  # ratio of rates everywhere that is straight
 _SAME = 0.2  # logarithm of a stretch that is not one, and the most by which it may change
 _MODERATE = 2.0  # the largest power of time that goes with a mode where no law is followed
 _UNKNOWN = 0.06  # relative error of the rate where no law is followed
 _HIDDEN = 0.02  # a slower mode may hide behind the one that is seen: relative error of the rate of several modes
+_VAGUE = 0.3  # relative half width from which a law of another window says nothing
+_INEXACT = 0.004  # relative error of a power: few curves are exactly powers of t + t0
 _EQUAL = 60.0  # laws whose criteria differ by less take part in the interval
 
 
@@ -166,14 +170,15 @@ def _claim(kind: Kind, best: Fit, judged: list[_Judgement], beaten: str, evidenc
     spans = [(value - half, value + half)]
     for each in judged[-2:]:
         found = [_parameter(kind, fit) for fit in each.close(kind)]
-        spans += [(middle - half, middle + half) for middle, half in found if half < 0.5 * middle]
+        spans += [(middle - half, middle + half) for middle, half in found if half < _VAGUE * middle]
     low, high = min(low for low, _ in spans), max(high for _, high in spans)
     if high - low > value:
         low, high = (end / seen.unit if kind == "exponential" else end for end in (low, high))
         reason = f"windows contradict each other: the {_PARAMETERS[kind]} is anywhere between {low:.3g} and {high:.3g}"
         return Verdict("undecided", reason, evidence)
-    least = 0.0
-    if kind == "exponential":
+    if kind != "exponential":
+        least = _INEXACT
+    else:
         least = _UNKNOWN if not judged[-1].followed else 0.0 if best.law == "mode" else _HIDDEN
     room = max((high - low) / 4, least * value)
     claim = {
@@ -199,10 +204,10 @@ def _unfollowed(judged: list[_Judgement], undecided: Verdict, seen: Windows) -> 
     slow, *_, fast = sorted(float(mode.theta[B]) for mode in modes[1:])
     straight = fall >= _STRAIGHT_FALL and slow >= _STRAIGHT * fast and _evenness(last.window) >= _STRAIGHT
     agreed = all(each.vote == "exponential" and each.evidence >= _CLEARLY for each in judged)
-    if not agreed and (not (steep or straight) or _same_stretch(judged[:-1])):
+    if not agreed and (not (steep or straight) or _same_stretch(judged[:-1]) or modes[0].n < _FEWEST_ALONE):
         return undecided
     beaten = f"{undecided.reason}, but it falls e^{fall:.1f} times in the last half, evenly"
-    return _claim("exponential", last.close("exponential")[0], judged, beaten, fall, seen)
+    return _claim("exponential", next(iter(last.close("exponential")), modes[-1]), judged, beaten, fall, seen)
 
 
 def _same_stretch(judged: list[_Judgement]) -> bool:
@@ -324,7 +329,7 @@ def _by_fall(kind: Kind, fall: float, half: float) -> Kind:
     """What a law says whose tail falls by e^fall: that it decays, that it does not, or that too little is seen."""
     if fall + half < _SURELY_FLAT and fall < max(_FLAT, 1.5 * half):
         return "none"
-    return "undecided" if fall < _SEEN else kind
+    return "undecided" if fall < (_STRETCHED_SEEN if kind == "stretched" else _SEEN) else kind
 
 
 def _modes(fit: Fit) -> list[tuple[float, float, float]]:
