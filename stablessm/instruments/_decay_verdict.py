@@ -59,7 +59,7 @@ _VERY_STEEP = 8.0  # a fall in the last half of the time that need not be quite 
 _EVEN = 0.75  # ratio of the rates in the two halves of a window, or its inverse, where a law is followed
 _EVEN_ALONE = 0.82  # the same where none is
 _FEWEST_ALONE = 12  # points of the first window: with fewer all windows are much the same
-_STRAIGHT_FALL = 2.0  # a fall in the last half of the time that is enough if it is straight
+_STRAIGHT_FALL = 2.5  # a fall in the last half of the time that is enough if it is straight
 _STRAIGHT = 0.9  # ratio of rates everywhere that is straight
 _SAME = 0.2  # logarithm of a stretch that is not one, and the most by which it may change
 _MODERATE = 2.0  # the largest power of time that goes with a mode where no law is followed
@@ -151,7 +151,7 @@ def _followed(judged: list[_Judgement], first: int, margin: float, seen: Windows
         if found and abs(found[0][0] - value) > 2 * (found[0][1] + half) + _CONSISTENT * value:
             reason = f"windows contradict each other: the power is {value:.3g} from {_at(chosen, seen):.4g} on, "
             return Verdict("undecided", f"{reason}{found[0][0]:.3g} from {_at(other, seen):.4g} on", evidence)
-    if (first > 1 and not any(each.vote == kind for each in later)) or (first and kind == "stretched"):
+    if first > (kind != "stretched") and not any(each.vote == kind for each in later):
         reason = f"{name} fits only from {_at(chosen, seen):.4g} on, and no later window confirms it"
         return Verdict("undecided", reason, evidence)
     if kind == "none" and not _rests(judged[-1].window):

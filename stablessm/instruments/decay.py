@@ -18,6 +18,7 @@ from stablessm.instruments._decay_points import CLEAR, FEWEST, NEGLIGIBLE, Windo
 from stablessm.instruments._decay_verdict import Verdict, decide, tail
 
 _ROUNDING = 1e-7  # what is exactly zero has fallen below this fraction of the top: single precision sees no more
+_ABRUPT = 1.2  # least excess of the fall at the end of a finite memory: a Gaussian of a few samples comes close to it
 _OF_ALL = 3e-6  # a plateau below this fraction of a first value that is far above the rest is rounding too
 
 
@@ -113,8 +114,8 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     stop = _stop(v, level)
     gap, missing = _longest_gap(v[:stop], level), len(v) - stop
     if (abrupt := _abruptness(v[:stop], level or _ROUNDING)) > 0 and missing > gap:
-        if missing < max(4, 2 * gap):
-            reason = "it falls to the floor in its last samples: it may end there"
+        if missing < max(4, 2 * gap) or abrupt < _ABRUPT:
+            reason = f"it falls to the floor at {float(t[stop - 1]):.4g}: it may end there"
             return DecayFit("undecided", reason, 0.0, (whole[0], float(t[stop - 1])), level * top)
         end, height = float(t[stop - 1]), math.log(v[:stop].mean()) + math.log(top)
         reason = f"it ends at {end:.4g}, where it falls e^{abrupt:.1f} times further than a decay would"
