@@ -8,12 +8,12 @@ import time as clock
 import numpy as np
 import pytest
 import torch
-from random_decays import draw, rates
-from random_stacks import coverage
-from random_stacks import draw as draw_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from random_decays import draw, rates
+from random_stacks import coverage
+from random_stacks import draw as draw_model
 
 from stablessm._errors import ArgumentError
 from stablessm.instruments.decay import DecayFit, effective_length, fit_decay, half_life, memory_time
@@ -28,7 +28,7 @@ def noisy(value, sigma=0.05, seed=0):
 
 def test_kinds_and_intervals_of_random_curves():
     """Definitions: random_decays. The fit of single windows had 22 % wrong, 22 % wrong or undecided, 78 % covered."""
-    found = rates(draw(rng) for rng in [np.random.default_rng(2024)] for _ in range(300))
+    found = rates(draw(rng) for rng in [np.random.default_rng(2024)] for _ in range(150))
     assert found.wrong <= 0.015, found
     assert found.missed <= 0.12, found
     assert found.covered >= 0.9, found
@@ -58,11 +58,28 @@ def test_rates_of_random_recurrent_stacks_are_covered():
     assert found.wrong <= 0.01, found
 
 
-def test_a_first_value_of_a_skip_connection_does_not_decide():
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_the_first_values_of_a_skip_connection_do_not_decide(first):
     k = np.arange(200.0)
+    laws = {
+        "polynomial": 17 / ((k + 17) * (k + 18)),
+        "exponential": np.exp(-0.05 * k),
+        "stretched": np.exp(-((k / 60) ** 2)),
+    }
     for factor in (0.05, 1.0, 20.0, 100.0):
-        for law, kind in [(17 / ((k + 17) * (k + 18)), "polynomial"), (np.exp(-0.05 * k), "exponential")]:
-            assert fit_decay(k, np.where(k == 0, factor * law, law)).kind == kind
+        for kind, law in laws.items():
+            assert fit_decay(k, np.where(k < first, factor * law, law)).kind == kind
+
+
+@pytest.mark.parametrize("weight", [0.985, 0.95, 0.9])
+@pytest.mark.parametrize("horizon", [300, 600])
+def test_the_supremum_over_inputs_of_a_tanh_unit_covers_the_linear_rate(weight, horizon):
+    """Large inputs decay faster, so the supremum falls as t^(-1/2) e^(-βt): no single mode has its slope."""
+    t, rates = np.arange(float(horizon)), -math.log(weight) * (1 + np.geomspace(1e-4, 1, 200) ** 2)
+    value = (np.geomspace(1e-4, 1, 200) * np.exp(-np.outer(t, rates))).max(1)
+    fit = fit_decay(t, value)
+    assert fit.kind == "exponential"
+    assert fit.interval[0] <= -math.log(weight) <= fit.interval[1]
 
 
 @pytest.mark.parametrize("stretch", [0.4, 0.7, 1.5, 2.0, 3.0])
@@ -163,11 +180,9 @@ def test_many_modes_are_a_power_law_until_the_slowest_is_seen():
     assert fit.rate == pytest.approx(rates[0], rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("horizon", "decided", "covered"), [(100, 0.0, 0.0), (300, 0.25, 0.8), (1000, 0.85, 0.9), (3000, 0.95, 0.95)]
-)
+@pytest.mark.parametrize(("horizon", "decided", "covered"), [(300, 0.25, 0.8), (1000, 0.85, 0.9), (3000, 0.95, 0.95)])
 def test_modes_of_both_signs_cross_zero(horizon, decided, covered):
-    """Kernels of random linear models, rates from 0.01 to 1: seen for one, three, ten, thirty of the longest times."""
+    """Kernels of random linear models, rates from 0.01 to 1: seen for three, ten, thirty of the longest times."""
     rng, time, fits = np.random.default_rng(0), np.arange(float(horizon)), []
     for width in [4, 8, 16, 32, 64] * 12:
         weights = rng.standard_normal(width) * rng.standard_normal(width) * np.geomspace(0.01, 1, width) ** 0.5
@@ -183,13 +198,13 @@ def test_modes_of_both_signs_cross_zero(horizon, decided, covered):
 def test_interval_covers_the_slowest_of_several_modes(modes):
     """Rates 0.005 to 0.5 with weights of both signs, no noise, over ten of the longest times."""
     rng, time, covered = np.random.default_rng(modes), np.arange(2000.0), 0
-    for _ in range(100):
+    for _ in range(40):
         rates = np.sort(0.005 * 100 ** rng.random(modes))
         rates[0] = 0.005
         value = np.abs(np.exp(-np.outer(time, rates)) @ rng.standard_normal(modes))
         fit = fit_decay(time, value, floor=1e-15 * value.max())
         covered += fit.kind != "exponential" or fit.interval[0] <= 0.005 <= fit.interval[1]
-    assert covered >= 85
+    assert covered >= 36
 
 
 def test_powers():
