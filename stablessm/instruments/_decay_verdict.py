@@ -1,8 +1,8 @@
 """Which law a curve follows, how sure that is, and between which values its parameter lies.
 
 Every law votes in every window for a kind of decay. The first window that a law follows to within the noise decides by
-the Bayesian information criterion; later windows must not contradict it. Where no law is that good, only what falls
-further than a power of time could, evenly, is an exponential.
+the Bayesian information criterion; later windows must not contradict it. Where no law is that good, an exponential is
+what every window calls one, or what falls evenly and further than a power of time could.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ class _Judgement:
     def close(self, kind: Kind) -> list[Fit]:
         """The laws of a kind that take part in its interval, the best one first.
 
-        These fit about as well as the best law. Where none follows the points they are sums of modes, and a mode times
-        a moderate power: the first ones fall more slowly in the end than what is left of a transient, the last faster.
+        These fit about as well as the best law. Where no law follows the points, these are one mode, two modes, and a
+        mode times a moderate power: after a transient the first two tend to overestimate the final rate, and the last
+        to underestimate it.
         """
         found = [(score, fit) for score, vote, fit in self.laws if vote == kind]
         if self.best.misfit <= _FOLLOWS:
@@ -190,11 +191,11 @@ def _claim(kind: Kind, best: Fit, judged: list[_Judgement], beaten: str, evidenc
 
 
 def _unfollowed(judged: list[_Judgement], undecided: Verdict, seen: Windows) -> Verdict:
-    """The verdict on a curve of many modes or of a nonlinear model, which no law follows: exponential or undecided.
+    """The verdict on a curve that no law follows, of many modes or of a nonlinear model: exponential or undecided.
 
-    It is exponential if every window clearly says so, or if it falls evenly, and in the last half further than a power
-    of time could, or not quite that far but at the same rate everywhere. A stretched exponential falls evenly enough if
-    it is seen late, so the same stretch in every window but the last speaks against it.
+    The curve is exponential if every window clearly says so; if it falls evenly, and in the last half further than a
+    power of time could; or if it falls less far, but at the same rate everywhere. A stretched exponential can fall
+    evenly too, so a curve with the same stretch in all windows but the last is undecided.
     """
     last, modes = judged[-1], [each.fits["mode"] for each in judged]
     fall = _fall(last.window)

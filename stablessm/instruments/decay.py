@@ -81,10 +81,11 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
 
     The first window that some law follows to within the noise decides by the BIC. The verdict is ``undecided`` if a law
     beats those of another kind by less than ``margin`` (a log likelihood ratio; laws of many parameters need more), if
-    a later window contradicts it, if the law falls less than threefold, or if only 2.5 times t0 or less of a power is
-    seen. Where no law follows the points, a curve is an exponential if it falls evenly and its last half falls further
-    than a power up to 5 could. A flat tail below 10⁻⁵ of the top is a floor, above it memory that does not decay.
-    Nothing depends on the units of time and value.
+    a later window contradicts it, if the law falls less than threefold (a stretched exponential fivefold), or if only
+    2.5 times t0 or less of a power is seen. Where no law follows the points, as in a sum of many modes, a curve is an
+    exponential if every window clearly says so, or if it falls evenly and its last half falls further than a power up
+    to 5 could. A flat tail below 10⁻⁵ of the top is a floor, above it memory that does not decay. Nothing depends on
+    the units of time and value.
 
     >>> t = np.arange(200) * 0.1
     >>> fit = fit_decay(t, 3 * np.exp(-0.7 * t))
