@@ -16,6 +16,7 @@ _FOLLOWED = 0.01  # of the supremum: how closely the error is followed between t
 _ROUNDING = 1e-14  # of the kernel and the sum: below it an error is not followed
 _MORE = 2**19  # points beside those of the kernel
 _ADDED = 300
+_CLOSE = 17  # points of a close look at one of the largest errors
 _CHUNK = 1 << 17  # numbers evaluated at once: they stay in the cache
 
 
@@ -79,11 +80,9 @@ def supremum(
     rows = np.abs(between).reshape(*between.shape[:2], *entries).sum(axis=3)
     l1 = np.trapezoid(rows, at[:, :, None], axis=1).sum(axis=0).max()
     peaks = np.argsort(-near.max(axis=1))[:_ADDED]
-    width = (panels.right - panels.left)[peaks] / near.shape[1]
-    centers = at[peaks, near[peaks].argmax(axis=1)]
-    close = np.clip(
-        centers[:, None] + width[:, None] * np.linspace(-1, 1, 9), panels.left[peaks, None], panels.right[peaks, None]
-    )
+    top = near[peaks].argmax(axis=1)
+    sides = at[peaks, np.maximum(top - 1, 0)], at[peaks, np.minimum(top + 1, at.shape[1] - 1)]
+    close = np.linspace(*sides, _CLOSE)
     close = close if samples.step is None else samples.step * np.rint(close / samples.step)
     close = np.unique(np.concatenate([close.reshape(-1), times]))
     values = function(close)
