@@ -54,7 +54,7 @@ class Panels:
         return size
 
     def dense(self) -> tuple[np.ndarray, np.ndarray]:
-        """Times (p, d) and interpolated values (p, d, q) at points of each panel, as dense as the nodes, ends included."""
+        """Times (p, d) and interpolated values (p, d, q) at dense points of each panel, ends included."""
         points = -np.cos(np.linspace(0, np.pi, _PER_GAP * (_NODES - 1) + 1))
         times = self.left[:, None] + (self.right - self.left)[:, None] * (points + 1) / 2
         values = np.einsum("dn,pnq->pdq", _barycentric(_reference[None], points[None])[0], self.values[:, :_NODES])
