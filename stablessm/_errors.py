@@ -66,7 +66,7 @@ class ArgumentError(ValueError):
     """
 
     def __init__(self, argument: str, expected: str, got: object) -> None:
-        super().__init__(f"{argument}: expected {expected}, got {shown(got)}")
+        super().__init__(f"{argument}: expected {_cut(expected)}, got {shown(got)}")
         self.argument = argument
 
 
