@@ -268,8 +268,12 @@ class Search:
 
     def least(self) -> Fit:
         """Of all that were tried, the lowest order that is about as good as the best."""
-        error = min(fit.error for fit in self.tried.values())
-        return self.best(min(order for order, fit in self.tried.items() if fit.error <= _ENOUGH * error))
+        while True:
+            error = min(fit.error for fit in self.tried.values())
+            order = min(order for order, fit in self.tried.items() if fit.error <= _ENOUGH * error)
+            if order in self._whole:
+                return self._whole[order]
+            self.best(order)  # its error everywhere may turn out to be larger than that at the points
 
     def lower_bound(self, order: int) -> float:
         """What the ℓ1 error of a sum of this order is at least: see ``exponential_sum``; NaN without even samples."""

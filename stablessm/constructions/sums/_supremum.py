@@ -60,9 +60,12 @@ def compare(samples: Samples, domain: Domain, fit: Fit, unit: float = 1.0) -> tu
 
 def _rounding(es: ExponentialSum, end: float) -> float:
     """What rounding may change of the sum at a time, phases included."""
-    size = np.abs(es.weights.reshape(len(es.rates), -1)).max(axis=1)
-    last = np.minimum(end, -1 / es.rates.real)
-    return float(np.finfo(np.float64).eps * (size * (1 + np.abs(es.rates) * last)).sum())
+    weights, phase = es.weights.reshape(len(es.rates), -1), np.abs(es.rates.imag) * np.minimum(end, -1 / es.rates.real)
+    along, across = np.abs(weights.real).max(axis=1), np.abs(weights.imag).max(axis=1)
+    if es.is_complex:
+        along, across = np.abs(weights).max(axis=1), np.zeros(len(weights))
+    seen = along + across * np.minimum(1, phase)  # the sine of a pair that hardly turns is small, as is its rounding
+    return float(np.finfo(np.float64).eps * (2 * seen + phase * (along + across)).sum())
 
 
 def _supremum(samples: Samples, fitted: Callable[[np.ndarray], np.ndarray], entries: tuple[int, ...]) -> Error:

@@ -58,8 +58,8 @@ def exponential_sum(
 ) -> ExponentialSum:
     """ρ(t) ≈ Re Σ_i w_i e^{r_i t}, Re r_i < 0, on t = 0, dt, …, horizon dt: a kernel becomes a small recurrence.
 
-    That sums of exponentials can approximate every integrable kernel is what paper 002 (section 3.2) builds
-    convolutions from and paper 000 (theorem A.3) bounds. Here rates and weights are computed, the supremum of the
+    That sums of exponentials can approximate every integrable kernel is what SSM-UA (section 3.2) builds
+    convolutions from and IAT (theorem A.3) bounds. Here rates and weights are computed, the supremum of the
     error is made as small as the order allows (locally: the error alternates), and every error is measured.
 
     Args:
