@@ -11,6 +11,7 @@ import collections
 import contextlib
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import _measure
@@ -57,7 +58,8 @@ def main() -> None:
     )
     broken: list[str] = []
     seeds = range(args.first_seed, args.first_seed + (7 if args.smoke else args.kernels))
-    with contextlib.suppress(KeyboardInterrupt):  # what was compared until then is written
+    warnings.filterwarnings("error", "exponential_sum was interrupted")
+    with contextlib.suppress(KeyboardInterrupt, UserWarning):  # what was compared until then is written
         for count, seed in enumerate(seeds, 1):
             ratio = compare(draw(seed, complex_too=True), families)
             if ratio < LEAST:
