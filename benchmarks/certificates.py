@@ -11,6 +11,7 @@ import collections
 import contextlib
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import _measure
@@ -55,26 +56,33 @@ def main() -> None:
     families: dict[str, dict[str, float]] = collections.defaultdict(
         lambda: {"kernels": 0, "fit_errors": 0, "worst_ratio": float("inf"), "seconds": 0.0}
     )
-    broken = []
+    broken: list[str] = []
     seeds = range(args.first_seed, args.first_seed + (7 if args.smoke else args.kernels))
-    with contextlib.suppress(KeyboardInterrupt):  # what was compared until then is written
-        for seed in seeds:
+    warnings.filterwarnings("error", "exponential_sum was interrupted")
+    with contextlib.suppress(KeyboardInterrupt, UserWarning):  # what was compared until then is written
+        for count, seed in enumerate(seeds, 1):
             ratio = compare(draw(seed, complex_too=True), families)
             if ratio < LEAST:
                 broken.append(f"{draw(seed, complex_too=True).name}: reported over true {ratio:.3g}")
                 print(broken[-1], flush=True)
-            if (seed + 1) % 100 == 0:
-                print(f"{seed + 1 - args.first_seed} kernels, {len(broken)} broken", flush=True)
+            if count % 100 == 0:
+                print(f"{count} kernels, {len(broken)} broken", flush=True)
+                write(args.out, args.first_seed, families, broken)
+    write(args.out, args.first_seed, families, broken)
+    print(f"written: {args.out}")
+
+
+def write(out: Path, first_seed: int, families: dict[str, dict[str, float]], broken: list[str]) -> None:
+    """Write the record of all kernels compared so far."""
     rows = [{"family": family, **row} for family, row in sorted(families.items())]
     summary = {
         "kernels": sum(int(row["kernels"]) for row in rows),
-        "first_seed": args.first_seed,
+        "first_seed": first_seed,
         "worst_ratio_reported_over_true": min(row["worst_ratio"] for row in rows),
         "broken": broken,
         "floor": FLOOR,
     }
-    _measure.write_record(args.out, "cpu", rows, summary)
-    print(f"written: {args.out}")
+    _measure.write_record(out, "cpu", rows, summary)
 
 
 if __name__ == "__main__":

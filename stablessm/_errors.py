@@ -49,9 +49,11 @@ def _array(value: Any) -> str:
     if size <= MOST and getattr(where, "type", where) != "meta":
         return str(value.tolist())
     kind = f"{str(value.dtype).removeprefix('torch.')} array of shape {tuple(value.shape)}"
+    if "complex" in kind:
+        return kind
     try:
         low, high = float(value.min()), float(value.max())
-    except (TypeError, RuntimeError, ValueError, NotImplementedError):  # complex numbers, text, no values at all
+    except (TypeError, RuntimeError, ValueError, NotImplementedError):  # text, no values at all
         return kind
     return f"{kind}, from {low:g} to {high:g}"
 
@@ -66,7 +68,7 @@ class ArgumentError(ValueError):
     """
 
     def __init__(self, argument: str, expected: str, got: object) -> None:
-        super().__init__(f"{argument}: expected {expected}, got {shown(got)}")
+        super().__init__(f"{argument}: expected {_cut(expected)}, got {shown(got)}")
         self.argument = argument
 
 

@@ -64,6 +64,9 @@ class Decoder:
         self.diagnosis: Diagnosis = diagnosis(lam, length, length, E.count, values, rank, precision, rehearse)
         """How much of the input the state fixes."""
 
+    def __repr__(self) -> str:
+        return f"Decoder({self.diagnosis!r})"
+
     def __call__(self, state: Array, *, initial: Array | None = None) -> Tensor:
         """Inputs (…, L) from states (…, N); ``initial``: the state before the first of them, zero by default."""
         E = self._equations

@@ -11,6 +11,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from stablessm._errors import ShortRepr
+
 
 class IllConditionedWarning(UserWarning):
     """The state does not fix everything that was asked for; carries ``diagnosis``."""
@@ -21,8 +23,8 @@ class IllConditionedWarning(UserWarning):
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Diagnosis:
+@dataclass(frozen=True, eq=False, repr=False)
+class Diagnosis(ShortRepr):
     """How well a state fixes ``unknowns`` numbers through ``equations`` equations."""
 
     length: int

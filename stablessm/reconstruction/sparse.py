@@ -61,6 +61,9 @@ class SparseDecoder:
         self.diagnosis: Diagnosis = diagnosis(lam, len(psi), unknowns, len(omega), values, rank, precision, rehearse)
         """How much of α the state fixes."""
 
+    def __repr__(self) -> str:
+        return f"SparseDecoder({self.diagnosis!r})"
+
     @property
     def basis_rank(self) -> int:
         """The rank of Ψ_k: a function that has not begun by step k cannot be asked for."""

@@ -100,7 +100,7 @@ def test_a_singular_kernel_in_relative_error() -> None:
     t = np.geomspace(1e-4, 1e4, 33333)
     assert np.abs(es(t) * t**0.4 - 1).max() <= 1.01e-6
     assert es.relative_error <= 1e-6
-    assert es.order == 30
+    assert es.order == 29
 
 
 def cosines(t: np.ndarray) -> np.ndarray:

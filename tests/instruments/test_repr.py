@@ -56,6 +56,7 @@ def test_results_print_as_a_few_lines() -> None:
 )
 def test_an_error_shows_no_whole_array(value) -> None:
     assert len(str(ArgumentError("x", "a number", value))) < 800
+    assert len(str(ArgumentError("x", f"one of {value}", "nothing"))) < 800
 
 
 @pytest.mark.parametrize("value", [3, "text", (3,), [1, 2], None, 0.5, np.float64(2.0), torch.tensor([1.0, 2.0])])

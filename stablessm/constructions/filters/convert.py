@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError, NumericalError, ShortRepr
 from stablessm.constructions.filters.from_convolution import from_convolution
 from stablessm.constructions.filters.layer import FilterFit, RecurrentConvolution
 from stablessm.instruments.systems import evaluating
@@ -18,8 +18,8 @@ from stablessm.layers import Bidirectional, SequenceLayer
 
 
 @final
-@dataclass(frozen=True)
-class LongFilter:
+@dataclass(frozen=True, repr=False)
+class LongFilter(ShortRepr):
     """What a module that convolves over time amounts to."""
 
     taps: Tensor
@@ -36,7 +36,7 @@ Find: TypeAlias = Callable[[str, nn.Module], LongFilter | None]
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ConvertedModule:
     """One module that was replaced."""
 
@@ -57,6 +57,8 @@ class ConvertedModule:
         elif kept:
             parts.append(f"{len(kept)} exact from {max(fit.taps for fit in kept)} taps")
         return f"{self.name or '(the model)'}: {', '.join(parts)}; {self.state_size} numbers of state"
+
+    __repr__ = __str__
 
 
 class _Tape:

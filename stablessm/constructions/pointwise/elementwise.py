@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 import torch
 
 from stablessm._arguments import real_number, whole_number
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError, NumericalError, ShortRepr
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._ridge import Ridge
@@ -24,11 +24,11 @@ _AXES = 4
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Elementwise:
+@dataclass(frozen=True, eq=False, repr=False)
+class Elementwise(ShortRepr):
     """A two-layer SSM that applies a function to every step, and how far it is off."""
 
-    model: LayerStack
+    model: LayerStack = field(repr=False)
     """(batch, time, d_in) to (batch, time, d_out), in double precision."""
     error: float
     """The largest |f - y| that was met; a lower bound of the supremum."""

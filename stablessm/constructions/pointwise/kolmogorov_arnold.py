@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
 import torch
 
 from stablessm._arguments import whole_number
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._outer import Superposition, iterate
@@ -32,11 +32,11 @@ _RADIUS = 0.5
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class KolmogorovArnold:
+@dataclass(frozen=True, eq=False, repr=False)
+class KolmogorovArnold(ShortRepr):
     """A five-layer SSM whose output at step ``length`` is f of the inputs so far, and how far it is off."""
 
-    model: LayerStack
+    model: LayerStack = field(repr=False)
     """(batch, time, 1) to (batch, time, 1), in double precision; read it at step ``length``."""
     length: int
     base: int

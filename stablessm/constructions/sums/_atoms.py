@@ -1,4 +1,4 @@
-"""The next mode of noisy samples: the decays and damped waves that explain most of what is left."""
+"""The next mode of a sum, at any times: the decays and damped waves that explain most of what is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WAVES = 2  # how many waves are offered
 
 
 def next_modes(
-    domain: Domain, times: np.ndarray, left: np.ndarray, basis: np.ndarray, graded: np.ndarray
+    domain: Domain, times: np.ndarray, left: np.ndarray, basis: np.ndarray, graded: np.ndarray, gap: float
 ) -> list[complex]:
     """Rates worth a try beside those that span the basis, the best of each kind.
 
@@ -27,11 +27,11 @@ def next_modes(
         times: (n,) sample times.
         left: (n, q) what the modes so far leave, times ``graded``.
         basis: (n, k) orthonormal columns that span these modes, times ``graded``.
-        graded: (n,) one over the standard deviation of the noise, up to a factor.
+        graded: (n,) the square root of what an error counts: one over the standard deviation of noise, for example.
+        gap: the shortest time over which the kernel may change.
     """
     since = times - times[0]
-    shortest = float(np.diff(times).min())
-    ends = max(_SLOWEST / since[-1], 1.01 * domain.slowest), max(_FASTEST / shortest, 2 * domain.slowest)
+    ends = max(_SLOWEST / since[-1], 1.01 * domain.slowest), max(_FASTEST / gap, 2 * domain.slowest)
     octaves = np.log2(ends[1] / ends[0])
     found = []
     if not domain.is_complex:
@@ -80,7 +80,7 @@ def _best_waves(
             step = max(2 * np.pi / band / _PHASE, since[seen][-1] / _LARGEST)
         gains, frequencies = _gains(np.rint(since[seen] / step).astype(np.int64), step, left[seen], weight[seen],
                                     np.exp(-decay * since[seen]), domain.is_complex)  # fmt: skip
-        gains[np.abs(frequencies) > band] = 0.0
+        gains[np.abs(frequencies) > min(band, np.inf if domain.discrete else domain.band)] = 0.0
         top = int(np.argmax(gains))
         best.append((float(gains[top]), -decay + 1j * frequencies[top]))
     chosen: list[complex] = []

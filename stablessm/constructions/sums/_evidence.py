@@ -1,4 +1,4 @@
-"""Noisy samples: least squares at every order, and the order that the evidence supports."""
+"""Least squares at every order, mode after mode, and the order that the evidence supports where there is noise."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from stablessm.constructions.sums._polish import Problem, descend, fit_weights
 
 _ROUGHLY, _CONVERGED = (1e-4, 1e-3), (1e-9, 1e-3)  # the gain of a last step, and its damping
 _PATIENCE = 4  # real states that may be added without gain before the search ends
+_AHEAD = 3  # orders above one that are fitted before it, since a fit without one of its modes may be the better start
 _DENSE = 800  # samples whose Hankel matrix is formed; a longer one is only multiplied with
 _LONG = 24  # and this many of its singular vectors are found
 _UNEVEN = 1e-6
@@ -31,11 +32,23 @@ class Model:
 
 @final
 class Path:
-    """Least-squares fits of ever more modes to the same samples."""
+    """Least-squares fits of ever more modes to the same samples: at no order does one get worse."""
 
-    def __init__(self, problem: Problem, noise: float | None = None) -> None:
-        """``noise``: its standard deviation, if it is known."""
-        self.problem, self._noise = problem, noise
+    def __init__(
+        self,
+        problem: Problem,
+        limit: int,
+        *,
+        noise: float | None = None,
+        gap: float | None = None,
+    ) -> None:
+        """Prepare fits of up to ``limit`` states.
+
+        ``noise``: its standard deviation, if it is known. ``gap``: the shortest time over which the kernel may change,
+        if it is not that between the samples.
+        """
+        self.problem, self._limit, self._noise = problem, limit, noise
+        self._gap = float(np.diff(problem.times).min()) if gap is None else gap
         values = problem.values * problem.graded[:, None]
         self._target = values
         self.count = int((problem.graded > 0).sum()) * values.shape[1] * (2 if np.iscomplexobj(values) else 1)
@@ -43,6 +56,8 @@ class Path:
         self._least = _ROUNDING * float(np.abs(values).max()) * np.sqrt(self.count)
         self.models = {0: Model(np.empty(0, dtype=np.complex128), float(np.linalg.norm(values)))}
         self._subspaces = self._decompose()
+        self._grown = 0
+        self._shrunk: dict[tuple[int, int], Model] = {}  # by two orders, the model that was last shrunk from one to one
 
     @property
     def domain(self) -> Domain:
@@ -88,43 +103,61 @@ class Path:
             return square / self._noise**2 + cost
         return (n - used) * np.log(square / (n - used)) + cost
 
-    def extend(self, most: int, *, all_orders: bool = False) -> int:
-        """Fit orders up to ``most``, as long as the evidence grows or else all of them; return the best order."""
-        best, order = 0, 0
-        patience = _PATIENCE // 2 if self.problem.domain.is_complex else _PATIENCE
-        while order < most:
-            self._grow(order, most)
-            order += 1
-            if order not in self.models or self.models[order].size > self.models[order - 1].size:
-                self.models[order] = self.models[order - 1]
+    def choose(self, most: int) -> int:
+        """Fit ever higher orders as long as the evidence grows; return the one with most."""
+        best = 0
+        patience = _PATIENCE // 2 if self.domain.is_complex else _PATIENCE
+        for order in range(1, min(most, self._limit) + 1):
+            self.grow(order)
             if self.criterion(order) < self.criterion(best):
                 best = order
-            if not all_orders and order >= best + patience:
+            if order >= best + patience:
                 break
-        if all_orders:
-            return best
-        previous = order + 1
+        previous = self._grown + 1
         while best < previous:  # with fewer modes the evidence may turn out to be better still
             for fewer in range(best, max(0, best - _PATIENCE // 2), -1):
-                self.shrink(fewer)
+                self._shrink(fewer)
             previous, best = best, min(range(best + 1), key=self.criterion)
         return best
 
-    def shrink(self, order: int) -> None:
+    def at_most(self, order: int) -> int:
+        """Fit all orders up to this one, each as if it were the last; return the one that leaves least.
+
+        What is done for one order is done for the next one first, so more states never leave more.
+        """
+        for last in range(1, order + 1):
+            self.grow(min(last + _AHEAD, self._limit))
+            for fewer in range(last + _AHEAD - 1, last - 1, -1):
+                self._shrink(fewer)
+        return min(range(1, order + 1), key=self.rms)
+
+    def grow(self, order: int) -> Model:
+        """The fit of up to that many states, each from the fits of one and two states less and the modes they lack."""
+        while self._grown < order:
+            self._add(self._grown)
+            self._grown += 1
+            if self._grown not in self.models or self.models[self._grown].size > self.models[self._grown - 1].size:
+                self.models[self._grown] = self.models[self._grown - 1]
+        return self.models[order]
+
+    def _shrink(self, order: int) -> None:
         """Try the fits of one and two states more without one of their modes: they may have had the better start."""
         starts = []
         for more in (order + 1, order + 2):
-            rates = self.models[more].rates if more in self.models else np.empty(0)
-            starts += [np.delete(rates, i) for i in range(len(rates))]
+            model = self.models.get(more)
+            if model is not None and self._shrunk.get((more, order)) is not model:
+                self._shrunk[more, order] = model
+                starts += [np.delete(model.rates, i) for i in range(len(model.rates))]
         self._offer([start for start in starts if self.domain.order(start) == order])
 
-    def _grow(self, order: int, most: int) -> None:
+    def _add(self, order: int) -> None:
         """One or two states more than the best fit of this order."""
         problem, rates = self.problem, self.models[order].rates
-        found = next_modes(problem.domain, problem.times, self.left(order), self._basis(order), problem.graded)
+        left, basis = self.left(order), self._basis(order)
+        found = next_modes(problem.domain, problem.times, left, basis, problem.graded, self._gap)
         starts = [np.append(rates, rate) for rate in found]
         starts += [self._evenly.admit(subspace.eigenvalues(order + 1)) for subspace in self._subspaces]
-        self._offer([start for start in starts if order < problem.domain.order(start) <= most])
+        self._offer([start for start in starts if order < problem.domain.order(start) <= self._limit])
 
     def _basis(self, order: int) -> np.ndarray:
         """Orthonormal columns that span the modes of that order, as they count."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -41,6 +42,7 @@ class Outcome:
     sum: ExponentialSum
     reason: tuple[str, str] | None = None
     """What is wrong, and what to do."""
+    interrupted: bool = False
 
 
 def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
@@ -81,14 +83,19 @@ def fit(
     tol: float | None,
     order: int | None,
     max_order: int | None,
+    tell: Callable[[], object],
 ) -> Outcome:
     """The least-squares sum: of an order, of the lowest order within ``tol``, or of the order with most evidence."""
-    path, best = _searched(samples, domain, noise, order, max_order)
+    path, best, interrupted = _searched(samples, domain, noise, order, max_order, tell)
+    if interrupted:
+        return Outcome(_result(path, best, samples, noise, started), interrupted=True)
     if samples.values.shape[1] > 1 and noise.level is None and best:  # outputs may differ in their noise
         levels = np.sqrt((np.abs(path.left(best)) ** 2).mean(axis=0)) * noise.scales
         if levels.max() > _ALIKE * levels.min() > 0:
             noise = replace(noise, scales=levels / np.sqrt(np.mean(levels**2)))
-            path, best = _searched(samples, domain, noise, order, max_order)
+            path, best, interrupted = _searched(samples, domain, noise, order, max_order, tell)
+    if interrupted:
+        return Outcome(_result(path, best, samples, noise, started), interrupted=True)
     if best == 0:
         what = "no mode stands out of the noise, whose standard deviation is about"
         return Outcome(
@@ -108,21 +115,29 @@ def fit(
 
 
 def _searched(
-    samples: Samples, domain: Domain, noise: Noise, order: int | None, max_order: int | None
-) -> tuple[Path, int]:
-    one = np.ones(len(samples.times))
-    path = Path(Problem(samples.times, samples.values / noise.scales, one, noise.graded, domain), noise.level)
+    samples: Samples,
+    domain: Domain,
+    noise: Noise,
+    order: int | None,
+    max_order: int | None,
+    tell: Callable[[], object],
+) -> tuple[Path, int, bool]:
+    """All fits, which order is the best of them, and whether an interruption ended the search."""
     limit = max(1, int((noise.graded > 0).sum()) // 2)  # as many numbers as there are samples
-    if order is not None:
-        if order > limit:
-            raise ArgumentError("order", f"at most {limit}, half the number of samples, with norm='l2'", order)
-        path.extend(min(order + 3, limit), all_orders=True)
-        for fewer in range(order + 2, max(0, order - 2), -1):
-            path.shrink(fewer)
-        best = min(range(1, order + 1), key=path.rms)
-    else:
-        best = path.extend(min(max_order or (_MOST // 2 if domain.is_complex else _MOST), limit))
-    return path, best
+    if order is not None and order > limit:
+        raise ArgumentError("order", f"at most {limit}, half the number of samples, with norm='l2'", order)
+    one = np.ones(len(samples.times))
+    problem = Problem(samples.times, samples.values / noise.scales, one, noise.graded, domain, tell)
+    path = Path(problem, limit, noise=noise.level)
+    try:
+        if order is not None:
+            return path, path.at_most(order), False
+        return path, path.choose(max_order or (_MOST // 2 if domain.is_complex else _MOST)), False
+    except KeyboardInterrupt:
+        found = [k for k in path.models if 0 < k <= (order or k)]
+        if not found:
+            raise
+        return path, min(found, key=path.rms if order is not None else path.criterion), True
 
 
 def _result(path: Path, order: int, samples: Samples, noise: Noise, started: float) -> ExponentialSum:

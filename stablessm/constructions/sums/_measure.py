@@ -13,8 +13,8 @@ from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit
 from stablessm.constructions.sums._samples import Samples
 from stablessm.constructions.sums._search import Search, subset
-from stablessm.constructions.sums._supremum import Error, supremum
-from stablessm.constructions.sums.result import ExponentialSum, TimeKind
+from stablessm.constructions.sums._supremum import Error, compare
+from stablessm.constructions.sums.result import ExponentialSum
 
 _GROWS = 1.2  # the last tenth of the horizon holds values so many times larger than all before
 _AT_LIMIT = 1.1  # times the slowest rate allowed: a rate that would be slower if it could
@@ -33,13 +33,7 @@ class Bounded(Protocol):
 def measured(search: Bounded, samples: Samples, unit: float, started: float, fit: Fit) -> ExponentialSum:
     """Of a fit to samples / unit; ``seconds`` are counted from ``started``, a ``time.perf_counter()``."""
     domain = search.domain
-    weights = unit * domain.weights(fit.coefficients, fit.rates).reshape(len(fit.rates), *samples.shape)
-    kind: TimeKind = "discrete" if domain.discrete else "continuous"
-    es = ExponentialSum(
-        fit.rates, weights, samples.dt, samples.horizon, kind, method=fit.method, is_complex=domain.is_complex
-    )
-    entries = samples.shape or (1, 1)
-    error = supremum(samples, lambda t: es(t).reshape(len(t), -1), entries)
+    es, error = compare(samples, domain, fit, unit)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(error.size > 0, error.size / error.kernel, 0.0)
     sup, relative = (error.size.max(), error.sup) if samples.relative else (error.sup, ratio.max())
@@ -48,7 +42,7 @@ def measured(search: Bounded, samples: Samples, unit: float, started: float, fit
     step = 1.0 if domain.discrete or samples.even is None else samples.even[1]
     return replace(
         es,
-        error=float(sup) + (_rounding(es) if samples.panels is not None else 0.0),
+        error=float(sup),
         relative_error=float(relative),
         l1_error=_l1(es, samples, error, domain.discrete),
         lower_bound=unit * search.lower_bound(es.order) * step,
@@ -57,13 +51,6 @@ def measured(search: Bounded, samples: Samples, unit: float, started: float, fit
         end=float(samples.times[-1]),
         seconds=time.perf_counter() - started,
     )
-
-
-def _rounding(es: ExponentialSum) -> float:
-    """What rounding may change of the sum at a time, phases included."""
-    size = np.abs(es.weights.reshape(len(es.rates), -1)).max(axis=1)
-    last = np.minimum(es.end, -1 / es.rates.real)
-    return float(np.finfo(np.float64).eps * (size * (1 + np.abs(es.rates) * last)).sum())
 
 
 def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> float:
@@ -101,7 +88,7 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
         what = f"the kernel grows to the end of the horizon, up to {unit * size.max():.3g}, and a stable sum decays"
         return what, "a kernel that decays, or one that is multiplied by e^(-ct) and the c taken back afterwards"
     if (-best.rates.real < _AT_LIMIT * domain.slowest).any():
-        free = Search(samples, replace(domain, slowest=_FREE * domain.slowest))
+        free = Search(samples, replace(domain, slowest=_FREE * domain.slowest), tell=search.problem.tell)
         if free.smallest(goal) is not None:
             if domain.slowest > _modes.slowest("float32", domain.dt):
                 return (
@@ -121,7 +108,9 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
         return "the kernel is not completely monotone", "leave out positive=True"
     if domain.real and not search.monotone:
         return "the kernel oscillates, or changes too fast for real decays", "leave out real=True"
-    what = f"no sum of at most {search.most} states was found"
+    what = f"no sum of at most {max(search.tried)} states was found, and more hardly gain"
+    if max(search.tried) >= search.most:
+        what = f"no sum of at most {search.most} states was found"
     return what, "a larger tol, or a shorter horizon"
 
 

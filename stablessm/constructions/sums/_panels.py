@@ -8,8 +8,9 @@ from typing import final
 
 import numpy as np
 
-_NODES, _CHECKS = 16, 6
-_DENSE = 65
+_NODES = 16
+_PER_GAP = 4  # points of a dense look at a panel, between two nodes
+_MIDDLE = 0.2, 0.8  # of a gap between nodes, as an angle: where interpolation is checked, once in each
 _SHORTEST = 2.0**-44  # of the time: a panel is not halved below the spacing of floats, as it would be at a jump
 _FIRST = 1e-60  # of the last time: where the halving towards 0 ends
 SHORTEST_STEPS = 512
@@ -21,7 +22,10 @@ _reference = -np.cos(np.pi * np.arange(_NODES) / (_NODES - 1))  # Chebyshev poin
 @final
 @dataclass(frozen=True, eq=False)
 class Panels:
-    """Panels [left, right], each with Chebyshev points to interpolate from and random points to check that against."""
+    """Panels [left, right], each with Chebyshev nodes to interpolate from and a random check between any two of them.
+
+    What interpolation misses can be in one gap alone: next to an end near which the function is singular.
+    """
 
     left: np.ndarray
     right: np.ndarray
@@ -50,10 +54,10 @@ class Panels:
         return size
 
     def dense(self) -> tuple[np.ndarray, np.ndarray]:
-        """Times (p, d) and interpolated values (p, d, q) at even points of each panel, both ends included."""
-        even = np.linspace(-1, 1, _DENSE)
-        times = self.left[:, None] + (self.right - self.left)[:, None] * (even + 1) / 2
-        values = np.einsum("dn,pnq->pdq", _barycentric(_reference[None], even[None])[0], self.values[:, :_NODES])
+        """Times (p, d) and interpolated values (p, d, q) at dense points of each panel, ends included."""
+        points = -np.cos(np.linspace(0, np.pi, _PER_GAP * (_NODES - 1) + 1))
+        times = self.left[:, None] + (self.right - self.left)[:, None] * (points + 1) / 2
+        values = np.einsum("dn,pnq->pdq", _barycentric(_reference[None], points[None])[0], self.values[:, :_NODES])
         return times, values
 
     def jump(self) -> tuple[float, float]:
@@ -78,8 +82,9 @@ Function = Callable[[np.ndarray], np.ndarray]
 
 def build(function: Function, left: np.ndarray, right: np.ndarray, step: float | None = None) -> Panels:
     """Panels from left to right; with a step, at its multiples."""
-    random = np.random.default_rng(len(left)).uniform(-1, 1, (len(left), _CHECKS))  # in step with nothing
-    offsets = np.concatenate([np.broadcast_to(_reference, (len(left), _NODES)), random], axis=1)
+    within = np.random.default_rng(len(left)).uniform(*_MIDDLE, (len(left), _NODES - 1))  # in step with nothing
+    checks = -np.cos(np.pi * (np.arange(_NODES - 1) + within) / (_NODES - 1))
+    offsets = np.concatenate([np.broadcast_to(_reference, (len(left), _NODES)), checks], axis=1)
     times = left[:, None] + (right - left)[:, None] * (offsets + 1) / 2
     if step is not None:
         times = step * np.rint(times / step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -27,6 +28,8 @@ class Problem:
     weight: np.ndarray
     graded: np.ndarray
     domain: Domain
+    tell: Callable[[], object] = lambda: None
+    """Called after each round of a fit."""
 
     def error(self, residual: np.ndarray) -> float:
         """The weighted supremum."""
@@ -88,6 +91,7 @@ def descend(
     columns, coefficients, residual, size = state(rates)
     damping = 1e-6
     for _ in range(_ROUNDS):
+        problem.tell()
         slope = domain.derivative(rates, times, coefficients) * graded[:, :, None]
         q, _ = np.linalg.qr(columns)
         flat = slope.transpose(0, 2, 1).reshape(len(times), -1)  # n, steps x entries
@@ -129,6 +133,7 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
     for _ in range(_ROUNDS):
         if best.error == 0:
             break
+        problem.tell()
         slope = domain.derivative(best.rates, problem.times, best.coefficients) * weight[:, :, None]
         step = _programme(problem, best, columns * weight, slope, residual, radius)
         if step is None:

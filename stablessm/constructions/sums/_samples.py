@@ -96,9 +96,20 @@ def is_number(value: Any, low: float, *, whole: bool = False) -> bool:
 
 
 def gather(
-    kernel: Any, horizon: int | None, *, dt: float, continuous: bool, times: Any, relative: bool, tol: float | None
+    kernel: Any,
+    horizon: int | None,
+    *,
+    dt: float,
+    continuous: bool,
+    times: Any,
+    relative: bool,
+    tol: float | None,
+    tell: Callable[[], object],
 ) -> Samples:
-    """Check the arguments of ``exponential_sum`` and sample the kernel; a function as finely as the tolerance asks."""
+    """Check the arguments of ``exponential_sum`` and sample the kernel; a function as finely as the tolerance asks.
+
+    ``tell`` is called before each call of a function.
+    """
     if not (is_number(dt, 0) and dt > 0):
         raise ArgumentError("dt", "a positive number", repr(dt))
     if isinstance(kernel, str):
@@ -106,6 +117,7 @@ def gather(
 
         kernel = parse(kernel)
     given = None if callable(kernel) else _array("kernel", kernel)
+    kernel = _announced(kernel, tell) if callable(kernel) else kernel
     grid = _grid(given, horizon, float(dt), times, continuous)
     if given is None and (continuous or (times is None and horizon is not None and horizon > LONGEST)):
         end = float(grid[-1] if times is not None or horizon is None else horizon * dt)
@@ -144,6 +156,8 @@ def _function_samples(
     times, where = np.unique(np.concatenate([head, points]), return_index=True)
     seen = np.concatenate([values, seen])[where]
     weight = _weight(times, seen, _largest(seen), relative, True)
+    if relative and continuous and seen.shape[1] == 1 and not np.iscomplexobj(seen):
+        _no_zero(times, seen[:, 0])
     even = _sampling.even(function, panels, goal, relative) if continuous and regular and largest else None
     step = None if continuous else dt
     return Samples(times, seen, shape, dt, False, relative, weight, even, panels, function, step)
@@ -179,6 +193,15 @@ def _weight(times: np.ndarray, values: np.ndarray, largest: float, relative: boo
     return 1 / size
 
 
+def _no_zero(times: np.ndarray, values: np.ndarray) -> None:
+    """Refuse relative errors of a continuous function that changes its sign."""
+    changes = np.flatnonzero(values[:-1] * values[1:] < 0)
+    if len(changes):
+        i = int(changes[0])
+        got = f"a change of sign between t = {times[i]:.6g} and {times[i + 1]:.6g}"
+        raise ArgumentError("relative", "a kernel without zeros, where a relative error has no meaning", got)
+
+
 def evaluate(function: Callable[[Any], Any], times: np.ndarray) -> np.ndarray:
     """The function at an array of times; one that only takes numbers is called for each."""
     try:
@@ -188,6 +211,14 @@ def evaluate(function: Callable[[Any], Any], times: np.ndarray) -> np.ndarray:
     except (TypeError, ValueError):
         values = _array("kernel", [function(float(t)) for t in times])
     return values
+
+
+def _announced(function: Callable[[Any], Any], tell: Callable[[], object]) -> Callable[[Any], Any]:
+    def announced(times: Any) -> Any:
+        tell()
+        return function(times)
+
+    return announced
 
 
 def _array(name: str, values: Any) -> np.ndarray:

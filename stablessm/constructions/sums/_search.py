@@ -10,11 +10,11 @@ from typing import final
 import numpy as np
 
 from stablessm.constructions.sums import _hankel, _starts
+from stablessm.constructions.sums._evidence import Path
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit, Problem, fit_weights, least_squares, minimax
-from stablessm.constructions.sums._pursuit import Pursuit
 from stablessm.constructions.sums._samples import Samples
-from stablessm.constructions.sums._supremum import Error, chunked, supremum
+from stablessm.constructions.sums._supremum import Error, compare
 
 _POINTS, _POINTS_MONOTONE = 4000, 1600  # a longer grid is fitted at so many of its points
 _MOST_LONG = 120  # the highest order tried on a grid whose Hankel matrix is not formed
@@ -27,7 +27,6 @@ _HANKEL_TO_SUP, _MIXTURE_TO_SUP = 20.0, 10.0  # about how far the supremum of a 
 _BLOCKS = (12, 48)  # how many singular values of a long horizon: a few first, often they are all
 _REPAIRS = 5
 _ALIKE, _ENOUGH = 1.02, 1.2
-_LEVEL = 0.98  # extrema of the error this near the largest count as equal
 _NEARLY = 1.2
 _JUMPED = 8  # the order that is tried of a kernel that jumps by more than the tolerance allows
 _PATIENCE, _STUCK = 8, 0.7  # so many orders that gain less than this together are the last
@@ -54,7 +53,7 @@ class Search:
         """``close``: a mixture that leaves less than this of a long kernel needs no Hankel matrix beside it.
 
         ``grows``: modes are found one after the other too, as they always are where there are no even samples and the
-        kernel is not nearly completely monotone. ``tell`` is called after each order that was tried.
+        kernel is not nearly completely monotone. ``tell`` is called after each round of a fit.
         """
         self.samples, self.domain, self._closest = samples, domain, close
         self._max_order, self._tell = max_order, tell
@@ -69,7 +68,7 @@ class Search:
         if not self.monotone:
             self.problem = self._problem(self._chosen(_POINTS), monotone=False)
         self.grows = grows or (samples.even is None and not self.monotone)
-        self._pursuit = Pursuit(self.problem, samples.gap)
+        self._path = Path(self.problem, _LEAST_SQUARES, gap=samples.gap) if self.grows else None
         self.hankel = self._decompose()
         self._rank = self._numerical_rank()
         self._padded: _hankel.Hankel | None = None
@@ -124,7 +123,7 @@ class Search:
         """A fit to some of the points, made again with those where its error is larger than it knew."""
         problem, best = self.problem, fit
         if fit.method == "ring" or (self.samples.panels is None and len(problem.times) == len(self.samples.times)):
-            return fit
+            return replace(fit, error=self.error(fit).sup)
         for attempt in range(_REPAIRS):
             error = self.error(fit)
             whole = replace(fit, error=error.sup)
@@ -139,35 +138,20 @@ class Search:
 
     def error(self, fit: Fit) -> Error:
         """How far a fit is from the kernel, at every sample, and between them if there is a function."""
-        return supremum(self.samples, lambda t: self.domain.matrix(fit.rates, t) @ fit.coefficients)
+        return compare(self.samples, self.domain, fit)[1]
 
     def at_most(self, order: int) -> Fit:
         """The best of up to that many states, and so never worse than the best of up to fewer.
 
-        Lower orders are left out where they cannot be better: below the order that the Hankel matrix asks for, and
-        where the error alternates so often that no sum of fewer real decays has a smaller one.
+        Lower orders are left out where they cannot be better: below the order that the Hankel matrix asks for.
         """
         best = self.best(order)
-        for lower in range(order - 1, 0, -1) if not self._alternates(best) else ():
+        for lower in range(order - 1, 0, -1):
             if lower < self._least_order(best.error)[0]:
                 break
             fit = self.best(lower)
             best = fit if fit.error < best.error else best
         return best
-
-    def _alternates(self, fit: Fit) -> bool:
-        """Whether the error of a sum of m real decays has 2m extrema of alternating signs and nearly equal size.
-
-        Two sums of m and k real decays differ by one that has at most m + k - 1 zeros, so none with k < m that is
-        closer exists. Oscillating sums are not tried for kernels as good as completely monotone.
-        """
-        if not self._close or self.problem.values.shape[1] > 1 or fit.rates.imag.any():
-            return False
-        times, values, weight = self._grid
-        left = (values - chunked(lambda t: self.domain.matrix(fit.rates, t) @ fit.coefficients, times, values))[:, 0]
-        left = left * weight
-        starts = np.flatnonzero(np.diff(np.sign(left), prepend=0))
-        return int((np.maximum.reduceat(np.abs(left), starts) > _LEVEL * fit.error).sum()) >= 2 * len(fit.rates)
 
     def smallest(self, tol: float) -> Fit | None:
         """The lowest order that meets the tolerance, polished; None if none does."""
@@ -284,8 +268,12 @@ class Search:
 
     def least(self) -> Fit:
         """Of all that were tried, the lowest order that is about as good as the best."""
-        error = min(fit.error for fit in self.tried.values())
-        return self.best(min(order for order, fit in self.tried.items() if fit.error <= _ENOUGH * error))
+        while True:
+            error = min(fit.error for fit in self.tried.values())
+            order = min(order for order, fit in self.tried.items() if fit.error <= _ENOUGH * error)
+            if order in self._whole:
+                return self._whole[order]
+            self.best(order)  # its error everywhere may turn out to be larger than that at the points
 
     def lower_bound(self, order: int) -> float:
         """What the ℓ1 error of a sum of this order is at least: see ``exponential_sum``; NaN without even samples."""
@@ -317,7 +305,6 @@ class Search:
         if goal < fit.error < _NEARLY * goal:  # with a new trust region it may take the rest
             fit = minimax(self.problem, fit)
         self._polished[order] = fit
-        self._tell()
         return self._polished[order]
 
     def _polishable(self, order: int) -> bool:
@@ -330,8 +317,8 @@ class Search:
                 return exact
         improve = least_squares if order <= _LEAST_SQUARES else fit_weights
         found = [improve(self.problem, rates, method) for method, rates in self._starts(order)]
-        if self.grows and order <= _LEAST_SQUARES:
-            found.append(self._pursuit.fit(order))
+        if self._path is not None and order <= _LEAST_SQUARES:
+            found.append(fit_weights(self.problem, self._path.grow(order).rates, "pursuit"))
         beyond = np.abs(self.samples.values[order:]).max(axis=1) * self.samples.weight[order:]
         if self.samples.uniform and all(beyond.max(initial=0.0) < fit.error for fit in found):
             around = _starts.ring(self.domain, self.samples.values, order)
@@ -412,7 +399,7 @@ class Search:
         # of a monotone kernel each octave of time counts alike
         early = 0.0 if times[0] > 0 else self.samples.gap
         spacing = np.gradient(np.log(times + early) if monotone else times)
-        return Problem(times, values, weight, weight * np.sqrt(spacing / spacing.sum()), self.domain)
+        return Problem(times, values, weight, weight * np.sqrt(spacing / spacing.sum()), self.domain, self._tell)
 
     def _chosen(self, count: int) -> np.ndarray:
         return subset(self.samples.times, self.samples.gap, count)

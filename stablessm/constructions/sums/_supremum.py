@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
 from stablessm.constructions.sums import _panels
+from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._panels import Panels
+from stablessm.constructions.sums._polish import Fit
 from stablessm.constructions.sums._samples import Samples
+from stablessm.constructions.sums.result import ExponentialSum, TimeKind
 
 _FOLLOWED = 0.01  # of the supremum: how closely the error is followed between the points
 _ROUNDING = 1e-14  # of the kernel and the sum: below it an error is not followed
 _MORE = 2**19  # points beside those of the kernel
 _ADDED = 300
-_CHUNK = 1 << 17  # numbers evaluated at once: they stay in the cache
+_CLOSE = 17  # points of a close look at one of the largest errors
 
 
 @final
@@ -38,16 +41,40 @@ class Error:
     """(n,) |ρ| there."""
 
 
-def supremum(
-    samples: Samples, fitted: Callable[[np.ndarray], np.ndarray], entries: tuple[int, ...] | None = None
-) -> Error:
+def compare(samples: Samples, domain: Domain, fit: Fit, unit: float = 1.0) -> tuple[ExponentialSum, Error]:
+    """Return the sum of a fit to samples / unit, and how far it is from the samples.
+
+    Between samples the error includes what rounding may change of the sum. A unit that is a power of two changes no
+    digit, so what a search compares is what is reported.
+    """
+    weights = unit * domain.weights(fit.coefficients, fit.rates).reshape(len(fit.rates), *samples.shape)
+    kind: TimeKind = "discrete" if domain.discrete else "continuous"
+    es = ExponentialSum(
+        fit.rates, weights, samples.dt, samples.horizon, kind, method=fit.method, is_complex=domain.is_complex
+    )
+    error = _supremum(samples, lambda t: es(t).reshape(len(t), -1), samples.shape or (1, 1))
+    if samples.panels is None or samples.relative:
+        return es, error
+    return es, replace(error, sup=error.sup + _rounding(es, float(samples.times[-1])))
+
+
+def _rounding(es: ExponentialSum, end: float) -> float:
+    """What rounding may change of the sum at a time, phases included."""
+    weights, phase = es.weights.reshape(len(es.rates), -1), np.abs(es.rates.imag) * np.minimum(end, -1 / es.rates.real)
+    along, across = np.abs(weights.real).max(axis=1), np.abs(weights.imag).max(axis=1)
+    if es.is_complex:
+        along, across = np.abs(weights).max(axis=1), np.zeros(len(weights))
+    seen = along + across * np.minimum(1, phase)  # the sine of a pair that hardly turns is small, as is its rounding
+    return float(np.finfo(np.float64).eps * (2 * seen + phase * (along + across)).sum())
+
+
+def _supremum(samples: Samples, fitted: Callable[[np.ndarray], np.ndarray], entries: tuple[int, ...]) -> Error:
     """Compare the samples with ``fitted``, a function from times (n,) to values (n, q).
 
     A function is compared at its panels, which are halved until the error itself is followed between the points; then
     the largest errors are looked at once more, closely. ``entries`` are d_out and d_in, for ``l1``.
     """
-    entries = entries or (1, samples.values.shape[1])
-    size = np.abs(samples.values - chunked(fitted, samples.times, samples.values)).max(axis=1)
+    size = np.abs(samples.values - fitted(samples.times)).max(axis=1)
     weighted = size * samples.weight
     worst = np.sort(np.argsort(-weighted)[:_ADDED])
     sup, times, values = float(weighted.max()), samples.times[worst], samples.values[worst]
@@ -57,7 +84,7 @@ def supremum(
     function, floor = samples.function, _ROUNDING * float(weighted.max() + (kernel * samples.weight).max())
 
     def error(panels: Panels) -> Panels:
-        left = panels.values - chunked(fitted, panels.times.reshape(-1), panels.values).reshape(panels.values.shape)
+        left = panels.values - fitted(panels.times.reshape(-1)).reshape(panels.values.shape)
         return panels.with_values(left)
 
     def coarse(panels: Panels) -> np.ndarray:
@@ -79,11 +106,9 @@ def supremum(
     rows = np.abs(between).reshape(*between.shape[:2], *entries).sum(axis=3)
     l1 = np.trapezoid(rows, at[:, :, None], axis=1).sum(axis=0).max()
     peaks = np.argsort(-near.max(axis=1))[:_ADDED]
-    width = (panels.right - panels.left)[peaks] / near.shape[1]
-    centers = at[peaks, near[peaks].argmax(axis=1)]
-    close = np.clip(
-        centers[:, None] + width[:, None] * np.linspace(-1, 1, 9), panels.left[peaks, None], panels.right[peaks, None]
-    )
+    top = near[peaks].argmax(axis=1)
+    sides = at[peaks, np.maximum(top - 1, 0)], at[peaks, np.minimum(top + 1, at.shape[1] - 1)]
+    close = np.linspace(*sides, _CLOSE)
     close = close if samples.step is None else samples.step * np.rint(close / samples.step)
     close = np.unique(np.concatenate([close.reshape(-1), times]))
     values = function(close)
@@ -93,12 +118,3 @@ def supremum(
     weighted = local * samples.weigh(values)
     worst = np.sort(np.argsort(-weighted)[:_ADDED])
     return Error(max(sup, float(weighted.max())) + missed, float(l1), close[worst], values[worst], sizes, kernels)
-
-
-def chunked(function: Callable[[np.ndarray], np.ndarray], times: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """(n, q) values of a function whose intermediate arrays are large, a part of the times after the other."""
-    out = np.empty((len(times), like.shape[-1]), dtype=like.dtype)
-    step = _CHUNK // 32
-    for i in range(0, len(times), step):
-        out[i : i + step] = function(times[i : i + step])
-    return out

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
 import time as clock
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, final, get_args
 
@@ -23,7 +26,7 @@ _LATTICE = 1e-6  # of a step: times this near its multiples are taken to be on t
 _REST = 1e-4  # over the horizon: a decay too slow to be seen, from which a fit can still move
 _EDGE = 0.97  # of the band: frequencies beyond are at its end
 _CLEAR, _EXPLAINED = 0.05, 0.01  # of the kernel: errors that ask for a reason, and that need none, for a given order
-_SILENT = 2.0  # seconds before a progress bar appears
+_SILENT, _SILENT_IN_LOGS = 2.0, 8.0  # seconds before progress is shown in a terminal, and elsewhere
 
 
 class FitError(NumericalError):
@@ -55,8 +58,8 @@ def exponential_sum(
 ) -> ExponentialSum:
     """ρ(t) ≈ Re Σ_i w_i e^{r_i t}, Re r_i < 0, on t = 0, dt, …, horizon dt: a kernel becomes a small recurrence.
 
-    That sums of exponentials can approximate every integrable kernel is what paper 002 (section 3.2) builds
-    convolutions from and paper 000 (theorem A.3) bounds. Here rates and weights are computed, the supremum of the
+    That sums of exponentials can approximate every integrable kernel is what SSM-UA (section 3.2) builds
+    convolutions from and IAT (theorem A.3) bounds. Here rates and weights are computed, the supremum of the
     error is made as small as the order allows (locally: the error alternates), and every error is measured.
 
     Args:
@@ -131,49 +134,85 @@ def exponential_sum(
     if name not in _modes.GAPS:
         raise ArgumentError("dtype", "'float64' or 'float32'", repr(dtype))
     continuous = time == "continuous"
-    samples = _samples.gather(kernel, horizon, dt=dt, continuous=continuous, times=times, relative=relative, tol=tol)
-    if order is not None and not (_samples.is_number(order, 1, whole=True) and order <= len(samples.times)):
-        expected = f"a whole number from 1 to the number of samples, {len(samples.times)}"
-        raise ArgumentError("order", expected, repr(order))
-    is_complex = samples.is_complex
-    if is_complex and (real or positive):
-        argument = "positive" if positive else "real"
-        raise ArgumentError(argument, "False, since the kernel has complex values and its modes are complex", True)
-    slowest = max(float(stable_margin), _modes.slowest(name, samples.dt))
-    domain = Domain(
-        samples.dt,
-        not continuous,
-        real or positive,
-        positive,
-        slowest,
-        is_complex,
-        band=_band(samples) if continuous else math.inf,
-        rest=_REST / float(samples.times[-1]),
-    )
-    if norm == "l2":
-        return _least_squares_sum(samples, domain, started, tol, order, max_order, noise, weights)
+    with _progress() as tell:
+        samples = _samples.gather(
+            kernel, horizon, dt=dt, continuous=continuous, times=times, relative=relative, tol=tol, tell=tell
+        )
+        if order is not None and not (_samples.is_number(order, 1, whole=True) and order <= len(samples.times)):
+            expected = f"a whole number from 1 to the number of samples, {len(samples.times)}"
+            raise ArgumentError("order", expected, repr(order))
+        is_complex = samples.is_complex
+        if is_complex and (real or positive):
+            argument = "positive" if positive else "real"
+            raise ArgumentError(argument, "False, since the kernel has complex values and its modes are complex", True)
+        domain = Domain(
+            samples.dt,
+            not continuous,
+            real or positive,
+            positive,
+            max(float(stable_margin), _modes.slowest(name, samples.dt)),
+            is_complex,
+            band=_band(samples) if continuous else math.inf,
+            rest=_REST / float(samples.times[-1]),
+        )
+        if norm == "l2":
+            return _least_squares_sum(samples, domain, started, tol, order, max_order, noise, weights, tell)
+        return _supremum_sum(samples, domain, started, tol, order, max_order, tell)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[], object]]:
+    """Yield what to call often: a progress bar appears once it takes long; outside a terminal, a line now and then."""
+    from tqdm import tqdm
+
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    delay = _SILENT if terminal else _SILENT_IN_LOGS
+    interval = 0.1 if terminal else _SILENT_IN_LOGS
+    with tqdm(
+        desc="exponential_sum",
+        unit=" steps",
+        delay=delay,
+        mininterval=interval,
+        leave=False,
+        disable=sys.stderr is None,
+    ) as bar:
+        yield bar.update
+
+
+def _supremum_sum(
+    samples: Samples,
+    domain: Domain,
+    started: float,
+    tol: float | None,
+    order: int | None,
+    max_order: int | None,
+    tell: Callable[[], object],
+) -> ExponentialSum:
     unit, scaled = samples.scaled()
-    goal = None if tol is None else float(tol) if relative else float(tol) / unit
-    attempt = _Attempt(scaled, domain, goal, order, max_order)
+    goal = None if tol is None else float(tol) if samples.relative else float(tol) / unit
+    attempt = _Attempt(scaled, domain, goal, order, max_order, tell)
     try:
         fit = attempt.run()
+        best = _measure.measured(attempt.search, samples, unit, started, fit)
+        reached = best.relative_error if samples.relative else best.error
+        if attempt.ambiguous(fit):
+            what, remedy = _measure.ambiguous(domain, attempt.free)
+        elif tol is None or reached <= tol:
+            return best
+        else:
+            assert goal is not None
+            what, remedy = _measure.reason(attempt.search, fit, goal, unit)
+            what = f"no sum was found within tol = {tol:g}: {what}"
     except KeyboardInterrupt:
         if not (hasattr(attempt, "search") and attempt.search.tried):
             raise
-        fit = attempt.search.so_far()
-        warnings.warn("exponential_sum was interrupted; it returns the best sum found so far", stacklevel=2)
-        return _measure.measured(attempt.search, samples, unit, started, fit)
-    best = _measure.measured(attempt.search, samples, unit, started, fit)
-    reached = best.relative_error if relative else best.error
-    if attempt.ambiguous(fit):
-        what, remedy = _measure.ambiguous(domain, attempt.free)
-    elif tol is None or reached <= tol:
-        return best
-    else:
-        assert goal is not None
-        what, remedy = _measure.reason(attempt.search, fit, goal, unit)
-        what = f"no sum was found within tol = {tol:g}: {what}"
+        _warn_of_interruption()
+        return _measure.measured(attempt.search, samples, unit, started, attempt.search.so_far())
     raise FitError(f"{what}. The best found has order {best.order} and error {reached:.3g}", remedy, best)
+
+
+def _warn_of_interruption() -> None:
+    warnings.warn("exponential_sum was interrupted; it returns the best sum found so far", stacklevel=4)
 
 
 def _band(samples: Samples) -> float:
@@ -189,40 +228,43 @@ def _band(samples: Samples) -> float:
 
 @final
 class _Attempt:
-    """The searches for one result, with a progress bar once they take long."""
+    """The searches for one result."""
 
     def __init__(
-        self, samples: Samples, domain: Domain, goal: float | None, order: int | None, max_order: int | None
+        self,
+        samples: Samples,
+        domain: Domain,
+        goal: float | None,
+        order: int | None,
+        max_order: int | None,
+        tell: Callable[[], object],
     ) -> None:
         self.samples, self.domain, self.goal, self.order, self.max_order = samples, domain, goal, order, max_order
+        self._tell = tell
         self.search: Search
         self.free: Fit
 
     def run(self) -> Fit:
         """The fit of the order, or the smallest that meets the goal, or the best found."""
-        from tqdm import tqdm
-
-        with tqdm(desc="exponential_sum", unit=" fits", delay=_SILENT, leave=False, disable=None) as bar:
-            self._bar = bar
-            self.search = self._new()
-            if self.search.scale == 0:
-                rates = np.array([-max(1 / self.domain.dt, 2 * self.domain.slowest)], dtype=np.complex128)
-                return Fit(rates, np.zeros((1, self.samples.values.shape[1])), 0.0, "zero")
-            if self.goal is None:
-                assert self.order is not None
-                return self.search.at_most(int(self.order))
+        self.search = self._new()
+        if self.search.scale == 0:
+            rates = np.array([-max(1 / self.domain.dt, 2 * self.domain.slowest)], dtype=np.complex128)
+            return Fit(rates, np.zeros((1, self.samples.values.shape[1])), 0.0, "zero")
+        if self.goal is None:
+            assert self.order is not None
+            return self.search.at_most(int(self.order))
+        fit = self.search.smallest(self.goal)
+        if fit is None and self.search.jump > 2 * self.goal:
+            return self.search.least()
+        if fit is None and self.search.hankel is None:  # the mixture alone was not enough
+            self.search = self._new(close=0.0)
             fit = self.search.smallest(self.goal)
-            if fit is None and self.search.jump > 2 * self.goal:
-                return self.search.least()
-            if fit is None and self.search.hankel is None:  # the mixture alone was not enough
-                self.search = self._new(close=0.0)
-                fit = self.search.smallest(self.goal)
-            if fit is None and self.samples.panels is not None and not self.search.grows:
-                grown = self._new(close=0.0, grows=True)  # modes on scales that even samples do not show together
-                fit = grown.smallest(self.goal)
-                if fit is not None or grown.least().error < self.search.least().error:
-                    self.search = grown
-            return fit or self.search.least()
+        if fit is None and self.samples.panels is not None and not self.search.grows:
+            grown = self._new(close=0.0, grows=True)  # modes on scales that even samples do not show together
+            fit = grown.smallest(self.goal)
+            if fit is not None or grown.least().error < self.search.least().error:
+                self.search = grown
+        return fit or self.search.least()
 
     def ambiguous(self, fit: Fit) -> bool:
         """Whether the sum leans on the highest frequencies that samples tell, or higher ones would be far better."""
@@ -234,7 +276,7 @@ class _Attempt:
         at_edge = np.abs(domain.weights(fit.coefficients, fit.rates))[np.abs(fit.rates.imag) > _EDGE * domain.band]
         if fit.error <= least:
             return bool((at_edge > least).any())
-        everywhere = Search(self.samples, replace(domain, discrete=True), max_order=self.max_order)
+        everywhere = Search(self.samples, replace(domain, discrete=True), max_order=self.max_order, tell=self._tell)
         found = everywhere.at_most(int(self.order)) if self.order is not None else everywhere.smallest(least)
         if found is None or found.error > (self.goal or _EXPLAINED * self.search.scale):
             return False
@@ -242,7 +284,7 @@ class _Attempt:
         return bool((np.abs(found.rates.imag) > domain.band).any())
 
     def _new(self, **options: Any) -> Search:
-        return Search(self.samples, self.domain, max_order=self.max_order, tell=self._bar.update, **options)
+        return Search(self.samples, self.domain, max_order=self.max_order, tell=self._tell, **options)
 
 
 def _least_squares_sum(
@@ -254,6 +296,7 @@ def _least_squares_sum(
     max_order: int | None,
     noise: Any,
     weights: Any,
+    tell: Callable[[], object],
 ) -> ExponentialSum:
     found = _least_squares.fit(
         samples,
@@ -263,7 +306,10 @@ def _least_squares_sum(
         tol=None if tol is None else float(tol),
         order=None if order is None else int(order),
         max_order=None if max_order is None else int(max_order),
+        tell=tell,
     )
+    if found.interrupted:
+        _warn_of_interruption()
     if found.reason is None:
         return found.sum
     what, remedy = found.reason

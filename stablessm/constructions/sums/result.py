@@ -56,8 +56,7 @@ class ExponentialSum:
     """In steps: the errors are those at t = 0, dt, …, horizon dt (or at the times that were given, start to end)."""
     time: TimeKind = "discrete"
     error: float = math.nan
-    """sup |ρ - ρ̂|: of all entries, on the whole grid (for a function in continuous time four times a step, unless times
-    were given)."""
+    """sup |ρ - ρ̂| of all entries: at the samples or the grid, and of a function in continuous time at every time."""
     l1_error: float = math.nan
     """Σ |ρ - ρ̂| on the grid: outputs differ by at most l1_error sup |x| up to the horizon. For a matrix the largest
     row sum. In continuous time ∫ |ρ - ρ̂|, measured and not certified: the trapezoidal rule on the grid and between its
