@@ -71,8 +71,13 @@ class Emitter(Generic[Options]):
         return product
 
     def at(self, pointer: ir.Value, *terms: ir.Value | int) -> ir.Value:
-        """The address of the element whose number is the sum of ``terms``, as seen from a pointer."""
-        return self.builder.gep(pointer, [self.sum(*terms)])
+        """The address of the element whose number is the sum of ``terms``, as seen from a pointer.
+
+        What does not change in a loop comes first among the terms: LLVM does not change their order.
+        """
+        for term in terms:
+            pointer = self.builder.gep(pointer, [I64(term) if isinstance(term, int) else term])
+        return pointer
 
     def load(self, pointer: ir.Value, lanes: int) -> ir.Value:
         """A vector, from any address that a scalar may have."""

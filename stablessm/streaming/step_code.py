@@ -199,7 +199,7 @@ class _Code:
 
     def _vector(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
         """The address of the vector of a number, which is the sum of ``number``."""
-        return self.emit.at(start, self.emit.times(self.emit.sum(*number), self.lanes))
+        return self.emit.at(start, *(self.emit.times(part, self.lanes) for part in number))
 
     def _load(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
         """The same vector's numbers."""
@@ -378,9 +378,9 @@ class _Code:
             def one(j: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
                 results = []
                 for k, total in enumerate(sums):
-                    number = emit.sum(first, emit.times(j, at_once), k // width)
-                    vector = self._load(weights, emit.times(number, width), k % width)
-                    results.append(emit.multiply_add(vector, self._everywhere(emit.at(x, number)), total))
+                    number, part = emit.sum(first, emit.times(j, at_once)), k // width
+                    vector = self._load(weights, emit.times(number, width), part * width + k % width)
+                    results.append(emit.multiply_add(vector, self._everywhere(emit.at(x, number, part)), total))
                 return results
 
             changed, kept = totals[: at_once * width], totals[at_once * width :]

@@ -74,17 +74,18 @@ class _Tile:
         self.emit, self.fields, self.widths = emit, fields, widths
         self._batch, self._column = batch, column
 
-    def row(self, array: str, step: ir.Value | None = None) -> ir.Value:
-        """Where a sequence's row of ``array`` begins, at ``step`` (in the order the scan walks)."""
+    def row(self, array: str, step: ir.Value | None = None, column: ir.Value | int = 0) -> ir.Value:
+        """Where a column of a sequence's row of ``array`` is, at ``step`` (in the order the scan walks)."""
         emit, fields = self.emit, self.fields
-        of_sequence = emit.at(fields[array], emit.times(self._batch, fields[f"{array}_batch"]))
-        return of_sequence if step is None else emit.at(of_sequence, emit.times(step, fields[f"{array}_time"]))
+        terms = [emit.times(self._batch, fields[f"{array}_batch"]), column]
+        if step is not None:
+            terms.append(emit.times(step, fields[f"{array}_time"]))
+        return emit.at(fields[array], *terms)
 
     def vectors(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
         """Where the vectors of this tile's row begin."""
-        starts = itertools.accumulate(self.widths, initial=0)
-        tile = self.emit.at(self.row(array, step), self._column)
-        return [self.emit.at(tile, start) for start, _ in zip(starts, self.widths, strict=False)]
+        row, starts = self.row(array, step, self._column), itertools.accumulate(self.widths, initial=0)
+        return [self.emit.at(row, start) for start, _ in zip(starts, self.widths, strict=False)]
 
     def load(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
         """The row in float64."""

@@ -80,8 +80,8 @@ class _Block:
         """The block's rows of one of the caller's arrays."""
         code, fields = self.code, self.code.fields
         stride, column = fields[f"{array}_time"], code.times(self.tile, code.lanes)
-        sequence = code.at(fields[array], code.times(self.batch, fields[f"{array}_batch"]))
-        start = code.at(sequence, code.times(self.first, stride), column)
+        sequence = code.times(self.batch, fields[f"{array}_batch"])
+        start = code.at(fields[array], sequence, column, code.times(self.first, stride))
         return Rows(start, stride, code.builder.sub(fields["channels"], column), self.steps)
 
     def clear(self, buffer: ir.Value) -> None:
