@@ -69,7 +69,7 @@ def test_a_backend_that_does_not_load_is_not_chosen(package, name, how, monkeypa
         )
 
     monkeypatch.setattr(_optional, "_imported", broken)
-    monkeypatch.setattr(scan.backends, "_why_not", scan.backends._why_not.__wrapped__)
+    monkeypatch.setattr(scan.backends, "_reasons", {})
     device = torch.device("cpu" if name == "cpu" else "cuda")
     assert scan.resolve("auto", device) == "reference"
     with pytest.raises(ssm.BackendUnavailableError, match=r"pip install "):

@@ -56,7 +56,7 @@ def run(
       stablessm run st-fig1 --size paper --on slurm --slurm partition=gpu --gpus 1 --memory 16GB --minutes 240
     """
     from stablessm import ArgumentError
-    from stablessm.cli.engine_options import chosen_engine
+    from stablessm.cli.engine_options import EngineOptions, chosen_engine
     from stablessm.cli.train import pairs
     from stablessm.experiments import catalogue
     from stablessm.sweeps import sweep
@@ -65,10 +65,8 @@ def run(
     sys.path.insert(0, "")  # as python -m does, so that a module of the current folder is found
     try:
         changes, names = pairs("--set", settings), list(catalogue.IDS) if ids == ["all"] else ids
-        engine = chosen_engine(
-            on, jobs=jobs, cpus=cpus, gpus=gpus, memory=memory, retries=retries, address=address, executor=executor,
-            minutes=minutes, options=pairs("--slurm", sbatch),
-        )  # fmt: skip
+        slurm = pairs("--slurm", sbatch)
+        engine = chosen_engine(EngineOptions(on, jobs, cpus, gpus, memory, retries, address, executor, minutes, slurm))
         swept: Any = _one_by_one if engine is None else partial(sweep, engine=engine)
         for result in swept(names, size, out, changes=changes, fresh=fresh):
             if result.failures:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import final
 
 from llvmlite import binding as llvm
@@ -36,17 +39,36 @@ compiler in memory may not find the C library's, so every module has its own."""
 
 @final
 class MachineCode:
-    """A module, compiled for the processor at hand. The code is freed together with this object."""
+    """A module, compiled for the processor at hand and loaded by LLVM's ORC. The code is freed with this object.
 
-    def __init__(self, module: ir.Module) -> None:
+    Args:
+        module: The instructions.
+        exports: Names of the functions whose addresses are asked for.
+        imports: Addresses of functions outside the module, by the names under which it declares them.
+    """
+
+    def __init__(self, module: ir.Module, exports: Iterable[str], imports: Mapping[str, int] | None = None) -> None:
         with _fork.compiling:
             machine = target_machine()
-            self._engine = llvm.create_mcjit_compiler(optimized(module, machine), machine)
-            self._engine.finalize_object()
+            library = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(optimized(module, machine)))
+            library.add_current_process()  # where memset is
+            for name, address in (imports or {}).items():
+                library.import_symbol(name, address)
+            for name in exports:
+                library.export_symbol(name)
+            self._library = library.link(_linker(), f"stablessm_{next(_numbers)}")
 
     def address(self, name: str) -> int:
-        """Return the address of a function."""
-        return self._engine.get_function_address(name)
+        """Return the address of an exported function."""
+        return self._library[name]
+
+
+_numbers = itertools.count()
+
+
+@functools.cache
+def _linker() -> llvm.orcjit.LLJIT:
+    return llvm.create_lljit_compiler(target_machine())
 
 
 def optimized(module: ir.Module, machine: llvm.TargetMachine) -> llvm.ModuleRef:

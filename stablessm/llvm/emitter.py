@@ -1,4 +1,8 @@
-"""Instructions of CPU kernels: loops, and vector arithmetic for real and complex numbers."""
+"""Instructions of CPU kernels: loops, addresses, and vector arithmetic for real and complex numbers.
+
+Addresses are typed pointers, moved by ``getelementptr`` and counted in what they point to. LLVM may assume that no
+pointer is made from an integer, except where one comes from outside (:func:`pointer_to`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,11 @@ from llvmlite import ir
 VECTOR_BYTES = 64
 
 I64 = ir.IntType(64)
+
+
+def pointer_to(address: int, element: ir.Type) -> ir.Constant:
+    """Return an address outside the code, such as a NumPy array's, as a pointer to elements."""
+    return I64(address).inttoptr(element.as_pointer())
 
 
 class Arithmetic(Protocol):
@@ -47,16 +56,39 @@ class Emitter(Generic[Options]):
         """The values, repeated over all lanes."""
         return ir.Constant(self.vector(lanes), [values[i % len(values)] for i in range(lanes)])
 
-    def load(self, address: ir.Value, lanes: int) -> ir.Value:
+    def sum(self, *terms: ir.Value | int) -> ir.Value:
+        """The sum of counts."""
+        total, *rest = (I64(term) if isinstance(term, int) else term for term in terms)
+        for term in rest:
+            total = self.builder.add(total, term)
+        return total
+
+    def times(self, *factors: ir.Value | int) -> ir.Value:
+        """The product of counts."""
+        product, *rest = (I64(factor) if isinstance(factor, int) else factor for factor in factors)
+        for factor in rest:
+            product = self.builder.mul(product, factor)
+        return product
+
+    def at(self, pointer: ir.Value, *terms: ir.Value | int) -> ir.Value:
+        """The address of the element whose number is the sum of ``terms``, as seen from a pointer.
+
+        What does not change in a loop comes first among the terms: LLVM does not change their order.
+        """
+        for term in terms:
+            pointer = self.builder.gep(pointer, [I64(term) if isinstance(term, int) else term])
+        return pointer
+
+    def load(self, pointer: ir.Value, lanes: int) -> ir.Value:
         """A vector, from any address that a scalar may have."""
-        loaded = self.builder.load(self.builder.inttoptr(address, self.vector(lanes).as_pointer()))
+        loaded = self.builder.load(self.builder.bitcast(pointer, self.vector(lanes).as_pointer()))
         loaded.align = self.size
         return loaded
 
-    def store(self, value: ir.Value, address: ir.Value) -> None:
+    def store(self, value: ir.Value, pointer: ir.Value) -> None:
         """A vector, past the cache if the options say so."""
         lanes = value.type.count
-        stored = self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer()))
+        stored = self.builder.store(value, self.builder.bitcast(pointer, value.type.as_pointer()))
         stored.align = self.size
         if self.spec.stream and lanes * self.size == VECTOR_BYTES:
             stored.align = VECTOR_BYTES

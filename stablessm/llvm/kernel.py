@@ -8,7 +8,7 @@ nothing is cached on disk and a fresh process gives the same bits as an old one.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 from llvmlite import ir
@@ -21,43 +21,57 @@ from stablessm.llvm.emitter import I64
 Spec = TypeVar("Spec", bound=Hashable)
 
 
-def kernel_entry(name: str, fields: Sequence[str]) -> tuple[ir.IRBuilder, dict[str, ir.Value], ir.Value, ir.Value]:
-    """An empty kernel in a module of its own: its builder, its fields by name, and its range of units."""
+def kernel_entry(
+    name: str, fields: Sequence[str], pointers: Mapping[str, ir.Type]
+) -> tuple[ir.IRBuilder, dict[str, ir.Value], ir.Value, ir.Value]:
+    """An empty kernel in a module of its own: its builder, its fields by name, and its range of units.
+
+    A field is a whole number, or the address of elements of the type that ``pointers`` names.
+    """
     signature = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64])
     function = ir.Function(ir.Module(), signature, name)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    pointer, first, last = function.args
-    values = {field: builder.load(builder.gep(pointer, [I64(i)])) for i, field in enumerate(fields)}
+    start, first, last = function.args
+    values = {}
+    for i, field in enumerate(fields):
+        place = builder.gep(start, [I64(i)])
+        if field in pointers:
+            place = builder.bitcast(place, pointers[field].as_pointer().as_pointer())
+        values[field] = builder.load(place)
     return builder, values, first, last
 
 
-def _add_team_member(kernel: ir.Function) -> None:
-    """void member(const int64 *fields): the share of all tiles that falls to the calling OpenMP thread."""
+def _add_team_member(kernel: ir.Function) -> dict[str, int]:
+    """Add ``void member(const int64 *fields)``: the share of all tiles that falls to the calling OpenMP thread.
+
+    Return the addresses of the functions that it calls.
+    """
     team = threads.team()
     if team is None:
-        return
-    function = ir.Function(kernel.module, ir.FunctionType(ir.VoidType(), [I64.as_pointer()]), f"{kernel.name}_member")
+        return {}
+    addresses = {"omp_get_thread_num": team.thread_number, "omp_get_num_threads": team.thread_count}
+    module = kernel.module
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64.as_pointer()]), f"{kernel.name}_member")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    ask = ir.FunctionType(ir.IntType(32), []).as_pointer()
-    number, count = (
-        builder.zext(builder.call(builder.inttoptr(I64(address), ask), []), I64)
-        for address in (team.thread_number, team.thread_count)
-    )
+    ask = ir.FunctionType(ir.IntType(32), [])
+    number, count = (builder.zext(builder.call(ir.Function(module, ask, name), []), I64) for name in addresses)
     tiles = builder.load(builder.gep(function.args[0], [I64(0)]))
     first, last = (builder.sdiv(builder.mul(tiles, edge), count) for edge in (number, builder.add(number, I64(1))))
     builder.call(kernel, [function.args[0], first, last])
     builder.ret_void()
+    return addresses
 
 
 class Kernel:
     """A kernel compiled for this machine. Calling it does not hold the GIL."""
 
     def __init__(self, function: ir.Function) -> None:
-        _add_team_member(function)
-        self._code = MachineCode(function.module)
+        called = _add_team_member(function)
+        names = (function.name, f"{function.name}_member") if called else (function.name,)
+        self._code = MachineCode(function.module, names, called)
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         self._range = prototype(self._code.address(function.name))
-        self._member = self._code.address(f"{function.name}_member") if threads.team() is not None else 0
+        self._member = self._code.address(names[-1])
 
     def __call__(self, fields: ctypes.Array[ctypes.c_int64], tiles: int, workers: int) -> None:
         """Run over all tiles on as many threads as there are workers."""

@@ -48,12 +48,13 @@ _TABLE = {
     "triton": _Row(_triton, "cuda", "triton"),
 }
 _OLD_NAMES = {"numba": "cpu"}
+_reasons: dict[str, str | None] = {}
 
 NAMES = tuple(_TABLE)
 """The names of all backends."""
 
 
-@torch.compiler.assume_constant_result  # neither a warning nor a package's import can be traced
+@torch.compiler.assume_constant_result  # a warning cannot be traced
 def current_name(name: str) -> str:
     """Return the present name of a backend; an old name gives a DeprecationWarning.
 
@@ -68,7 +69,6 @@ def current_name(name: str) -> str:
     return new
 
 
-@torch.compiler.assume_constant_result
 def why_not(name: str) -> str | None:
     """Return why a backend cannot be loaded here, or None if it can. The first call imports the package it requires.
 
@@ -81,15 +81,17 @@ def why_not(name: str) -> str | None:
     return _why_not(name)
 
 
-@functools.cache
+@torch.compiler.assume_constant_result  # the import of a package cannot be traced
 def _why_not(name: str) -> str | None:
     package = _TABLE[name].package
-    return None if package is None else why_missing(package)
+    if name not in _reasons:
+        _reasons[name] = None if package is None else why_missing(package)
+    return _reasons[name]
 
 
 def load(name: str) -> Backend:
     """Return the operators of a backend. Programs exported before a backend was renamed hold its old name."""
-    return _load(current_name(name))
+    return _load(name if name in _TABLE else current_name(name))
 
 
 @functools.cache
@@ -105,11 +107,12 @@ def resolve(backend: str, device: torch.device) -> str:
     """
     if backend == "auto":
         fast = next((name for name, row in _TABLE.items() if row.device == device.type), "reference")
-        return fast if why_not(fast) is None else "reference"
-    backend = current_name(backend)
+        return fast if _why_not(fast) is None else "reference"
+    if backend not in _TABLE:
+        backend = current_name(backend)
     if backend not in _TABLE:
         raise ArgumentError("backend", f"'auto' or one of {', '.join(map(repr, NAMES))}", repr(backend))
-    if (reason := why_not(backend)) is not None:
+    if (reason := _why_not(backend)) is not None:
         raise BackendUnavailableError(f"backend: {backend!r} was asked for, but {reason}")
     needed = _TABLE[backend].device or device.type
     if backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1":

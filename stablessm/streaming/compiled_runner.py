@@ -24,7 +24,9 @@ class CompiledRunner:
         self.read, self.write = self._memory.read, self._memory.write
         self.x = np.zeros((batch, program.sizes[0]), program.dtype)
         self.y = np.zeros((batch, program.sizes[program.output]), program.dtype)
-        self._code = MachineCode(build(program, self._memory, self.x, self.y, target_machine().triple))
+        self._code = MachineCode(
+            build(program, self._memory, self.x, self.y, target_machine().triple), ("step", "block")
+        )
         self.step: Callable[[], None] = ctypes.PYFUNCTYPE(None)(self._code.address("step"))
         block = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
         self._block = block(self._code.address("block"))

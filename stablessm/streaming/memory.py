@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 from llvmlite import ir
 
-from stablessm.llvm.emitter import I64, VECTOR_BYTES
+from stablessm.llvm.emitter import VECTOR_BYTES, pointer_to
 from stablessm.streaming.program import Channels, Program, Slot, Taps
 
 
@@ -39,12 +39,17 @@ class Memory:
         """Of a value, without the padding."""
         return self._sizes[value]
 
+    @staticmethod
+    def pointer(array: np.ndarray) -> ir.Constant:
+        """The address of an array of ours."""
+        return pointer_to(array.ctypes.data, ir.DoubleType() if array.itemsize == 8 else ir.FloatType())
+
     def constant(self, array: np.ndarray) -> ir.Constant:
         """The address of a copy that lives as long as the memory."""
         kept = self._zeros(array.shape)
         kept[...] = array
         self._kept.append(kept)
-        return I64(kept.ctypes.data)
+        return self.pointer(kept)
 
     def vector(self, array: np.ndarray) -> ir.Constant:
         """The same, padded with zeros."""

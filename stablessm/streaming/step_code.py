@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from stablessm.llvm.emitter import I64, VECTOR_BYTES, Emitter
+from stablessm.llvm.emitter import I64, Emitter
 from stablessm.streaming.memory import Memory
 from stablessm.streaming.program import (
     Affine,
@@ -49,35 +49,33 @@ def build(program: Program, memory: Memory, x: np.ndarray, y: np.ndarray, triple
 
     ``triple`` names the machine, as LLVM does.
     """
-    module, size = ir.Module(), memory.dtype.itemsize
+    module, arithmetic = ir.Module(), _Arithmetic(memory.dtype.itemsize == 8)
     module.triple = triple
-    widths = x.shape[1] * size, y.shape[1] * size
     sample = _sample(module, program, memory)
-    with _function(module, "step", 0) as (builder, _):
-        builder.call(sample, [I64(x.ctypes.data), I64(widths[0]), I64(y.ctypes.data), I64(widths[1])])
-    with _function(module, "block", 3) as (builder, (first_x, first_y, steps)):
-        rows = [builder.mul(steps, I64(width)) for width in widths]
+    x_type, _, y_type, _ = sample.function_type.args
+    with _function(module, "step", []) as (builder, _):
+        builder.call(sample, [memory.pointer(x), I64(x.shape[1]), memory.pointer(y), I64(y.shape[1])])
+    with _function(module, "block", [x_type, y_type, I64]) as (builder, (first_x, first_y, steps)):
+        emit = Emitter(builder, arithmetic)
+        arrays = [(first_x, x.shape[1]), (first_y, y.shape[1])]
 
         def one(t: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            at = [
-                builder.add(start, builder.mul(t, I64(width)))
-                for start, width in zip((first_x, first_y), widths, strict=True)
-            ]
-            builder.call(sample, [at[0], rows[0], at[1], rows[1]])
+            rows = [(emit.at(start, emit.times(t, width)), emit.times(steps, width)) for start, width in arrays]
+            builder.call(sample, [part for row in rows for part in row])
             return []
 
-        Emitter(builder, _Arithmetic(size == 8)).loop(steps, [], one)
+        emit.loop(steps, [], one)
     return module
 
 
 @contextmanager
-def _function(module: ir.Module, name: str, arguments: int) -> Iterator[tuple[ir.IRBuilder, Any]]:
-    """A function of whole numbers in which denormal numbers count as zero.
+def _function(module: ir.Module, name: str, arguments: list[ir.Type]) -> Iterator[tuple[ir.IRBuilder, Any]]:
+    """A function in which denormal numbers count as zero.
 
     A state that dies away in silence would otherwise end in them, where an x86 takes a hundred cycles an addition. Arm
     processors are as fast with them, but give the same numbers this way.
     """
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * arguments), name)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     flush = {"x86_64": _flush_x86, "aarch64": _flush_arm, "arm64": _flush_arm}.get(module.triple.partition("-")[0])
     if flush is None:
@@ -114,18 +112,20 @@ def _intrinsic(builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir
 
 
 def _sample(module: ir.Module, program: Program, memory: Memory) -> ir.Function:
-    """void sample(x, bytes from row to row, y, bytes from row to row)."""
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 4), "sample")
+    """void sample(x, numbers from row to row, y, numbers from row to row)."""
+    scalar = ir.DoubleType() if memory.dtype.itemsize == 8 else ir.FloatType()
+    row = [scalar.as_pointer(), I64]
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [*row, *row]), "sample")
     function.linkage = "internal"
     function.attributes.add("noinline")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     code = _Code(Emitter(builder, _Arithmetic(memory.dtype.itemsize == 8)), memory)
     x, x_row, y, y_row = function.args
-    add, mul, last = builder.add, builder.mul, program.output
-    code.rows(lambda row: code.copy(add(x, mul(row, x_row)), code.at(0, row), program.sizes[0]))
+    at, times, last = code.emit.at, code.emit.times, program.output
+    code.rows(lambda row: code.copy(at(x, times(row, x_row)), code.at(0, row), program.sizes[0]))
     for operation in program.operations:
         code.operation(operation)
-    code.rows(lambda row: code.copy(code.at(last, row), add(y, mul(row, y_row)), program.sizes[last]))
+    code.rows(lambda row: code.copy(code.at(last, row), at(y, times(row, y_row)), program.sizes[last]))
     builder.ret_void()
     return function
 
@@ -162,8 +162,8 @@ class _Code:
             case Product(out, left, right):
                 self._each([left, right], [], [out], lambda u, v: [self.builder.fmul(u, v)])
             case Slice(out, source, start):
-                first, size = I64(start * self.emit.size), self.memory.size(out)
-                self.rows(lambda row: self.copy(self.builder.add(self.at(source, row), first), self.at(out, row), size))
+                size = self.memory.size(out)
+                self.rows(lambda row: self.copy(self.emit.at(self.at(source, row), start), self.at(out, row), size))
             case Pointwise(out, source, function):
                 self._each([source], [], [out], lambda z: [self.math.function(function)(z)])
 
@@ -173,8 +173,11 @@ class _Code:
 
     def at(self, value: int, row: ir.Value) -> ir.Value:
         """The address of a value."""
-        array = self.memory.values[value]
-        return self.builder.add(I64(array.ctypes.data), self.builder.mul(row, I64(array.strides[0])))
+        return self._row(self.memory.values[value], row)
+
+    def _row(self, array: np.ndarray, row: ir.Value) -> ir.Value:
+        """The address of a sequence's row of an array."""
+        return self.emit.at(self.memory.pointer(array), self.emit.times(row, array.strides[0] // array.itemsize))
 
     def copy(self, source: ir.Value, target: ir.Value, size: int) -> None:
         """Numbers to or from an array that is not padded."""
@@ -182,9 +185,8 @@ class _Code:
         for first, count, lanes in ((0, whole // self.lanes, self.lanes), (whole, size - whole, 1)):
 
             def one(i: ir.Value, first: int = first, lanes: int = lanes) -> None:
-                index = self.builder.add(self.builder.mul(i, I64(lanes)), I64(first))
-                offset = self.builder.mul(index, I64(self.emit.size))
-                self.emit.store(self._load(source, offset, lanes), self.builder.add(target, offset))
+                index = self.emit.sum(self.emit.times(i, lanes), first)
+                self.emit.store(self.emit.load(self.emit.at(source, index), lanes), self.emit.at(target, index))
 
             self._repeat(count, one)
 
@@ -195,8 +197,13 @@ class _Code:
 
         self.emit.loop(I64(count), [], one)
 
-    def _load(self, start: ir.Value, offset: ir.Value, lanes: int | None = None) -> ir.Value:
-        return self.emit.load(self.builder.add(start, offset), lanes or self.lanes)
+    def _vector(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
+        """The address of the vector of a number, which is the sum of ``number``."""
+        return self.emit.at(start, *(self.emit.times(part, self.lanes) for part in number))
+
+    def _load(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
+        """The same vector's numbers."""
+        return self.emit.load(self._vector(start, *number), self.lanes)
 
     def _each(
         self, sources: list[int], constants: list[ir.Constant], outs: list[int], body: Callable[..., list[ir.Value]]
@@ -208,10 +215,9 @@ class _Code:
             ends = [self.at(value, index) for value in outs]
 
             def one(i: ir.Value) -> None:
-                offset = self.builder.mul(i, I64(VECTOR_BYTES))
-                results = body(*(self._load(start, offset) for start in starts))
+                results = body(*(self._load(start, i) for start in starts))
                 for result, end in zip(results, ends, strict=True):
-                    self.emit.store(result, self.builder.add(end, offset))
+                    self.emit.store(result, self._vector(end, i))
 
             self._repeat(self.memory.values[outs[0]].shape[1] // self.lanes, one)
 
@@ -223,18 +229,16 @@ class _Code:
         """states = body(*states, *sources, *constants) in float64, and their values rounded, vector by vector."""
 
         def row(index: ir.Value) -> None:
-            carried = [self.memory.wide[value] for value in states]
-            exact = [self.builder.add(I64(h.ctypes.data), self.builder.mul(index, I64(h.strides[0]))) for h in carried]
+            exact = [self._row(self.memory.wide[value], index) for value in states]
             rounded = [self.at(value, index) for value in states]
             starts = [*(self.at(value, index) for value in sources), *constants]
 
             def one(i: ir.Value) -> None:
-                offset, far = (self.builder.mul(i, I64(self.lanes * size)) for size in (self.emit.size, 8))
-                before = [self.wide.load(self.builder.add(start, far), self.lanes) for start in exact]
-                after = body(*before, *(self._widened(self._load(start, offset)) for start in starts))
+                before = [self.wide.load(self._vector(start, i), self.lanes) for start in exact]
+                after = body(*before, *(self._widened(self._load(start, i)) for start in starts))
                 for h, start, value in zip(after, exact, rounded, strict=True):
-                    self.wide.store(h, self.builder.add(start, far))
-                    self.emit.store(self._rounded(h), self.builder.add(value, offset))
+                    self.wide.store(h, self._vector(start, i))
+                    self.emit.store(self._rounded(h), self._vector(value, i))
 
             self._repeat(self.memory.values[states[0]].shape[1] // self.lanes, one)
 
@@ -265,31 +269,28 @@ class _Code:
         packed = self.memory.constant(numbers.reshape(-1, self.lanes, N, 4).transpose(0, 2, 3, 1))
         skip, states = self.memory.vector(op.skip), self.memory.channel_states(op)
         zero, nothing = (emitter.constant(self.lanes, (0.0,)) for emitter in (emit, self.wide))
-        vector_bytes = 8 * self.lanes  # of a state
 
         def row(index: ir.Value) -> None:
-            first = b.add(I64(states.ctypes.data), b.mul(index, I64(states.strides[0])))
+            first = self._row(states, index)
 
             def channels(i: ir.Value) -> None:
-                offset = b.mul(i, I64(VECTOR_BYTES))
-                x = self._load(self.at(op.source, index), offset)
+                x = self._load(self.at(op.source, index), i)
                 drive = self._widened(x)
 
                 def mode(n: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                    place = b.add(b.mul(i, I64(N)), n)
-                    here = b.add(first, b.mul(place, I64(2 * vector_bytes)))
-                    constants = b.add(packed, b.mul(place, I64(4 * VECTOR_BYTES)))
-                    u, v = (self.wide.load(b.add(here, I64(k * vector_bytes)), self.lanes) for k in range(2))
-                    a_real, a_imag, c_real, c_imag = (self._load(constants, I64(k * VECTOR_BYTES)) for k in range(4))
+                    place = emit.sum(emit.times(i, N), n)
+                    here = [self._vector(first, emit.times(place, 2), k) for k in range(2)]
+                    u, v = (self.wide.load(part, self.lanes) for part in here)
+                    a_real, a_imag, c_real, c_imag = (self._load(packed, emit.times(place, 4), k) for k in range(4))
                     u, v = self._complex_step(u, v, drive, nothing, self._widened(a_real), self._widened(a_imag))
-                    self.wide.store(u, here)
-                    self.wide.store(v, b.add(here, I64(vector_bytes)))
+                    self.wide.store(u, here[0])
+                    self.wide.store(v, here[1])
                     u, v = self._rounded(u), self._rounded(v)
                     return [emit.multiply_add(c_real, u, sums[0]), emit.multiply_add(c_imag, v, sums[1])]
 
                 real, imag = emit.loop(I64(N), [zero, zero], mode)
-                direct = emit.multiply_add(x, self._load(skip, offset), real)
-                emit.store(b.fsub(direct, imag), b.add(self.at(op.out, index), offset))
+                direct = emit.multiply_add(x, self._load(skip, i), real)
+                emit.store(b.fsub(direct, imag), self._vector(self.at(op.out, index), i))
 
             self._repeat(self.memory.padded(H) // self.lanes, channels)
 
@@ -297,35 +298,30 @@ class _Code:
 
     def _taps(self, op: Taps) -> None:
         """A vector of filters at a time: every input in the line moves up by one, and is weighed on the way."""
-        b, emit, (H, K) = self.builder, self.emit, op.taps.shape
-        line, step = self.memory.delay_line(op), I64(VECTOR_BYTES)
+        emit, (H, K) = self.emit, op.taps.shape
+        line = self.memory.delay_line(op)
         ordered = np.zeros((self.memory.padded(H), K), self.memory.dtype)
         ordered[:H] = op.taps[:, ::-1]  # the oldest that counts comes first
         weights = self.memory.constant(ordered.reshape(line.shape[1], self.lanes, K).swapaxes(1, 2))
 
         def row(index: ir.Value) -> None:
-            start = b.add(I64(line.ctypes.data), b.mul(index, I64(line.strides[0])))
+            start = self._row(line, index)
 
             def filters(i: ir.Value) -> None:
-                offset, block = b.mul(i, step), b.mul(i, I64(K * VECTOR_BYTES))
-                new, first, taps = (
-                    self._load(self.at(op.source, index), offset),
-                    b.add(start, block),
-                    b.add(weights, block),
-                )
-                oldest, last = self._load(first, I64(0)), I64((K - 1) * VECTOR_BYTES)
+                new, block = self._load(self.at(op.source, index), i), emit.times(i, K)
+                first, taps = self._vector(start, block), self._vector(weights, block)
+                oldest = self._load(first, 0)
 
                 def one(k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                    here = b.mul(k, step)
-                    moved = self._load(b.add(first, here), step)
-                    emit.store(moved, b.add(first, here))
-                    return [emit.multiply_add(self._load(taps, here), moved, sums[0])]
+                    moved = self._load(first, k, 1)
+                    emit.store(moved, self._vector(first, k))
+                    return [emit.multiply_add(self._load(taps, k), moved, sums[0])]
 
                 (total,) = emit.loop(I64(K - 1), [emit.constant(self.lanes, (0.0,))], one)
-                emit.store(new, b.add(first, last))
-                total = emit.multiply_add(self._load(taps, last), new, total)
+                emit.store(new, self._vector(first, K - 1))
+                total = emit.multiply_add(self._load(taps, K - 1), new, total)
                 for value, result in ((op.out, total), (op.oldest, oldest)):
-                    emit.store(result, b.add(self.at(value, index), offset))
+                    emit.store(result, self._vector(self.at(value, index), i))
 
             self._repeat(line.shape[1], filters)
 
@@ -341,7 +337,7 @@ class _Code:
         """``tiles`` times ``width`` vectors of outputs, from the ``first`` on."""
         if not tiles:
             return
-        b, unroll, row_bytes = self.builder, TILE_VECTORS // width, width * VECTOR_BYTES
+        emit, unroll = self.emit, TILE_VECTORS // width
         begin, end = first * self.lanes, (first + tiles * width) * self.lanes
         packed = []
         for weights in op.weights:
@@ -353,17 +349,17 @@ class _Code:
         zero = self.emit.constant(self.lanes, (0.0,))
 
         def tile(i: ir.Value, row: ir.Value) -> None:
-            place = b.mul(i, I64(row_bytes))
-            sums = [self._load(b.add(bias, place), I64(k * VECTOR_BYTES)) for k in range(width)]
+            place = emit.times(i, width)
+            sums = [self._load(bias, place, k) for k in range(width)]
             sums += [zero] * (width * (unroll - 1))
             for source, (start, inputs) in zip(op.sources, packed, strict=True):
-                sums = self._summed(self.at(source, row), b.add(start, b.mul(place, I64(inputs))), inputs, width, sums)
-            out = b.add(b.add(self.at(op.out, row), I64(first * VECTOR_BYTES)), place)
+                weights = self._vector(start, emit.times(place, inputs))
+                sums = self._summed(self.at(source, row), weights, inputs, width, sums)
             for k in range(width):
                 total = sums[k]
                 for other in sums[k + width :: width]:
-                    total = b.fadd(total, other)
-                self.emit.store(total, b.add(out, I64(k * VECTOR_BYTES)))
+                    total = self.builder.fadd(total, other)
+                emit.store(total, self._vector(self.at(op.out, row), place, first + k))
 
         self._repeat(tiles, lambda i: self.rows(lambda row: tile(i, row)))
 
@@ -374,7 +370,7 @@ class _Code:
 
         Inputs beyond the last are not read: zero times what may stand there is not always zero.
         """
-        b, unroll = self.builder, TILE_VECTORS // width
+        b, emit, unroll = self.builder, self.emit, TILE_VECTORS // width
 
         def some(first: ir.Value, count: int, at_once: int, totals: list[ir.Value]) -> list[ir.Value]:
             """From input ``first``, ``count`` times ``at_once`` of them."""
@@ -382,10 +378,9 @@ class _Code:
             def one(j: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
                 results = []
                 for k, total in enumerate(sums):
-                    number = b.add(b.add(first, b.mul(j, I64(at_once))), I64(k // width))
-                    value = self._everywhere(b.add(x, b.mul(number, I64(self.emit.size))))
-                    place = b.mul(b.add(b.mul(number, I64(width)), I64(k % width)), I64(VECTOR_BYTES))
-                    results.append(self.emit.multiply_add(self._load(weights, place), value, total))
+                    number, part = emit.sum(first, emit.times(j, at_once)), k // width
+                    vector = self._load(weights, emit.times(number, width), part * width + k % width)
+                    results.append(emit.multiply_add(vector, self._everywhere(emit.at(x, number, part)), total))
                 return results
 
             changed, kept = totals[: at_once * width], totals[at_once * width :]
@@ -400,8 +395,8 @@ class _Code:
         totals = some(I64(whole * block), rest, unroll, totals)
         return some(I64(groups * unroll), single, 1, totals)
 
-    def _everywhere(self, address: ir.Value) -> ir.Value:
+    def _everywhere(self, pointer: ir.Value) -> ir.Value:
         """A vector of one number."""
         mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
-        one = self.emit.load(address, 1)
+        one = self.emit.load(pointer, 1)
         return self.builder.shuffle_vector(one, one, mask)

@@ -92,7 +92,7 @@ def test_a_missing_stack_probe_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "_STACK_PROBE", "")
     machine = machine_for("x86_64-pc-windows-msvc", "x86-64")
     module = ssm_kernels._build(chunk_emitter.Spec(False, False, True, 16)).module
-    assert unresolved(machine, optimized(module, machine)) == {"__chkstk"}
+    assert unresolved(machine, optimized(module, machine)) - C_LIBRARY == {"__chkstk"}
 
 
 @pytest.mark.slow

@@ -285,7 +285,7 @@ def test_streamers_in_threads():
 
 def test_its_code_goes_when_it_does():
     streamer = Streamer(make("lru"))
-    engine = weakref.ref(streamer._runner._engine)
+    engine = weakref.ref(streamer._runner._code._library)
     del streamer
     gc.collect()
     assert engine() is None

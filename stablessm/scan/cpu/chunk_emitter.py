@@ -29,79 +29,86 @@ class Spec(NamedTuple):
     """results bypass the cache; every row must start on a VECTOR_BYTES boundary"""
 
 
+class Rows(NamedTuple):
+    """Rows of one of the caller's arrays, from a tile's first channel on."""
+
+    start: ir.Value
+    """Of scalars"""
+    stride: ir.Value
+    """Scalars from row to row"""
+    left: ir.Value
+    """Channels from the tile's first one on"""
+    count: ir.Value
+    """Rows"""
+
+
+class Types(NamedTuple):
+    """What the arrays of a kernel hold."""
+
+    scalar: ir.Type
+    vector: ir.VectorType
+    """Scalars of VECTOR_BYTES of neighbouring channels"""
+    wide: ir.VectorType
+    """The same number of channels in float64"""
+
+
+def types(spec: Spec) -> Types:
+    """The types of a kernel."""
+    scalar = ir.DoubleType() if spec.double else ir.FloatType()
+    lanes = VECTOR_BYTES // (8 if spec.double else 4)
+    return Types(scalar, ir.VectorType(scalar, lanes), ir.VectorType(ir.DoubleType(), lanes))
+
+
 class ChunkEmitter:
     """One kernel being written: vectors of channels, states of PARTS numbers, chunks of L steps."""
 
     def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value]) -> None:
         self.builder, self.spec, self.fields = builder, spec, fields
         cached = spec._replace(stream=False)
-        self.emit, self.wide = Emitter(builder, cached), Emitter(builder, cached._replace(double=True))
-        self.past_cache = Emitter(builder, spec)
-        self.lanes = VECTOR_BYTES // self.emit.size
-        self.wide_bytes = 8 * self.lanes
+        self.emit, self._wide = Emitter(builder, cached), Emitter(builder, cached._replace(double=True))
+        self._past_cache = Emitter(builder, spec)
+        self.sum, self.times, self.at = self.emit.sum, self.emit.times, self.emit.at
+        self.types = types(spec)
+        self.lanes = self.types.vector.count
         self.steps = CHUNKS * spec.length
-        self._vector = self.emit.vector(self.lanes)
-        self._pointer, self._mask = self._vector.as_pointer(), ir.VectorType(ir.IntType(1), self.lanes)
+        self._pointer, self._mask = self.types.vector.as_pointer(), ir.VectorType(ir.IntType(1), self.lanes)
         self._suffix = f"v{self.lanes}f{8 * self.emit.size}.p0"
 
-    def sum(self, *terms: ir.Value | int) -> ir.Value:
-        """Of addresses and counts."""
-        total, *rest = (I64(term) if isinstance(term, int) else term for term in terms)
-        for term in rest:
-            total = self.builder.add(total, term)
-        return total
-
-    def times(self, *factors: ir.Value | int) -> ir.Value:
-        """The product of counts."""
-        product, *rest = (I64(factor) if isinstance(factor, int) else factor for factor in factors)
-        for factor in rest:
-            product = self.builder.mul(product, factor)
-        return product
-
-    def buffer(self, vectors: int) -> ir.Value:
+    def buffer(self, vectors: int, element: ir.VectorType | None = None) -> ir.Value:
         """The address of room for so many vectors on the stack, which grows each time this runs: not in a loop."""
-        room = self.builder.alloca(self.emit.vector(self.lanes), I64(vectors))
+        room = self.builder.alloca(element or self.types.vector, I64(vectors))
         room.align = VECTOR_BYTES
-        return self.builder.ptrtoint(room, I64)
+        return room
 
-    def load_count(self, address: ir.Value) -> ir.Value:
-        """A whole number."""
-        return self.builder.load(self.builder.inttoptr(address, I64.as_pointer()))
+    def load(self, pointer: ir.Value, count: int = 1) -> Row:
+        """Vectors that follow each other, of the kernel's scalar or of float64, as the pointer says."""
+        emit = self._emitter(pointer)
+        return [emit.load(self.at(pointer, i), self.lanes) for i in range(count)]
 
-    def load(self, address: ir.Value, count: int = 1) -> Row:
-        """Vectors that follow each other."""
-        return [self.emit.load(self.sum(address, i * VECTOR_BYTES), self.lanes) for i in range(count)]
-
-    def store(self, row: Row, address: ir.Value) -> None:
+    def store(self, row: Row, pointer: ir.Value) -> None:
         """Vectors, one after the other."""
         for i, value in enumerate(row):
-            self.emit.store(value, self.sum(address, i * VECTOR_BYTES))
+            self._emitter(pointer).store(value, self.at(pointer, i))
 
-    def load_wide(self, address: ir.Value, count: int = 1) -> Row:
-        """Vectors of float64."""
-        return [self.wide.load(self.sum(address, i * self.wide_bytes), self.lanes) for i in range(count)]
-
-    def store_wide(self, row: Row, address: ir.Value) -> None:
-        """Vectors of float64."""
-        for i, value in enumerate(row):
-            self.wide.store(value, self.sum(address, i * self.wide_bytes))
+    def _emitter(self, pointer: ir.Value) -> Emitter:
+        return self._wide if pointer.type.pointee == self.types.wide else self.emit
 
     def widen(self, row: Row) -> Row:
         """As float64."""
-        return row if self.spec.double else [self.builder.fpext(u, self.wide.vector(self.lanes)) for u in row]
+        return row if self.spec.double else [self.builder.fpext(u, self.types.wide) for u in row]
 
     def round(self, row: Row) -> Row:
         """As the kernel's own scalar."""
-        return row if self.spec.double else [self.builder.fptrunc(u, self.emit.vector(self.lanes)) for u in row]
+        return row if self.spec.double else [self.builder.fptrunc(u, self.types.vector) for u in row]
 
     def zeros(self, count: int) -> Row:
         """Vectors of zeros."""
         return [self.emit.constant(self.lanes, (0.0,))] * count
 
-    def add(self, row: Row, address: ir.Value) -> None:
+    def add(self, row: Row, pointer: ir.Value) -> None:
         """Add to sums in float64."""
-        sums = self.load_wide(address, len(row))
-        self.store_wide([self.builder.fadd(u, v) for u, v in zip(sums, self.widen(row), strict=True)], address)
+        sums = self.load(pointer, len(row))
+        self.store([self.builder.fadd(u, v) for u, v in zip(sums, self.widen(row), strict=True)], pointer)
 
     def product(self, u: Row, v: Row, plus: Row, *, conjugate: bool = False) -> Row:
         """u v + plus, or conj(u) v + plus, for the parts of a state."""
@@ -130,12 +137,12 @@ class ChunkEmitter:
 
     def one(self) -> Row:
         """1, in float64."""
-        return self.as_state(self.wide.constant(self.lanes, (1.0,)))
+        return self.as_state(self._wide.constant(self.lanes, (1.0,)))
 
     def scaled(self, state: Row, count: ir.Value) -> Row:
         """A state in float64, times a whole number."""
-        number = self.builder.sitofp(count, self.wide.scalar)
-        factor = self._everywhere(number, self.wide.vector(self.lanes))
+        number = self.builder.sitofp(count, ir.DoubleType())
+        factor = self._everywhere(number, self.types.wide)
         return [self.builder.fmul(u, factor) for u in state]
 
     # The three products of small matrices. ``table`` is (steps, PARTS); step s of chunk c is row c L + s of ``rows``.
@@ -144,7 +151,7 @@ class ChunkEmitter:
         """Σ_s table[s] rows[c, s], a state for each chunk."""
 
         def step(s: ir.Value, sums: Row) -> Row:
-            entry = self.load(self.sum(table, self.times(s, PARTS * VECTOR_BYTES)), PARTS)
+            entry = self.load(self.at(table, self.times(s, PARTS)), PARTS)
             for c in range(chunks):
                 (value,) = self.load(self._row(rows, c, s))
                 for i in range(PARTS):
@@ -158,7 +165,7 @@ class ChunkEmitter:
         """rows[c, s] += Σ_i table[s, i] states[c, i]."""
 
         def step(s: ir.Value, _: Row) -> Row:
-            entry = self.load(self.sum(table, self.times(s, PARTS * VECTOR_BYTES)), PARTS)
+            entry = self.load(self.at(table, self.times(s, PARTS)), PARTS)
             for c, state in enumerate(states):
                 (value,) = self.load(self._row(rows, c, s))
                 for u, h in zip(entry, state, strict=True):
@@ -172,18 +179,18 @@ class ChunkEmitter:
         """table[s, i] += Σ_c states[c, i] rows[c, s]."""
 
         def step(s: ir.Value, _: Row) -> Row:
-            address = self.sum(table, self.times(s, PARTS * VECTOR_BYTES))
-            entry = self.load(address, PARTS)
+            place = self.at(table, self.times(s, PARTS))
+            entry = self.load(place, PARTS)
             for c, state in enumerate(states):
                 (value,) = self.load(self._row(rows, c, s))
                 entry = [self.emit.multiply_add(h, value, u) for h, u in zip(state, entry, strict=True)]
-            self.store(entry, address)
+            self.store(entry, place)
             return []
 
         self.emit.loop(count, [], step)
 
     def _row(self, rows: ir.Value, chunk: int, step: ir.Value) -> ir.Value:
-        return self.sum(rows, self.times(step, VECTOR_BYTES), chunk * self.spec.length * VECTOR_BYTES)
+        return self.at(rows, step, chunk * self.spec.length)
 
     # Inside a chunk: a convolution with the first L numbers of the kernel.
 
@@ -192,9 +199,9 @@ class ChunkEmitter:
         length = self.spec.length
         sums = self.zeros(length)
         for s in range(length):
-            (value,) = self.load(self.sum(rows, s * VECTOR_BYTES))
+            (value,) = self.load(self.at(rows, s))
             for t in range(s + 1) if transposed else range(s, length):
-                (weight,) = self.load(self.sum(kernel, abs(t - s) * VECTOR_BYTES))
+                (weight,) = self.load(self.at(kernel, abs(t - s)))
                 sums[t] = self.emit.multiply_add(weight, value, sums[t])
         self.store(sums, results)
 
@@ -206,12 +213,12 @@ class ChunkEmitter:
 
         def result(s: ir.Value, _: Row) -> Row:
             def term(j: ir.Value, total: Row) -> Row:
-                (weight,) = self.load(self.sum(kernel, self.times(j, VECTOR_BYTES)))
-                (value,) = self.load(self.sum(rows, self.times(self.sum(s, j), VECTOR_BYTES)))
+                (weight,) = self.load(self.at(kernel, j))
+                (value,) = self.load(self.at(rows, s, j))
                 return [self.emit.multiply_add(weight, value, *total)]
 
             total = self.emit.loop(self.builder.sub(count, s), self.zeros(1), term)
-            self.store(total, self.sum(results, self.times(s, VECTOR_BYTES)))
+            self.store(total, self.at(results, s))
             return []
 
         self.emit.loop(count, [], result)
@@ -219,63 +226,63 @@ class ChunkEmitter:
     def correlate(self, early: ir.Value, late: ir.Value, sums: Row) -> Row:
         """sums[j] += Σ_t late[t] early[t-j]. Rows past the end of a sequence are zeros."""
         for t in range(self.spec.length):
-            (value,) = self.load(self.sum(late, t * VECTOR_BYTES))
+            (value,) = self.load(self.at(late, t))
             for j in range(t + 1):
-                (other,) = self.load(self.sum(early, (t - j) * VECTOR_BYTES))
+                (other,) = self.load(self.at(early, t - j))
                 sums[j] = self.emit.multiply_add(value, other, sums[j])
         return sums
 
     # Rows of a tile, between the caller's arrays and a buffer. The last tile may have fewer channels than lanes.
 
-    def read(self, array: ir.Value, stride: ir.Value, left: ir.Value, buffer: ir.Value, count: ir.Value) -> None:
+    def read(self, rows: Rows, buffer: ir.Value) -> None:
         """Rows of an array into a buffer. The rows of the block to come are asked for: they are far apart in memory,
         and the processor does not guess them."""
-        ahead = self.times(stride, -self.steps if self.spec.backward else self.steps)
+        ahead = self.times(rows.stride, -self.steps if self.spec.backward else self.steps)
         number = ir.IntType(32)
         prefetch = self._intrinsic("llvm.prefetch.p0", ir.VoidType(), [self._pointer, number, number, number])
+        vector = self.types.vector
         masked = self._intrinsic(
-            f"llvm.masked.load.{self._suffix}", self._vector, [self._pointer, number, self._mask, self._vector]
+            f"llvm.masked.load.{self._suffix}", vector, [self._pointer, number, self._mask, vector]
         )
-        flags = self._lanes_below(left)
+        flags = self._lanes_below(rows.left)
 
         def row(t: ir.Value, *, whole: bool) -> Row:
-            outside = self.sum(array, self.times(t, stride))
-            self.builder.call(prefetch, [self._at(self.sum(outside, ahead)), number(0), number(2), number(1)])
+            outside = self.at(rows.start, self.times(t, rows.stride))
+            self.builder.call(prefetch, [self._whole(self.at(outside, ahead)), number(0), number(2), number(1)])
             if whole:
-                values = self.load(outside)
+                values = [self.emit.load(outside, self.lanes)]
             else:
-                options = [self._at(outside), number(self.emit.size), flags, *self.zeros(1)]
+                options = [self._whole(outside), number(self.emit.size), flags, *self.zeros(1)]
                 values = [self.builder.call(masked, options)]
-            self.store(values, self.sum(buffer, self.times(t, VECTOR_BYTES)))
+            self.store(values, self.at(buffer, t))
             return []
 
-        self._each_row(row, left, count)
+        self._each_row(row, rows)
 
-    def write(self, array: ir.Value, stride: ir.Value, left: ir.Value, buffer: ir.Value, count: ir.Value) -> None:
+    def write(self, rows: Rows, buffer: ir.Value) -> None:
         """Rows of a buffer into an array."""
         number = ir.IntType(32)
-        masked = self._intrinsic(
-            f"llvm.masked.store.{self._suffix}", ir.VoidType(), [self._vector, self._pointer, number, self._mask]
-        )
-        flags = self._lanes_below(left)
+        kinds = [self.types.vector, self._pointer, number, self._mask]
+        masked = self._intrinsic(f"llvm.masked.store.{self._suffix}", ir.VoidType(), kinds)
+        flags = self._lanes_below(rows.left)
 
         def row(t: ir.Value, *, whole: bool) -> Row:
-            outside = self.sum(array, self.times(t, stride))
-            (value,) = self.load(self.sum(buffer, self.times(t, VECTOR_BYTES)))
+            outside = self.at(rows.start, self.times(t, rows.stride))
+            (value,) = self.load(self.at(buffer, t))
             if whole:
-                self.past_cache.store(value, outside)
+                self._past_cache.store(value, outside)
             else:
-                self.builder.call(masked, [value, self._at(outside), number(self.emit.size), flags])
+                self.builder.call(masked, [value, self._whole(outside), number(self.emit.size), flags])
             return []
 
-        self._each_row(row, left, count)
+        self._each_row(row, rows)
 
-    def _each_row(self, row: Callable[..., Row], left: ir.Value, count: ir.Value) -> None:
-        with self.builder.if_else(self.builder.icmp_signed(">=", left, I64(self.lanes))) as (full, partial):
+    def _each_row(self, row: Callable[..., Row], rows: Rows) -> None:
+        with self.builder.if_else(self.builder.icmp_signed(">=", rows.left, I64(self.lanes))) as (full, partial):
             with full:
-                self.emit.loop(count, [], lambda t, _: row(t, whole=True))
+                self.emit.loop(rows.count, [], lambda t, _: row(t, whole=True))
             with partial:
-                self.emit.loop(count, [], lambda t, _: row(t, whole=False))
+                self.emit.loop(rows.count, [], lambda t, _: row(t, whole=False))
 
     def _lanes_below(self, count: ir.Value) -> ir.Value:
         indices = ir.Constant(ir.VectorType(I64, self.lanes), list(range(self.lanes)))
@@ -287,8 +294,9 @@ class ChunkEmitter:
         order = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
         return self.builder.shuffle_vector(first, nothing, order)
 
-    def _at(self, address: ir.Value) -> ir.Value:
-        return self.builder.inttoptr(address, self._pointer)
+    def _whole(self, scalars: ir.Value) -> ir.Value:
+        """A pointer to scalars, as one to a vector."""
+        return self.builder.bitcast(scalars, self._pointer)
 
     def _intrinsic(self, name: str, result: ir.Type, arguments: list[ir.Type]) -> ir.Function:
         module = self.builder.module

@@ -79,12 +79,12 @@ def _run(
         arrays["reset"] = reset.to(torch.uint8)
     values = dict.fromkeys(names, 0) | {"steps": steps, "channels": scalars}
     for name, array in arrays.items():
-        size = array.element_size()
-        start, batch_stride = array.data_ptr(), 0 if array.shape[0] == 1 else array.stride(0) * size
+        start, batch_stride = array.data_ptr(), 0 if array.shape[0] == 1 else array.stride(0)
         if f"{name}_time" in values:
-            time_stride = 0 if array.shape[1] == 1 else array.stride(1) * size
+            time_stride = 0 if array.shape[1] == 1 else array.stride(1)
             if reverse:
-                start, time_stride = start + (steps - 1) * time_stride, -time_stride
+                start += (steps - 1) * time_stride * array.element_size()
+                time_stride = -time_stride
             values[f"{name}_time"] = time_stride
         values[name], values[f"{name}_batch"] = start, batch_stride
     stored = [array for name, array in arrays.items() if name.startswith("d_")] or [arrays["states"]]

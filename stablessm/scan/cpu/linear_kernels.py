@@ -15,6 +15,7 @@ what a scan waits for, so that it costs little.
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 from llvmlite import ir
@@ -61,7 +62,7 @@ BACKWARD_FIELDS = (
     "d_decay", "d_decay_batch", "d_decay_time",
     "d_initial", "d_initial_batch",
 )  # fmt: skip
-"""A kernel's arguments: counts (of all tiles, of steps, of scalars in a row), addresses, strides in bytes."""
+"""A kernel's arguments: counts (of all tiles, of steps, of scalars in a row), addresses, strides in elements."""
 
 
 class _Tile:
@@ -73,49 +74,41 @@ class _Tile:
         self.emit, self.fields, self.widths = emit, fields, widths
         self._batch, self._column = batch, column
 
-    def address(self, array: str, step: ir.Value | None = None, *, column: bool = True) -> ir.Value:
-        """Where this tile's row of ``array`` is, at ``step`` (in the order the scan walks)."""
-        add, mul = self.emit.builder.add, self.emit.builder.mul
-        at = add(self.fields[array], mul(self._batch, self.fields[f"{array}_batch"]))
+    def row(self, array: str, step: ir.Value | None = None, column: ir.Value | int = 0) -> ir.Value:
+        """Where a column of a sequence's row of ``array`` is, at ``step`` (in the order the scan walks)."""
+        emit, fields = self.emit, self.fields
+        terms = [emit.times(self._batch, fields[f"{array}_batch"]), column]
         if step is not None:
-            at = add(at, mul(step, self.fields[f"{array}_time"]))
-        return add(at, mul(self._column, I64(self.emit.size))) if column else at
+            terms.append(emit.times(step, fields[f"{array}_time"]))
+        return emit.at(fields[array], *terms)
+
+    def vectors(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
+        """Where the vectors of this tile's row begin."""
+        row, starts = self.row(array, step, self._column), itertools.accumulate(self.widths, initial=0)
+        return [self.emit.at(row, start) for start, _ in zip(starts, self.widths, strict=False)]
 
     def load(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
         """The row in float64."""
-        builder, at, offset, row = self.emit.builder, self.address(array, step), 0, []
-        for lanes in self.widths:
-            narrow = self.emit.load(builder.add(at, I64(offset)), lanes)
-            row.append(narrow if self.emit.spec.double else builder.fpext(narrow, _wide(lanes)))
-            offset += lanes * self.emit.size
-        return row
+        vectors = zip(self.vectors(array, step), self.widths, strict=True)
+        row = [self.emit.load(place, lanes) for place, lanes in vectors]
+        return row if self.emit.spec.double else [self.emit.builder.fpext(u, _wide(u.type.count)) for u in row]
 
     def prefetch(self, array: str, step: ir.Value) -> None:
         """Ask for the row of a later step; past the last one nothing happens."""
         builder, byte, i32 = self.emit.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
         signature = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
         prefetch = builder.module.declare_intrinsic("llvm.prefetch", (byte,), signature)
-        at = self.address(array, builder.add(step, I64(PREFETCH_STEPS)))
-        for vector in range(len(self.widths)):
-            line = builder.inttoptr(builder.add(at, I64(vector * VECTOR_BYTES)), byte)
+        for vector in self.vectors(array, builder.add(step, I64(PREFETCH_STEPS))):
+            line = builder.bitcast(vector, byte)
             builder.call(prefetch, [line, i32(0), i32(3), i32(1)])  # to read, into every cache, data
 
     def store(self, row: list[ir.Value], array: str, step: ir.Value | None = None) -> None:
         """Rounded to what the array holds."""
-        builder, at, offset = self.emit.builder, self.address(array, step), 0
-        for value in row:
-            lanes = value.type.count
-            narrow = value if self.emit.spec.double else builder.fptrunc(value, self.emit.vector(lanes))
-            self.emit.store(narrow, builder.add(at, I64(offset)))
-            offset += lanes * self.emit.size
-
-    def store_sums(self, row: list[ir.Value], array: str) -> None:
-        """As they are, in float64: they are still to be added over the batch, where they may cancel."""
-        builder, at, size = self.emit.builder, self.address(array, column=False), 8
-        at = builder.add(at, builder.mul(self._column, I64(size)))
-        for value in row:
-            self.emit.store(value, at)
-            at = builder.add(at, I64(value.type.count * size))
+        places = self.vectors(array, step)
+        for value, place in zip(row, places, strict=True):
+            narrow = self.emit.vector(value.type.count)
+            wide = place.type.pointee == ir.DoubleType()
+            self.emit.store(value if wide else self.emit.builder.fptrunc(value, narrow), place)
 
     def zeros(self) -> list[ir.Value]:
         return [ir.Constant(_wide(lanes), None) for lanes in self.widths]
@@ -125,8 +118,7 @@ class _Tile:
         if not self.emit.spec.reset:
             return row
         builder = self.emit.builder
-        flag = builder.inttoptr(self.address("reset", step, column=False), ir.IntType(8).as_pointer())
-        keep = builder.icmp_signed("==", builder.load(flag), ir.IntType(8)(0))
+        keep = builder.icmp_signed("==", builder.load(self.row("reset", step)), ir.IntType(8)(0))
         return [builder.select(keep, u, zero) for u, zero in zip(row, self.zeros(), strict=True)]
 
 
@@ -182,13 +174,24 @@ def _backward(tile: _Tile) -> None:
     carried = step(I64(0), emit.loop(last, start, from_the_end), tile.load("initial"))
     tile.store(carried[:rows], "d_initial")
     if not emit.spec.per_step:
-        tile.store_sums(carried[rows:], "d_decay")
+        tile.store(carried[rows:], "d_decay")
+
+
+def _pointers(spec: Spec) -> dict[str, ir.Type]:
+    """What the arrays hold. Sums over time stay in float64: they are added over the batch, where they may cancel."""
+    scalar = ir.DoubleType() if spec.double else ir.FloatType()
+    arrays = ("decay", "drive", "grad", "initial", "states", "d_drive", "d_initial")
+    return dict.fromkeys(arrays, scalar) | {
+        "reset": ir.IntType(8),
+        "d_decay": scalar if spec.per_step else ir.DoubleType(),
+    }
 
 
 def _build(spec: Spec) -> ir.Function:
     """The kernel, over a range of tiles."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
-    builder, fields, first, last = kernel_entry("scan_" + "".join(str(int(flag)) for flag in spec), names)
+    name = "scan_" + "".join(str(int(flag)) for flag in spec)
+    builder, fields, first, last = kernel_entry(name, names, _pointers(spec))
     emit = Emitter(builder, spec)
     tile_lanes, lanes = TILE_BYTES // emit.size, VECTOR_BYTES // emit.size
     tiles = builder.sdiv(builder.add(fields["channels"], I64(tile_lanes - 1)), I64(tile_lanes))

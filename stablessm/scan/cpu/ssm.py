@@ -120,7 +120,8 @@ def backward(
     room = torch.empty if d_x.numel() else torch.zeros  # the kernel, where it runs, clears its sums
     sums = room(units, 2, groups, length, PARTS, lanes, dtype=wide)
     arrays = _tables(layer, layout) | {
-        "x": _rows(x, dtype), "d_y": _rows(d_y, dtype), "d_x": d_x, "carry": carry, "checkpoints": checkpoints,
+        "x": _rows(x, dtype), "d_y": _rows(d_y, dtype), "d_x": d_x, "carry": carry,
+        "checkpoints": checkpoints.contiguous(),
         "d_tables_wide": sums, "d_tables": sums if dtype == wide else room(sums.shape, dtype=dtype),
         "d_kernel": room(units, length, lanes, dtype=wide),
         "d_powers": room(units, groups, length + 1, PARTS, lanes, dtype=wide),
@@ -224,6 +225,7 @@ def _run(layout: Layout, names: tuple[str, ...], arrays: dict[str, Tensor], laye
     blocks, rows = _blocks(batch, steps, CHUNKS * layout.length, layer.reset, layer.lengths)
     arrays = arrays | {"blocks": blocks, "rows": rows}
     counts = {"tiles": layout.tiles, "groups": groups, "batch": batch, "channels": channels}
+    counts["cells"] = arrays["checkpoints"].shape[1]
     work = batch * steps * channels * layout.states
     spec = layout.spec(backward=names is BACKWARD_FIELDS)
     result = arrays["d_x" if spec.backward else "y"]
@@ -242,8 +244,7 @@ def _call(
         if (array := arrays.get(name)) is not None:
             values[name] = array.data_ptr()
             if f"{name}_batch" in values:
-                values[f"{name}_batch"] = array.stride(0) * array.element_size()
-                values[f"{name}_time"] = array.stride(1) * array.element_size()
+                values[f"{name}_batch"], values[f"{name}_time"] = array.stride()[:2]
     fields = (ctypes.c_int64 * len(names))(*(values[name] for name in names))
     if units:
         kernel(fields, units, workers=1 if work < SERIAL_STATES else torch.get_num_threads())

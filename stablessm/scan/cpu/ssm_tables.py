@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from stablessm.llvm.emitter import I64, VECTOR_BYTES
+from stablessm.llvm.emitter import I64
 from stablessm.llvm.kernel import Kernel, compiled, kernel_entry
-from stablessm.scan.cpu.chunk_emitter import PARTS, ChunkEmitter, Row, Spec
+from stablessm.scan.cpu.chunk_emitter import PARTS, ChunkEmitter, Row, Spec, types
 
 MAKE_FIELDS = ("units", "states", "parameters", "skip", "into", "out", "kernel", "powers")
 GRADIENT_FIELDS = ("units", "states", "parameters", "groups", "powers", "d_tables", "d_kernel", "d_powers", "results")
@@ -25,21 +25,24 @@ sequences."""
 
 
 class _Parameters:
-    """decay, B and C of PARTS states of a tile, and the addresses of their tables."""
+    """decay, B and C of PARTS states of a tile, and where their tables are."""
 
     def __init__(self, code: ChunkEmitter, tile: ir.Value, state: ir.Value) -> None:
         self.code, fields, length = code, code.fields, code.spec.length
         self.index = code.sum(code.times(tile, fields["states"]), state)
-        self.bytes = PARTS * code.wide_bytes
         self.decay, self.B, self.C = (
-            code.load_wide(self.wide_row("parameters", self.index, 3, which), PARTS) for which in range(3)
+            code.load(self.row("parameters", self.index, 3, which), PARTS) for which in range(3)
         )
-        self.powers = self.wide_row("powers", self.index, length + 2)
+        self._powers = self.row("powers", self.index, length + 2)
 
-    def wide_row(self, name: str, index: ir.Value, rows: int, row: ir.Value | int = 0) -> ir.Value:
-        """Where row ``row`` of entry ``index`` of an array (…, rows, PARTS) of float64 is."""
+    def row(self, name: str, index: ir.Value, rows: int, row: ir.Value | int = 0) -> ir.Value:
+        """Where row ``row`` of entry ``index`` of an array (…, rows, PARTS) is."""
         code = self.code
-        return code.sum(code.fields[name], code.times(code.sum(code.times(index, rows), row), self.bytes))
+        return code.at(code.fields[name], code.times(code.sum(code.times(index, rows), row), PARTS))
+
+    def power(self, *exponent: ir.Value | int) -> ir.Value:
+        """Where a**exponent is."""
+        return self.code.at(self._powers, self.code.times(self.code.sum(*exponent), PARTS))
 
 
 def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
@@ -47,41 +50,38 @@ def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
     for j in range(length):
-        code.store_wide(none[:1], code.sum(wide_kernel, j * code.wide_bytes))
+        code.store(none[:1], code.at(wide_kernel, j))
 
     def one_state(state: ir.Value, _: Row) -> Row:
         of = _Parameters(code, tile, state)
         both = code.product(of.B, of.C, none)
 
         def one_power(j: ir.Value, power: Row) -> Row:
-            code.store_wide(power, code.sum(of.powers, code.times(j, of.bytes)))
-            at = code.sum(wide_kernel, code.times(j, code.wide_bytes))
-            (total,) = code.load_wide(at)
+            code.store(power, of.power(j))
+            (total,) = code.load(code.at(wide_kernel, j))
             for part in code.real(code.product(both, power, none)):
                 total = code.builder.fadd(total, part)
-            code.store_wide([total], at)
-            first = code.times(of.index, length)
-            last = code.sum(first, code.builder.sub(I64(length - 1), j))
+            code.store([total], code.at(wide_kernel, j))
+            last = code.builder.sub(I64(length - 1), j)
             after = code.product(of.decay, power, none)
             into, out = code.product(of.B, power, none), code.conjugate(code.product(of.C, after, none))
-            for name, row, value in (("into", last, into), ("out", code.sum(first, j), out)):
-                code.store(code.round(value), code.sum(fields[name], code.times(row, PARTS * VECTOR_BYTES)))
+            for name, row, value in (("into", last, into), ("out", j, out)):
+                code.store(code.round(value), of.row(name, of.index, length, row))
             return after
 
         power = code.emit.loop(I64(length), code.one(), one_power)
-        code.store_wide(power, code.sum(of.powers, length * of.bytes))
+        code.store(power, of.power(length))
         square = code.product(power, power, none)  # CHUNKS = 4 chunks at once
-        code.store_wide(code.product(square, square, none), code.sum(of.powers, (length + 1) * of.bytes))
+        code.store(code.product(square, square, none), of.power(length + 1))
         return []
 
     code.emit.loop(fields["states"], [], one_state)
     for j in range(length):
-        (total,) = code.load_wide(code.sum(wide_kernel, j * code.wide_bytes))
+        (total,) = code.load(code.at(wide_kernel, j))
         if j == 0:
-            (skip,) = code.load_wide(code.sum(fields["skip"], code.times(tile, code.wide_bytes)))
+            (skip,) = code.load(code.at(fields["skip"], tile))
             total = code.builder.fadd(total, skip)
-        at = code.sum(fields["kernel"], code.times(code.sum(code.times(tile, length), j), VECTOR_BYTES))
-        code.store(code.round([total]), at)
+        code.store(code.round([total]), code.at(fields["kernel"], code.times(tile, length), j))
 
 
 def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
@@ -89,12 +89,12 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
 
-    def summed(address: Callable[[ir.Value], ir.Value], width: int) -> Row:
+    def summed(place: Callable[[ir.Value], ir.Value], width: int = PARTS) -> Row:
         """Over the groups of sequences, in their order."""
 
         def one_group(group: ir.Value, total: Row) -> Row:
             unit = code.sum(code.times(group, fields["units"]), tile)
-            values = code.load_wide(address(unit), width)
+            values = code.load(place(unit), width)
             return [code.builder.fadd(u, v) for u, v in zip(total, values, strict=True)]
 
         return code.emit.loop(fields["groups"], none[:width], one_group)
@@ -108,24 +108,13 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
 
         def one_power(j: ir.Value, carried: Row) -> Row:
             d_decay, d_B, d_C = (carried[i * PARTS : (i + 1) * PARTS] for i in range(3))
-            power, after = (
-                code.load_wide(code.sum(of.powers, code.times(code.sum(j, i), of.bytes)), PARTS) for i in (0, 1)
-            )
+            power, after = (code.load(of.power(j, i), PARTS) for i in (0, 1))
             back = code.builder.sub(I64(length - 1), j)
-            d_into = summed(
-                lambda u: of.wide_row("d_tables", code.sum(code.times(u, 2, states), state), length, back), PARTS
-            )
-            d_out = summed(
-                lambda u: of.wide_row("d_tables", code.sum(code.times(u, 2, states), states, state), length, j), PARTS
-            )
-            d_power = summed(
-                lambda u: of.wide_row("d_powers", code.sum(code.times(u, states), state), length + 1, code.sum(j, 1)),
-                PARTS,
-            )
-            (d_kernel,) = summed(
-                lambda u: code.sum(fields["d_kernel"], code.times(code.sum(code.times(u, length), j), code.wide_bytes)),
-                1,
-            )
+            table, powers = (lambda u: code.times(u, 2, states)), (lambda u: code.sum(code.times(u, states), state))
+            d_into = summed(lambda u: of.row("d_tables", code.sum(table(u), state), length, back))
+            d_out = summed(lambda u: of.row("d_tables", code.sum(table(u), states, state), length, j))
+            d_power = summed(lambda u: of.row("d_powers", powers(u), length + 1, code.sum(j, 1)))
+            (d_kernel,) = summed(lambda u: code.at(fields["d_kernel"], code.times(u, length), j), 1)
             d_out, d_kernel = code.conjugate(d_out), code.as_state(d_kernel)
             d_B = times(power, code.product(code.conjugate(of.C), d_kernel, d_into), d_B)
             d_C = times(after, d_out, times(power, code.product(code.conjugate(of.B), d_kernel, none), d_C))
@@ -133,7 +122,7 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
             earlier = times(of.B, code.product(code.conjugate(of.C), d_kernel, d_into), none)
             later = times(of.C, d_out, d_power)
             index = code.builder.sub(j, code.builder.zext(code.builder.icmp_signed(">", j, I64(0)), I64))
-            before = code.load_wide(code.sum(of.powers, code.times(index, of.bytes)), PARTS)
+            before = code.load(of.power(index), PARTS)
             d_decay = times(code.scaled(before, j), earlier, d_decay)
             d_decay = times(code.scaled(power, code.sum(j, 1)), later, d_decay)
             return [*d_decay, *d_B, *d_C]
@@ -141,7 +130,7 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
         results = code.emit.loop(I64(length), none * 3, one_power)
         for which in range(3):
             part = results[which * PARTS : (which + 1) * PARTS]
-            code.store_wide(part, of.wide_row("results", of.index, 3, which))
+            code.store(part, of.row("results", of.index, 3, which))
         return []
 
     code.emit.loop(fields["states"], [], one_state)
@@ -150,9 +139,12 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
 def _build(spec: Spec) -> ir.Function:
     """The kernel, over a range of tiles."""
     name = "ssm_tables_" + "_".join(str(int(option)) for option in spec)
-    builder, fields, first, last = kernel_entry(name, GRADIENT_FIELDS if spec.backward else MAKE_FIELDS)
+    names, kinds = GRADIENT_FIELDS if spec.backward else MAKE_FIELDS, types(spec)
+    pointers = dict.fromkeys(names[2:], kinds.wide) | dict.fromkeys(("into", "out", "kernel"), kinds.vector)
+    pointers.pop("groups", None)  # a count
+    builder, fields, first, last = kernel_entry(name, names, pointers)
     code = ChunkEmitter(builder, spec, fields)
-    room = None if spec.backward else code.buffer(2 * spec.length)
+    room = None if spec.backward else code.buffer(spec.length, kinds.wide)
 
     def one_tile(i: ir.Value, _: Row) -> Row:
         tile = code.sum(first, i)
