@@ -126,7 +126,8 @@ def trace_divergence(
 
     Outputs of all modules are looked at as they come, gradients on their way back, parameters and buffers once at the
     start and again when an output is bad. What comes into a module counts as bad if it holds a NaN or +∞; -∞ is what
-    attention masks are made of. An input that is bad but does no harm (a padding) raises no alarm.
+    attention masks are made of. An input that is bad but does no harm (a padding) raises no alarm; if a gradient is bad
+    afterwards, the input is named.
 
     Where an output is bad, its module is run once more, operation by operation, to find the ``cause``; random numbers
     and buffers are put back. Results do not change. It costs one sum over every output and gradient, and on a GPU a
@@ -178,6 +179,8 @@ class DivergenceTrace:
     """What ``trace_divergence`` returns; ``report`` is the first divergence, or None."""
 
     def __init__(self, model: nn.Module, when: Literal["raise", "record"], limit: float | None) -> None:
+        if not isinstance(model, nn.Module):
+            raise ArgumentError("model", "an nn.Module, whose submodules can be watched", type(model).__name__)
         if when not in ("raise", "record"):
             raise ArgumentError("when", "'raise' or 'record'", repr(when))
         if limit is not None and not limit > 0:
@@ -186,6 +189,7 @@ class DivergenceTrace:
         self._model, self._when, self._limit = model, when, limit
         self._handles: list[RemovableHandle] = []
         self._running: list[_Call] = []
+        self._outermost: _Call | None = None
         self._ran: set[str] = set()
         self._seen = WeakTensorKeyDictionary()
         self._paused = False
@@ -210,13 +214,16 @@ class DivergenceTrace:
             handle.remove()
         self._handles.clear()
         self._running.clear()
+        self._outermost = None
 
     def _before(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._off():
             return
+        call = _Call(name, module, args, kwargs)
         if not self._running:
             self._ran.clear()
-        self._running.append(call := _Call(name, module, args, kwargs))
+            self._outermost = call
+        self._running.append(call)
         for path, tensor, order in call.inputs():
             if tensor.requires_grad:
                 self._watch(tensor, name, path, order).readers.append(name)
@@ -250,14 +257,23 @@ class DivergenceTrace:
         if readers:
             others = ", ".join(map(repr, dict.fromkeys(readers[1:])))
             name, tensor = readers[0], "the gradient at its input" + (f", which {others} read too," if others else "")
-        self._found(self._explained(self._divergence("gradient", name, tensor, gradient, seen.order), None))
+        report = self._bad_input() or self._divergence("gradient", name, tensor, gradient, seen.order)
+        self._found(self._explained(report, None))
 
     def _parameter_gradient(self, qualified: str, gradient: Tensor) -> None:
         if self._off() or not _bad(gradient, self._limit):
             return
         name, _, own = qualified.rpartition(".")
-        report = self._divergence("gradient", name, f"the gradient of parameter {own}", gradient, parameter=own)
+        label = f"the gradient of parameter {own}"
+        report = self._bad_input() or self._divergence("gradient", name, label, gradient, parameter=own)
         self._found(self._explained(report, None))
+
+    def _bad_input(self) -> Divergence | None:
+        """Return a bad value among what came into the model; it may do no harm before the gradient."""
+        if (call := self._outermost) is None:
+            return None
+        found = ((place, value, order) for place, value, order in call.inputs() if _spoilt(value, self._limit))
+        return next((self._divergence("input", call.name, *bad) for bad in found), None)
 
     def _forward(self, path: str, tensor: Tensor, order: Order, states: list[Tensor]) -> Divergence:
         """Why is this output bad: a parameter, an input, code between modules, or the module itself?"""
@@ -289,6 +305,8 @@ class DivergenceTrace:
 
     def _explained(self, report: Divergence, call: _Call | None) -> Divergence:
         """The report with the cause: the first operation that went wrong, or the recurrence that made values grow."""
+        if report.phase == "input":
+            return report
         cause: Cause | None = None
         if call is not None:
             self._paused = True

@@ -204,7 +204,7 @@ def finite_curve(time: np.ndarray, value: Any, maximiser: Any, floor: float, **f
     maximiser = None if maximiser is None else np.asarray(maximiser, dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(value))
     if len(bad):
-        remedy = "let trace_divergence(model) name the module and the mode"
+        remedy = "run the model within `with stablessm.trace_divergence(model):`, which names the module and the cause"
         if bad[0]:
             remedy = "measure a shorter horizon, or " + remedy
         raise NumericalError(f"the model's output is not finite {bad[0]} steps after the input", remedy)

@@ -193,7 +193,8 @@ def _try(system: System, x: Tensor) -> Tensor:
         raise
     except Exception as error:
         what = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-        expected = f"a callable that takes (batch, time, {system.d_input})"
+        shape = f"(batch, time, {system.d_input})" if system.dtype.is_floating_point else "token ids (batch, time)"
+        expected = f"a callable that takes {shape}"
         raise ArgumentError("model", expected, f"{type(system.model).__name__}, which raised {what}") from error
     if not isinstance(y, Tensor) or not y.is_floating_point():
         cure = "return the tensor alone"

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from stablessm import ArgumentError
 from stablessm.instruments import trace_divergence
 
 
@@ -195,3 +196,20 @@ def test_bad_data_has_no_other_cause(bad: float) -> None:
         trace._model(x)
     assert (trace.report.phase, trace.report.cause) == ("input", None)
     assert "clean the data" in trace.report.remedy
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_bad_data_that_spoils_only_a_gradient_is_named(bad: float) -> None:
+    """The output is multiplied by a mask that hides the bad value; 0 · ∞ in the gradient does not."""
+    model = nn.Sequential(nn.Linear(3, 3))
+    model[0].register_forward_hook(lambda _module, _x, y: torch.where(y.isfinite(), y, 0))
+    x = torch.randn(2, 5, 3)
+    x[1, 2, 0] = bad
+    with trace_divergence(model, when="record") as trace:
+        model(x).square().sum().backward()
+    assert (trace.report.phase, trace.report.index) == ("input", (1, 2, 0))
+
+
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"an nn\.Module"):
+        trace_divergence(lambda x: x)
