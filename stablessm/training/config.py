@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, final
 
 import torch
 
 from stablessm._arguments import real_number, whole_number
 from stablessm._errors import ArgumentError
+from stablessm.training.schedule import rate
 
 FREE = ("device", "graph", "checkpoint_every", "parallel")
 """What a resumed run may have otherwise: the numbers do not depend on it, but for the device's rounding."""
@@ -96,6 +99,10 @@ class TrainingConfig:
         if batches < self.accumulate:
             raise ArgumentError("accumulate", f"at most the {batches} batches of an epoch", self.accumulate)
         return batches // self.accumulate
+
+    def schedule(self, steps: int) -> Callable[[int], float]:
+        """Factor of the learning rate at each of so many steps."""
+        return partial(rate, steps=steps, warmup=self.warmup)
 
     def chosen_device(self) -> torch.device:
         """Where to train."""

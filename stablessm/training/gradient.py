@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, final
 
@@ -27,8 +28,49 @@ _APART = 0x9E3779B97F4A7C15
 """Between the seeds of ranks."""
 
 
+class Strategy(ABC):
+    """How the gradient of a step is computed: for one model, or for several as one computation."""
+
+    @abstractmethod
+    def compute(self, step: int) -> Tensor:
+        """Leave the gradient of a step in the parameters, and return the loss: a number, or one for each model."""
+
+    def settle(self, bad: Tensor) -> None:  # noqa: B027 (most strategies keep nothing)
+        """Take over what the step left for the next one, unless ``bad`` is 1."""
+
+    def updated(self) -> None:  # noqa: B027
+        """The weights have changed."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint has to keep, by name."""
+        return {}
+
+    def facts(self) -> Any:
+        """Plain values that a checkpoint has to keep."""
+        return None
+
+    def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027
+        """Resume from a checkpoint."""
+
+
 @final
-class Gradient:
+class Objective(Strategy):
+    """The gradient of a function.
+
+    Args:
+        loss: from the number of a step to the loss, or to the losses of several models, each of its own weights.
+    """
+
+    def __init__(self, loss: Callable[[int], Tensor]) -> None:
+        self.loss = loss
+
+    def compute(self, step: int) -> Tensor:
+        """The gradient of the sum: of each model's own loss in its own weights."""
+        return descend(self.loss(step))
+
+
+@final
+class Gradient(Strategy):
     """What a step of training computes, each rank for its rows of the batch.
 
     Args:
@@ -66,7 +108,7 @@ class Gradient:
             with nullcontext() if last else self.trainee.accumulating():
                 output = self._output(self.trainee.runner, batch, self.carry)
                 loss, value = self._mean_loss(output, batch)
-                (loss / self.config.accumulate).backward()
+                descend(loss / self.config.accumulate)
             total = total + value / self.config.accumulate
             if step == 0 and i == 0:
                 _, silent = self._mean_loss(torch.zeros_like(output), batch)
@@ -104,6 +146,26 @@ class Gradient:
             parameter.grad = gradient
         return loss.clone()  # the next step overwrites it, and a look may be later
 
+    def settle(self, bad: Tensor) -> None:
+        """The state in which the batch ended is carried on."""
+        self.carry.settle(bad)
+
+    def updated(self) -> None:
+        """Buffers become those of rank 0."""
+        self.ranks.share(self.trainee.trained, buffers_only=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state that is carried."""
+        return self.carry.tensors()
+
+    def facts(self) -> Any:
+        """The form of the state."""
+        return self.carry.form()
+
+    def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
+        """The state that was carried."""
+        self.carry.restore(facts, tensors, self.task.device)
+
     def replay(self, step: int, carried: State = None) -> None:
         """The gradient in the caller's model, which is whole: the parts of all ranks one after the other.
 
@@ -119,7 +181,7 @@ class Gradient:
             for i in range(self.config.accumulate):
                 batch = self._batch(step, i, (rank, self.ranks.size)).to(device)
                 loss = self.task.loss(self._output(runner, batch, carry), batch)
-                (loss / self.config.accumulate / self.ranks.size).backward()
+                descend(loss / self.config.accumulate / self.ranks.size)
 
     def _output(self, runner: Any, batch: Batch, carry: Carry) -> Tensor:
         if self.task.carries:
@@ -145,6 +207,12 @@ class Gradient:
         epoch, index = divmod(step, self.epoch)
         at, size, seed = index * self.config.accumulate + i, self.config.batch_size, self.config.seed
         return self.task.batch("train", size, seed=seed, epoch=epoch, index=at, part=part)
+
+
+def descend(loss: Tensor) -> Tensor:
+    """Add the gradient of a loss, or of the sum of several, to that of the parameters; return its value."""
+    loss.sum().backward()
+    return loss.detach()
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:

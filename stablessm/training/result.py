@@ -31,6 +31,8 @@ class TrainingResult:
     scores: Mapping[str, Mapping[str, float]]
     """By split, of the weights that were selected; empty if the run diverged."""
     diverged: DivergenceReport | None
+    replicas: tuple[TrainingResult, ...] = ()
+    """One for each model that was trained, of ``TrainingConfig(replicas=)``."""
 
     def __str__(self) -> str:
         lines = [f"{self.steps} steps in {self.seconds:.1f} s, written to {self.folder}"]

@@ -163,7 +163,7 @@ def test_going_on_starting_again_and_damage(load):
     assert "--last-good goes on from the checkpoint before, --fresh starts again" in refused
     again = call(*command).splitlines()
     assert first.splitlines()[-1] == again[-1]
-    assert "going on after step 12 of 12" in again
+    assert "resuming after step 12 of 12" in again
     last = max(Path("run/checkpoints").iterdir())
     last.write_bytes(last.read_bytes()[:1000])
     assert f"{last.name}" in call(*command, code=2)

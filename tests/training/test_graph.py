@@ -87,7 +87,7 @@ def test_what_a_step_found_is_its_own(monkeypatch):
         monkeypatch.setattr(gradient, "Replayed", Repeated)
     found = []
     for model, passes in pair(1, Added()):
-        optimiser, losses, clipped = Optimiser(model, TrainingConfig(clip=0.01), 10), [], []
+        optimiser, losses, clipped = Optimiser(model, TrainingConfig(clip=0.01), TrainingConfig().schedule(10)), [], []
         for step in range(4):
             optimiser.clear()
             losses.append(passes.compute(step))

@@ -19,6 +19,7 @@ from training_task import Net, Sums
 from stablessm import ArgumentError, _locks
 from stablessm.training import Interrupted, TrainingConfig, train
 from stablessm.training.checkpoint import Checkpoint, Checkpoints
+from stablessm.training.steps import StepLoop
 
 STEPS = 50
 
@@ -110,16 +111,14 @@ def stopped(tmp_path):
 @contextmanager
 def stop_after(step):
     """Ask a run to stop when it has come so far."""
-    from stablessm.training import loop
-
     def counted(self, *args):
         if self.step == step:
             signal.raise_signal(signal.SIGINT)
         return unchanged(self, *args)
 
-    unchanged = loop._Run._look
+    unchanged = StepLoop._look
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop._Run, "_look", counted)
+        patch.setattr(StepLoop, "_look", counted)
         yield
 
 
