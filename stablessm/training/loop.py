@@ -79,7 +79,9 @@ def train(
         ranks.first(lambda: run_folder.check_folder(folder))
         device = ranks.device(config.chosen_device())
         settings = {"config": config.binding(), "task": task.describe(), "model": signature(model)}
-        session, loop = _single(model, task, config, folder, device, ranks, Checkpoints(folder / "checkpoints", settings, ranks))
+        session, loop = _single(
+            model, task, config, folder, device, ranks, Checkpoints(folder / "checkpoints", settings, ranks)
+        )
         ranks.first(lambda: until_the_end.enter_context(alone(folder.absolute())))
         before = model.training
         model.train()

@@ -33,7 +33,9 @@ class Stack(nn.Module):
         shapes = [{name: (t.shape, t.dtype) for name, t in _tensors(model)} for model in models]
         if any(own != shapes[0] for own in shapes):
             raise ArgumentError("models", "parameters and buffers of the same names, shapes and dtypes", "others")
-        object.__setattr__(self, "models", [model.to(device) for model in models])  # no submodules: they hold no weights
+        object.__setattr__(
+            self, "models", [model.to(device) for model in models]
+        )  # no submodules: they hold no weights
         for each in zip(*(_tensors(model) for model in models), strict=True):
             name, first = each[0]
             rows = torch.stack([tensor.detach() for _, tensor in each])

@@ -111,6 +111,7 @@ def stopped(tmp_path):
 @contextmanager
 def stop_after(step):
     """Ask a run to stop when it has come so far."""
+
     def counted(self, *args):
         if self.step == step:
             signal.raise_signal(signal.SIGINT)
