@@ -73,7 +73,7 @@ def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: i
     depend on ``seed`` and the step alone.
     """
     device = options.chosen_device()
-    model, watch = model.to(device), Watch(device)
+    model, watch = model.to(device).train(), Watch(device)
     per_epoch = -(-len(corpus.train) // options.batch)
     steps = options.epochs * per_epoch
     config = TrainingConfig(lr=options.lr, weight_decay=options.weight_decay, clip=options.clip)
@@ -83,11 +83,12 @@ def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: i
     def order(epoch: int) -> list[np.ndarray]:
         return batches(corpus.train, options.batch, seed, epoch)
 
-    def loss(step: int) -> Tensor:
+    def batch(step: int) -> tuple[Tensor, ...]:
         epoch, place = divmod(step, per_epoch)
         torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1)[0]))
-        model.train()
-        ids, lengths, labels = _tensors(corpus.train, order(epoch)[place], device)
+        return _tensors(corpus.train, order(epoch)[place], device)
+
+    def loss(ids: Tensor, lengths: Tensor, labels: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(model(ids, lengths), labels)
 
     def validate(step: int, losses: np.ndarray) -> float:
@@ -97,7 +98,7 @@ def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: i
 
     hook = _Epochs(watch, validate)
     loop = StepLoop(
-        model, Objective(loss), optimiser, watch, steps, [hook], look=lambda step: step % per_epoch == 0,
+        model, Objective(loss, batch), optimiser, watch, steps, [hook], look=lambda step: step % per_epoch == 0,
         checkpoints=run.checkpoints(name), cadence=run.cadence(),
     )  # fmt: skip
     with _repeatable(device):

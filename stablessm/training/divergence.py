@@ -138,7 +138,8 @@ class Watch:
         seen = self.values().reshape(len(self.losses), 3, -1)[..., replica]
         limit = float(self.limit.flatten()[replica])
         first = int(np.argmin(np.isfinite(seen).all(1) & (seen[:, 2] <= limit)))
-        return len(seen) - first, BadStep(*seen[first].tolist(), limit)
+        loss, norm, mean = seen[first].tolist()
+        return len(seen) - first, BadStep(loss, norm, mean, limit)
 
     def clear(self) -> None:
         """Begin again after a look."""

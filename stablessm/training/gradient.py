@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, final
 
@@ -55,18 +55,53 @@ class Strategy(ABC):
 
 @final
 class Objective(Strategy):
-    """The gradient of a function.
+    """The gradient of a function, of one model or of several whose losses depend on their own weights alone.
 
     Args:
-        loss: from the number of a step to the loss, or to the losses of several models, each of its own weights.
+        loss: from the tensors of a batch to the loss, or to (loss, other numbers that hooks may want to see).
+        batch: from the number of a step to the tensors; the same, and the same random state, whenever it is called.
+        parameters: in which a ``graph`` computes gradients.
+        graph: both passes as a CUDA graph. Nothing in the loss may come from the host.
+        generator: from which the loss draws, if not from the device's own.
     """
 
-    def __init__(self, loss: Callable[[int], Tensor]) -> None:
-        self.loss = loss
+    def __init__(
+        self,
+        loss: Callable[..., Tensor | tuple[Tensor, Tensor]],
+        batch: Callable[[int], Sequence[Tensor]],
+        parameters: Iterable[Tensor] = (),
+        *,
+        graph: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.loss, self.batch, self.parameters, self.generator = loss, batch, list(parameters), generator
+        self.noted: Tensor | None = None
+        """The other numbers of the last step."""
+        self._graph = graph
+        self._replayed: Replayed[tuple[Tensor, Sequence[Tensor | None]]] | None = None
 
     def compute(self, step: int) -> Tensor:
         """The gradient of the sum: of each model's own loss in its own weights."""
-        return descend(self.loss(step))
+        arguments = self.batch(step)
+        if not self._graph:
+            return descend(self._noting(*arguments))
+        if self._replayed is None:
+            self._replayed = Replayed(self._both_ways, arguments, (), self.generator)
+            arguments = self.batch(step)
+        loss, gradients = self._replayed(*arguments)
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return loss.clone()
+
+    def _both_ways(self, *arguments: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
+        loss = self._noting(*arguments)
+        found = torch.autograd.grad(loss.sum(), self.parameters, allow_unused=True, materialize_grads=True)
+        return loss.detach(), _apart(found)
+
+    def _noting(self, *arguments: Tensor) -> Tensor:
+        found = self.loss(*arguments)
+        loss, self.noted = found if isinstance(found, tuple) else (found, None)
+        return loss
 
 
 @final

@@ -205,13 +205,13 @@ class StepLoop:
             self.watch.clear()
 
     def _leave_checkpoint(self, signal: int | None) -> None:
-        due = self.checkpoint_due or self.step == self.total or self.cadence.due(self.step)
-        signal, due = self.ranks.highest(signal or 0, self.ranks.main and due)
+        wanted = self.checkpoint_due or self.step == self.total or self.cadence.due(self.step)
+        number, due = self.ranks.highest(signal or 0, self.ranks.main and wanted)
         self.checkpoint_due = False
-        if (due or signal) and not self._stopped:
+        if (due or number) and not self._stopped:
             self.checkpoint()
-        if signal and not self._stopped:
-            raise Interrupted(signal, self.step)
+        if number and not self._stopped:
+            raise Interrupted(number, self.step)
 
     @property
     def _stopped(self) -> bool:
