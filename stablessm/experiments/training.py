@@ -107,7 +107,7 @@ def train(
     each_its_own: bool = False,
     observe: Observe | None = None,
 ) -> Trained[M]:
-    """Train models of one class that differ in their weights and width, as a stage of a run.
+    """Train all parameters of models of one class that differ in their weights and width, as a stage of a run.
 
     Narrow models are padded with units that nothing reaches and that reach nothing: all weights 0. These have zero
     gradients, and so stay.
@@ -180,7 +180,7 @@ def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
     if not models:
         raise ArgumentError("models", "one or more", "none")
     widest = max(models, key=lambda model: sum(p.numel() for p in model.parameters()))
-    found = [copy.deepcopy(widest) for _ in models]
+    found = [copy.deepcopy(widest).requires_grad_() for _ in models]
     for twin, model in zip(found, models, strict=True):
         for name, p in twin.named_parameters():
             own = model.get_parameter(name).detach()

@@ -128,9 +128,9 @@ class Gradient(Strategy):
 
     def compute(self, step: int) -> Tensor:
         """The gradient in the parameters that are trained, averaged over ranks; the loss over the rows of all."""
-        self._seed(step, self.ranks.rank)
+        self.seed(step, self.ranks.rank)
         self.carry.begin(anew=step % self.epoch == 0)
-        batches = [self._batch(step, i, self.ranks.part) for i in range(self.config.accumulate)]
+        batches = [self.batch(step, i, self.ranks.part) for i in range(self.config.accumulate)]
         if self.config.graph and step > 0:
             return self._replayed(step, batches)
         return self._launched(step, batches)
@@ -173,7 +173,7 @@ class Gradient(Strategy):
                 self._graph = Replayed(both_ways, arguments, self.trainee.trained.buffers())
             except RuntimeError as error:
                 raise ArgumentError("graph", "a model that never waits for the device", f"'{error}'") from error
-            self._seed(step, self.ranks.rank)
+            self.seed(step, self.ranks.rank)
         if not self._graph.fits(arguments):
             return self._launched(step, batches)
         loss, gradients = self._graph(*arguments)
@@ -210,11 +210,11 @@ class Gradient(Strategy):
         model = self.trainee.model
         device, runner = next(model.parameters()).device, Carrying(model) if self.task.carries else model
         for rank in range(self.ranks.size):
-            self._seed(step, rank)
+            self.seed(step, rank)
             carry = self.carry.of_rank(carried, rank, device)
             carry.begin(anew=step % self.epoch == 0)
             for i in range(self.config.accumulate):
-                batch = self._batch(step, i, (rank, self.ranks.size)).to(device)
+                batch = self.batch(step, i, (rank, self.ranks.size)).to(device)
                 loss = self.task.loss(self._output(runner, batch, carry), batch)
                 descend(loss / self.config.accumulate / self.ranks.size)
 
@@ -232,12 +232,12 @@ class Gradient(Strategy):
         totals, counts = self.ranks.sum(torch.stack([total.detach().double(), count.double()]))
         return total * (self.ranks.size / counts), totals / counts
 
-    def _seed(self, step: int, rank: int) -> None:
-        """What is random in a step: other on every rank."""
+    def seed(self, step: int, rank: int = 0) -> None:
+        """Seed what is random in a step: other on every rank."""
         seed = _DROPOUT + (self.config.seed % _SEEDS) * _SEEDS + step
         torch.manual_seed((seed + rank * _APART) % 2**63)
 
-    def _batch(self, step: int, i: int, part: tuple[int, int]) -> Batch:
+    def batch(self, step: int, i: int, part: tuple[int, int] = (0, 1)) -> Batch:
         """Batch i of the step, or a part of it."""
         epoch, index = divmod(step, self.epoch)
         at, size, seed = index * self.config.accumulate + i, self.config.batch_size, self.config.seed

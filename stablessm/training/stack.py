@@ -70,7 +70,7 @@ class Stack(nn.Module):
         def of_all(*tensors: Tensor) -> Any:
             weights, given = tensors[: len(names)], tensors[len(names) :]
             axes = (0, *(None if shared else 0 for _ in given))
-            return torch.vmap(of_one, axes, randomness="different")(weights, *given)
+            return torch.vmap(of_one, axes, randomness="same")(weights, *given)
 
         return of_all
 

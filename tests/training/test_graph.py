@@ -102,8 +102,8 @@ def test_other_shapes_are_launched_one_by_one(monkeypatch):
     (_, plain), (model, graphed) = pair(1)
     graphed.compute(1)
     monkeypatch.setattr(Repeated, "__call__", lambda *_: pytest.fail("the shapes are others"))
-    short = graphed._batch(2, 0, (0, 2))
-    monkeypatch.setattr(Gradient, "_batch", lambda *_: short)
+    short = graphed.batch(2, 0, (0, 2))
+    monkeypatch.setattr(Gradient, "batch", lambda *_: short)
     model.zero_grad()
     assert torch.equal(graphed.compute(2), plain.compute(2))
 
