@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 from torch import nn
@@ -14,25 +16,29 @@ from stablessm._errors import ArgumentError
 from stablessm._locks import alone
 from stablessm.tasks.base import Task
 from stablessm.training import folder as run_folder
-from stablessm.training.checkpoint import Checkpoints
+from stablessm.training.checkpoint import Checkpoints, remove
 from stablessm.training.config import TrainingConfig
 from stablessm.training.divergence import Watch
-from stablessm.training.gradient import Gradient
-from stablessm.training.optimiser import Optimiser
+from stablessm.training.gradient import Gradient, Strategy
+from stablessm.training.optimiser import Optimiser, StackedOptimiser
 from stablessm.training.precision import tensor_float32
 from stablessm.training.ranks import Ranks, joined
-from stablessm.training.result import TrainingResult
-from stablessm.training.session import Session
+from stablessm.training.replicas import Replica, Replicas
+from stablessm.training.result import TrainingResult, together
+from stablessm.training.session import Session, write_record
 from stablessm.training.settings import signature
+from stablessm.training.stack import Stack
 from stablessm.training.steps import Cadence, StepLoop
 from stablessm.training.trainee import trainee
 
 CHECKPOINT_SECONDS = 60.0
 """How much work a kill can cost, or twenty times what it takes to save it; unless ``checkpoint_every`` says."""
+REPLICA = "replica"
+"""Folders of replicas: ``replica-0``, ``replica-1``, …"""
 
 
 def train(
-    model: nn.Module,
+    model: nn.Module | Callable[[], nn.Module],
     task: Task,
     config: TrainingConfig,
     folder: str | Path,
@@ -76,49 +82,106 @@ def train(
         raise ArgumentError("resume", "True, False or 'last-good'", repr(resume))
     folder = Path(folder)
     with joined() as ranks, ExitStack() as until_the_end:
+        if config.replicas > 1 and (ranks.size > 1 or task.carries):
+            expected = "1 under torchrun" if ranks.size > 1 else "1 with a task that carries its state"
+            raise ArgumentError("replicas", expected, config.replicas)
         ranks.first(lambda: run_folder.check_folder(folder))
-        device = ranks.device(config.chosen_device())
-        settings = {"config": config.binding(), "task": task.describe(), "model": signature(model)}
-        session, loop = _single(
-            model, task, config, folder, device, ranks, Checkpoints(folder / "checkpoints", settings, ranks)
-        )
+        models = _models(model, config)
+        run = _Run(models, task, config, folder, ranks)
         ranks.first(lambda: until_the_end.enter_context(alone(folder.absolute())))
-        before = model.training
-        model.train()
-        loop.trained.train()
+        before = [one.training for one in models]
+        with tensor_float32(config.autocast and run.task.device.type == "cuda"):
+            try:
+                run.complete(resume, origin or {}, progress=progress)
+            finally:
+                for one, mode in zip(models, before, strict=True):
+                    one.train(mode)
+            return run.finish()
+
+
+def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) -> list[nn.Module]:
+    """The model of every replica."""
+    if isinstance(model, nn.Module):
+        return [model, *(copy.deepcopy(model) for _ in range(config.replicas - 1))]
+    found = []
+    with torch.random.fork_rng():
+        for i in range(config.replicas):
+            torch.manual_seed(config.seed + i)
+            found.append(model())
+    return found
+
+
+@final
+class _Run:
+    """One call of ``train``: a step loop, and a session for every model."""
+
+    def __init__(
+        self, models: Sequence[nn.Module], task: Task, config: TrainingConfig, folder: Path, ranks: Ranks
+    ) -> None:
+        device = ranks.device(config.chosen_device())
+        self.folder, self.config, self.ranks, self.task, self.replicas = folder, config, ranks, task, len(models) > 1
+        self.settings = {"config": config.binding(), "task": task.describe(), "model": signature(models[0])}
+        batches, several = task.steps("train", config.batch_size), len(models) if self.replicas else None
+        total, watch = config.total_steps(batches), Watch(device, several)
+        self.task = task.to(device)
+        stack = Stack(models, device) if self.replicas else None
+        self.sessions: list[Session] = []
+        for i, model in enumerate(models):
+            own = replace(config, seed=config.seed + i, replicas=1)
+            trained = Replica(stack, i) if stack else trainee(model, own, device, ranks, carries=task.carries)
+            gradient = Gradient(trained, self.task, own, config.steps_per_epoch(batches), watch, ranks)
+            name = f"{REPLICA}-{i}" if self.replicas else ""
+            self.sessions.append(Session(gradient, folder / name, total, number=i, name=name))
+        first, schedule = self.sessions[0], config.schedule(total)
+        strategy: Strategy = first.gradient
+        if stack is None:
+            self.trained: nn.Module = first.trainee.trained
+            optimiser = Optimiser(self.trained, config, schedule)
+        else:
+            self.trained = stack
+            strategy = Replicas(stack, [session.gradient for session in self.sessions], watch)
+            optimiser = StackedOptimiser(stack, config, schedule)
+        self.loop = StepLoop(
+            self.trained, strategy, optimiser, watch, total, self.sessions, look=first.looks,
+            checkpoints=Checkpoints(folder / "checkpoints", self.settings, ranks),
+            cadence=Cadence(config.checkpoint_every, CHECKPOINT_SECONDS), sharded=first.trainee.sharded,
+        )  # fmt: skip
+
+    def complete(self, resume: bool | Literal["last-good"], origin: Mapping[str, Any], *, progress: bool) -> None:
+        """Take all steps that are left."""
+        self.trained.train()
+        for session in self.sessions:
+            session.loop = self.loop
+            session.model.train()
+        if resume:
+            self.loop.resume(last_good=resume == "last-good")
+        self.ranks.first(lambda: self._claim(origin, fresh=not resume))
         try:
-            if resume:
-                loop.resume(last_good=resume == "last-good")
-            marker = {**settings, "origin": origin or {}}
-            ranks.first(lambda: run_folder.claim(folder, marker, task.companions, fresh=not resume))
-            session.begin()
-            with tensor_float32(config.autocast and device.type == "cuda"):
-                loop.run(progress=progress and ranks.main)
+            for session in self.sessions:
+                session.begin()
+            self.loop.run(progress=progress and self.ranks.main)
         finally:
-            model.train(before)
-            session.close()
-        with tensor_float32(config.autocast and device.type == "cuda"):
-            return session.finish()
+            for session in self.sessions:
+                session.close()
 
+    def finish(self) -> TrainingResult:
+        """Select and score the weights of every model, and write the records."""
+        found = [session.finish() for session in self.sessions]
+        if not self.replicas:
+            return found[0]
+        for session in self.sessions:  # the stack can go
+            for tensor in (*session.model.parameters(), *session.model.buffers()):
+                tensor.data = tensor.data.clone()
+        result = together(self.folder, self.loop.seconds, found)
+        write_record(result, self.config, self.task, self.settings["model"], self.loop, self.ranks.size)
+        return result
 
-def _single(
-    model: nn.Module,
-    task: Task,
-    config: TrainingConfig,
-    folder: Path,
-    device: torch.device,
-    ranks: Ranks,
-    checkpoints: Checkpoints,
-) -> tuple[Session, StepLoop]:
-    """One model, on one rank or several."""
-    own = trainee(model, config, device, ranks, carries=task.carries)
-    batches, watch = task.steps("train", config.batch_size), Watch(device)
-    total = config.total_steps(batches)
-    optimiser = Optimiser(own.trained, config, config.schedule(total))
-    gradient = Gradient(own, task.to(device), config, config.steps_per_epoch(batches), watch, ranks)
-    session = Session(gradient, folder, total)
-    session.loop = StepLoop(
-        own.trained, gradient, optimiser, watch, total, [session], look=session.looks, checkpoints=checkpoints,
-        cadence=Cadence(config.checkpoint_every, CHECKPOINT_SECONDS), sharded=own.sharded,
-    )  # fmt: skip
-    return session, session.loop
+    def _claim(self, origin: Mapping[str, Any], *, fresh: bool) -> None:
+        """Make the folders those of this run."""
+        if fresh:
+            remove(*self.folder.glob(f"{REPLICA}-*"))
+        if self.replicas:
+            run_folder.claim(self.folder, {**self.settings, "origin": origin}, {}, fresh=fresh)
+        for session in self.sessions:
+            own = {**self.settings, "config": session.config.binding(), "origin": origin}
+            run_folder.claim(session.folder, own, self.task.companions, fresh=fresh)

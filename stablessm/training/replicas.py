@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import torch
@@ -11,13 +12,45 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from stablessm._errors import ArgumentError
+from stablessm.instruments import GradientOverWeight, gradient_over_weight
 from stablessm.tasks.base import Batch
 from stablessm.training.divergence import Watch
 from stablessm.training.evaluate import apply
 from stablessm.training.gradient import Gradient, Strategy, descend
-from stablessm.training.stack import Stack
+from stablessm.training.stack import Stack, stacked_name
+from stablessm.training.trainee import Trainee
 
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
+
+
+@final
+class Replica(Trainee):
+    """One model of a stack."""
+
+    sharded = False
+
+    def __init__(self, stack: Stack, number: int) -> None:
+        self.stack, self.number = stack, number
+        self.model = self.trained = self.runner = stack.models[number]
+
+    def accumulating(self) -> AbstractContextManager[object]:
+        """No-op: nothing is exchanged."""
+        return nullcontext()
+
+    def collect(self) -> None:
+        """No-op: the model's weights are those of the stack."""
+
+    def spread(self) -> None:
+        """No-op: the stack's weights are those of the model."""
+
+    def ratios(self) -> GradientOverWeight:
+        """From the rows of the stack's gradients."""
+        for name, parameter in self.model.named_parameters():
+            gradient = self.stack.get_parameter(stacked_name(name)).grad
+            parameter.grad = None if gradient is None else gradient[self.number]
+        found = gradient_over_weight(self.model, recurrent_only=True)
+        self.model.zero_grad()
+        return found
 
 
 @final
@@ -88,7 +121,9 @@ class _Streams(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         return self._dropped(func, *args, **(kwargs or {}))
 
-    def _dropped(self, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    def _dropped(
+        self, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
         if not training or p == 0:
             return input
         masks = []
