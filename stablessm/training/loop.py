@@ -60,10 +60,16 @@ def train(
     writes the folder, which all must be able to read. What is in it goes on with another number of processes. A second
     training in the same folder is refused while the first one runs.
 
+    With ``config.replicas`` above 1, as many models are trained as one computation (``torch.vmap``): replica i with the
+    seed ``config.seed + i``, in the folder ``replica-i``, to the numbers of a training by itself but for rounding. One
+    that diverges stops, and the others continue.
+
     Args:
-        model: from a batch's inputs to outputs, or to ``(outputs, state)`` as layers do; for a task that carries, one
-            with ``sequence(x, state, reset=…) -> (outputs, state)``. It ends on ``config.device`` (in shards, on the
-            CPU) with the weights that ``config.select`` says.
+        model: a module, or a function without arguments that makes one, which is called for each replica after
+            ``torch.manual_seed`` with its seed; replicas of a module all start from its weights, and replica 0 is the
+            module itself. It maps a batch's inputs to outputs, or to ``(outputs, state)`` as layers do; for a task that
+            carries, it has ``sequence(x, state, reset=…) -> (outputs, state)``. It ends on ``config.device`` (in
+            shards, on the CPU) with the weights that ``config.select`` says.
         resume: ``True``: go on from the last checkpoint, if there is one. ``"last-good"``: the same, but from the one
             before if the last is damaged. ``False``: start again, and remove what an earlier run left.
         progress: whether to show a bar (on a terminal), and to say so when a run goes on.

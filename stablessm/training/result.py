@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from stablessm.training.divergence import DivergenceReport
+from stablessm.training.metrics import write_means
 
 
 @final
@@ -62,13 +63,15 @@ class TrainingResult:
 
 
 def together(folder: Path, seconds: float, replicas: Sequence[TrainingResult]) -> TrainingResult:
-    """The result of several models that were trained as one: means of the scores of those that did not diverge."""
+    """Return the result of models that were trained as one, with the means of their scores, and write its metrics."""
     splits = dict.fromkeys(split for one in replicas for split in one.scores)
     scores = {split: _means([one.scores[split] for one in replicas if split in one.scores]) for split in splits}
-    rows: dict[float, list[float]] = {}
-    for step, loss in np.concatenate([one.losses for one in replicas]):
-        rows.setdefault(step, []).append(loss)
-    losses = np.array([(step, np.mean(found)) for step, found in sorted(rows.items())], dtype=float).reshape(-1, 2)
+    rows = [
+        (row["step"], row["loss"])
+        for row in write_means(folder, [one.folder for one in replicas])
+        if "split" not in row
+    ]
+    losses = np.array(rows, dtype=float).reshape(-1, 2)
     diverged = next((one.diverged for one in replicas if one.diverged is not None), None)
     steps = max(one.steps for one in replicas)
     return TrainingResult(folder, steps, seconds, losses, None, None, scores, diverged, tuple(replicas))
