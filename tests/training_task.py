@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +19,7 @@ from torch import Tensor, nn
 import stablessm as ssm
 from stablessm.tasks.base import Batch, Inputs, Outputs, Split, Task
 from stablessm.training import TrainingConfig, train
+from stablessm.training.steps import StepLoop
 
 
 class Sums(Task):
@@ -84,6 +89,20 @@ def text() -> Task:
 
     task.batch = batch  # type: ignore[method-assign]
     return task
+
+
+@contextmanager
+def stop_after(step: int) -> Iterator[None]:
+    """Ask a run to stop when it has come so far."""
+
+    def counted(self: StepLoop) -> None:
+        if self.step == step:
+            signal.raise_signal(signal.SIGINT)
+        unchanged(self)
+
+    unchanged = StepLoop._look
+    with mock.patch.object(StepLoop, "_look", counted):
+        yield
 
 
 def nursery() -> None:

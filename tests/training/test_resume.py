@@ -8,18 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 
 import pytest
 import torch
 import training_task
 from safetensors.torch import load_file
-from training_task import Net, Sums
+from training_task import Net, Sums, stop_after
 
 from stablessm import ArgumentError, _locks
 from stablessm.training import Interrupted, TrainingConfig, train
 from stablessm.training.checkpoint import Checkpoint, Checkpoints
-from stablessm.training.steps import StepLoop
 
 STEPS = 50
 
@@ -108,21 +106,6 @@ def stopped(tmp_path):
     return folder
 
 
-@contextmanager
-def stop_after(step):
-    """Ask a run to stop when it has come so far."""
-
-    def counted(self, *args):
-        if self.step == step:
-            signal.raise_signal(signal.SIGINT)
-        return unchanged(self, *args)
-
-    unchanged = StepLoop._look
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StepLoop, "_look", counted)
-        yield
-
-
 def checkpoints(folder):
     return Checkpoints(folder / "checkpoints", {}).paths()
 
@@ -191,6 +174,27 @@ def test_scores_that_are_no_numbers(tmp_path):
     assert result.best is None
     assert math.isnan(result.last["mse"])
     assert result.steps == 20
+
+
+@pytest.mark.parametrize("select", ["best", "last"])
+def test_interrupted_anywhere_it_ends_as_a_whole_run(tmp_path, select):
+    """The best, the last and the selected weights and scores; the best are neither the first nor the last."""
+    options = {"select": select, "lr": 0.3, "evaluate_every": 3, "log_every": 4, "steps": 24}
+    model, whole = run(tmp_path / "whole", **options)
+    assert 3 < whole.best["step"] < whole.last["step"] == 24
+    for step in (whole.best["step"] - 1, whole.best["step"], whole.best["step"] + 1, 23):
+        folder = tmp_path / str(step)
+        with pytest.raises(Interrupted), stop_after(step):
+            run(folder, **options)
+        again, result = run(folder, **options)
+        assert (result.best, result.last, result.scores) == (whole.best, whole.last, whole.scores)
+        assert result.scores["valid"] == (whole.best if select == "best" else whole.last)
+        assert result.losses.tolist() == whole.losses.tolist()
+        kept, expected = (load_file(path / "model" / "model.safetensors") for path in (folder, tmp_path / "whole"))
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(again.state_dict()[name], tensor)
+            assert torch.equal(kept[name], tensor)
+            assert torch.equal(expected[name], tensor)
 
 
 def test_where_and_how_often_may_change(stopped):
