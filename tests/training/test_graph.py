@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from training_task import Repeated
 
 import stablessm as ssm
 from stablessm._errors import ArgumentError
@@ -15,29 +16,6 @@ from stablessm.training.ranks import Ranks
 from stablessm.training.trainee import trainee
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-class Repeated:
-    """Calls the function anew, on arguments that it keeps; its results are overwritten, as a graph's."""
-
-    def __init__(self, function, arguments, state):
-        self.function, self.arguments = function, [argument.clone() for argument in arguments]
-        before = [tensor.clone() for tensor in state]
-        self.loss, self.gradients = function(*self.arguments)
-        for tensor, kept in zip(state, before, strict=True):
-            tensor.copy_(kept)
-
-    fits = ssm.training.replayed.Replayed.fits
-
-    def __call__(self, *arguments):
-        for own, argument in zip(self.arguments, arguments, strict=True):
-            own.copy_(argument)
-        loss, gradients = self.function(*self.arguments)
-        self.loss.copy_(loss)
-        for own, new in zip(self.gradients, gradients, strict=True):
-            if own is not None:
-                own.copy_(new)
-        return self.loss, self.gradients
 
 
 class Added(torch.nn.Module):
