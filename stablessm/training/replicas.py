@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import torch
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from stablessm._errors import ArgumentError
-from stablessm.instruments import GradientOverWeight, gradient_over_weight
+from stablessm.instruments import GradientOverWeight
 from stablessm.tasks.base import Batch
 from stablessm.training.divergence import Watch
 from stablessm.training.evaluate import apply
@@ -27,28 +26,16 @@ _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 class Replica(Trainee):
     """One model of a stack."""
 
-    sharded = False
-
     def __init__(self, stack: Stack, number: int) -> None:
         self.stack, self.number = stack, number
         self.model = self.trained = self.runner = stack.models[number]
-
-    def accumulating(self) -> AbstractContextManager[object]:
-        """No-op: nothing is exchanged."""
-        return nullcontext()
-
-    def collect(self) -> None:
-        """No-op: the model's weights are those of the stack."""
-
-    def spread(self) -> None:
-        """No-op: the stack's weights are those of the model."""
 
     def ratios(self) -> GradientOverWeight:
         """From the rows of the stack's gradients."""
         for name, parameter in self.model.named_parameters():
             gradient = self.stack.get_parameter(stacked_name(name)).grad
             parameter.grad = None if gradient is None else gradient[self.number]
-        found = gradient_over_weight(self.model, recurrent_only=True)
+        found = super().ratios()
         self.model.zero_grad()
         return found
 

@@ -18,6 +18,7 @@ from training_task import Net, Sums, stop_after
 from stablessm import ArgumentError, _locks
 from stablessm.training import Interrupted, TrainingConfig, train
 from stablessm.training.checkpoint import Checkpoint, Checkpoints
+from stablessm.training.steps import Cadence
 
 STEPS = 50
 
@@ -195,6 +196,32 @@ def test_interrupted_anywhere_it_ends_as_a_whole_run(tmp_path, select):
             assert torch.equal(again.state_dict()[name], tensor)
             assert torch.equal(kept[name], tensor)
             assert torch.equal(expected[name], tensor)
+
+
+def test_a_checkpoint_goes_with_the_best_weights(tmp_path):
+    """Otherwise the weights kept could be better than the best score that a resumed run knows of."""
+
+    class Breaking(Sums):
+        def batch(self, split, *args, **options):
+            if split == "train" and options["index"] == 6:
+                raise OSError("the disk is gone")
+            return super().batch(split, *args, **options)
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        run(tmp_path, task=Breaking(), select="best", evaluate_every=2, checkpoint_every=None, lr=1e-3)
+    assert [path.stem for path in checkpoints(tmp_path)] == ["step-000000004", "step-000000006"]
+
+
+def test_when_a_checkpoint_is_due():
+    assert [step for step in range(1, 10) if Cadence(steps=3).due(step)] == [3, 6, 9]
+    cadence = Cadence(seconds=60.0)
+    assert not cadence.due(1)
+    cadence.last -= 100
+    assert cadence.due(1)
+    cadence.cost = 4.0  # twenty times that are 80 seconds
+    assert cadence.due(1)
+    cadence.cost = 10.0
+    assert not cadence.due(1)
 
 
 def test_where_and_how_often_may_change(stopped):
