@@ -95,7 +95,7 @@ def largest_error(found: Sequence[Tensor], truth: Sequence[Tensor]) -> float:
 
 
 def training_step(model: nn.Module, x: Tensor, classes: Tensor, *, graph: bool = False) -> Callable[[], Tensor]:
-    optimiser, numbers = Optimiser(model, TrainingConfig(), steps=10**6), itertools.count()
+    optimiser, numbers = Optimiser(model, TrainingConfig(), TrainingConfig().schedule(10**6)), itertools.count()
     never, parameters = torch.zeros((), device=x.device), list(model.parameters())
     run = torch.compile(model) if graph else model
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +19,8 @@ from torch import Tensor, nn
 import stablessm as ssm
 from stablessm.tasks.base import Batch, Inputs, Outputs, Split, Task
 from stablessm.training import TrainingConfig, train
+from stablessm.training.replayed import Replayed
+from stablessm.training.steps import StepLoop
 
 
 class Sums(Task):
@@ -84,6 +90,43 @@ def text() -> Task:
 
     task.batch = batch  # type: ignore[method-assign]
     return task
+
+
+class Repeated:
+    """Calls the function anew, on arguments that it keeps; its results are overwritten, as a graph's."""
+
+    def __init__(self, function: Any, arguments: Any, state: Any, generator: Any = None) -> None:
+        self.function, self.arguments = function, [argument.clone() for argument in arguments]
+        before = [tensor.clone() for tensor in state]
+        self.loss, self.gradients = function(*self.arguments)
+        for tensor, kept in zip(state, before, strict=True):
+            tensor.copy_(kept)
+
+    fits = Replayed.fits
+
+    def __call__(self, *arguments: Tensor) -> Any:
+        for own, argument in zip(self.arguments, arguments, strict=True):
+            own.copy_(argument)
+        loss, gradients = self.function(*self.arguments)
+        self.loss.copy_(loss)
+        for own, new in zip(self.gradients, gradients, strict=True):
+            if own is not None:
+                own.copy_(new)
+        return self.loss, self.gradients
+
+
+@contextmanager
+def stop_after(step: int) -> Iterator[None]:
+    """Ask a run to stop when it has come so far."""
+
+    def counted(self: StepLoop) -> None:
+        if self.step == step:
+            signal.raise_signal(signal.SIGINT)
+        unchanged(self)
+
+    unchanged = StepLoop._look
+    with mock.patch.object(StepLoop, "_look", counted):
+        yield
 
 
 def nursery() -> None:

@@ -44,6 +44,10 @@ def train(
     clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 for none.")] = 1.0,
     select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best",
     seed: Annotated[int, typer.Option(min=0, help="Of first weights, order of the data and dropout.")] = 0,
+    replicas: Annotated[
+        int,
+        typer.Option(min=1, help="Number of models to train as one computation, with the seeds --seed, --seed + 1, …"),
+    ] = 1,
     evaluate_every: Annotated[int | None, typer.Option(min=1, help="Steps; an epoch by default.")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(min=1, help="Steps; a minute by default.")] = None,
     log_every: Annotated[int, typer.Option(min=1, help="Steps.")] = 20,
@@ -72,7 +76,8 @@ def train(
     """Train a model on a task or on your own data; stopped or killed, the same command goes on.
 
     The folder gets model/ (for stablessm.load and stablessm measure), record.json, metrics.jsonl, checkpoints and
-    TensorBoard events. A run that diverges stops at once, says which mode did it, and exits with 1.
+    TensorBoard events; with --replicas 8, folders replica-0 to replica-7 of this form, and the mean scores. A run that
+    diverges stops at once, says which mode did it, and exits with 1.
 
     Examples:
 
@@ -91,6 +96,8 @@ def train(
       stablessm train lm -o text=mine.txt -o length=128 -o carry=true --batch-size 32 --out runs/carried
 
       stablessm measure runs/load
+
+      stablessm train mnist --model paper-images --replicas 8 --out runs/seeds
 
       torchrun --nproc-per-node 2 -m stablessm train mnist --model paper-images --parallel fsdp --out runs/mnist
     """
@@ -118,8 +125,9 @@ def train(
         config = TrainingConfig(
             epochs=epochs or TrainingConfig.epochs, steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr,
             recurrent_lr=recurrent_lr, weight_decay=weight_decay, warmup=warmup, clip=clip or None, autocast=autocast,
-            compile=compile, graph=graph, seed=seed, select=cast(Any, select), evaluate_every=evaluate_every,
-            checkpoint_every=checkpoint_every, log_every=log_every, device=device, parallel=cast(Any, parallel),
+            compile=compile, graph=graph, seed=seed, replicas=replicas, select=cast(Any, select),
+            evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, log_every=log_every, device=device,
+            parallel=cast(Any, parallel),
         )  # fmt: skip
         config.chosen_device()  # an error now, not after the data was read
         changes = {key: _value(text) for key, text in pairs("--set", setting).items()}
@@ -159,8 +167,11 @@ def _run(
 
     from stablessm import models, training
 
+    def build() -> torch.nn.Module:
+        return models.for_task(task.inputs, task.outputs, preset, **changes)
+
     torch.manual_seed(config.seed)
-    model = models.for_task(task.inputs, task.outputs, preset, **changes)
+    model = build()
     count = sum(parameter.numel() for parameter in model.parameters())
     sizes = ", ".join(f"{size} {split}" for split, size in task.sizes.items())
     where = (
@@ -168,8 +179,9 @@ def _run(
     )
     if ranks.main:
         typer.echo(f"{task.name}: {sizes}; chance {task.metric} {task.chance:.4g}")
-        typer.echo(f"{type(model).__name__} {preset}: {count:,} parameters; on {where}, into {folder}")
-    return training.train(model, task, config, folder, resume=resume, origin=origin)
+        times = f"{config.replicas} × " if config.replicas > 1 else ""
+        typer.echo(f"{times}{type(model).__name__} {preset}: {count:,} parameters; on {where}, into {folder}")
+    return training.train(build if config.replicas > 1 else model, task, config, folder, resume=resume, origin=origin)
 
 
 def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from stablessm.training.evaluate import apply
 from stablessm.training.gradient import Gradient
 from stablessm.training.optimiser import Optimiser
 from stablessm.training.ranks import Ranks
+from stablessm.training.steps import Hooks, StepLoop
 from stablessm.training.trainee import trainee
 
 
@@ -91,39 +92,62 @@ def fit(
         ``looks``, ``largest`` and ``typical``: steps, and the largest and the median |gradient| / |weight| of recurrent
         weights at these; ``diverged``: the step, or -1; ``report``: what the loop and ``trace_divergence`` say of it.
     """
-    from tqdm import tqdm
-
     config = options.config(lr, seed)
     device, planned = config.chosen_device(), options.planned or options.steps
-    model, task = model.to(device).train(), task.to(device)
-    optimiser, watch, ranks = Optimiser(model, config, planned), Watch(device), Ranks()
+    model, task, watch, ranks = model.to(device).train(), task.to(device), Watch(device), Ranks()
+    optimiser = Optimiser(model, config, config.schedule(planned))
     epoch = config.steps_per_epoch(task.steps("train", config.batch_size))
     gradient = Gradient(trainee(model, config, device, ranks), task, config, epoch, watch, ranks)
-    tracker = GradientTracker(model, every=options.look_every, recurrent_only=True)
-    report: DivergenceReport | None = None
-    for step in tqdm(range(options.steps), desc=name, disable=None if progress else True, mininterval=0.5):
-        optimiser.clear()
-        loss = gradient.compute(step)
-        tracker.update()
-        watch.see(loss, optimiser.clip())
-        optimiser.step(step, watch.bad)
-        looks = device.type == "cpu" or (step + 1) % options.look_every == 0 or step + 1 == options.steps
-        if looks and watch.bad:
-            report = _diagnosed(model, gradient, watch)
-            break
+    hook = _Seen(model, gradient, options.look_every)
+    StepLoop(model, gradient, optimiser, watch, options.steps, [hook], look=lambda step: False).run(
+        progress=progress, name=name
+    )
     optimiser.clear()
-    last = options.steps if report is None else report.step
-    seen, history = watch.values()[:last], tracker.history
-    known = history.step < max(last, 1)
-    return {
-        "losses": seen[:, 0],
-        "norms": seen[:, 1],
-        "looks": history.step[known],
-        "largest": history.maximum[known].max(1),
-        "typical": np.median(history.quantiles[known, :, 0], 1),
-        "diverged": np.array(-1 if report is None else report.step),
-        "report": np.array("" if report is None else str(report)),
-    }
+    return hook.arrays(options.steps)
+
+
+class _Seen(Hooks):
+    """|gradient| / |weight| every so many steps, and why a training diverged."""
+
+    def __init__(self, model: nn.Module, gradient: Gradient, every: int) -> None:
+        self.gradient, self.every = gradient, every
+        self.tracker = GradientTracker(model, every=every, recurrent_only=True)
+        self.report: DivergenceReport | None = None
+
+    def computed(self, step: int) -> None:
+        self.tracker.update()
+
+    def updated(self, step: int) -> None:
+        """Look for a divergence: on a GPU, which has to be waited for, only every so many steps."""
+        if self.gradient.task.device.type == "cpu" or step % self.every == 0:
+            self.look(step)
+
+    def look(self, step: int) -> None:
+        """Diagnose the first bad step, of which the optimiser has made nothing, nor of all that followed."""
+        found = self.gradient.watch.first_bad()
+        if found is not None and self.report is None:
+            at, model = step - found[0], self.gradient.trainee.model
+            self.report = diagnose(model, lambda: self.gradient.replay(at), at, found[1])
+
+    @property
+    def stopped(self) -> bool:
+        return self.report is not None
+
+    def arrays(self, steps: int) -> dict[str, np.ndarray]:
+        """What :func:`fit` returns."""
+        self.look(len(self.gradient.watch.losses))
+        last = steps if self.report is None else self.report.step
+        seen, history = self.gradient.watch.values()[:last], self.tracker.history
+        known = history.step < max(last, 1)
+        return {
+            "losses": seen[:, 0],
+            "norms": seen[:, 1],
+            "looks": history.step[known],
+            "largest": history.maximum[known].max(1),
+            "typical": np.median(history.quantiles[known, :, 0], 1),
+            "diverged": np.array(-1 if self.report is None else self.report.step),
+            "report": np.array("" if self.report is None else str(self.report)),
+        }
 
 
 @torch.no_grad()
@@ -141,14 +165,6 @@ def mean_loss(model: nn.Module, task: Task, split: Split, options: LanguageTrain
     model.train(before)
     loss, count = total.tolist()
     return float(loss / count)
-
-
-def _diagnosed(model: nn.Module, gradient: Gradient, watch: Watch) -> DivergenceReport:
-    """The first bad step, done again: the optimiser has skipped it and all that followed."""
-    seen, limit = watch.values(), float(watch.limit)
-    step = int(np.argmin(np.isfinite(seen).all(1) & (seen[:, 2] <= limit)))
-    loss, norm, mean = seen[step].tolist()
-    return diagnose(model, lambda: gradient.replay(step), step, (loss, norm, mean), limit)
 
 
 def perplexity(loss: float | np.ndarray) -> float:

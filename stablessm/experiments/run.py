@@ -12,17 +12,21 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+import torch
 
 from stablessm import record
 from stablessm._errors import ArgumentError
-from stablessm.experiments.stages import CHECKPOINT, Arrays, K, Stages
+from stablessm.experiments.stages import Arrays, K, Stages
+from stablessm.training.checkpoint import Checkpoint, Checkpoints
+from stablessm.training.steps import Cadence, StepLoop
 
 CHECKPOINT_SECONDS = 5.0
-"""How much work a kill can cost, or ten times what it takes to save it."""
+"""How much work a kill can cost, or twenty times what it takes to save it."""
 
 JOBS = "jobs"
 """The folder in a run folder where the jobs of a sweep note what they do, until it is complete."""
 
+_CHECKPOINT = ".checkpoints"
 _METRICS, _FACTS = "metrics.jsonl", "stages.json"
 
 
@@ -150,25 +154,37 @@ class Run(Stages):
         """
         from tqdm import tqdm
 
-        first, spent = 0, 0.0
-        if self._checkpoint(name).exists():
-            meta, arrays = record.load_arrays(self._checkpoint(name), "checkpoint")
-            first, spent = int(meta["step"]), float(meta["seconds"])
+        first, spent, checkpoints, cadence = 0, 0.0, self.checkpoints(name), self.cadence()
+        found = checkpoints.load()
+        if found is not None:
+            first, spent = found.step, float(found.facts["seconds"])
             self._spent[name] = spent
-            restore(arrays)
-        started = last = time.perf_counter()
-        cost = 0.0
+            restore({key: tensor.numpy() for key, tensor in found.tensors.items()})
+        started = time.perf_counter()
         bar = tqdm(total=steps, initial=first, desc=name, disable=None if self.progress else True, mininterval=0.5)
         with bar:
             for step in range(first, steps):
                 yield step
                 bar.update()
-                now = time.perf_counter()
-                if now - last > max(CHECKPOINT_SECONDS, 10 * cost):
-                    meta = {"step": step + 1, "seconds": spent + now - started}
-                    record.save_arrays(self._checkpoint(name), "checkpoint", meta, save())
-                    last = time.perf_counter()
-                    cost = last - now
+                if cadence.due(step + 1):
+                    now = time.perf_counter()
+                    tensors = {key: torch.from_numpy(np.asarray(array)) for key, array in save().items()}
+                    checkpoints.save(Checkpoint(step + 1, tensors, {"seconds": spent + now - started}))
+                    cadence.wrote(now)
+
+    def train(self, name: str, loop: StepLoop) -> None:
+        """Run a training inside a stage, from its last checkpoint if there is one."""
+        loop.resume()
+        self._spent[name] = loop.seconds_before
+        loop.run(progress=self.progress, name=name)
+
+    def checkpoints(self, name: str) -> Checkpoints:
+        """Of a stage that is being computed."""
+        return Checkpoints(self.folder / f"{name}{_CHECKPOINT}", {})
+
+    def cadence(self) -> Cadence:
+        """How often a stage leaves a checkpoint."""
+        return Cadence(seconds=CHECKPOINT_SECONDS)
 
     def _once(self, name: str, compute: Callable[[], Callable[[Path], None]]) -> None:
         """Unless it is there: compute a stage, note how long that took and where, and write it with what came back."""
@@ -180,7 +196,7 @@ class Run(Stages):
             self._note(name, self._spent.pop(name, 0.0) + took - self._elsewhere, self._environment)
             write(self._own(name))
             self._elsewhere = outside + time.perf_counter() - started  # what a stage waits for another is the other's
-        self._checkpoint(name).unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoints(name).folder, ignore_errors=True)
 
     def _note(self, name: str, seconds: float, environment: dict[str, Any]) -> None:
         facts = self.facts()
@@ -192,9 +208,7 @@ class Run(Stages):
         """Leave out what a killed stage said after its last checkpoint, and a line that was cut off."""
         if not self._metrics.exists():
             return
-        checkpoint, first = self._checkpoint(name), 0
-        if checkpoint.exists():
-            first = int(record.load_arrays(checkpoint, "checkpoint")[0]["step"])
+        first = self.checkpoints(name).last_step()
         self._say([line for line in _said(self._metrics) if line["stage"] != name or _step(line) < first])
 
     def _say(self, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -221,9 +235,6 @@ class Run(Stages):
 
     def _own(self, name: str) -> Path:
         return self.folder / f"{name}.npz"
-
-    def _checkpoint(self, name: str) -> Path:
-        return self.folder / f"{name}{CHECKPOINT}"
 
 
 def settings(folder: Path) -> Any:

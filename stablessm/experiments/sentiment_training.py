@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +20,11 @@ from stablessm.experiments.run import Run
 from stablessm.experiments.sentiment_models import Classifier
 from stablessm.experiments.training import device_called
 from stablessm.tasks.corpus import Corpus, Reviews
+from stablessm.training import TrainingConfig
+from stablessm.training.divergence import Watch
+from stablessm.training.gradient import Objective
+from stablessm.training.optimiser import Optimiser
+from stablessm.training.steps import Hooks, StepLoop
 
 C = TypeVar("C", bound=Classifier)
 
@@ -45,15 +51,15 @@ class Fitting:
             if not 0 < getattr(self, name) < math.inf:
                 raise ArgumentError(f"fitting.{name}", "a positive number", getattr(self, name))
 
-    def rate(self, step: int, steps: int) -> float:
-        """The learning rate of a step.
+    def factor(self, step: int, steps: int) -> float:
+        """Factor of the learning rate at a step.
 
         >>> options = Fitting(epochs=1, batch=1, lr=1.0, warm_up=0.25)
-        >>> [round(options.rate(step, 8), 3) for step in range(8)]
+        >>> [round(options.factor(step, 8), 3) for step in range(8)]
         [0.5, 1.0, 1.0, 0.833, 0.667, 0.5, 0.333, 0.167]
         """
         rise = max(1, round(self.warm_up * steps))
-        return self.lr * min((step + 1) / rise, (steps - step) / max(1, steps - rise))
+        return min((step + 1) / rise, (steps - step) / max(1, steps - rise))
 
     def chosen_device(self) -> torch.device:
         """Where to train."""
@@ -67,54 +73,58 @@ def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: i
     depend on ``seed`` and the step alone.
     """
     device = options.chosen_device()
-    model = model.to(device)
-    named = dict(model.named_parameters())
-    optimiser = torch.optim.AdamW(named.values(), lr=options.lr, weight_decay=options.weight_decay)
+    model, watch = model.to(device).train(), Watch(device)
     per_epoch = -(-len(corpus.train) // options.batch)
     steps = options.epochs * per_epoch
-    losses, valid = torch.zeros(steps, device=device), np.zeros(options.epochs)
-    order: list[np.ndarray] = []
+    config = TrainingConfig(lr=options.lr, weight_decay=options.weight_decay, clip=options.clip)
+    optimiser = Optimiser(model, config, partial(options.factor, steps=steps))
 
-    def weights() -> dict[str, np.ndarray]:
-        return {f"weights.{key}": p.detach().cpu().numpy() for key, p in named.items()}
+    @lru_cache(maxsize=1)
+    def order(epoch: int) -> list[np.ndarray]:
+        return batches(corpus.train, options.batch, seed, epoch)
 
-    def save() -> dict[str, np.ndarray]:
-        moments = {
-            f"{moment}.{key}": optimiser.state[p][moment].cpu().numpy()
-            for key, p in named.items()
-            for moment in ("step", "exp_avg", "exp_avg_sq")
-        }
-        return weights() | moments | {"losses": losses.cpu().numpy(), "valid": valid}
+    def batch(step: int) -> tuple[Tensor, ...]:
+        epoch, place = divmod(step, per_epoch)
+        torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1)[0]))
+        return _tensors(corpus.train, order(epoch)[place], device)
 
-    def restore(arrays: Mapping[str, np.ndarray]) -> None:
-        load(model, arrays)
-        for key, p in named.items():
-            optimiser.state[p] = {
-                "step": torch.tensor(arrays[f"step.{key}"]),
-                **{m: torch.from_numpy(arrays[f"{m}.{key}"]).to(device) for m in ("exp_avg", "exp_avg_sq")},
-            }
-        losses.copy_(torch.from_numpy(arrays["losses"]))
-        valid[:] = arrays["valid"]
+    def loss(ids: Tensor, lengths: Tensor, labels: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(model(ids, lengths), labels)
 
+    def validate(step: int, losses: np.ndarray) -> float:
+        valid = accuracy(model, corpus.valid, options.batch)
+        run.log(name, step=step - 1, loss=float(losses.mean()), valid=valid)
+        return valid
+
+    hook = _Epochs(watch, validate)
+    loop = StepLoop(
+        model, Objective(loss, batch), optimiser, watch, steps, [hook], look=lambda step: step % per_epoch == 0,
+        checkpoints=run.checkpoints(name), cadence=run.cadence(),
+    )  # fmt: skip
     with _repeatable(device):
-        for step in run.loop(name, steps, save, restore):
-            epoch, place = divmod(step, per_epoch)
-            if place == 0 or not order:
-                order = batches(corpus.train, options.batch, seed, epoch)
-            torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1)[0]))
-            model.train()
-            ids, lengths, labels = _tensors(corpus.train, order[place], device)
-            loss = F.binary_cross_entropy_with_logits(model(ids, lengths), labels)
-            optimiser.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(named.values(), options.clip)
-            optimiser.param_groups[0]["lr"] = options.rate(step, steps)
-            optimiser.step()
-            losses[step] = loss.detach()
-            if place == per_epoch - 1:
-                valid[epoch] = accuracy(model, corpus.valid, options.batch)
-                run.log(name, step=step, loss=float(losses[step - place : step + 1].mean()), valid=valid[epoch])
-    return weights() | {"losses": losses.cpu().numpy(), "valid": valid}
+        run.train(name, loop)
+    weights = {f"weights.{key}": p.detach().cpu().numpy() for key, p in model.named_parameters()}
+    return {**weights, "losses": np.concatenate(hook.losses), "valid": np.array(hook.valid)}
+
+
+class _Epochs(Hooks):
+    """The losses of every step, and what ``validate(step, losses)`` returns after every epoch."""
+
+    def __init__(self, watch: Watch, validate: Callable[[int, np.ndarray], float]) -> None:
+        self.watch, self.validate = watch, validate
+        self.losses: list[np.ndarray] = []
+        self.valid: list[float] = []
+
+    def looked(self, step: int) -> None:
+        self.losses.append(self.watch.values()[:, 0].astype(np.float32))
+        self.valid.append(self.validate(step, self.losses[-1]))
+
+    def tensors(self) -> dict[str, Tensor]:
+        losses = torch.tensor(np.array(self.losses, dtype=np.float32))
+        return {"losses": losses, "valid": torch.tensor(self.valid, dtype=torch.float64)}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        self.losses, self.valid = [*tensors["losses"].numpy()], tensors["valid"].tolist()
 
 
 def load(model: C, arrays: Mapping[str, np.ndarray]) -> C:

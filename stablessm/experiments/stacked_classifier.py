@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
-from stablessm.layers import S4D, discretise
+from stablessm.layers import discretise
 from stablessm.models import SequenceClassifier
 from stablessm.models.block import ACTIVATIONS
 from stablessm.models.hyena import TAPS
@@ -72,12 +72,6 @@ class StackedClassifier:
     def __len__(self) -> int:
         return len(self.weights)
 
-    def recurrent(self) -> Tensor:
-        """(P,) bool: which numbers of a row set the dynamics (``recurrent_parameters``)."""
-        names = S4D.recurrent_parameters
-        flags = {name: ".mixer." in name and name.rpartition(".")[2] in names for name in self.shapes}
-        return torch.cat([torch.full(shape, flags[name]).flatten() for name, shape in self.shapes.items()])
-
     def model(self, index: int, weights: Tensor) -> SequenceClassifier:
         """One of the models, with its row of these weights."""
         config = dataclasses.asdict(self.config)
@@ -88,17 +82,21 @@ class StackedClassifier:
         return model
 
     def __call__(
-        self, weights: Tensor, x: Tensor, generator: torch.Generator | None = None, at: Tensor | None = None
+        self,
+        weights: Tensor | Mapping[str, Tensor],
+        x: Tensor,
+        generator: torch.Generator | None = None,
+        at: Tensor | None = None,
     ) -> Tensor:
         """Logits (M, B, size), or of each step (M, B, T, size).
 
         Args:
-            weights: (M, P), rows as in ``weights``.
+            weights: (M, P), rows as in ``weights``; or (M, …) of each parameter, by its name.
             x: (B, T, d_input), or tokens (B, T).
             generator: for dropout, on the device of x; without one there is none. The models share their masks.
             at: the steps (K,) whose logits are wanted, where every step has some: (M, B, K, size).
         """
-        c, w = self.config, self._named(weights)
+        c, w = self.config, self._named(weights) if isinstance(weights, Tensor) else weights
         h = self._encoded(w, x)
         for i in range(c.n_layers):
             h = self._block(_under(w, f"body.blocks.{i}."), h, self._masks(h, generator))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,11 +18,14 @@ from stablessm.experiments.stacked_classifier import StackedClassifier
 from stablessm.experiments.training import device_called
 from stablessm.models import SequenceClassifier
 from stablessm.tasks.base import Batch, Split, Task
+from stablessm.training import TrainingConfig
+from stablessm.training.divergence import Watch
+from stablessm.training.gradient import Objective
+from stablessm.training.optimiser import StackedOptimiser
 from stablessm.training.precision import tensor_float32
-from stablessm.training.replayed import Replayed
-from stablessm.training.schedule import rate
+from stablessm.training.stack import Stack, stacked_name
+from stablessm.training.steps import Hooks, StepLoop
 
-_BETAS, _EPSILON = (0.9, 0.999), 1e-8
 _DROPOUT = 1 << 62
 """Apart from the seeds with which tasks order their data."""
 
@@ -104,66 +109,64 @@ def _train(
     rows: int,
 ) -> Mapping[str, np.ndarray]:
     device = device_called(options.device)
-    stack, task, total = StackedClassifier(models, fast=options.fast), task.to(device), options.total(task)
-    epoch, per_row = task.steps("train", options.batch), -(-total // rows)
-    weights = stack.weights.to(device)
-    decay = options.weight_decay * (~stack.recurrent()).to(weights)
-    full = torch.tensor(rates, dtype=weights.dtype, device=device)[:, None]
-    state = {
-        "weights": weights,
-        "first": torch.zeros_like(weights),
-        "second": torch.zeros_like(weights),
-        "diverged": torch.full((len(models),), -1, device=device),
-        "sums": torch.zeros(-(-total // per_row), 3, len(models), dtype=torch.float64, device=device),
-    }
+    classifier, task, total = StackedClassifier(models, fast=options.fast), task.to(device), options.total(task)
+    stack, watch = Stack(copy.deepcopy(list(models)), device), Watch(device, len(models))
+    epoch, generator = task.steps("train", options.batch), torch.Generator(device)
+    config = TrainingConfig(lr=1.0, weight_decay=options.weight_decay, clip=options.clip, warmup=options.warmup)
+    optimiser = StackedOptimiser(stack, config, config.schedule(total), rates)
+    named = {name: stack.get_parameter(stacked_name(name)) for name in classifier.shapes}
 
-    def save() -> dict[str, np.ndarray]:
-        return {key: tensor.cpu().numpy() for key, tensor in state.items()}
-
-    def restore(arrays: Mapping[str, np.ndarray]) -> None:
-        for key, tensor in state.items():
-            tensor.copy_(torch.from_numpy(arrays[key]))
-
-    generator = torch.Generator(device)
-
-    def update(clock: Tensor, inputs: Tensor, targets: Tensor, counted: Tensor | None = None) -> Tensor:
-        """One step in place; what it summed. ``clock``: the rate's factor, and which step this is, from one."""
-        leaf = weights.detach().requires_grad_()
-        loss, hits, count = _sums(stack(leaf, inputs, generator), Batch(inputs, targets, weights=counted))
-        (gradient,) = torch.autograd.grad((loss / count).sum(), leaf)
-        with torch.no_grad():
-            norm = gradient.norm(dim=1)
-            well = (state["diverged"] < 0) & loss.isfinite() & norm.isfinite()
-            now = (clock[1] - 1).long()
-            state["diverged"].copy_(torch.where(well | (state["diverged"] >= 0), state["diverged"], now))
-            shorter = (options.clip / (norm + 1e-6)).clamp(max=1.0)
-            gradient = torch.where(well[:, None], gradient * shorter[:, None], 0.0)
-            rates = clock[0].to(full) * full * well[:, None]
-            _adamw(weights, state["first"], state["second"], gradient, rates, decay, clock[1].to(full))
-            return torch.stack([loss, hits, count]).double()
-
-    replayed: Replayed[Tensor] | None = None
-    for step in run.loop(name, total, save, restore):
-        batch = task.batch("train", options.batch, seed=seed, epoch=step // epoch, index=step % epoch)
-        if batch.lengths is not None:
+    def batch(step: int) -> list[Tensor]:
+        found = task.batch("train", options.batch, seed=seed, epoch=step // epoch, index=step % epoch)
+        if found.lengths is not None:
             raise ArgumentError("task", "sequences of one length", "lengths")
         generator.manual_seed(_DROPOUT + seed * 2**31 + step)
-        clock = torch.tensor([rate(step, total, options.warmup), step + 1], dtype=torch.float64, device=device)
-        arguments = (clock, batch.inputs, batch.targets, *([] if batch.weights is None else [batch.weights]))
-        if replayed is None and options.fast and device.type == "cuda":
-            replayed = Replayed(update, arguments, state.values(), generator)
-            generator.manual_seed(_DROPOUT + seed * 2**31 + step)
-        state["sums"][step // per_row] += (replayed or update)(*arguments)
-        if (step + 1) % per_row == 0 or step + 1 == total:
-            loss, _, count = state["sums"][step // per_row].tolist()
-            run.log(name, step=step, losses=[a / b for a, b in zip(loss, count, strict=True)])
-    sums = state["sums"].cpu().numpy()
+        return [tensor for tensor in (found.inputs, found.targets, found.weights) if tensor is not None]
+
+    def loss(inputs: Tensor, targets: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        sums = _sums(classifier(named, inputs, generator), Batch(inputs, targets, weights=counted))
+        return sums[0] / sums[2], torch.stack(sums).detach()
+
+    graph = options.fast and device.type == "cuda"
+    strategy = Objective(loss, batch, stack.parameters(), graph=graph, generator=generator)
+    hook = _Parts(strategy, watch, total, -(-total // rows), partial(run.log, name))
+    loop = StepLoop(
+        stack, strategy, optimiser, watch, total, [hook], look=lambda step: step % hook.every == 0 or step == total,
+        checkpoints=run.checkpoints(name), cadence=run.cadence(),
+    )  # fmt: skip
+    run.train(name, loop)
+    sums = hook.sums.cpu().numpy()
     return {
-        "weights": weights.cpu().numpy(),
-        "diverged": state["diverged"].cpu().numpy(),
+        "weights": torch.cat([p.detach().flatten(1) for p in named.values()], 1).cpu().numpy(),
+        "diverged": hook.diverged.cpu().numpy(),
         "losses": sums[:, 0] / sums[:, 2],
         "accuracies": sums[:, 1] / sums[:, 2],
     }
+
+
+class _Parts(Hooks):
+    """Sums of the loss, of right answers and of what counts over parts of a training, and when each model diverged."""
+
+    def __init__(self, strategy: Objective, watch: Watch, total: int, every: int, log: Callable[..., None]) -> None:
+        self.strategy, self.watch, self.every, self.log = strategy, watch, every, log
+        bad = watch.bad
+        self.sums = torch.zeros(-(-total // every), 3, len(bad), dtype=torch.float64, device=bad.device)
+        self.diverged = torch.full((len(bad),), -1, device=bad.device)
+
+    def clipped(self, step: int) -> None:
+        assert self.strategy.noted is not None
+        self.sums[step // self.every] += self.strategy.noted
+        self.diverged = torch.where((self.watch.bad > 0) & (self.diverged < 0), step, self.diverged)
+
+    def looked(self, step: int) -> None:
+        loss, _, count = self.sums[(step - 1) // self.every].tolist()
+        self.log(step=step - 1, losses=[a / b for a, b in zip(loss, count, strict=True)])
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"sums": self.sums, "diverged": self.diverged}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        self.sums, self.diverged = tensors["sums"].to(self.sums), tensors["diverged"].to(self.diverged)
 
 
 def _sums(logits: Tensor, batch: Batch, at: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -178,15 +181,3 @@ def _sums(logits: Tensor, batch: Batch, at: Tensor | None = None) -> tuple[Tenso
     counted = torch.ones_like(targets, dtype=entropy.dtype) if weights is None else weights.to(entropy.dtype)
     hits = (right * counted).flatten(1).sum(1)
     return (entropy * counted).flatten(1).sum(1), hits, counted.sum().expand(len(logits))
-
-
-def _adamw(
-    weights: Tensor, first: Tensor, second: Tensor, gradient: Tensor, rates: Tensor, decay: Tensor, count: Tensor
-) -> None:
-    """One step in place, as ``torch.optim.AdamW``; rates are (M, 1), decay is (P,)."""
-    (b1, b2), eps = _BETAS, _EPSILON
-    weights.mul_(1 - rates * decay)
-    first.lerp_(gradient, 1 - b1)
-    second.mul_(b2).addcmul_(gradient, gradient, value=1 - b2)
-    root = (second / (1 - b2**count)).sqrt_().add_(eps)
-    weights.sub_(rates / (1 - b1**count) * first / root)

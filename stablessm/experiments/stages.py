@@ -16,9 +16,6 @@ from stablessm._errors import ArgumentError
 PACK = "stages.npz"
 """The file of a complete run that holds every array that its figures and claims read."""
 
-CHECKPOINT = ".checkpoint.npz"
-"""How the file name of a checkpoint ends."""
-
 
 class Kept(Protocol):
     """A measurement that is one stage, such as a curve."""
@@ -89,8 +86,7 @@ class Stages:
 
     def stages(self) -> list[str]:
         """Return the names of the stages that are there."""
-        names = {path.name for path in self.folder.glob("[!.]*.npz") if path.name != PACK}
-        return sorted({name.removesuffix(".npz") for name in names if not name.endswith(CHECKPOINT)} | self._packed)
+        return sorted({path.stem for path in self.folder.glob("[!.]*.npz") if path.name != PACK} | self._packed)
 
     def path(self, name: str) -> Path:
         """Return where a stage is: its own file, or its part of ``stages.npz``."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar, cast, final
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
@@ -19,6 +18,12 @@ from stablessm.experiments.run import Run
 from stablessm.instruments import PerturbationFamily
 from stablessm.instruments.family import MARGIN
 from stablessm.layers import ContinuousRNN, activations
+from stablessm.training import TrainingConfig
+from stablessm.training.divergence import Watch
+from stablessm.training.gradient import Objective
+from stablessm.training.optimiser import StackedOptimiser
+from stablessm.training.stack import Stack, stacked_name
+from stablessm.training.steps import Hooks, StepLoop
 
 M = TypeVar("M", bound=nn.Module)
 Batch: TypeAlias = tuple[Tensor, ...]
@@ -27,8 +32,6 @@ Loss: TypeAlias = Callable[..., Tensor]
 Weights: TypeAlias = dict[str, Tensor]
 Observe: TypeAlias = Callable[[Weights, Weights], Tensor]
 """From the stacked weights and their gradients, as they come, to a few numbers for each model: (models, …)."""
-
-_BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 
 def device_called(name: str) -> torch.device:
@@ -76,10 +79,6 @@ class Training:
         """Over which losses are averaged."""
         return self.batches // self.rows_per_epoch
 
-    def rate(self, step: int) -> float:
-        """The learning rate of a step."""
-        return self.lr * (1 + math.cos(math.pi * step / self.steps)) / 2
-
     def chosen_device(self) -> torch.device:
         """Where to train."""
         return device_called(self.device)
@@ -108,7 +107,7 @@ def train(
     each_its_own: bool = False,
     observe: Observe | None = None,
 ) -> Trained[M]:
-    """Train models of one class that differ in their weights and width, as a stage of a run.
+    """Train all parameters of models of one class that differ in their weights and width, as a stage of a run.
 
     Narrow models are padded with units that nothing reaches and that reach nothing: all weights 0. These have zero
     gradients, and so stay.
@@ -176,43 +175,18 @@ def improving(family: PerturbationFamily) -> PerturbationFamily:
     return PerturbationFamily(kept) if kept else family
 
 
-class _Objective(nn.Module):
-    """``functional_call`` calls modules; this one answers with the loss."""
-
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
-        super().__init__()
-        self.model, self.loss = model, loss
-
-    def forward(self, *batch: Tensor) -> Tensor:
-        return self.loss(self.model, *batch)
-
-
-def _stacked_loss(objective: _Objective, names: Sequence[str], axes: tuple[int | None, ...]) -> Loss:
-    """From the stacked weights, in the order of ``names``, and a batch to the loss of each model."""
-
-    def one(own: tuple[Tensor, ...], *batch: Tensor) -> Tensor:
-        named = {f"model.{name}": w for name, w in zip(names, own, strict=True)}
-        value: Tensor = functional_call(objective, named, batch)
-        return value
-
-    def all_of_them(*tensors: Tensor) -> Tensor:
-        return torch.vmap(one, in_dims=(0, *axes))(tensors[: len(names)], *tensors[len(names) :])
-
-    return all_of_them
-
-
-def _stacked(models: Sequence[nn.Module], device: torch.device) -> tuple[nn.Module, Weights]:
-    """The widest model, and the weights of all of them padded to its shapes: (models, …) each."""
+def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
+    """Copies of the widest model, with the weights of each of the models in their first rows and columns."""
     if not models:
         raise ArgumentError("models", "one or more", "none")
     widest = max(models, key=lambda model: sum(p.numel() for p in model.parameters()))
-    weights = {}
-    for name, like in widest.named_parameters():
-        mine = [model.get_parameter(name).detach() for model in models]
-        gaps = [[n - m for n, m in zip(like.shape, p.shape, strict=True)] for p in mine]
-        padded = [F.pad(p, [s for gap in reversed(g) for s in (0, gap)]) for p, g in zip(mine, gaps, strict=True)]
-        weights[name] = torch.stack(padded).to(device)
-    return copy.deepcopy(widest).to(device), weights
+    found = [copy.deepcopy(widest).requires_grad_() for _ in models]
+    for twin, model in zip(found, models, strict=True):
+        for name, p in twin.named_parameters():
+            own = model.get_parameter(name).detach()
+            gap = [n - m for n, m in zip(p.shape, own.shape, strict=True)]
+            p.data = F.pad(own, [side for n in reversed(gap) for side in (0, n)])
+    return found
 
 
 def _train(
@@ -226,66 +200,53 @@ def _train(
     observe: Observe | None,
 ) -> Mapping[str, np.ndarray]:
     device = options.chosen_device()
-    template, weights = _stacked(models, device)
-    first, second = ({key: torch.zeros_like(w) for key, w in weights.items()} for _ in range(2))
-    rows = -(-options.steps // options.steps_per_row)
-    losses = torch.zeros(rows, len(models), dtype=torch.float64, device=device)
-    seen: list[Tensor] = []
+    stack, watch = Stack(_padded(models), device), Watch(device, len(models), forgiving=True)
+    config = TrainingConfig(lr=options.lr, weight_decay=0.0, clip=options.clip, warmup=0.0)
+    optimiser = StackedOptimiser(stack, config, config.schedule(options.steps))
 
-    sample = tuple(tensor.to(device).clone() for tensor in batches(0))  # a graph keeps them and writes into them
-    stacked = _stacked_loss(_Objective(template, loss), list(weights), (0 if each_its_own else None,) * len(sample))
-    if device.type == "cuda" and options.graphed:
-        leaves = tuple(w.clone().requires_grad_() for w in weights.values())
-        stacked = cast(Loss, torch.cuda.make_graphed_callables(stacked, (*leaves, *sample), allow_unused_input=True))
+    def batch(step: int) -> Batch:
+        return tuple(tensor.to(device) for tensor in batches(step % options.batches))
 
-    def gradients(batch: Batch) -> tuple[Tensor, Weights]:
-        leaves = [w.detach().requires_grad_() for w in weights.values()]
-        values = stacked(*leaves, *batch)
-        found = torch.autograd.grad(values.sum(), leaves, materialize_grads=True)
-        return values.detach(), dict(zip(weights, found, strict=True))
-
-    def save() -> dict[str, np.ndarray]:
-        groups = {"weights": weights, "first": first, "second": second}
-        arrays = {f"{group}.{key}": w for group, held in groups.items() for key, w in held.items()} | {"losses": losses}
-        kept = arrays | ({"seen": torch.stack(seen)} if seen else {})
-        return {key: tensor.cpu().numpy() for key, tensor in kept.items()}
-
-    def restore(arrays: Mapping[str, np.ndarray]) -> None:
-        for group, held in (("weights", weights), ("first", first), ("second", second)):
-            held.update({key: torch.from_numpy(arrays[f"{group}.{key}"]).to(device) for key in held})
-        losses.copy_(torch.from_numpy(arrays["losses"]))
-        seen.extend(torch.from_numpy(arrays["seen"]).to(device) if "seen" in arrays else [])
-
-    for step in run.loop(name, options.steps, save, restore):
-        row, place = divmod(step, options.steps_per_row)
-        values, found = gradients(tuple(tensor.to(device) for tensor in batches(step % options.batches)))
-        losses[row] += values / min(options.steps_per_row, options.steps - row * options.steps_per_row)
-        if observe is not None and place == 0:
-            seen.append(observe(weights, found))
-        _adam(weights, first, second, _clipped(found, options.clip), options.rate(step), step + 1)
-        if place == options.steps_per_row - 1 or step == options.steps - 1:
-            run.log(name, step=step, losses=losses[row].tolist())
-    return {key: array for key, array in save().items() if not key.startswith(("first.", "second."))}
+    strategy = Objective(
+        lambda *tensors: stack.call(loss, *tensors, shared=not each_its_own), batch, stack.parameters(),
+        graph=options.graphed and device.type == "cuda",
+    )  # fmt: skip
+    hook = _Rows(stack, watch, options.steps_per_row, observe, partial(run.log, name))
+    loop = StepLoop(
+        stack, strategy, optimiser, watch, options.steps, [hook],
+        look=lambda step: step % options.steps_per_row == 0 or step == options.steps,
+        checkpoints=run.checkpoints(name), cadence=run.cadence(),
+    )  # fmt: skip
+    run.train(name, loop)
+    weights = {f"weights.{key}": p.detach().cpu().numpy() for key, p in hook.named.items()}
+    return weights | {key: tensor.cpu().numpy() for key, tensor in hook.tensors().items()}
 
 
-def _clipped(gradients: Weights, most: float) -> Weights:
-    """Each model's gradient shortened to the norm ``most``; one that is not finite is left out."""
-    norm = sum(g.flatten(1).square().sum(1) for g in gradients.values())
-    scale = (most / (torch.as_tensor(norm).sqrt() + 1e-6)).clamp(max=1.0)
-    usable = scale > 0  # neither infinite nor NaN
-    return {
-        key: torch.where(_over(usable, g), g * _over(scale, g), torch.zeros_like(g)) for key, g in gradients.items()
-    }
+class _Rows(Hooks):
+    """Losses, averaged over as many steps, and what ``observe`` says at the first of these."""
 
+    def __init__(
+        self, stack: Stack, watch: Watch, every: int, observe: Observe | None, log: Callable[..., None]
+    ) -> None:
+        self.named = {name: stack.get_parameter(stacked_name(name)) for name, _ in stack.models[0].named_parameters()}
+        self.watch, self.every, self.observe, self.log = watch, every, observe, log
+        self.losses: list[Tensor] = []
+        self.seen: list[Tensor] = []
 
-def _over(factor: Tensor, like: Tensor) -> Tensor:
-    return factor.reshape(-1, *(1,) * (like.dim() - 1)).to(like.dtype if factor.is_floating_point() else factor.dtype)
+    def computed(self, step: int) -> None:
+        if self.observe is not None and step % self.every == 0:
+            weights = {name: p.detach() for name, p in self.named.items()}
+            gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.named.items()}
+            self.seen.append(self.observe(weights, gradients))
 
+    def looked(self, step: int) -> None:
+        self.losses.append(torch.from_numpy(self.watch.values()[:, 0].mean(0)))
+        self.log(step=step - 1, losses=self.losses[-1].tolist())
 
-def _adam(weights: Weights, first: Weights, second: Weights, gradients: Weights, lr: float, count: int) -> None:
-    (b1, b2), eps = _BETAS, _EPSILON
-    for key, g in gradients.items():
-        first[key] = first[key].lerp(g, 1 - b1)
-        second[key] = b2 * second[key] + (1 - b2) * g * g
-        root = (second[key] / (1 - b2**count)).sqrt() + eps
-        weights[key] = weights[key] - lr / (1 - b1**count) * first[key] / root
+    def tensors(self) -> dict[str, Tensor]:
+        rows = {"losses": self.losses, "seen": self.seen}
+        return {name: torch.stack(row) for name, row in rows.items() if row}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        device = self.watch.bad.device
+        self.losses, self.seen = [*tensors.get("losses", ())], [t.to(device) for t in tensors.get("seen", ())]

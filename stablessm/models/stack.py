@@ -15,7 +15,7 @@ from stablessm.models.block import Block, TiedDropout
 from stablessm.models.config import StackConfig
 from stablessm.models.mixers import mixer_of
 from stablessm.models.norms import norm_of
-from stablessm.scan.checks import check_reset, checked_lengths
+from stablessm.scan.checks import check_reset, checked_lengths, extremes
 from stablessm.scan.padding import real_steps
 
 
@@ -124,10 +124,8 @@ class SequenceStack(nn.Module):
             return self.encoder(x)
         if x.is_floating_point():
             return x
-        if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling():
-            low, high = int(x.min()), int(x.max())  # a GPU says it less kindly, but need not wait here
-            size = len(self.encoder.weight)
-            if low < 0 or high >= size:
-                expected = f"tokens from 0 to {size - 1} (vocab_size - 1)"
-                raise ArgumentError("x", expected, low if low < 0 else high)
+        size = len(self.encoder.weight)
+        low, high = (0, 0) if x.device.type != "cpu" else extremes(x) or (0, 0)  # a GPU would have to be waited for
+        if low < 0 or high >= size:
+            raise ArgumentError("x", f"tokens from 0 to {size - 1} (vocab_size - 1)", low if low < 0 else high)
         return self.encoder(x)

@@ -77,11 +77,23 @@ def checked_lengths(lengths: Tensor | None, batch: int, steps: int) -> Tensor | 
         raise ArgumentError("lengths", "an integer dtype", lengths.dtype)
     if lengths.shape != (batch,):
         raise ArgumentError("lengths", f"shape {(batch,)} (batch,)", f"shape {tuple(lengths.shape)}")
-    if not torch.compiler.is_compiling() and batch:
-        low, high = int(lengths.min()), int(lengths.max())
-        if low < 0 or high > steps:
-            raise ArgumentError("lengths", f"values from 0 to {steps} (time)", f"{low if low < 0 else high}")
+    low, high = extremes(lengths) or (0, 0)
+    if low < 0 or high > steps:
+        raise ArgumentError("lengths", f"values from 0 to {steps} (time)", f"{low if low < 0 else high}")
     return lengths.long()  # a shorter dtype would overflow in index arithmetic
+
+
+def extremes(values: Tensor) -> tuple[int, int] | None:
+    """Return the smallest and the largest of whole numbers; None if there are none that the host can know.
+
+    ``torch.compile`` and ``torch.vmap`` run a model without values.
+    """
+    if torch.compiler.is_compiling() or not values.numel():
+        return None
+    try:
+        return int(values.min()), int(values.max())
+    except RuntimeError:  # under torch.vmap
+        return None
 
 
 def check_all_finite(**tensors: Tensor | None) -> None:

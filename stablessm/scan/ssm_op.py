@@ -148,9 +148,22 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-        """By states: a mapped decay, B or C is a layer of its own, which no backend's kernels know."""
-        y, final = torch.vmap(lambda *args: by_states(DiagonalSSM(*args[:-1]), args[-1]), in_dims=in_dims)(*args)
-        return (y, final, y.new_empty(0)), (0, 0, None)
+        """Channels do not mix, so that many layers are one with as many channels; by states where rows differ."""
+        if in_dims[6] is not None or in_dims[7] is not None:  # reset and lengths belong to a row, not to a channel
+            y, final = torch.vmap(lambda *args: by_states(DiagonalSSM(*args[:-1]), args[-1]), in_dims=in_dims)(*args)
+            return (y, final, y.new_empty(0)), (0, 0, None)
+        size, axes = info.batch_size, (2, 0, 0, 0, 0, 1)  # of the channels
+
+        def joined(tensor: Tensor | None, dim: int | None, axis: int) -> Any:
+            if tensor is None:
+                return None
+            front = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            return front.movedim(0, axis).flatten(axis, axis + 1)
+
+        *rows, backend = args[6:]
+        layers = DiagonalSSM(*(joined(*each) for each in zip(args, in_dims, axes, strict=False)), *rows)
+        y, final = ssm(layers, backend)
+        return (y.unflatten(2, (size, -1)), final.unflatten(1, (size, -1)), y.new_empty(0)), (2, 1, None)
 
 
 ssm_op.register_autograd(SSM.backward, setup_context=SSM.setup_context)

@@ -95,9 +95,12 @@ class Checkpoints:
         """The files or folders, oldest first."""
         return sorted((*self.folder.glob("step-*.safetensors"), *self.folder.glob("step-*[0-9]")))
 
+    def last_step(self) -> int:
+        """Of the last one, 0 if there is none."""
+        return int(self.paths()[-1].stem.partition("-")[2]) if self.paths() else 0
+
     def _shared_paths(self) -> list[Path]:
-        paths = self.paths()
-        newest = int(paths[-1].stem.partition("-")[2]) if paths else -1
+        paths, newest = self.paths(), self.last_step()
         most, fewest, last = self.ranks.highest(len(paths), -len(paths), newest)
         if (len(paths), len(paths), newest) != (most, -fewest, last):
             raise ArgumentError("folder", "one that every rank can read", f"{self.folder}, not the same for all")

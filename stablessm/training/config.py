@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, final
 
 import torch
 
 from stablessm._arguments import real_number, whole_number
 from stablessm._errors import ArgumentError
+from stablessm.training.schedule import rate
 
 FREE = ("device", "graph", "checkpoint_every", "parallel")
 """What a resumed run may have otherwise: the numbers do not depend on it, but for the device's rounding."""
@@ -63,11 +66,13 @@ class TrainingConfig:
     """A loss that is, over ten steps, so many times that of the untrained model (or of zeros) is a divergence."""
     device: str = "auto"
     """``auto``: a GPU if there is one."""
+    replicas: int = 1
+    """Number of models that are trained as one computation, with the seeds ``seed``, ``seed + 1``, …"""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Under ``torchrun``: the whole model on every rank, or a shard of it. A single process takes no notice."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "log_every"):
+        for name in ("epochs", "batch_size", "accumulate", "log_every", "replicas"):
             whole_number(name, getattr(self, name))
         whole_number("seed", self.seed, least=0)
         for name in ("steps", "evaluate_every", "checkpoint_every"):
@@ -86,6 +91,9 @@ class TrainingConfig:
             raise ArgumentError("select", "'best' or 'last'", repr(self.select))
         if self.parallel not in ("ddp", "fsdp"):
             raise ArgumentError("parallel", "'ddp' or 'fsdp'", repr(self.parallel))
+        for name in ("graph", "compile"):
+            if self.replicas > 1 and getattr(self, name):
+                raise ArgumentError("replicas", f"1 with {name}=True", self.replicas)
 
     def total_steps(self, batches: int) -> int:
         """Updates in all, where an epoch has so many batches."""
@@ -96,6 +104,10 @@ class TrainingConfig:
         if batches < self.accumulate:
             raise ArgumentError("accumulate", f"at most the {batches} batches of an epoch", self.accumulate)
         return batches // self.accumulate
+
+    def schedule(self, steps: int) -> Callable[[int], float]:
+        """Factor of the learning rate at each of so many steps."""
+        return partial(rate, steps=steps, warmup=self.warmup)
 
     def chosen_device(self) -> torch.device:
         """Where to train."""
@@ -116,4 +128,5 @@ class TrainingConfig:
 
     def binding(self) -> dict[str, Any]:
         """The settings that a resumed run must share."""
-        return {name: value for name, value in asdict(self).items() if name not in FREE}
+        alone = () if self.replicas > 1 else ("replicas",)  # as before there were any
+        return {name: value for name, value in asdict(self).items() if name not in (*FREE, *alone)}

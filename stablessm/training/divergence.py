@@ -24,6 +24,17 @@ _SLOWER = "lower the learning rate (recurrent_lr for the recurrent parameters al
 
 @final
 @dataclass(frozen=True)
+class BadStep:
+    """What a :class:`Watch` saw of the step at which a training diverged."""
+
+    loss: float
+    gradient_norm: float
+    mean_loss: float
+    limit: float
+
+
+@final
+@dataclass(frozen=True)
 class DivergenceReport:
     """Why a run was stopped."""
 
@@ -77,6 +88,10 @@ class Watch:
     fall by a tenth a step, so that a single spike may be ten times as high. From then on ``bad`` is 1, which makes a
     fused optimiser skip its steps: the weights stay those with which it happened.
 
+    Args:
+        replicas: number of models that are trained as one: losses, norms and ``bad`` are then (replicas,).
+        forgiving: a gradient that is not finite costs its model that one step; nothing else is bad.
+
     >>> watch = Watch(torch.device("cpu"))
     >>> watch.start(torch.tensor(1.0), explode=10.0)
     >>> for loss in (1.0, 50.0, 1.0):
@@ -87,10 +102,12 @@ class Watch:
     (False, True)
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.bad = torch.zeros((), device=device)
-        self.mean = torch.zeros((), dtype=torch.float64, device=device)
-        self.limit = torch.full((), torch.inf, dtype=torch.float64, device=device)
+    def __init__(self, device: torch.device, replicas: int | None = None, *, forgiving: bool = False) -> None:
+        shape = () if replicas is None else (replicas,)
+        self.bad = torch.zeros(shape, device=device)
+        self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.limit = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
+        self.forgiving = forgiving
         self.losses: list[Tensor] = []
         self.norms: list[Tensor] = []
         self.means: list[Tensor] = []
@@ -104,12 +121,25 @@ class Watch:
         self.mean = torch.lerp(self.mean, loss.double(), 1 / _MEMORY)
         for seen, value in ((self.losses, loss), (self.norms, norm), (self.means, self.mean)):
             seen.append(value.double())
+        if self.forgiving:
+            self.bad = 1 - norm.isfinite().float()
+            return
         good = self.mean.isfinite() & (self.mean <= self.limit) & norm.isfinite()
         self.bad = torch.maximum(self.bad, 1 - good.float())
 
     def values(self) -> np.ndarray:
-        """(steps, 3): losses, norms and running means, for the host: waits for the device."""
+        """(steps, 3), or (steps, 3, replicas): losses, norms and running means, for the host: waits for the device."""
         return torch.stack([self._stacked(seen) for seen in (self.losses, self.norms, self.means)], 1).cpu().numpy()
+
+    def first_bad(self, replica: int = 0) -> tuple[int, BadStep] | None:
+        """Number of steps from the first bad step of a model to now, and that step; None if there was none."""
+        if not self.bad.flatten()[replica]:
+            return None
+        seen = self.values().reshape(len(self.losses), 3, -1)[..., replica]
+        limit = float(self.limit.flatten()[replica])
+        first = int(np.argmin(np.isfinite(seen).all(1) & (seen[:, 2] <= limit)))
+        loss, norm, mean = seen[first].tolist()
+        return len(seen) - first, BadStep(loss, norm, mean, limit)
 
     def clear(self) -> None:
         """Begin again after a look."""
@@ -118,24 +148,25 @@ class Watch:
     def tensors(self) -> dict[str, Tensor]:
         """For a checkpoint."""
         seen = {"losses": self.losses, "norms": self.norms, "means": self.means}
-        return {"limit": self.limit, "mean": self.mean} | {name: self._stacked(part) for name, part in seen.items()}
+        found = {"limit": self.limit, "mean": self.mean} | {name: self._stacked(part) for name, part in seen.items()}
+        return found | ({"bad": self.bad} if self.bad.dim() else {})
 
-    def restore(self, *, limit: Tensor, mean: Tensor, losses: Tensor, norms: Tensor, means: Tensor) -> None:
-        """Go on from a checkpoint."""
+    def restore(
+        self, *, limit: Tensor, mean: Tensor, losses: Tensor, norms: Tensor, means: Tensor, bad: Tensor | None = None
+    ) -> None:
+        """Resume from a checkpoint."""
         self.limit, self.mean = limit.to(self.limit), mean.to(self.mean)
+        self.bad = self.bad if bad is None else bad.to(self.bad)
         self.losses, self.norms, self.means = ([*part.to(self.bad.device)] for part in (losses, norms, means))
 
     def _stacked(self, seen: list[Tensor]) -> Tensor:
-        return torch.stack(seen) if seen else self.limit.new_zeros(0)
+        return torch.stack(seen) if seen else self.limit.new_zeros(0, *self.limit.shape)
 
 
-def diagnose(
-    model: nn.Module, replay: Callable[[], object], step: int, seen: tuple[float, float, float], limit: float
-) -> DivergenceReport:
+def diagnose(model: nn.Module, replay: Callable[[], object], step: int, bad: BadStep) -> DivergenceReport:
     """Run the bad step again under ``trace_divergence`` and name the mode to blame.
 
     Args:
-        seen: the loss of the step, its gradient's norm and the running mean of the loss.
         replay: computes the loss of that step and its gradients, with the weights that the model has.
     """
     trace = None
@@ -149,8 +180,7 @@ def diagnose(
     mode, pushed = (None, None) if trace is None else (trace.mode, None)
     if mode is None and (trace is None or trace.phase != "input"):
         mode, pushed = _pushed_hardest(model)
-    loss, norm, mean = seen
-    return DivergenceReport(step, loss, mean, norm, limit, trace, mode, pushed)
+    return DivergenceReport(step, bad.loss, bad.mean_loss, bad.gradient_norm, bad.limit, trace, mode, pushed)
 
 
 def _pushed_hardest(model: nn.Module) -> tuple[Mode, float] | tuple[None, None]:

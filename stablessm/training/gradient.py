@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, final
 
@@ -27,8 +28,84 @@ _APART = 0x9E3779B97F4A7C15
 """Between the seeds of ranks."""
 
 
+class Strategy(ABC):
+    """How the gradient of a step is computed: for one model, or for several as one computation."""
+
+    @abstractmethod
+    def compute(self, step: int) -> Tensor:
+        """Leave the gradient of a step in the parameters, and return the loss: a number, or one for each model."""
+
+    def settle(self, bad: Tensor) -> None:  # noqa: B027 (most strategies keep nothing)
+        """Take over what the step left for the next one, unless ``bad`` is 1."""
+
+    def updated(self) -> None:  # noqa: B027
+        """The weights have changed."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint has to keep, by name."""
+        return {}
+
+    def facts(self) -> Any:
+        """Plain values that a checkpoint has to keep."""
+        return None
+
+    def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027
+        """Resume from a checkpoint."""
+
+
 @final
-class Gradient:
+class Objective(Strategy):
+    """The gradient of a function, of one model or of several whose losses depend on their own weights alone.
+
+    Args:
+        loss: from the tensors of a batch to the loss, or to (loss, other numbers that hooks may want to see).
+        batch: from the number of a step to the tensors; the same, and the same random state, whenever it is called.
+        parameters: in which a ``graph`` computes gradients.
+        graph: both passes as a CUDA graph. Nothing in the loss may come from the host.
+        generator: from which the loss draws, if not from the device's own.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., Tensor | tuple[Tensor, Tensor]],
+        batch: Callable[[int], Sequence[Tensor]],
+        parameters: Iterable[Tensor] = (),
+        *,
+        graph: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.loss, self.batch, self.parameters, self.generator = loss, batch, list(parameters), generator
+        self.noted: Tensor | None = None
+        """The other numbers of the last step."""
+        self._graph = graph
+        self._replayed: Replayed[tuple[Tensor, Sequence[Tensor | None]]] | None = None
+
+    def compute(self, step: int) -> Tensor:
+        """The gradient of the sum: of each model's own loss in its own weights."""
+        arguments = self.batch(step)
+        if not self._graph:
+            return descend(self._noting(*arguments))
+        if self._replayed is None:
+            self._replayed = Replayed(self._both_ways, arguments, (), self.generator)
+            arguments = self.batch(step)
+        loss, gradients = self._replayed(*arguments)
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return loss.clone()
+
+    def _both_ways(self, *arguments: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
+        loss = self._noting(*arguments)
+        found = torch.autograd.grad(loss.sum(), self.parameters, allow_unused=True, materialize_grads=True)
+        return loss.detach(), _apart(found)
+
+    def _noting(self, *arguments: Tensor) -> Tensor:
+        found = self.loss(*arguments)
+        loss, self.noted = found if isinstance(found, tuple) else (found, None)
+        return loss
+
+
+@final
+class Gradient(Strategy):
     """What a step of training computes, each rank for its rows of the batch.
 
     Args:
@@ -51,9 +128,9 @@ class Gradient:
 
     def compute(self, step: int) -> Tensor:
         """The gradient in the parameters that are trained, averaged over ranks; the loss over the rows of all."""
-        self._seed(step, self.ranks.rank)
+        self.seed(step, self.ranks.rank)
         self.carry.begin(anew=step % self.epoch == 0)
-        batches = [self._batch(step, i, self.ranks.part) for i in range(self.config.accumulate)]
+        batches = [self.batch(step, i, self.ranks.part) for i in range(self.config.accumulate)]
         if self.config.graph and step > 0:
             return self._replayed(step, batches)
         return self._launched(step, batches)
@@ -66,7 +143,7 @@ class Gradient:
             with nullcontext() if last else self.trainee.accumulating():
                 output = self._output(self.trainee.runner, batch, self.carry)
                 loss, value = self._mean_loss(output, batch)
-                (loss / self.config.accumulate).backward()
+                descend(loss / self.config.accumulate)
             total = total + value / self.config.accumulate
             if step == 0 and i == 0:
                 _, silent = self._mean_loss(torch.zeros_like(output), batch)
@@ -96,13 +173,33 @@ class Gradient:
                 self._graph = Replayed(both_ways, arguments, self.trainee.trained.buffers())
             except RuntimeError as error:
                 raise ArgumentError("graph", "a model that never waits for the device", f"'{error}'") from error
-            self._seed(step, self.ranks.rank)
+            self.seed(step, self.ranks.rank)
         if not self._graph.fits(arguments):
             return self._launched(step, batches)
         loss, gradients = self._graph(*arguments)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         return loss.clone()  # the next step overwrites it, and a look may be later
+
+    def settle(self, bad: Tensor) -> None:
+        """The state in which the batch ended is carried on."""
+        self.carry.settle(bad)
+
+    def updated(self) -> None:
+        """Buffers become those of rank 0."""
+        self.ranks.share(self.trainee.trained, buffers_only=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state that is carried."""
+        return self.carry.tensors()
+
+    def facts(self) -> Any:
+        """The form of the state."""
+        return self.carry.form()
+
+    def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
+        """The state that was carried."""
+        self.carry.restore(facts, tensors, self.task.device)
 
     def replay(self, step: int, carried: State = None) -> None:
         """The gradient in the caller's model, which is whole: the parts of all ranks one after the other.
@@ -113,13 +210,13 @@ class Gradient:
         model = self.trainee.model
         device, runner = next(model.parameters()).device, Carrying(model) if self.task.carries else model
         for rank in range(self.ranks.size):
-            self._seed(step, rank)
+            self.seed(step, rank)
             carry = self.carry.of_rank(carried, rank, device)
             carry.begin(anew=step % self.epoch == 0)
             for i in range(self.config.accumulate):
-                batch = self._batch(step, i, (rank, self.ranks.size)).to(device)
+                batch = self.batch(step, i, (rank, self.ranks.size)).to(device)
                 loss = self.task.loss(self._output(runner, batch, carry), batch)
-                (loss / self.config.accumulate / self.ranks.size).backward()
+                descend(loss / self.config.accumulate / self.ranks.size)
 
     def _output(self, runner: Any, batch: Batch, carry: Carry) -> Tensor:
         if self.task.carries:
@@ -135,16 +232,22 @@ class Gradient:
         totals, counts = self.ranks.sum(torch.stack([total.detach().double(), count.double()]))
         return total * (self.ranks.size / counts), totals / counts
 
-    def _seed(self, step: int, rank: int) -> None:
-        """What is random in a step: other on every rank."""
+    def seed(self, step: int, rank: int = 0) -> None:
+        """Seed what is random in a step: other on every rank."""
         seed = _DROPOUT + (self.config.seed % _SEEDS) * _SEEDS + step
         torch.manual_seed((seed + rank * _APART) % 2**63)
 
-    def _batch(self, step: int, i: int, part: tuple[int, int]) -> Batch:
+    def batch(self, step: int, i: int, part: tuple[int, int] = (0, 1)) -> Batch:
         """Batch i of the step, or a part of it."""
         epoch, index = divmod(step, self.epoch)
         at, size, seed = index * self.config.accumulate + i, self.config.batch_size, self.config.seed
         return self.task.batch("train", size, seed=seed, epoch=epoch, index=at, part=part)
+
+
+def descend(loss: Tensor) -> Tensor:
+    """Add the gradient of a loss, or of the sum of several, to that of the parameters; return its value."""
+    loss.sum().backward()
+    return loss.detach()
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:

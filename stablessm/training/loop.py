@@ -1,51 +1,44 @@
-"""The training loop."""
+"""Train a model on a task, in a folder."""
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
-import math
-import time
-import warnings
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, final
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from stablessm import record
 from stablessm._errors import ArgumentError
 from stablessm._locks import alone
-from stablessm.instruments import GradientOverWeight
-from stablessm.instruments.modes import recurrent_modules
-from stablessm.tasks.base import Split, Task
+from stablessm.tasks.base import Task
 from stablessm.training import folder as run_folder
-from stablessm.training.checkpoint import Checkpoint, Checkpoints
+from stablessm.training.checkpoint import Checkpoints, remove
 from stablessm.training.config import TrainingConfig
-from stablessm.training.divergence import DivergenceReport, Watch, diagnose
-from stablessm.training.evaluate import evaluate
-from stablessm.training.gradient import Gradient
-from stablessm.training.interrupt import Interrupted, requests
-from stablessm.training.metrics import Metrics, read_rows
-from stablessm.training.optimiser import Optimiser
+from stablessm.training.divergence import Watch
+from stablessm.training.gradient import Gradient, Strategy
+from stablessm.training.optimiser import Optimiser, StackedOptimiser
 from stablessm.training.precision import tensor_float32
 from stablessm.training.ranks import Ranks, joined
-from stablessm.training.result import TrainingResult
-from stablessm.training.schedule import rate
+from stablessm.training.replicas import Replica, Replicas
+from stablessm.training.result import TrainingResult, together
+from stablessm.training.session import Session, write_record
 from stablessm.training.settings import signature
-from stablessm.training.trainee import load, trainee
+from stablessm.training.stack import Stack
+from stablessm.training.steps import Cadence, StepLoop
+from stablessm.training.trainee import trainee
 
 CHECKPOINT_SECONDS = 60.0
 """How much work a kill can cost, or twenty times what it takes to save it; unless ``checkpoint_every`` says."""
-_VIEW = "FSDP2-wrapped module .* returned a view tensor"
-"""A warning: the state of a block is a view. Nothing changes it in place."""
+REPLICA = "replica"
+"""Folders of replicas: ``replica-0``, ``replica-1``, …"""
 
 
 def train(
-    model: nn.Module,
+    model: nn.Module | Callable[[], nn.Module],
     task: Task,
     config: TrainingConfig,
     folder: str | Path,
@@ -67,10 +60,16 @@ def train(
     writes the folder, which all must be able to read. What is in it goes on with another number of processes. A second
     training in the same folder is refused while the first one runs.
 
+    With ``config.replicas`` above 1, as many models are trained as one computation (``torch.vmap``): replica i with the
+    seed ``config.seed + i``, in the folder ``replica-i``, to the numbers of a training by itself but for rounding. One
+    that diverges stops, and the others continue.
+
     Args:
-        model: from a batch's inputs to outputs, or to ``(outputs, state)`` as layers do; for a task that carries, one
-            with ``sequence(x, state, reset=…) -> (outputs, state)``. It ends on ``config.device`` (in shards, on the
-            CPU) with the weights that ``config.select`` says.
+        model: a module, or a function without arguments that makes one, which is called for each replica after
+            ``torch.manual_seed`` with its seed; replicas of a module all start from its weights, and replica 0 is the
+            module itself. It maps a batch's inputs to outputs, or to ``(outputs, state)`` as layers do; for a task that
+            carries, it has ``sequence(x, state, reset=…) -> (outputs, state)``. It ends on ``config.device`` (in
+            shards, on the CPU) with the weights that ``config.select`` says.
         resume: ``True``: go on from the last checkpoint, if there is one. ``"last-good"``: the same, but from the one
             before if the last is damaged. ``False``: start again, and remove what an earlier run left.
         progress: whether to show a bar (on a terminal), and to say so when a run goes on.
@@ -85,270 +84,110 @@ def train(
     >>> bool(result.losses[-1, 1] < result.losses[0, 1])
     True
     """
+    if resume not in (True, False, "last-good"):
+        raise ArgumentError("resume", "True, False or 'last-good'", repr(resume))
+    folder = Path(folder)
     with joined() as ranks, ExitStack() as until_the_end:
-        run = _Run(model, task, config, Path(folder), resume, progress, origin or {}, ranks, until_the_end)
-        with tensor_float32(config.autocast and run.device.type == "cuda"):
-            return run.complete()
+        if config.replicas > 1 and (ranks.size > 1 or task.carries):
+            expected = "1 under torchrun" if ranks.size > 1 else "1 with a task that carries its state"
+            raise ArgumentError("replicas", expected, config.replicas)
+        ranks.first(lambda: run_folder.check_folder(folder))
+        models = _models(model, config)
+        run = _Run(models, task, config, folder, ranks)
+        ranks.first(lambda: until_the_end.enter_context(alone(folder.absolute())))
+        before = [one.training for one in models]
+        with tensor_float32(config.autocast and run.task.device.type == "cuda"):
+            try:
+                run.complete(resume, origin or {}, progress=progress)
+            finally:
+                for one, mode in zip(models, before, strict=True):
+                    one.train(mode)
+            return run.finish()
+
+
+def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) -> list[nn.Module]:
+    """The model of every replica."""
+    if isinstance(model, nn.Module):
+        return [model, *(copy.deepcopy(model) for _ in range(config.replicas - 1))]
+    found = []
+    with torch.random.fork_rng():
+        for i in range(config.replicas):
+            torch.manual_seed(config.seed + i)
+            found.append(model())
+    return found
 
 
 @final
 class _Run:
-    """One call of ``train``."""
+    """One call of ``train``: a step loop, and a session for every model."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        task: Task,
-        config: TrainingConfig,
-        folder: Path,
-        resume: bool | Literal["last-good"],
-        progress: bool,
-        origin: Mapping[str, Any],
-        ranks: Ranks,
-        until_the_end: ExitStack,
+        self, models: Sequence[nn.Module], task: Task, config: TrainingConfig, folder: Path, ranks: Ranks
     ) -> None:
-        if resume not in (True, False, "last-good"):
-            raise ArgumentError("resume", "True, False or 'last-good'", repr(resume))
-        ranks.first(lambda: run_folder.check_folder(folder))
-        self.started = time.perf_counter()
-        self.config, self.folder, self.ranks, self.progress = config, folder, ranks, progress and ranks.main
-        self.device = ranks.device(config.chosen_device())
-        self.settings = {"config": config.binding(), "task": task.describe(), "model": signature(model)}
-        self.trainee = trainee(model, config, self.device, ranks, carries=task.carries)
-        self.model, self.trained = model, self.trainee.trained
-        self.task = task.to(self.device)
-        batches = task.steps("train", config.batch_size)
-        self.epoch, self.total = config.steps_per_epoch(batches), config.total_steps(batches)
-        self.validates = task.steps("valid", config.batch_size) > 0
-        self.optimiser, self.watch = Optimiser(self.trained, config, self.total), Watch(self.device)
-        self.gradient = Gradient(self.trainee, self.task, config, self.epoch, self.watch, ranks)
-        self.recurrent = any(True for _ in recurrent_modules(model))
-        self.named = dict(self.trained.named_parameters())
-        self.checkpoints = Checkpoints(folder / "checkpoints", self.settings, ranks)
-        self.step, self.seconds_before = 0, 0.0
-        self.best: dict[str, Any] | None = None
-        self.last: dict[str, Any] | None = None
-        self.diverged: DivergenceReport | None = None
-        self.ratios: GradientOverWeight | None = None
-        ranks.first(lambda: until_the_end.enter_context(alone(folder.absolute())))
-        if resume:
-            self._resume(self.checkpoints.load(last_good=resume == "last-good", like=self._like))
-        marker = {**self.settings, "origin": origin}
-        ranks.first(lambda: run_folder.claim(folder, marker, task.companions, fresh=not resume))
-        self.metrics = Metrics(folder, self.step) if ranks.main else None
-        self.saved_at = self.mark = time.perf_counter()
-        self.save_cost, self.marked, self.saved = 0.0, self.step, -1
-
-    def complete(self) -> TrainingResult:
-        """Run to the end, and write it up."""
-        from tqdm import tqdm
-
-        before, devices = self.model.training, [self.device] if self.device.type == "cuda" else []
-        bar = tqdm(
-            total=self.total, initial=self.step, unit="step", disable=None if self.progress else True, mininterval=0.5
-        )
-        if self.progress and self.step:
-            bar.write(f"going on after step {self.step} of {self.total}")
-        self.model.train()
-        self.trained.train()
-        try:
-            with requests() as request, torch.random.fork_rng(devices), warnings.catch_warnings(), bar:
-                warnings.filterwarnings("ignore", _VIEW)
-                while self.step < self.total and self.diverged is None:
-                    self._train_step()
-                    bar.update()
-                    self._look(bar)
-                    signal, due = self.ranks.highest(request.signal or 0, self.ranks.main and self._checkpoint_due())
-                    if self.diverged is None and (due or signal):
-                        self._checkpoint()
-                    if signal and self.diverged is None:
-                        raise Interrupted(signal, self.step)
-        finally:
-            self.model.train(before)
-            if self.metrics is not None:
-                self.metrics.close()
-        return self._finish()
-
-    def _train_step(self) -> None:
-        self.optimiser.clear()
-        loss = self.gradient.compute(self.step)
-        norm = self.optimiser.clip()
-        self.watch.see(loss, norm)
-        self.gradient.carry.settle(self.watch.bad)
-        self.ratios = None
-        if self.recurrent and self._logs(self.step + 1):
-            self.ratios = self.trainee.ratios()
-        self.optimiser.step(self.step, self.watch.bad)
-        self.ranks.share(self.trained, buffers_only=True)
-        self.step += 1
-
-    def _look(self, bar: Any) -> None:
-        """After a step: note losses, evaluate, notice a divergence, each in its time."""
-        evaluates = self._evaluates(self.step)
-        due = evaluates or self._logs(self.step)
-        if (due or self.device.type == "cpu") and self.watch.bad:  # a GPU would have to be waited for
-            self._diverge()
-        if not due or self.diverged is not None:
-            return
-        losses, norms, _ = self.watch.values().T
-        seen = (self.step - self.marked) * self.config.accumulate * self.config.batch_size
-        speed = seen / (time.perf_counter() - self.mark)
-        self.watch.clear()
-        lr = self.config.lr * rate(self.step - 1, self.total, self.config.warmup)
-        row: dict[str, Any] = {"epoch": self.step / self.epoch, "loss": float(losses.mean())}
-        row |= {"gradient_norm": float(norms.max()), "lr": lr}
-        if self.ratios is not None:
-            by_name = {name: entry.maximum for name, entry in self.ratios.parameters.items()}
-            row |= {"gradient_over_weight": self.ratios.maximum, "gradient_over_weight_of": by_name}
-        self._say(**row, sequences_per_second=speed)
-        bar.set_postfix_str(f"loss {row['loss']:.4g}, {speed:.4g} sequences/s{self._validated()}")
-        if evaluates:
-            self._evaluate()
-        self.mark, self.marked = time.perf_counter(), self.step
-
-    def _evaluate(self) -> None:
-        config, metric = self.config, self.task.metric
-        scores = self._scores_of("valid")
-        self._say(split="valid", **scores)
-        self.last = {"step": self.step, **scores}
-        sign = 1 if self.task.higher_is_better else -1
-        better = self.best is None or sign * scores[metric] > sign * self.best[metric]
-        if better and math.isfinite(scores[metric]):
-            self.best = self.last
-            if config.select == "best":
-                self._keep()
-                self._checkpoint()
-
-    def _scores_of(self, split: Split) -> dict[str, Any]:
-        size, autocast = self.config.batch_size, self.config.autocast
-        return dict(evaluate(self.trained, self.task, split, size, autocast=autocast, ranks=self.ranks))
-
-    def _keep(self) -> None:
-        self.trainee.collect()
-        self.ranks.first(lambda: run_folder.keep(self.model, self.folder))
-
-    def _say(self, **values: Any) -> None:
-        if self.metrics is not None:
-            self.metrics.write(self.step, **values)
-
-    def _diverge(self) -> None:
-        """Find the step at which it happened, which left the weights as they were then, and do it again."""
-        seen, limit = self.watch.values(), float(self.watch.limit)
-        good = np.isfinite(seen).all(1) & (seen[:, 2] <= limit)
-        first = int(np.argmin(good))
-        self.step += first - len(seen)
-        loss, norm, mean = seen[first].tolist()
-        self.trainee.collect()
-        carried = self.gradient.carry.everyone()
-        self.diverged = diagnose(
-            self.model, lambda: self.gradient.replay(self.step, carried), self.step, (loss, norm, mean), limit
-        )
-        self.model.zero_grad()
-
-    def _validated(self) -> str:
-        return "" if self.last is None else f", valid {self.task.metric} {self.last[self.task.metric]:.4g}"
-
-    def _logs(self, step: int) -> bool:
-        return step % self.config.log_every == 0 or step == self.total
-
-    def _evaluates(self, step: int) -> bool:
-        every = self.config.evaluate_every or self.epoch
-        return self.validates and (step % every == 0 or step == self.total)
-
-    def _checkpoint_due(self) -> bool:
-        if self.step == self.total:
-            return True
-        if self.config.checkpoint_every is not None:
-            return self.step % self.config.checkpoint_every == 0
-        return time.perf_counter() - self.saved_at > max(CHECKPOINT_SECONDS, 20 * self.save_cost)
-
-    def _checkpoint(self) -> None:
-        if self.saved == self.step:  # with the best score, just now
-            return
-        if self.watch.bad:  # nothing is kept of a run that has diverged since the last look
-            self._diverge()
-            return
-        began = time.perf_counter()
-        parts = {
-            "model": self.trained.state_dict(), "optimiser": self.optimiser.tensors(), "watch": self.watch.tensors(),
-            "carry": self.gradient.carry.tensors(),
-        }  # fmt: skip
-        tensors = {f"{part}:{name}": value for part, named in parts.items() for name, value in named.items()}
-        facts = {"seconds": self._seconds(), "best": self.best, "last": self.last}
-        facts["carry"] = self.gradient.carry.form()
-        self.checkpoints.save(Checkpoint(self.step, tensors, facts), sharded=self.trainee.sharded)
-        self.saved, self.saved_at = self.step, time.perf_counter()
-        self.save_cost = self.saved_at - began
-
-    def _resume(self, checkpoint: Checkpoint | None) -> None:
-        if checkpoint is None:
-            return
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "watch": {}, "carry": {}}
-        for key, tensor in checkpoint.tensors.items():
-            part, _, name = key.partition(":")
-            parts[part][name] = tensor
-        load(self.trained, parts["model"])
-        self.optimiser.restore(parts["optimiser"])
-        self.watch.restore(**parts["watch"])
-        self.gradient.carry.restore(checkpoint.facts.get("carry"), parts["carry"], self.device)
-        self.step, self.seconds_before = checkpoint.step, float(checkpoint.facts["seconds"])
-        self.best, self.last = (_scores(checkpoint.facts[name]) for name in ("best", "last"))
-
-    def _like(self, key: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """What is to hold a tensor of a checkpoint in shards: the same shards where it is a parameter or its moment."""
-        part, _, name = key.partition(":")
-        of = self.named.get(name if part == "model" else name.rpartition("/")[0])
-        if of is None or of.shape != shape:
-            return torch.empty(shape, dtype=dtype)
-        return torch.empty_like(of, dtype=dtype, requires_grad=False)
-
-    def _seconds(self) -> float:
-        return self.seconds_before + time.perf_counter() - self.started
-
-    def _finish(self) -> TrainingResult:
-        config, scores = self.config, {}
-        selects = config.select == "best" and self.best is not None
-        if selects:
-            self.ranks.first(lambda: run_folder.restore(self.model, self.folder))
-            self.ranks.share(self.model)
-            self.trainee.spread()
+        device = ranks.device(config.chosen_device())
+        self.folder, self.config, self.ranks, self.task, self.replicas = folder, config, ranks, task, len(models) > 1
+        self.settings = {"config": config.binding(), "task": task.describe(), "model": signature(models[0])}
+        batches, several = task.steps("train", config.batch_size), len(models) if self.replicas else None
+        total, watch = config.total_steps(batches), Watch(device, several)
+        self.task = task.to(device)
+        stack = Stack(models, device) if self.replicas else None
+        self.sessions: list[Session] = []
+        for i, model in enumerate(models):
+            own = replace(config, seed=config.seed + i, replicas=1)
+            trained = Replica(stack, i) if stack else trainee(model, own, device, ranks, carries=task.carries)
+            gradient = Gradient(trained, self.task, own, config.steps_per_epoch(batches), watch, ranks)
+            name = f"{REPLICA}-{i}" if self.replicas else ""
+            self.sessions.append(Session(gradient, folder / name, total, number=i, name=name))
+        first, schedule = self.sessions[0], config.schedule(total)
+        strategy: Strategy = first.gradient
+        if stack is None:
+            self.trained: nn.Module = first.trainee.trained
+            optimiser = Optimiser(self.trained, config, schedule)
         else:
-            self._keep()
-        if self.diverged is None:
-            if self.validates:
-                scores["valid"] = dict((self.best if selects else self.last) or {})
-            if self.task.steps("test", config.batch_size):
-                scores["test"] = self._scores_of("test")
-        rows = [(row["step"], float(row["loss"])) for row in read_rows(self.folder) if "split" not in row]
-        losses = np.array(rows, dtype=float).reshape(-1, 2)
-        result = TrainingResult(
-            self.folder, self.step, self._seconds(), losses, self.best, self.last, scores, self.diverged
-        )
-        self.ranks.first(lambda: self._write_record(result))
+            self.trained = stack
+            strategy = Replicas(stack, [session.gradient for session in self.sessions], watch)
+            optimiser = StackedOptimiser(stack, config, schedule)
+        self.loop = StepLoop(
+            self.trained, strategy, optimiser, watch, total, self.sessions, look=first.looks,
+            checkpoints=Checkpoints(folder / "checkpoints", self.settings, ranks),
+            cadence=Cadence(config.checkpoint_every, CHECKPOINT_SECONDS), sharded=first.trainee.sharded,
+        )  # fmt: skip
+
+    def complete(self, resume: bool | Literal["last-good"], origin: Mapping[str, Any], *, progress: bool) -> None:
+        """Take all steps that are left."""
+        self.trained.train()
+        for session in self.sessions:
+            session.loop = self.loop
+            session.model.train()
+        if resume:
+            self.loop.resume(last_good=resume == "last-good")
+        self.ranks.first(lambda: self._claim(origin, fresh=not resume))
+        try:
+            for session in self.sessions:
+                session.begin()
+            self.loop.run(progress=progress and self.ranks.main)
+        finally:
+            for session in self.sessions:
+                session.close()
+
+    def finish(self) -> TrainingResult:
+        """Select and score the weights of every model, and write the records."""
+        found = [session.finish() for session in self.sessions]
+        if not self.replicas:
+            return found[0]
+        for session in self.sessions:  # the stack can go
+            for tensor in (*session.model.parameters(), *session.model.buffers()):
+                tensor.data = tensor.data.clone()
+        result = together(self.folder, self.loop.seconds, found)
+        write_record(result, self.config, self.task, self.settings["model"], self.loop, self.ranks.size)
         return result
 
-    def _write_record(self, result: TrainingResult) -> None:
-        results: dict[str, Any] = {"steps": result.steps, "seconds": result.seconds, "best": result.best}
-        results |= {"last": result.last, "scores": result.scores, "metric": self.task.metric}
-        results["chance"] = self.task.chance
-        record.write_record(
-            self.folder,
-            started=self.started,
-            kind="training",
-            date=datetime.date.today().isoformat(),
-            config=dataclasses.asdict(self.config),
-            task=self.settings["task"],
-            model=self.settings["model"],
-            device=str(self.device),
-            threads=torch.get_num_threads(),
-            ranks=self.ranks.size,
-            results=results,
-            diverged=None if result.diverged is None else result.diverged.plain(),
-        )
-
-
-def _scores(plain: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Scores as a checkpoint has them, where NaN is a word."""
-    if plain is None:
-        return None
-    return {name: value if isinstance(value, int) else float(value) for name, value in plain.items()}
+    def _claim(self, origin: Mapping[str, Any], *, fresh: bool) -> None:
+        """Make the folders those of this run."""
+        if fresh:
+            remove(*self.folder.glob(f"{REPLICA}-*"))
+        if self.replicas:
+            run_folder.claim(self.folder, {**self.settings, "origin": origin}, {}, fresh=fresh)
+        for session in self.sessions:
+            own = {**self.settings, "config": session.config.binding(), "origin": origin}
+            run_folder.claim(session.folder, own, self.task.companions, fresh=fresh)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -28,10 +29,7 @@ class Metrics:
 
     def __init__(self, folder: Path, first: int) -> None:
         self._path = folder / _FILE
-        kept = [row for row in self.rows() if row["step"] <= first]
-        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
-        with record.atomic(self._path) as temporary:
-            temporary.write_text("".join(lines), encoding="utf-8")
+        _write(self._path, [row for row in self.rows() if row["step"] <= first])
         self._board = _board(folder / "tensorboard", first)
 
     def write(self, step: int, **values: Any) -> None:
@@ -64,6 +62,26 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
     return rows
+
+
+def write_means(folder: Path, replicas: Sequence[Path]) -> list[dict[str, Any]]:
+    """Write the ``metrics.jsonl`` of models that were trained as one: means of the numbers that they said."""
+    said: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in (row for replica in replicas for row in read_rows(replica)):
+        said.setdefault((row["step"], row.get("split", "")), []).append(row)
+    rows = []
+    for (step, split), each in sorted(said.items()):
+        numbers = [name for name, value in each[0].items() if isinstance(value, float)]
+        means = {name: sum(float(row[name]) for row in each if name in row) / len(each) for name in numbers}
+        rows.append({"step": step, **({"split": split} if split else {}), **means})
+    _write(folder / _FILE, rows)
+    return rows
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with record.atomic(path) as temporary:
+        lines = (json.dumps(record.plain(row), ensure_ascii=False) + "\n" for row in rows)
+        temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def _board(folder: Path, first: int) -> Any:

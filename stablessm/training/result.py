@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from stablessm.training.divergence import DivergenceReport
+from stablessm.training.metrics import write_means
 
 
 @final
@@ -31,8 +32,13 @@ class TrainingResult:
     scores: Mapping[str, Mapping[str, float]]
     """By split, of the weights that were selected; empty if the run diverged."""
     diverged: DivergenceReport | None
+    replicas: tuple[TrainingResult, ...] = ()
+    """One for each model, with ``TrainingConfig(replicas=)``; scores and losses are then means over the models that did
+    not diverge, ``best`` and ``last`` None, and ``diverged`` that of the first model that did."""
 
     def __str__(self) -> str:
+        if self.replicas:
+            return "\n".join(self._told_together())
         lines = [f"{self.steps} steps in {self.seconds:.1f} s, written to {self.folder}"]
         if len(self.losses) == 1:
             lines.append(f"training loss {self.losses[0, 1]:.4g} on average")
@@ -44,6 +50,37 @@ class TrainingResult:
         if self.diverged is not None:
             lines.append(str(self.diverged))
         return "\n".join(lines)
+
+    def _told_together(self) -> Iterator[str]:
+        yield f"{len(self.replicas)} replicas, {self.steps} steps in {self.seconds:.1f} s, written to {self.folder}"
+        for split, scores in self.scores.items():
+            each = {name: [one.scores[split][name] for one in self.replicas if split in one.scores] for name in scores}
+            told = (f"{name} {np.mean(found):.4g} ± {np.std(found):.2g}" for name, found in each.items())
+            yield f"{split}: {', '.join(told)}"
+        for one in self.replicas:
+            if one.diverged is not None:
+                yield f"{one.folder.name} {one.diverged}"
+
+
+def together(folder: Path, seconds: float, replicas: Sequence[TrainingResult]) -> TrainingResult:
+    """Return the result of models that were trained as one, with the means of their scores, and write its metrics."""
+    splits = dict.fromkeys(split for one in replicas for split in one.scores)
+    scores = {split: _means([one.scores[split] for one in replicas if split in one.scores]) for split in splits}
+    rows = [
+        (row["step"], row["loss"])
+        for row in write_means(folder, [one.folder for one in replicas])
+        if "split" not in row
+    ]
+    losses = np.array(rows, dtype=float).reshape(-1, 2)
+    diverged = next((one.diverged for one in replicas if one.diverged is not None), None)
+    steps = max(one.steps for one in replicas)
+    return TrainingResult(folder, steps, seconds, losses, None, None, scores, diverged, tuple(replicas))
+
+
+def _means(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {
+        name: float(np.mean([one[name] for one in scores])) for name in scores[0] if name not in ("step", "examples")
+    }
 
 
 def _number(value: float) -> str:

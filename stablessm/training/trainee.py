@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeGuard, final
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-class Trainee(ABC):
+class Trainee:
     """The caller's model, and the one whose parameters are updated: the same, unless that is in shards."""
 
     model: nn.Module
@@ -32,23 +31,22 @@ class Trainee(ABC):
     """Whose parameters are updated; it can be evaluated."""
     runner: Any
     """What a training step calls."""
-    sharded: bool
+    sharded = False
+    """Whether every rank has a part of the weights."""
 
-    @abstractmethod
     def accumulating(self) -> AbstractContextManager[object]:
         """Within, a backward pass may leave the exchange of gradients to a later one."""
+        return nullcontext()
 
-    @abstractmethod
     def collect(self) -> None:
-        """The caller's model gets the weights."""
+        """Give the caller's model the weights. No-op where it already holds them."""
 
-    @abstractmethod
     def spread(self) -> None:
-        """The weights become those of the caller's model."""
+        """Take the weights of the caller's model. No-op where they are the same tensors."""
 
-    @abstractmethod
     def ratios(self) -> GradientOverWeight:
-        """Gradient over weight of the recurrent parameters, after a backward pass."""
+        """Return the gradient over weight of the recurrent parameters, after a backward pass."""
+        return gradient_over_weight(self.model, recurrent_only=True)
 
 
 @final
@@ -70,8 +68,6 @@ class Carrying(nn.Module):
 class Whole(Trainee):
     """All weights on every rank; gradients are averaged by ``DistributedDataParallel`` where there are several."""
 
-    sharded = False
-
     def __init__(
         self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool, carries: bool = False
     ) -> None:
@@ -90,16 +86,6 @@ class Whole(Trainee):
             return self.runner.no_sync()
         return nullcontext()
 
-    def collect(self) -> None:
-        """They are the caller's."""
-
-    def spread(self) -> None:
-        """They are the caller's."""
-
-    def ratios(self) -> GradientOverWeight:
-        """Those of the model itself."""
-        return gradient_over_weight(self.model, recurrent_only=True)
-
 
 @final
 class Sharded(Trainee):
@@ -107,7 +93,8 @@ class Sharded(Trainee):
 
     A block is an entry of an ``nn.ModuleList`` that is in no other; what is in no block is one more. The caller's
     model stays on the CPU, to be saved or searched for a divergence. Parameters stay in their own dtype: recurrences
-    in bfloat16 would not be what they say, so a shorter dtype is autocast's matter.
+    in bfloat16 would not be what they say, so a shorter dtype is autocast's matter. Shards of gradients are added up
+    after every batch of a step: whole gradients would take the memory that sharding saves.
     """
 
     sharded = True
@@ -130,10 +117,6 @@ class Sharded(Trainee):
             self.runner = Carrying(self.trained)
             register_fsdp_forward_method(self.trained, "sequence")
         self.runner = torch.compile(self.runner) if compiled else self.runner
-
-    def accumulating(self) -> AbstractContextManager[object]:
-        """Shards of gradients are added up each time: whole ones would take the memory that sharding saves."""
-        return nullcontext()
 
     @torch.no_grad()
     def collect(self) -> None:

@@ -90,6 +90,20 @@ def test_other_data_are_read_with_the_scale_of_the_training(load):
     assert mse("-o", "file=turned.csv", "-o", "columns=hour,load,wind") == mse()
 
 
+def test_several_seeds_at_once(load):
+    told = call("train", *load, *QUICK, "--steps", "4", "--seed", "3", "--replicas", "2", "--out", "run")
+    assert "2 × " in told
+    assert "2 replicas, 4 steps" in told
+    alone = call("train", *load, *QUICK, "--steps", "4", "--seed", "4", "--out", "alone")
+    assert "replicas" not in alone
+
+    def mse(folder):
+        return json.loads(call("eval", folder, "--json", "--device", "cpu"))["mse"]
+
+    assert mse("run/replica-1") == pytest.approx(mse("alone"), rel=1e-5, abs=0)
+    assert mse("run/replica-0") != pytest.approx(mse("alone"), rel=5e-4, abs=0)
+
+
 def walks(name, labels):
     """Sequences of a sign, and what that sign is called."""
     rows = (f"{i},{s + 0.1 * t},{label}" for i, (s, label) in enumerate(labels) for t in range(4))
@@ -163,7 +177,7 @@ def test_going_on_starting_again_and_damage(load):
     assert "--last-good goes on from the checkpoint before, --fresh starts again" in refused
     again = call(*command).splitlines()
     assert first.splitlines()[-1] == again[-1]
-    assert "going on after step 12 of 12" in again
+    assert "resuming after step 12 of 12" in again
     last = max(Path("run/checkpoints").iterdir())
     last.write_bytes(last.read_bytes()[:1000])
     assert f"{last.name}" in call(*command, code=2)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.nn.utils import clip_grad_norm_
 
 from stablessm import ArgumentError, param_groups, tasks
-from stablessm.experiments import image_tables, stacked_training
+from stablessm.experiments import image_tables
 from stablessm.experiments.image_tables import waves
 from stablessm.experiments.map_tables import RELEASED, SCHEMES, Grid, Scores, Study, start
 from stablessm.experiments.run import Run
@@ -23,6 +23,7 @@ from stablessm.experiments.stacked_classifier import StackedClassifier
 from stablessm.experiments.stacked_training import StackTraining, evaluate, train
 from stablessm.layers import S4D
 from stablessm.models import SequenceClassifier
+from stablessm.training.optimiser import StackedOptimiser
 from stablessm.training.schedule import rate
 
 MAPS = (("exp", {}), ("best", {"b": 1.0}), ("best", {"b": 1.0}), ("direct", {}), ("best", {"b": 0.5}))
@@ -89,17 +90,6 @@ def test_dropout_leaves_out_whole_channels_of_all_models_alike():
         twins, x, torch.Generator().manual_seed(1)
     )
     torch.testing.assert_close(both[0], both[1])
-
-
-def test_recurrent_columns_are_those_of_param_groups():
-    model = models(1, vocab_size=4, mixer="hyena-s4d", mlp=1)[0]
-    marked = copy.deepcopy(model)
-    groups = {group["name"]: group["params"] for group in param_groups(marked, 0.1)}
-    for name, parameters in groups.items():
-        for p in parameters:
-            p.data.fill_(float(name == "recurrent"))
-    expected = torch.cat([p.detach().flatten() for p in marked.parameters()]).bool()
-    assert torch.equal(StackedClassifier([model]).recurrent(), expected)
 
 
 def test_what_cannot_be_stacked_is_refused():
@@ -178,7 +168,7 @@ def test_a_killed_training_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     each = [start(task, "small", scheme, 0, d_model=4, d_state=2) for scheme in ("exp", "direct")]
     arguments = (each, [0.01, 0.02], task, options, 0)
     whole = train(Run(tmp_path / "a", {}, progress=False), "training", *arguments)
-    step, original = 0, stacked_training._adamw
+    step, original = 0, StackedOptimiser.step
 
     def killing(*args):
         nonlocal step
@@ -187,7 +177,7 @@ def test_a_killed_training_goes_on_to_the_same_bits(tmp_path, monkeypatch):
             raise KilledError
         original(*args)
 
-    monkeypatch.setattr(stacked_training, "_adamw", killing)
+    monkeypatch.setattr(StackedOptimiser, "step", killing)
     with pytest.raises(KilledError):
         train(Run(tmp_path / "b", {}, progress=False), "training", *arguments)
     again = train(Run(tmp_path / "b", {}, progress=False), "training", *arguments)

@@ -9,15 +9,16 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from stablessm import ArgumentError, record
+from stablessm import ArgumentError
 from stablessm.experiments import run as run_module
 from stablessm.experiments.base import Claim, Experiment, execute
 from stablessm.experiments.run import Run
+from stablessm.training.checkpoint import Checkpoint
 
 SLOW_SUM = """
 import sys, time
@@ -124,21 +125,20 @@ def test_a_run_begun_elsewhere_says_so(tmp_path, monkeypatch):
 
 def test_what_a_kill_tore_is_no_stage_and_goes(tmp_path):
     Run(tmp_path, {}, progress=False).stage("first", lambda: {"x": np.ones(1)})
-    torn = [tmp_path / ".second-abc.npz", tmp_path / ".second.checkpoint-abc.npz"]
-    for path in torn:
-        path.write_bytes(b"half")
-    (tmp_path / "first.checkpoint.npz").write_bytes(b"done since")
+    torn = tmp_path / ".second-abc.npz"
+    torn.write_bytes(b"half")
+    done = Run(tmp_path, {}, progress=False).checkpoints("first")
+    done.save(Checkpoint(3, {}, {"seconds": 1.0}))
     run = Run(tmp_path, {}, progress=False)
     assert run.stages() == ["first"]
     run.stage("first", lambda: pytest.fail("it was there"))
-    assert not any(path.exists() for path in [*torn, tmp_path / "first.checkpoint.npz"])
+    assert not torn.exists()
+    assert not done.folder.exists()
 
 
 def test_time_before_a_kill_counts(tmp_path):
-    meta = {"step": 2, "seconds": 3600.0}
-    record.save_arrays(tmp_path / "sum.checkpoint.npz", "checkpoint", meta, {"total": np.zeros(1)})
-    record.write_json(tmp_path / "config.json", {})
     run = Run(tmp_path, {}, progress=False)
+    run.checkpoints("sum").save(Checkpoint(2, {"total": torch.zeros(1)}, {"seconds": 3600.0}))
     total = {"total": np.zeros(1)}
     run.stage("sum", lambda: [None for _ in run.loop("sum", 3, lambda: total, total.update)] and total)
     assert run.facts()["stages"]["sum"]["seconds"] >= 3600
@@ -187,4 +187,4 @@ def test_a_stage_that_fails_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError):
         run.stage("broken", fail)
     assert run.stages() == []
-    assert [path.name for path in Path(tmp_path).glob("*.npz")] == ["broken.checkpoint.npz"]
+    assert 0 < run.checkpoints("broken").last_step() <= 3

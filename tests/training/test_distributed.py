@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from distributed_cases import Wide, network
 
+import stablessm
 from stablessm import ArgumentError
 from stablessm.training import TrainingConfig, evaluate, train
 from stablessm.training.ranks import Ranks
@@ -42,7 +44,8 @@ class Launcher:
 
 @pytest.fixture(scope="module")
 def launch():
-    environment = {"PYTHONPATH": str(Path(distributed_cases.__file__).parent), "OMP_NUM_THREADS": "1"}
+    places = (distributed_cases.__file__, Path(stablessm.__file__).parent)
+    environment = {"PYTHONPATH": os.pathsep.join(str(Path(place).parent) for place in places), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, distributed_cases.__file__]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from training_task import Repeated
 
 import stablessm as ssm
 from stablessm._errors import ArgumentError
@@ -15,29 +16,6 @@ from stablessm.training.ranks import Ranks
 from stablessm.training.trainee import trainee
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-class Repeated:
-    """Calls the function anew, on arguments that it keeps; its results are overwritten, as a graph's."""
-
-    def __init__(self, function, arguments, state):
-        self.function, self.arguments = function, [argument.clone() for argument in arguments]
-        before = [tensor.clone() for tensor in state]
-        self.loss, self.gradients = function(*self.arguments)
-        for tensor, kept in zip(state, before, strict=True):
-            tensor.copy_(kept)
-
-    fits = ssm.training.replayed.Replayed.fits
-
-    def __call__(self, *arguments):
-        for own, argument in zip(self.arguments, arguments, strict=True):
-            own.copy_(argument)
-        loss, gradients = self.function(*self.arguments)
-        self.loss.copy_(loss)
-        for own, new in zip(self.gradients, gradients, strict=True):
-            if own is not None:
-                own.copy_(new)
-        return self.loss, self.gradients
 
 
 class Added(torch.nn.Module):
@@ -87,7 +65,7 @@ def test_what_a_step_found_is_its_own(monkeypatch):
         monkeypatch.setattr(gradient, "Replayed", Repeated)
     found = []
     for model, passes in pair(1, Added()):
-        optimiser, losses, clipped = Optimiser(model, TrainingConfig(clip=0.01), 10), [], []
+        optimiser, losses, clipped = Optimiser(model, TrainingConfig(clip=0.01), TrainingConfig().schedule(10)), [], []
         for step in range(4):
             optimiser.clear()
             losses.append(passes.compute(step))
@@ -102,8 +80,8 @@ def test_other_shapes_are_launched_one_by_one(monkeypatch):
     (_, plain), (model, graphed) = pair(1)
     graphed.compute(1)
     monkeypatch.setattr(Repeated, "__call__", lambda *_: pytest.fail("the shapes are others"))
-    short = graphed._batch(2, 0, (0, 2))
-    monkeypatch.setattr(Gradient, "_batch", lambda *_: short)
+    short = graphed.batch(2, 0, (0, 2))
+    monkeypatch.setattr(Gradient, "batch", lambda *_: short)
     model.zero_grad()
     assert torch.equal(graphed.compute(2), plain.compute(2))
 

@@ -8,17 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 
 import pytest
 import torch
 import training_task
 from safetensors.torch import load_file
-from training_task import Net, Sums
+from training_task import Net, Sums, stop_after
 
 from stablessm import ArgumentError, _locks
 from stablessm.training import Interrupted, TrainingConfig, train
 from stablessm.training.checkpoint import Checkpoint, Checkpoints
+from stablessm.training.steps import Cadence
 
 STEPS = 50
 
@@ -107,22 +107,6 @@ def stopped(tmp_path):
     return folder
 
 
-@contextmanager
-def stop_after(step):
-    """Ask a run to stop when it has come so far."""
-    from stablessm.training import loop
-
-    def counted(self, *args):
-        if self.step == step:
-            signal.raise_signal(signal.SIGINT)
-        return unchanged(self, *args)
-
-    unchanged = loop._Run._look
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop._Run, "_look", counted)
-        yield
-
-
 def checkpoints(folder):
     return Checkpoints(folder / "checkpoints", {}).paths()
 
@@ -191,6 +175,53 @@ def test_scores_that_are_no_numbers(tmp_path):
     assert result.best is None
     assert math.isnan(result.last["mse"])
     assert result.steps == 20
+
+
+@pytest.mark.parametrize("select", ["best", "last"])
+def test_interrupted_anywhere_it_ends_as_a_whole_run(tmp_path, select):
+    """The best, the last and the selected weights and scores; the best are neither the first nor the last."""
+    options = {"select": select, "lr": 0.3, "evaluate_every": 3, "log_every": 4, "steps": 24}
+    model, whole = run(tmp_path / "whole", **options)
+    assert 3 < whole.best["step"] < whole.last["step"] == 24
+    for step in (whole.best["step"] - 1, whole.best["step"], whole.best["step"] + 1, 23):
+        folder = tmp_path / str(step)
+        with pytest.raises(Interrupted), stop_after(step):
+            run(folder, **options)
+        again, result = run(folder, **options)
+        assert (result.best, result.last, result.scores) == (whole.best, whole.last, whole.scores)
+        assert result.scores["valid"] == (whole.best if select == "best" else whole.last)
+        assert result.losses.tolist() == whole.losses.tolist()
+        kept, expected = (load_file(path / "model" / "model.safetensors") for path in (folder, tmp_path / "whole"))
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(again.state_dict()[name], tensor)
+            assert torch.equal(kept[name], tensor)
+            assert torch.equal(expected[name], tensor)
+
+
+def test_a_checkpoint_goes_with_the_best_weights(tmp_path):
+    """Otherwise the weights kept could be better than the best score that a resumed run knows of."""
+
+    class Breaking(Sums):
+        def batch(self, split, *args, **options):
+            if split == "train" and options["index"] == 6:
+                raise OSError("the disk is gone")
+            return super().batch(split, *args, **options)
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        run(tmp_path, task=Breaking(), select="best", evaluate_every=2, checkpoint_every=None, lr=1e-3)
+    assert [path.stem for path in checkpoints(tmp_path)] == ["step-000000004", "step-000000006"]
+
+
+def test_when_a_checkpoint_is_due():
+    assert [step for step in range(1, 10) if Cadence(steps=3).due(step)] == [3, 6, 9]
+    cadence = Cadence(seconds=60.0)
+    assert not cadence.due(1)
+    cadence.last -= 100
+    assert cadence.due(1)
+    cadence.cost = 4.0  # twenty times that are 80 seconds
+    assert cadence.due(1)
+    cadence.cost = 10.0
+    assert not cadence.due(1)
 
 
 def test_where_and_how_often_may_change(stopped):

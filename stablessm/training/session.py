@@ -1,0 +1,232 @@
+"""The run folder of one model while it is trained: metrics, validation, the weights to keep, and the record."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm import record
+from stablessm.instruments import GradientOverWeight
+from stablessm.instruments.modes import recurrent_modules
+from stablessm.tasks.base import Split, Task
+from stablessm.training import folder as run_folder
+from stablessm.training.config import TrainingConfig
+from stablessm.training.divergence import BadStep, DivergenceReport, diagnose
+from stablessm.training.evaluate import evaluate
+from stablessm.training.gradient import Gradient
+from stablessm.training.metrics import Metrics, read_rows
+from stablessm.training.result import TrainingResult
+from stablessm.training.settings import signature
+from stablessm.training.steps import Hooks, StepLoop
+
+
+@final
+class Session(Hooks):
+    """What one model's training writes into its folder, and when.
+
+    Args:
+        gradient: of this model alone; it has the task, the config and the ranks.
+        number: which of the models that are trained as one this is.
+        name: of the folder in that of the run, if there are several models.
+    """
+
+    loop: StepLoop
+    """Set before the first step."""
+
+    def __init__(self, gradient: Gradient, folder: Path, total: int, *, number: int = 0, name: str = "") -> None:
+        self.gradient, self.folder, self.total, self.number, self.name = gradient, folder, total, number, name
+        self.trainee, self.config, self.ranks = gradient.trainee, gradient.config, gradient.ranks
+        self.model, self.task = self.trainee.model, gradient.task
+        self.validates = self.task.steps("valid", self.config.batch_size) > 0
+        self.recurrent = any(True for _ in recurrent_modules(self.model))
+        self.best: dict[str, Any] | None = None
+        self.last: dict[str, Any] | None = None
+        self.diverged: DivergenceReport | None = None
+        self.ratios: GradientOverWeight | None = None
+        self.bad: tuple[int, BadStep] | None = None
+        self.metrics: Metrics | None = None
+        self._told = ""
+
+    def begin(self) -> None:
+        """Open the files, after a resumption if there is one."""
+        self.metrics = Metrics(self.folder, self.loop.step) if self.ranks.main else None
+        self.mark, self.marked = time.perf_counter(), self.loop.step
+
+    def close(self) -> None:
+        """Close the files."""
+        if self.metrics is not None:
+            self.metrics.close()
+
+    def looks(self, step: int) -> bool:
+        """Whether there is something to log or to validate after a step."""
+        return self._logs(step) or self._evaluates(step)
+
+    def clipped(self, step: int) -> None:
+        """Note |gradient| / |weight| of recurrent parameters, where it will be logged."""
+        self.ratios = self.trainee.ratios() if self.recurrent and self._logs(step + 1) and not self.stopped else None
+
+    def updated(self, step: int) -> None:
+        """Notice a divergence: on a CPU at once, while a GPU would have to be waited for."""
+        if self.gradient.task.device.type == "cpu" or self.looks(step):
+            self.saving()
+
+    def saving(self) -> None:
+        """Notice a divergence: nothing is kept of a run that has diverged since the last look."""
+        if self.stopped:
+            return
+        found = self.loop.watch.first_bad(self.number)
+        if found is not None:
+            self._diverge(self.loop.step - found[0], found[1])
+
+    def looked(self, step: int) -> None:
+        """Log losses and validate, each in its time."""
+        if self.stopped:
+            return
+        seen = self.loop.watch.values()
+        losses, norms = seen.reshape(len(seen), 3, -1)[:, :2, self.number].T
+        count = (step - self.marked) * self.config.accumulate * self.config.batch_size
+        speed = count / (time.perf_counter() - self.mark)
+        row: dict[str, Any] = {"epoch": step / self.gradient.epoch, "loss": float(losses.mean())}
+        row |= {"gradient_norm": float(norms.max())}
+        row |= {"lr": self.config.lr * self.config.schedule(self.total)(step - 1)}
+        if self.ratios is not None:
+            by_name = {name: entry.maximum for name, entry in self.ratios.parameters.items()}
+            row |= {"gradient_over_weight": self.ratios.maximum, "gradient_over_weight_of": by_name}
+        self._say(**row, sequences_per_second=speed)
+        self._told = f"loss {row['loss']:.4g}, {speed:.4g} sequences/s{self._validated()}"
+        if self._evaluates(step):
+            self._evaluate()
+        self.mark, self.marked = time.perf_counter(), step
+
+    @property
+    def stopped(self) -> bool:
+        """Whether this model has diverged."""
+        return self.diverged is not None
+
+    def told(self) -> str:
+        """Loss, speed and score."""
+        return self._told
+
+    def facts(self) -> dict[str, Any]:
+        """The scores, and the step at which this model diverged, if the others have gone on."""
+        found: dict[str, Any] = {"best": self.best, "last": self.last}
+        if self.bad is not None:
+            found["diverged"] = {"step": self.bad[0], **dataclasses.asdict(self.bad[1])}
+        return found
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Take over the scores; a model that had diverged is searched again for the reason."""
+        self.best, self.last = (_scores(facts[name]) for name in ("best", "last"))
+        bad = facts.get("diverged")
+        if bad is not None:
+            values = {name: float(value) for name, value in bad.items() if name != "step"}
+            self._diverge(int(bad["step"]), BadStep(**values))
+
+    def _diverge(self, step: int, bad: BadStep) -> None:
+        """Take the step at which it happened again: it left the weights as they were then."""
+        self.trainee.collect()
+        self.bad, carried = (step, bad), self.gradient.carry.everyone()
+        self.diverged = diagnose(self.model, lambda: self.gradient.replay(step, carried), step, bad)
+        self.model.zero_grad()
+
+    def finish(self) -> TrainingResult:
+        """Select the weights, score them and write the record."""
+        config, scores = self.config, {}
+        selects = config.select == "best" and self.best is not None
+        if selects:
+            self.ranks.first(lambda: run_folder.restore(self.model, self.folder))
+            self.ranks.share(self.model)
+            self.trainee.spread()
+        else:
+            self._keep()
+        if self.diverged is None:
+            if self.validates:
+                scores["valid"] = dict((self.best if selects else self.last) or {})
+            if self.task.steps("test", config.batch_size):
+                scores["test"] = self._scores_of("test")
+        rows = [(row["step"], float(row["loss"])) for row in read_rows(self.folder) if "split" not in row]
+        losses = np.array(rows, dtype=float).reshape(-1, 2)
+        step = self.loop.step if self.diverged is None else self.diverged.step
+        result = TrainingResult(
+            self.folder, step, self.loop.seconds, losses, self.best, self.last, scores, self.diverged
+        )
+        self.ranks.first(lambda: self._write_record(result))
+        return result
+
+    def _evaluate(self) -> None:
+        metric = self.task.metric
+        scores = self._scores_of("valid")
+        self._say(split="valid", **scores)
+        self.last = {"step": self.loop.step, **scores}
+        sign = 1 if self.task.higher_is_better else -1
+        better = self.best is None or sign * scores[metric] > sign * self.best[metric]
+        if better and math.isfinite(scores[metric]):
+            self.best = self.last
+            if self.config.select == "best":
+                self._keep()
+                self.loop.checkpoint_due = True
+
+    def _scores_of(self, split: Split) -> dict[str, Any]:
+        size, autocast = self.config.batch_size, self.config.autocast
+        return dict(evaluate(self.trainee.trained, self.task, split, size, autocast=autocast, ranks=self.ranks))
+
+    def _keep(self) -> None:
+        self.trainee.collect()
+        self.ranks.first(lambda: run_folder.keep(self.model, self.folder))
+
+    def _say(self, **values: Any) -> None:
+        if self.metrics is not None:
+            self.metrics.write(self.loop.step, **values)
+
+    def _validated(self) -> str:
+        return "" if self.last is None else f", valid {self.task.metric} {self.last[self.task.metric]:.4g}"
+
+    def _logs(self, step: int) -> bool:
+        return step % self.config.log_every == 0 or step == self.total
+
+    def _evaluates(self, step: int) -> bool:
+        every = self.config.evaluate_every or self.gradient.epoch
+        return self.validates and (step % every == 0 or step == self.total)
+
+    def _write_record(self, result: TrainingResult) -> None:
+        write_record(result, self.config, self.task, signature(self.model), self.loop, self.ranks.size)
+
+
+def write_record(
+    result: TrainingResult, config: TrainingConfig, task: Task, model: Mapping[str, Any], loop: StepLoop, ranks: int
+) -> None:
+    """Write ``record.json``."""
+    results: dict[str, Any] = {"steps": result.steps, "seconds": result.seconds, "best": result.best}
+    results |= {"last": result.last, "scores": result.scores, "metric": task.metric, "chance": task.chance}
+    if result.replicas:
+        results["replicas"] = [{"folder": one.folder.name, "scores": one.scores} for one in result.replicas]
+    record.write_record(
+        result.folder,
+        started=loop.started,
+        kind="training",
+        date=datetime.date.today().isoformat(),
+        config=dataclasses.asdict(config),
+        task=task.describe(),
+        model=model,
+        device=str(task.device),
+        threads=torch.get_num_threads(),
+        ranks=ranks,
+        results=results,
+        diverged=None if result.diverged is None else result.diverged.plain(),
+    )
+
+
+def _scores(plain: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Scores as a checkpoint has them, where NaN is a word."""
+    if plain is None:
+        return None
+    return {name: value if isinstance(value, int) else float(value) for name, value in plain.items()}

@@ -1,0 +1,101 @@
+"""Models of one shape as one computation: their weights are the rows of stacked tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from stablessm._errors import ArgumentError
+
+
+@final
+class Stack(nn.Module):
+    """Models that differ in their weights alone, and their parameters and buffers, stacked: (models, …) each.
+
+    The parameters of the models become views of the rows: what changes the stack changes the models, and the models
+    can be saved, evaluated and searched for a divergence one by one.
+
+    >>> models = [nn.Linear(3, 2) for _ in range(4)]
+    >>> stack, x = Stack(models, torch.device("cpu")), torch.randn(5, 3)
+    >>> y = stack.call(lambda model, x: model(x), x, shared=True)
+    >>> y.shape, torch.allclose(y[2], models[2](x))
+    (torch.Size([4, 5, 2]), True)
+    """
+
+    def __init__(self, models: Sequence[nn.Module], device: torch.device) -> None:
+        super().__init__()
+        if not models:
+            raise ArgumentError("models", "one or more", "none")
+        shapes = [{name: (t.shape, t.dtype) for name, t in _tensors(model)} for model in models]
+        if any(own != shapes[0] for own in shapes):
+            raise ArgumentError("models", "parameters and buffers of the same names, shapes and dtypes", "others")
+        object.__setattr__(
+            self, "models", [model.to(device) for model in models]
+        )  # no submodules: they hold no weights
+        for each in zip(*(_tensors(model) for model in models), strict=True):
+            name, first = each[0]
+            rows = torch.stack([tensor.detach() for _, tensor in each])
+            if isinstance(first, nn.Parameter):
+                self.register_parameter(stacked_name(name), nn.Parameter(rows, first.requires_grad))
+            else:
+                self.register_buffer(stacked_name(name), rows)
+            for row, (_, tensor) in zip(rows, each, strict=True):
+                tensor.data = row
+
+    models: list[nn.Module]
+
+    def call(self, function: Callable[..., Any], *tensors: Tensor, shared: bool = False) -> Any:
+        """Return ``function(model, *tensors)`` of every model, with a first axis of models, by ``torch.vmap``.
+
+        Args:
+            tensors: with a first axis of models; ``shared``: without, the same for all models.
+        """
+        return self.mapped(function, shared=shared)(*self.weights(), *tensors)
+
+    def weights(self) -> list[Tensor]:
+        """The stacked parameters and buffers."""
+        return [tensor for _, tensor in _tensors(self)]
+
+    def mapped(self, function: Callable[..., Any], *, shared: bool = False) -> Callable[..., Any]:
+        """As :meth:`call`, as a function of :meth:`weights` and ``tensors``."""
+        one, names = _Call(self.models[0], function), [name for name, _ in _tensors(self.models[0])]
+
+        def of_one(own: tuple[Tensor, ...], *given: Tensor) -> Any:
+            return functional_call(one, {f"model.{name}": t for name, t in zip(names, own, strict=True)}, given)
+
+        def of_all(*tensors: Tensor) -> Any:
+            weights, given = tensors[: len(names)], tensors[len(names) :]
+            axes = (0, *(None if shared else 0 for _ in given))
+            return torch.vmap(of_one, axes, randomness="same")(weights, *given)
+
+        return of_all
+
+
+class _Call(nn.Module):
+    """``functional_call`` calls modules; this one calls a function of a model."""
+
+    def __init__(self, model: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, *tensors: Tensor) -> Any:
+        return self.function(self.model, *tensors)
+
+
+def stacked_name(name: str) -> str:
+    """The name in a stack of a parameter or buffer: PyTorch allows no dots there."""
+    return name.replace(".", "/")
+
+
+def over(values: Tensor, like: Tensor) -> Tensor:
+    """One number for each model, (models,), such that it multiplies a stacked tensor."""
+    return values.to(like.dtype).view(-1, *(1,) * (like.dim() - 1))
+
+
+def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Parameters, tied ones once, and buffers."""
+    return [*model.named_parameters(), *model.named_buffers()]

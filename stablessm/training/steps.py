@@ -1,0 +1,230 @@
+"""The step loop of every training: gradient, clipping, watch, update, checkpoint."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from stablessm.training.checkpoint import Checkpoint, Checkpoints
+from stablessm.training.divergence import Watch
+from stablessm.training.gradient import Strategy
+from stablessm.training.interrupt import Interrupted, requests
+from stablessm.training.optimiser import Optimiser
+from stablessm.training.ranks import Ranks
+from stablessm.training.trainee import load
+
+_VIEW = "FSDP2-wrapped module .* returned a view tensor"
+"""A warning: the state of a block is a view. Nothing changes it in place."""
+
+
+class Hooks:
+    """What a training does between the parts of a step, and what that has to keep. Nothing, unless overridden."""
+
+    name = ""
+    """Key of the hook's facts in a checkpoint; without one they are among those of the loop."""
+
+    def computed(self, step: int) -> None:
+        """The gradient of a step has been computed."""
+
+    def clipped(self, step: int) -> None:
+        """It has been clipped, and the watch has seen it."""
+
+    def updated(self, step: int) -> None:
+        """So many updates have been made."""
+
+    def looked(self, step: int) -> None:
+        """The host looks at the device, and the watch then forgets what it has seen."""
+
+    def saving(self) -> None:
+        """A checkpoint will be written, unless all hooks have stopped."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing is left to do before the last step: a loop ends when all its hooks say so."""
+        return False
+
+    def told(self) -> str:
+        """What a progress bar says."""
+        return ""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps, by name."""
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values that a checkpoint keeps."""
+        return {}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Resume from a checkpoint."""
+
+
+@final
+class Cadence:
+    """When to write a checkpoint: every so many steps, or after so many seconds and twenty times what one takes."""
+
+    def __init__(self, steps: int | None = None, seconds: float = 60.0) -> None:
+        self.steps, self.seconds, self.cost, self.last = steps, seconds, 0.0, time.perf_counter()
+
+    def due(self, step: int) -> bool:
+        """Whether it is time, after a step."""
+        if self.steps is not None:
+            return step % self.steps == 0
+        return time.perf_counter() - self.last > max(self.seconds, 20 * self.cost)
+
+    def wrote(self, began: float) -> None:
+        """Note a checkpoint that was begun then."""
+        self.last = time.perf_counter()
+        self.cost = self.last - began
+
+
+class StepLoop:
+    """Steps of one training, of one model or of a stack of them.
+
+    Args:
+        trained: whose parameters are updated.
+        strategy: how the gradient of a step is computed.
+        total: number of steps.
+        look: whether the host looks at what the device has computed, after so many steps.
+        checkpoints: where to leave some; None: nowhere.
+        sharded: whether every rank has a part of ``trained``.
+    """
+
+    def __init__(
+        self,
+        trained: nn.Module,
+        strategy: Strategy,
+        optimiser: Optimiser,
+        watch: Watch,
+        total: int,
+        hooks: Sequence[Hooks] = (),
+        *,
+        look: Callable[[int], bool],
+        checkpoints: Checkpoints | None = None,
+        cadence: Cadence | None = None,
+        sharded: bool = False,
+    ) -> None:
+        self.trained, self.strategy, self.optimiser, self.watch = trained, strategy, optimiser, watch
+        self.total, self.hooks, self.checkpoints, self.sharded = total, hooks, checkpoints, sharded
+        self.ranks = Ranks() if checkpoints is None else checkpoints.ranks
+        self.cadence, self.look = cadence or Cadence(), look
+        device = next(trained.parameters()).device
+        self._gpus = [device] if device.type == "cuda" else []
+        self.step, self.saved = 0, -1
+        self.checkpoint_due = False
+        """A hook may ask for a checkpoint after this step."""
+        self.started, self.seconds_before = time.perf_counter(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Over all interruptions, as far as checkpoints tell."""
+        return self.seconds_before + time.perf_counter() - self.started
+
+    def run(self, *, progress: bool = False, name: str | None = None) -> None:
+        """Take the steps that are left; SIGINT and SIGTERM leave a checkpoint and raise ``Interrupted``."""
+        from tqdm import tqdm
+
+        bar = tqdm(
+            total=self.total, initial=self.step, desc=name, unit="step", disable=None if progress else True,
+            mininterval=0.5,
+        )  # fmt: skip
+        if progress and self.step:
+            bar.write(f"resuming after step {self.step} of {self.total}")
+        with requests() as request, torch.random.fork_rng(self._gpus), warnings.catch_warnings(), bar:
+            warnings.filterwarnings("ignore", _VIEW)
+            while self.step < self.total and not self._stopped:
+                self._advance()
+                bar.update()
+                self._look()
+                bar.set_postfix_str(self.hooks[0].told() if self.hooks else "", refresh=False)
+                self._leave_checkpoint(request.signal)
+
+    def checkpoint(self) -> None:
+        """Write one, unless that has been done after this step."""
+        if self.saved == self.step or self.checkpoints is None:
+            return
+        for hook in self.hooks:
+            hook.saving()
+        if self._stopped:
+            return
+        began = time.perf_counter()
+        parts = {
+            "model": self.trained.state_dict(), "optimiser": self.optimiser.tensors(), "watch": self.watch.tensors(),
+            "carry": self.strategy.tensors(), "hooks": _merged(hook.tensors() for hook in self.hooks),
+        }  # fmt: skip
+        tensors = {f"{part}:{name}": value for part, named in parts.items() for name, value in named.items()}
+        facts: dict[str, Any] = {"seconds": self.seconds, "carry": self.strategy.facts()}
+        facts |= _merged({hook.name: hook.facts()} if hook.name else hook.facts() for hook in self.hooks)
+        self.checkpoints.save(Checkpoint(self.step, tensors, facts), sharded=self.sharded)
+        self.saved = self.step
+        self.cadence.wrote(began)
+
+    def resume(self, *, last_good: bool = False) -> None:
+        """Take over the last checkpoint, if there is one."""
+        found = None if self.checkpoints is None else self.checkpoints.load(last_good=last_good, like=self._like)
+        if found is None:
+            return
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "watch": {}, "carry": {}, "hooks": {}}
+        for key, tensor in found.tensors.items():
+            part, _, name = key.partition(":")
+            parts[part][name] = tensor
+        load(self.trained, parts["model"])
+        self.optimiser.restore(parts["optimiser"])
+        self.watch.restore(**parts["watch"])
+        self.strategy.restore(found.facts.get("carry"), parts["carry"])
+        self.step, self.seconds_before = found.step, float(found.facts["seconds"])
+        with torch.random.fork_rng(self._gpus):
+            for hook in self.hooks:
+                hook.restore(parts["hooks"], found.facts[hook.name] if hook.name else found.facts)
+
+    def _advance(self) -> None:
+        self.optimiser.clear()
+        loss = self.strategy.compute(self.step)
+        for hook in self.hooks:
+            hook.computed(self.step)
+        norm = self.optimiser.clip()
+        self.watch.see(loss, norm)
+        self.strategy.settle(self.watch.bad)
+        for hook in self.hooks:
+            hook.clipped(self.step)
+        self.optimiser.step(self.step, self.watch.bad)
+        self.strategy.updated()
+        self.step += 1
+
+    def _look(self) -> None:
+        for hook in self.hooks:
+            hook.updated(self.step)
+        if self.look(self.step) and not self._stopped:
+            for hook in self.hooks:
+                hook.looked(self.step)
+            self.watch.clear()
+
+    def _leave_checkpoint(self, signal: int | None) -> None:
+        wanted = self.checkpoint_due or self.step == self.total or self.cadence.due(self.step)
+        number, due = self.ranks.highest(signal or 0, self.ranks.main and wanted)
+        self.checkpoint_due = False
+        if (due or number) and not self._stopped:
+            self.checkpoint()
+        if number and not self._stopped:
+            raise Interrupted(number, self.step)
+
+    @property
+    def _stopped(self) -> bool:
+        return bool(self.hooks) and all(hook.stopped for hook in self.hooks)
+
+    def _like(self, key: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """What is to hold a tensor of a checkpoint in shards: the same shards where it is a parameter or its moment."""
+        part, _, name = key.partition(":")
+        of = dict(self.trained.named_parameters()).get(name if part == "model" else name.rpartition("/")[0])
+        if of is None or of.shape != shape:
+            return torch.empty(shape, dtype=dtype)
+        return torch.empty_like(of, dtype=dtype, requires_grad=False)
+
+
+def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: value for part in parts for name, value in part.items()}
