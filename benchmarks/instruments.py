@@ -36,7 +36,7 @@ from torch.nn import functional as F
 import stablessm as ssm
 from stablessm.experiments.run import Run
 from stablessm.experiments.st_fig1.experiment import EXPERIMENT
-from stablessm.experiments.st_fig1.models import SEARCHES, TARGET, Config, family, trained
+from stablessm.experiments.st_fig1.models import SEARCHES, TARGET, Config, family, measure_family, trained
 from stablessm.experiments.stages import Stages
 from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
 
@@ -158,6 +158,11 @@ def record_of_weights(folder: Path, config: Config) -> Run:
     return run
 
 
+def all_at_once(config: Config, run: Run, map: str, length: int, kind: str) -> PerturbationFamily:
+    measure_family(config, run, map, length, kind)
+    return family(config, run, map, length, kind)
+
+
 def one_by_one(config: Config, run: Run, map: str, length: int, kind: str) -> PerturbationFamily:
     search, weight_norm = SEARCHES[kind]
     curves = {}
@@ -194,7 +199,7 @@ def sweeps(device: str, smoke: bool) -> list[dict]:
     config = EXPERIMENT.configs["paper"]
     config = replace(config, training=replace(config.training, device=device))
     cases = list(product(config.maps, config.lengths, SEARCHES))[: 1 if smoke else None]
-    ways = {"all widths at once": family, "one model at a time": one_by_one}
+    ways = {"all widths at once": all_at_once, "one model at a time": one_by_one}
     if device == "cpu":
         ways.pop("all widths at once")  # there they are the same
     taken: dict[str, list[float]] = {name: [] for name in ways}

@@ -58,7 +58,8 @@ def test_what_is_measured(rate, tmp_path):
     small = EXPERIMENT.config("smoke")
     words = dataclasses.replace(small.words, training=dataclasses.replace(small.words.training, lr=rate, warmup=0.0))
     run = Run(tmp_path, {}, progress=False)
-    found = language.one(language.Config(small.pieces, words), "words", run)
+    language.jobs(language.Config(small.pieces, words))["words"](run)
+    found = language.one(run, "words")
     assert (int(found["diverged"]) >= 0) is (rate > 1)
     if rate < 1:
         assert str(found["sample"]).startswith("the ")

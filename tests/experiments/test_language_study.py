@@ -170,6 +170,11 @@ def test_the_models_of_the_paper_size_are_as_large_as_they_should_be():
 # stages
 
 
+def trained_at(config, run, rate):
+    language_study.train_all(config, run, rate)
+    return language_study.at(config, run, rate)
+
+
 def test_experiments_of_one_config_share_their_trainings(tmp_path, monkeypatch):
     config = dataclasses.replace(
         SMOKE, maps=("exp", "direct"), training=dataclasses.replace(OPTIONS, steps=3, warmup=1)
@@ -178,10 +183,10 @@ def test_experiments_of_one_config_share_their_trainings(tmp_path, monkeypatch):
     def run(id, **changes):
         return Run(tmp_path / id / "smoke", dataclasses.asdict(dataclasses.replace(config, **changes)), progress=False)
 
-    first = language_study.at(config, run("st-fig6"), 0.01)
+    first = trained_at(config, run("st-fig6"), 0.01)
     monkeypatch.setattr(language_study, "fit", None)  # nothing is trained from here on
     other = run("st-table2")
-    for scheme, found in language_study.at(config, other, 0.01).items():
+    for scheme, found in trained_at(config, other, 0.01).items():
         for name, array in found.items():
             np.testing.assert_array_equal(array, first[scheme][name])
     facts = [
@@ -191,13 +196,13 @@ def test_experiments_of_one_config_share_their_trainings(tmp_path, monkeypatch):
     assert facts[0] == facts[1]
     assert len(other.facts()["stages"]) == 2
     with pytest.raises(TypeError):
-        language_study.at(config, run("st-fig4", seed=1), 0.01)
+        trained_at(config, run("st-fig4", seed=1), 0.01)
 
 
 def test_a_killed_study_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
     config = dataclasses.replace(SMOKE, training=dataclasses.replace(OPTIONS, steps=3, warmup=1))
     whole = Run(tmp_path / "a" / "x", {}, progress=False)
-    language_study.at(config, whole, 0.01)
+    trained_at(config, whole, 0.01)
     calls, original = [], language_study.fit
 
     def killing(*args, **kwargs):
@@ -208,10 +213,10 @@ def test_a_killed_study_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
 
     monkeypatch.setattr(language_study, "fit", killing)
     with pytest.raises(KeyboardInterrupt):
-        language_study.at(config, Run(tmp_path / "b" / "x", {}, progress=False), 0.01)
-    again = language_study.at(config, Run(tmp_path / "b" / "x", {}, progress=False), 0.01)
+        trained_at(config, Run(tmp_path / "b" / "x", {}, progress=False), 0.01)
+    again = trained_at(config, Run(tmp_path / "b" / "x", {}, progress=False), 0.01)
     assert len(calls) == len(config.maps) + 1
-    for scheme, found in language_study.at(config, whole, 0.01).items():
+    for scheme, found in trained_at(config, whole, 0.01).items():
         for name, array in found.items():
             np.testing.assert_array_equal(array, again[scheme][name], err_msg=f"{scheme} {name}")
 
@@ -386,7 +391,7 @@ def test_a_text_of_your_own_can_be_studied(tmp_path, monkeypatch):
     )
     options = dataclasses.replace(OPTIONS, steps=4, warmup=1)
     config = dataclasses.replace(SMOKE, text=str(mine), vocabulary=300, maps=("best-1",), training=options)
-    (found,) = language_study.at(config, Run(tmp_path / "a" / "x", {}, progress=False), 0.01).values()
+    (found,) = trained_at(config, Run(tmp_path / "a" / "x", {}, progress=False), 0.01).values()
     assert found["losses"][0] == pytest.approx(np.log(config.task().inputs.size), abs=0.3)
     assert np.isfinite(found["test"])
     assert language_study.memory(found) is not None

@@ -204,6 +204,7 @@ def test_a_study_is_the_same_however_it_is_cut(tmp_path):
         grid = Grid(("exp", "direct", "best-0.5"), (0.01, 0.02), seeds=2, at_once=at_once)
         study = Study("x", grid, lambda: task, lambda scheme, _, seed: start(task, "tiny", scheme, seed), options)
         run = Run(tmp_path / str(at_once), {}, progress=False)
+        study.train(run)
         found.append(study.scores(run))
         assert found[-1].arrays["test"].shape == (3, 2, 2)
         assert study.trained(run, "best-0.5", 0.02, 1).config.map_options == {"a": 1.0, "b": 0.5}
@@ -256,6 +257,7 @@ def test_some_of_the_schemes_are_a_table_too(schemes, tmp_path):
     config = dataclasses.replace(image_tables.SMOKE, grid=grid, deep=grid, training=training)
     run = Run(tmp_path, {}, progress=False)
     published = {"best": 99.3, "exp": 99.21, "softplus": 99.19, "direct": 10.0}
+    image_tables.run(config, run)
     claims = image_tables.claims(config, run, published)
     assert bool(claims) is (schemes != ("exp", "softplus"))
     short, middle, long = (
@@ -263,6 +265,7 @@ def test_some_of_the_schemes_are_a_table_too(schemes, tmp_path):
         for part in (table4.SMALL.short, table4.SMALL.middle, table4.SMALL.long)
     )
     small = dataclasses.replace(table4.SMALL, short=short, middle=middle, long=long)
+    table4.run(small, run)
     assert bool(table4.claims(small, run)) is (schemes != ("direct",))
 
 
@@ -280,6 +283,7 @@ def test_recall_claims_need_direct_to_be_behind():
 def test_long_recall_goes_on_from_the_middle_length(tmp_path):
     config, run = table4.SMALL, Run(tmp_path, {}, progress=False)
     middle, long = (table4.studies(config, run)[name] for name in ("middle", "long"))
+    middle.train(run)
     scores, rates = middle.scores(run), config.middle.grid.rates
     for scheme in ("softplus", RELEASED):
         weights = StackedClassifier([long.start(scheme, 1e-3, 0)]).weights

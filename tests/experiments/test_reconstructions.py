@@ -53,7 +53,8 @@ def test_errors_over_the_factor_are_errors_over_the_images(
     u = reconstructions.pixels(SMALL)
     decoder = Decoder(lam, SMALL.length, real=solver == "real")
     off = (reconstructions.read_back(u, decoder, lam) - u).square().mean(0)
-    kept = reconstructions.measured(reconstructions.DigitsConfig(**{**vars(SMALL), "draws": 1}), run, placement, 20)
+    reconstructions.measure_errors(reconstructions.DigitsConfig(**{**vars(SMALL), "draws": 1}), run, placement, 20)
+    kept = reconstructions.measured(run, placement, 20)
     index = reconstructions.INDEX[solver]
     np.testing.assert_allclose(kept["by position"][index], off.numpy(), rtol=1e-6, atol=1e-12)
     np.testing.assert_allclose(kept["mse"][0, index], off.mean().item(), rtol=1e-6, atol=1e-12)
@@ -61,13 +62,15 @@ def test_errors_over_the_factor_are_errors_over_the_images(
 
 
 def test_roots_of_unity_give_everything_or_means_of_what_is_n_apart(run: Run) -> None:
-    whole = reconstructions.measured(SMALL, run, "roots", SMALL.length)
+    for placement, size in (("roots", SMALL.length), ("roots", 18), ("optimised", 18)):
+        reconstructions.measure_errors(SMALL, run, placement, size)
+    whole = reconstructions.measured(run, "roots", SMALL.length)
     assert reconstructions.error(whole, "complex") < 1e-28
     assert abs(reconstructions.condition(whole, "complex") - 1) < 1e-10
-    half = reconstructions.measured(SMALL, run, "roots", 18)
+    half = reconstructions.measured(run, "roots", 18)
     u = reconstructions.pixels(SMALL)[:2].unflatten(1, (2, 18))
     np.testing.assert_allclose(half["shown"][0], u.mean(1, keepdim=True).expand(2, 2, 18).flatten(1), atol=1e-6)
-    placed = reconstructions.measured(SMALL, run, "optimised", 18)
+    placed = reconstructions.measured(run, "optimised", 18)
     assert reconstructions.error(placed, "real") < 1e-28
 
 
@@ -167,11 +170,12 @@ def test_sparse_inputs_are_read_back_where_states_suffice(run: Run) -> None:
     basis, u = sparse_reconstructions.inputs(config)
     torch.testing.assert_close(u, u @ basis @ basis.mT)
     assert config.steps().tolist() == [33, 64, 96, 128]
-    enough, few = (sparse_reconstructions.errors(config, run, size) for size in (8, 2))
+    sparse_reconstructions.compute_all(config, run)
+    enough, few = (sparse_reconstructions.errors(run, size) for size in (8, 2))
     assert enough.shape == (2, 4)
     assert enough.max() < 1e-8
     assert few[:, -1].min() > 0.1, "two complex states cannot hold eight numbers"
-    ranks = sparse_reconstructions.ranks(config, run, 2)
+    ranks = sparse_reconstructions.ranks(run, 2)
     assert ranks["V"].max() == 4
     assert ranks["basis"].tolist()[-1] == 8
     np.testing.assert_array_equal(
