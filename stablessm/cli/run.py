@@ -112,7 +112,7 @@ def list_experiments(out: Out = Path("runs")) -> None:
     from stablessm.experiments import catalogue
 
     rows = []
-    for id in catalogue.IDS:
+    for id in catalogue.ids():
         experiment = catalogue.get(id)
         cost = " / ".join(_duration(experiment.minutes[size]) for size in ("smoke", "paper"))
         rows.append((id, experiment.source, experiment.question, cost, _last_verdict(out / id)))

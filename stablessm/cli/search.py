@@ -75,7 +75,7 @@ def _objective(
         if objective is not None or maximize:
             raise ArgumentError("--objective, --maximize", "an experiment beside it; a task has its metric", name)
         return sweeps.OfTask(name, model, settings)
-    if name not in catalogue.IDS and ":" not in name:
+    if name not in catalogue.ids() and ":" not in name:
         raise ArgumentError("NAME", f"a task ({', '.join(tasks.TASKS)}) or an experiment (stablessm list)", repr(name))
     if objective is None:
         raise ArgumentError("--objective", "STAGE/ARRAY:HOW, the number to make better", "none")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any
 
 from stablessm._errors import ArgumentError
@@ -51,8 +53,17 @@ IDS: tuple[str, ...] = (
 )
 
 
+GROUP = "stablessm.experiments"
+"""The entry point group in which a package of yours names its experiments."""
+
+
+def ids() -> list[str]:
+    """Ours, then those of installed packages."""
+    return [*IDS, *sorted(entry.name for entry in entry_points(group=GROUP) if entry.name not in IDS)]
+
+
 def get(id: str) -> Experiment[Any]:
-    """The experiment of that id, or one of your own: ``my_package.module:NAME``.
+    """Return the experiment of that id: ours, one of an installed package, or ``my_package.module:NAME``.
 
     >>> get("ia-fig1").source
     'paper 000, figure 1'
@@ -60,16 +71,18 @@ def get(id: str) -> Experiment[Any]:
     'demo'
     """
     if ":" in id:
-        return _own(id)
-    if id not in IDS:
-        raise ArgumentError("ID", f"one of {', '.join(IDS)}, or module:NAME", repr(id))
-    return import_module(f"stablessm.experiments.{id.replace('-', '_')}.experiment").EXPERIMENT
+        module, _, name = id.partition(":")
+        return _own(id, lambda: getattr(import_module(module), name))
+    if id in IDS:
+        return import_module(f"stablessm.experiments.{id.replace('-', '_')}.experiment").EXPERIMENT
+    for entry in entry_points(group=GROUP, name=id):
+        return _own(f"{id} = {entry.value}", entry.load)
+    raise ArgumentError("ID", f"one of {', '.join(ids())}, or module:NAME", repr(id))
 
 
-def _own(reference: str) -> Experiment[Any]:
-    module, _, name = reference.partition(":")
+def _own(reference: str, load: Callable[[], Any]) -> Experiment[Any]:
     try:
-        found = getattr(import_module(module), name)
+        found = load()
     except (ImportError, AttributeError) as error:
         raise ArgumentError("ID", "module:NAME, both of which exist", f"{reference!r} ({error})") from error
     if not isinstance(found, Experiment):

@@ -61,3 +61,19 @@ def test_description(id):
 def test_unknown_ids_are_refused():
     with pytest.raises(ArgumentError, match="ID: expected one of ia-fig1"):
         catalogue.get("ia-fig99")
+
+
+def test_an_experiment_of_another_package_is_found_by_entry_point(tmp_path, monkeypatch):
+    folder = tmp_path / "other-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n", encoding="utf-8")
+    place = "stablessm.experiments.demo.experiment"
+    text = f"[{catalogue.GROUP}]\nmy-study = {place}:EXPERIMENT\nbad = {place}:run\nworse = {place}:NOTHING\n"
+    (folder / "entry_points.txt").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert catalogue.get("my-study").id == "demo"
+    assert catalogue.ids() == [*catalogue.IDS, "bad", "my-study", "worse"]
+    with pytest.raises(ArgumentError, match=r"of an Experiment, got 'bad = .*a function"):
+        catalogue.get("bad")
+    with pytest.raises(ArgumentError, match=r"both of which exist, got 'worse = .*NOTHING"):
+        catalogue.get("worse")
