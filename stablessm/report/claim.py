@@ -13,8 +13,8 @@ VERDICTS = {
     "not reproduced": "✗",
     "does not hold": "✗",
 }
-"""The verdicts that ``stablessm.experiments.rules`` gives, and their signs: on what a paper claims; ``holds`` and ``does
-not hold`` on what no paper claims; ``inconclusive`` where a run cannot tell. A run of smoke size has none."""
+"""The verdicts of ``stablessm.experiments.rules`` and their signs. ``holds`` and ``does not hold`` are about statements
+that no paper makes, ``inconclusive`` is a run that cannot tell; a run of smoke size has no verdict."""
 
 
 @final
