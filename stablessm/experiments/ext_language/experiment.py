@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -210,7 +210,12 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
 def _lost(claim: Claim, step: int) -> Claim:
     """The same of a training that diverged."""
     why = "What is measured is the model with the weights that were kept."
-    return replace(claim, ours=f"diverged at step {step}", verdict=rules.graded(False), why=why)
+    return replace(
+        claim,
+        ours=f"diverged at step {step}",
+        verdict=rules.given(False, cast("rules.Verdict", claim.verdict)),
+        why=why,
+    )
 
 
 def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
