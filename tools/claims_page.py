@@ -14,7 +14,7 @@ from stablessm.report.folder import Record
 from stablessm.report.runs import collect
 
 BEGIN, END = "<!-- claims: ./dev pages -->", "<!-- end of claims -->"
-_SIGNS = {"reproduced": "✓", "partly": "≈", "not reproduced": "✗"}
+_HEAD = "| | ✓ reproduced or holds, ◐ partly, ? inconclusive, ✗ not reproduced or does not hold |"
 _TITLE = "# Claims\n\nWhat the papers say, what we found, and why, from the records in `results/`.\n"
 
 
@@ -24,7 +24,7 @@ def short_table(runs: list[Record]) -> str:
     for run in runs:
         papers.setdefault(re.split("[,;]", run.source)[0], []).append(f"`{run.id}` {_counts(run)}")
     rows = [f"| {_cell(paper)} | {' · '.join(found)} |" for paper, found in papers.items()]
-    return "\n".join(["| | ✓ reproduced, ≈ partly, ✗ not reproduced |", "|---|---|", *rows])
+    return "\n".join([_HEAD, "|---|---|", *rows])
 
 
 def every_claim(runs: list[Record]) -> str:
@@ -34,7 +34,7 @@ def every_claim(runs: list[Record]) -> str:
         parts.append(f"## {run.id}: {run.title}\n\n{run.source}. {run.question} Run again: `{run.command}`.\n")
         parts.append("| claim | paper | ours | verdict | why |\n|---|---|---|---|---|")
         for claim in run.claims:
-            cells = (claim.statement, claim.paper, claim.ours, f"{_SIGNS[claim.verdict]} {claim.verdict}", claim.why)
+            cells = (claim.statement, claim.paper, claim.ours, f"{VERDICTS[claim.verdict]} {claim.verdict}", claim.why)
             parts.append("| " + " | ".join(map(_cell, cells)) + " |")
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
@@ -61,8 +61,8 @@ def committed(root: Path) -> list[Record]:
 
 
 def _counts(run: Record) -> str:
-    found = Counter(claim.verdict for claim in run.claims)
-    return " ".join(f"{_SIGNS[verdict]}{found[verdict]}" for verdict in VERDICTS if found[verdict])
+    found = Counter(VERDICTS[claim.verdict] for claim in run.claims)
+    return " ".join(f"{sign}{found[sign]}" for sign in dict.fromkeys(VERDICTS.values()) if found[sign])
 
 
 def _cell(text: str) -> str:

@@ -9,7 +9,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, final, get_args
 
@@ -23,7 +23,6 @@ from stablessm.report.claim import Claim as Claim
 from stablessm.report.figure import Figure
 
 Size: TypeAlias = Literal["smoke", "paper"]
-Verdict: TypeAlias = Literal["reproduced", "partly", "not reproduced"]
 C = TypeVar("C")
 
 
@@ -135,7 +134,10 @@ class Plan:
         figures = list(self.experiment.figures(self.config, stages))
         for figure in figures:
             figure.save(self.folder)
-        claims = [asdict(claim) for claim in self.experiment.claims(self.config, stages)]
+        claims = list(self.experiment.claims(self.config, stages))
+        if self.size == "smoke":
+            small = f"Too small to judge; --size paper takes {self.experiment.minutes['paper']:g} minutes."
+            claims = [replace(claim, verdict="", why=small) for claim in claims]
         stages.pack()
         computed = []
         for i, place in enumerate(places):
@@ -147,7 +149,7 @@ class Plan:
             "size": self.folder.name,
             "status": "complete",
             "config": asdict(self.config),
-            "claims": claims,
+            "claims": [asdict(claim) for claim in claims],
             "figures": [figure.name for figure in figures],
             "arrays": [PACK],
             "command": self.command,

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from stablessm import tasks
-from stablessm.experiments.base import Claim, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim
 from stablessm.experiments.map_tables import (
     BEST,
     RELEASED,
     Grid,
     Scores,
     Study,
-    judged,
     losses,
     percent,
     sensitivity,
@@ -151,7 +151,7 @@ def reaches(scores: Scores, data: str, published: float) -> Claim:
         f"best reaches a test accuracy of {published:g} % on {data}",
         f"{published:g} %, on a split of its own",
         scores.told(name),
-        "reproduced" if found.mean() >= published else "partly" if found.max() >= published else "not reproduced",
+        rules.graded(found.mean() >= published, found.max() >= published),
         f"Mean (deviation) over {found.size} seeds, {', '.join(f'{f:.2f}' for f in found)}, at "
         f"the rate and with the b that held-out training images prefer. All: {table(scores)}.",
     )
@@ -162,7 +162,7 @@ def order(scores: Scores, depth: str, published: Mapping[str, float]) -> Claim:
     ranks = [scores.best(), *scores.named(("exp", "softplus"))]
     gaps, errors = zip(*(ahead(scores.of(a), scores.of(b)) for a, b in pairwise(ranks)), strict=True)
     held, clear = [gap > 0 for gap in gaps], [gap > 2 * error for gap, error in zip(gaps, errors, strict=True)]
-    verdict: Verdict = "reproduced" if all(clear) else "partly" if any(held) else "not reproduced"
+    verdict = rules.ahead(gaps, [2 * error for error in errors])
     return Claim(
         f"best is ahead of exp, and exp of softplus ({depth})",
         ", ".join(f"{name} {value:g}" for name, value in published.items() if name != "direct"),
@@ -193,7 +193,7 @@ def diverges(scores: Scores, depth: str, scheme: str, published: float) -> Claim
             f"lr {r:g}: {percent(test[i])}, {int(lost[i].sum())} of {lost[i].size} not finite"
             for i, r in enumerate(rates)
         ),
-        judged(failed.ravel().tolist()),
+        rules.some(failed.ravel().tolist()),
         f"{int(failed.sum())} of {failed.size} runs end below {FAILED:.0%}, {int(lost.sum())} of them or others with a "
         f"loss or gradient that is not finite. At its best rate: {scores.told(scheme)}.",
     )
@@ -212,7 +212,7 @@ def survives(scores: Scores, depth: str) -> Claim:
         f"best is the most stable at the largest learning rate, {scores.grid.rates[last]:g} ({depth})",
         "figure 6 and table 3: its advantage grows with the rate",
         "; ".join(f"{scheme} {percent(values)}" for scheme, values in found.items()),
-        "reproduced" if safe and gap > 2 * error else "partly" if safe else "not reproduced",
+        rules.given(safe, rules.ahead([gap], [2 * error])),
         f"{best} is {gap:+.2f} points (standard error {error:.2f}) ahead of {other}, the best of the other maps. "
         f"Diverged, of {scores.grid.seeds}: {', '.join(f'{scheme} {n}' for scheme, n in lost.items() if n) or 'none'}.",
     )

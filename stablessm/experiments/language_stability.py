@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from stablessm.experiments.base import Verdict
+from stablessm.experiments import rules
 
 HEIGHT = 0.5
 """Nats by which a loss must be above the median of those before it to be a spike: a perplexity 1.65 times as high."""
@@ -67,15 +67,13 @@ def instability(found: Mapping[str, np.ndarray], warmup: int) -> Instability:
     return Instability(int(found["diverged"]) >= 0, len(spikes(found["losses"], warmup)))
 
 
-def calmest(one: Any, others: Sequence[Any]) -> Verdict:
+def calmest(one: Any, others: Sequence[Any]) -> rules.Verdict:
     """Whether one is calmer than each of the others, or no wilder.
 
     >>> calmest(Instability(False, 0), [Instability(False, 1), Instability(False, 0)])
     'partly'
     """
-    if not all(one <= other for other in others):
-        return "not reproduced"
-    return "reproduced" if all(one < other for other in others) else "partly"
+    return rules.graded(all(one < other for other in others), all(one <= other for other in others))
 
 
 def final_loss(found: Mapping[str, np.ndarray]) -> float:

@@ -12,7 +12,6 @@ import torch
 
 from stablessm._errors import ArgumentError
 from stablessm.experiments import stacked_training
-from stablessm.experiments.base import Verdict
 from stablessm.experiments.run import Run
 from stablessm.experiments.stacked_classifier import StackedClassifier
 from stablessm.experiments.stacked_training import StackTraining
@@ -205,8 +204,3 @@ def percent(values: np.ndarray) -> str:
     """
     deviation = values.std(ddof=1) if values.size > 1 else 0.0
     return f"{100 * values.mean():.2f} ({100 * deviation:.2f})"
-
-
-def judged(held: Sequence[bool]) -> Verdict:
-    """Over several cases."""
-    return "reproduced" if all(held) else "partly" if any(held) else "not reproduced"

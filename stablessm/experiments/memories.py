@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stablessm.experiments.base import Verdict
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve
@@ -143,11 +142,6 @@ def is_power(curve: MemoryCurve) -> bool:
     """Whether M falls as a power of t, or does not fall, in its last octaves: their slopes are far from doubling."""
     earlier, later = octave_slopes(curve)
     return later < max(1.5 * earlier, 0.1)
-
-
-def judged(hits: int, total: int) -> Verdict:
-    """``reproduced`` if every case agrees, ``partly`` if at least half do."""
-    return "reproduced" if hits == total else "partly" if 2 * hits >= total else "not reproduced"
 
 
 def series(name: str, curve: MemoryCurve, x_scale: Scale = "linear", *, group: str | None = None) -> Series:

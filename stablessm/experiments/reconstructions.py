@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm.experiments.base import Verdict
 from stablessm.experiments.digits import Source, digits
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
@@ -201,8 +200,3 @@ def size_panel(
     """Something against N."""
     series = [Series(key, list(sizes), list(values), "both") for key, values in lines.items()]
     return Panel(title, "state size N", label, series, y_scale=y_scale)
-
-
-def judged(value: float, good: float, fair: float) -> Verdict:
-    """Reproduced up to ``good``, partly up to ``fair``."""
-    return "reproduced" if value <= good else "partly" if value <= fair else "not reproduced"

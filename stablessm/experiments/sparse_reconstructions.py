@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm.experiments.base import Claim, Experiment, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
 from stablessm.reconstruction import SparseDecoder, diagnose, haar, optimised, uniform_ring
@@ -137,11 +138,6 @@ def uniform_error(config: SparseConfig, stages: Stages, size: int) -> np.ndarray
     return errors(stages, size).max(axis=1)
 
 
-def judged_draws(good: int, draws: int) -> Verdict:
-    """All draws, most, or fewer."""
-    return "reproduced" if good == draws else "partly" if 2 * good > draws else "not reproduced"
-
-
 def claims(config: SparseConfig, stages: Stages) -> list[Claim]:
     """Enough at the published N; falls with N; smallest N that does; the optimised placement."""
     worst = {n: uniform_error(config, stages, n) for n in config.sizes}
@@ -157,7 +153,7 @@ def claims(config: SparseConfig, stages: Stages) -> list[Claim]:
             f"around N = {config.enough} is enough" if config.enough > 64 else f"N = {config.enough} is enough",
             f"below {NEGLIGIBLE:.0%} at every k in {good[config.enough]} of {config.draws} draws; the largest error "
             f"over k is {np.median(published):.1e} in the median, {published.max():.1e} at worst",
-            judged_draws(good[config.enough], config.draws),
+            rules.most(good[config.enough], config.draws),
             f"Negligible in every draw from N = {min(doing)} on." if doing else
             f"No N up to {max(config.sizes)} is enough in every draw.",
         ),
@@ -166,14 +162,14 @@ def claims(config: SparseConfig, stages: Stages) -> list[Claim]:
             "uniformly",
             "largest error over k, median over draws: "
             + ", ".join(f"{e:.1e} at N = {n}" for n, e in zip(config.sizes, medians, strict=True)),
-            "reproduced" if medians[-1] <= NEGLIGIBLE and medians[-1] < medians[0] else "not reproduced",
+            rules.graded(medians[-1] <= NEGLIGIBLE and medians[-1] < medians[0]),
             "Draws that do: " + ", ".join(f"{good[n]} of {config.draws} at N = {n}" for n in config.sizes) + ".",
         ),
         Claim(
             "a placement optimised for the basis needs fewer states",
             "left open (section 3.1)",
             "largest error over k: " + ", ".join(f"{e:.1e} at N = {n}" for n, e in placement.items()),
-            "reproduced" if best and (not doing or min(best) < min(doing)) else "not reproduced",
+            rules.ours(rules.graded(bool(best) and (not doing or min(best) < min(doing)))),
             f"On the circle, for the state after {config.length} steps; it is read back at all steps. P = "
             f"{config.functions} real coefficients need at least {-(-config.functions // 2)} complex states.",
         ),

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-VERDICTS = ("reproduced", "partly", "not reproduced")
+VERDICTS = {
+    "reproduced": "✓",
+    "holds": "✓",
+    "partly": "◐",
+    "inconclusive": "?",
+    "not reproduced": "✗",
+    "does not hold": "✗",
+}
+"""The verdicts of ``stablessm.experiments.rules`` and their signs. ``holds`` and ``does not hold`` are about statements
+that no paper makes, ``inconclusive`` is a run that cannot tell; a run of smoke size has no verdict."""
 
 
 @final
@@ -18,6 +27,6 @@ class Claim:
     """The paper's value, or what it says."""
     ours: str = ""
     verdict: str = ""
-    """One of ``VERDICTS``."""
+    """One of ``VERDICTS``, or none."""
     why: str = ""
     """One sentence."""

@@ -118,7 +118,7 @@ def _claims(content: Mapping[str, Any], faults: list[str]) -> list[Claim]:
         claims.append(
             Claim(**{name: _text(claim.get(name)) for name in ("statement", "paper", "ours", "verdict", "why")})
         )
-        if claims[-1].verdict not in VERDICTS:
+        if claims[-1].verdict and claims[-1].verdict not in VERDICTS:
             faults.append(f"claim {number}: unknown verdict {claims[-1].verdict!r}; known are {', '.join(VERDICTS)}")
     return claims
 

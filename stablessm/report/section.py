@@ -11,7 +11,6 @@ from stablessm.report.figure import Figure
 from stablessm.report.folder import File, Record
 from stablessm.report.markup import Html, data_uri, element, join, json_block
 
-_SYMBOLS = {"reproduced": "✓", "partly": "◐", "not reproduced": "✗"}
 _FOLDED = 6
 
 
@@ -54,7 +53,7 @@ def verdict(claim: Claim) -> Html:
     """The verdict as colour, symbol and word."""
     return element(
         "span",
-        element("span", _SYMBOLS.get(claim.verdict, "?"), aria_hidden="true"),
+        element("span", VERDICTS.get(claim.verdict, "–"), aria_hidden="true"),
         " ",
         claim.verdict or "no verdict",
         class_=f"verdict {kind(claim)}",

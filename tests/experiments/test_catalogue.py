@@ -6,13 +6,12 @@ import inspect
 import json
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from stablessm import ArgumentError
 from stablessm.experiments import catalogue
-from stablessm.experiments.base import Verdict, execute
+from stablessm.experiments.base import execute
 from stablessm.report.figure import Figure
 
 
@@ -25,7 +24,7 @@ def test_smoke(id, tmp_path, monkeypatch):
     assert record["id"] == experiment.id == id
     assert record["claims"]
     for claim in record["claims"]:
-        assert claim["verdict"] in get_args(Verdict)
+        assert claim["verdict"] == ""  # too small to judge
         assert all(claim[key].strip() for key in ("statement", "paper", "ours", "why"))
     assert record["figures"]
     for name in record["figures"]:

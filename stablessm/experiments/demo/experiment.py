@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
@@ -185,25 +186,21 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "a stable map cannot become unstable",
             "infinite for a stable map (theorem 3.3)",
             ", ".join(f"{map}: {radius:.2g}" for map, radius in radii.items()),
-            "reproduced" if infinite and radii["direct"] < math.inf else "not reproduced",
+            rules.graded(infinite and radii["direct"] < math.inf),
             f"The stability radius of the direct model is {radii['direct']:.2g}.",
         ),
         Claim(
             f"perturbed by β = {config.radii[-1]:.2g}, direct explodes and stable maps do not",
             "direct explodes, the others stay bounded (figure 1)",
             ", ".join(f"{map}: {error:.2g}" for map, error in worst.items()),
-            "reproduced"
-            if bounded
-            else "partly"
-            if any(worst[m] < worst["direct"] for m in stable)
-            else "not reproduced",
+            rules.graded(bounded, any(worst[m] < worst["direct"] for m in stable)),
             f"Over {10 * config.length} steps; the target's own norm is about {_norm(config):.2g}.",
         ),
         Claim(
             "the map best has the smallest gradient over weight",
             "the smallest maximum (section 4.2, figure 3)",
             ", ".join(f"{map}: {value:.2g}" for map, value in largest.items()),
-            "reproduced" if smallest == "best" else "not reproduced",
+            rules.graded(smallest == "best"),
             "The largest |∂loss/∂w| / |w| of the modes at the start, where all compute the same function; smallest for "
             f"{smallest}.",
         ),

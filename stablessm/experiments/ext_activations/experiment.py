@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.memories import (
     is_power,
-    judged,
     listed,
     octave_slopes,
     panel,
@@ -117,7 +117,7 @@ def claims(config: ActivationConfig, stages: Stages) -> list[Claim]:
                 f"a stable {activation} RNN forgets exponentially",
                 "not treated" if activation == "relu" else "exponential (theorems 4.8 and A.6)",
                 "; ".join(f"{e}: {listed(kind)}" for e, kind in kinds.items()),
-                judged(hits, n),
+                rules.ours(rules.most(hits, n)) if activation == "relu" else rules.most(hits, n),
                 f"{hits} of {n}; rates "
                 + ", ".join(f"{e} {span(rates(found[activation][e]))}" for e in STABLE)
                 + f"{linear}.",
@@ -130,7 +130,7 @@ def claims(config: ActivationConfig, stages: Stages) -> list[Claim]:
             "a sigmoid RNN forgets exponentially too",
             "not treated; the argument for tanh needs σ(0) = 0",
             f"no: {powers} of {n} fall as a power of t, t^-{np.median(slopes[:, 1]):.2f} in the median",
-            "not reproduced" if 2 * powers > n else "partly" if powers else "reproduced",
+            rules.ours(rules.graded(powers == 0, 2 * powers <= n)),
             f"dh/dt = σ(·) > 0 never settles: s = e^z obeys ds/dt = s W s (Lotka and Volterra), s falls as 1/t and "
             f"differences as other powers. Log-log slopes of the last octaves: medians {np.median(slopes[:, 0]):.2f}, "
             f"then {np.median(slopes[:, 1]):.2f}; an exponential doubles them. The instrument says "
@@ -146,7 +146,7 @@ def claims(config: ActivationConfig, stages: Stages) -> list[Claim]:
             "without stability a ReLU RNN grows exponentially, bounded activations do not",
             "not treated",
             ", ".join(f"{a} {count} of {config.seeds}" for a, count in exploded.items()) + " grow a thousandfold",
-            "reproduced" if bounded and exploded["relu"] == config.seeds else "partly" if bounded else "not reproduced",
+            rules.ours(rules.graded(bounded and exploded["relu"] == config.seeds, bounded)),
             f"The largest growth is {factor['relu'].max():.1e} with ReLU and "
             f"{max(ratio.max() for a, ratio in factor.items() if a != 'relu'):.2g} with the others; {decaying} of "
             f"{config.seeds} ReLU models still decay: only the part of W between active units counts; tanh: "

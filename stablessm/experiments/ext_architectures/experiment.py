@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from stablessm._optional import require
-from stablessm.experiments.base import Claim, Experiment, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.memories import (
     is_power,
-    judged,
     listed,
     octave_slopes,
     panel,
@@ -155,7 +155,7 @@ def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
             "attention does not forget exponentially",
             "no restriction (table 1)",
             "; ".join(f"{name} {listed(kinds[name])}, slopes {slopes(curves[name])}" for name in attention) + left_out,
-            judged(free, total),
+            rules.most(free, total),
             f"In {free} of {total} models the log-log slope is far from doubling in the last octave, as that of an "
             "exponential does (a negative slope is a rise). Llama averages what came before away; GPT-2's untrained "
             "positions keep moving the output.",
@@ -164,18 +164,17 @@ def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
             "a sliding window ends memory",
             f"{LAYERS} layers of window {WINDOW} see {reach} tokens back",
             f"{listed(kinds['Mistral'])}; last lag {span(lags)}",
-            judged(sum(lag == reach for lag in lags), n),
+            rules.most(sum(lag == reach for lag in lags), n),
             f"Each layer looks {WINDOW - 1} tokens back, and M is exactly zero after lag {reach}.",
         ),
     ]
 
 
-def confirmed(curves: list[MemoryCurve]) -> Verdict:
+def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
     """Exponential for the instrument, and with slopes that grow from octave to octave: ``partly`` if only the first."""
     exponential = [curve for curve in curves if curve.decay().kind == "exponential"]
-    if len(exponential) == len(curves) and not any(map(is_power, curves)):
-        return "reproduced"
-    return "partly" if exponential else "not reproduced"
+    full = len(exponential) == len(curves) and not any(map(is_power, curves))
+    return rules.graded(full, bool(exponential))
 
 
 def slopes(curves: list[MemoryCurve]) -> str:

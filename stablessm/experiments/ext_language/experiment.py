@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.language_stability import CLEAR
 from stablessm.experiments.language_study import memories, remembered
@@ -209,7 +210,12 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
 def _lost(claim: Claim, step: int) -> Claim:
     """The same of a training that diverged."""
     why = "What is measured is the model with the weights that were kept."
-    return replace(claim, ours=f"diverged at step {step}", verdict="not reproduced", why=why)
+    return replace(
+        claim,
+        ours=f"diverged at step {step}",
+        verdict=rules.given(False, cast("rules.Verdict", claim.verdict)),
+        why=why,
+    )
 
 
 def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
@@ -219,7 +225,7 @@ def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
         f"{own.text} is predicted in fewer bits than a compressor takes",
         "no number of a paper",
         f"{score.bits_per_byte:.3f} bits a byte of test; bz2 or xz, without the training text, {needed:.3f}",
-        "reproduced" if score.bits_per_byte < needed else "not reproduced",
+        rules.ours(rules.graded(score.bits_per_byte < needed)),
         f"{_told(own, found)} Perplexity {score.per_token:.4g} a token, {score.per_word:.4g} a word. A sample: "
         f"{' '.join(str(found['sample']).split())}",
     )
@@ -234,7 +240,7 @@ def like_an_lstm(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
         f"words of {own.text} are predicted as well as by an LSTM",
         f"{published}, without a cache or a pointer",
         f"perplexity {test:.4g} on test, {valid:.4g} on valid",
-        "reproduced" if test <= worst else "partly" if test <= 1.25 * worst else "not reproduced",
+        rules.graded(test <= worst, test <= 1.25 * worst),
         f"'Reproduced' is {worst:g} or less, 'partly' within a quarter of it. {_told(own, found)}",
     )
 
@@ -247,7 +253,7 @@ def carries(name: str, own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
         f"on {own.text} ({name}) a state carried past the {own.length} tokens of a training window helps",
         "a recurrent model has no longest context",
         f"test perplexity {carried.per_token:.4g} carried, {windows.per_token:.4g} in windows",
-        "reproduced" if gain > CLEAR else "partly" if gain > -CLEAR else "not reproduced",
+        rules.graded(gain > CLEAR, gain > -CLEAR),
         f"{gain:+.3f} nats a token; more than {CLEAR:g} counts, and 'partly' is a difference below that. Windows that "
         "begin without a state know less of what came before.",
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from itertools import product
 
 import numpy as np
 
-from stablessm.experiments.base import Claim, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim
 from stablessm.experiments.ext_precision.rounding import (
     CURVES,
     FLOATS,
@@ -26,11 +26,6 @@ WORKS = 0.05
 AGREES = 0.01
 """Two curves that differ by less than this part are one."""
 NO_VALUE = "— (ours; the papers compute in one precision)"
-
-
-def judged(kept: Collection[bool]) -> Verdict:
-    """All, some or none."""
-    return "reproduced" if all(kept) else "partly" if any(kept) else "not reproduced"
 
 
 def claims(config: PrecisionConfig, stages: Stages) -> list[Claim]:
@@ -52,7 +47,7 @@ def stable_claim(stages: Stages) -> Claim:
         "a stable map keeps every mode, in every format",
         NO_VALUE,
         "modes lost in models: " + ", ".join(f"{map} {count}" for map, count in lost.items()),
-        judged(kept),
+        rules.ours(rules.some(kept)),
         "Of single modes up to the longest time scale, "
         + ", ".join(f"{map} loses {count}" for map, count in single.items())
         + ".",
@@ -74,7 +69,7 @@ def direct_claim(config: PrecisionConfig, stages: Stages) -> Claim:
         "a direct map loses its slowest modes",
         NO_VALUE,
         f"of {config.widths[-1]} modes: " + ", ".join(f"{name} {count}" for name, count in lost.items()),
-        judged([count > 0 or np.isfinite(first.get(name, np.inf)) for name, count in lost.items()]),
+        rules.ours(rules.some([count > 0 or np.isfinite(first.get(name, np.inf)) for name, count in lost.items()])),
         f"Single modes are lost in {', '.join(limits) or 'no format'}; up to τ = {config.longest:.0e} none in "
         f"{', '.join(safe) or 'no other'}. Relative rounding keeps the sign of λ = −1/τ, but not λ = e^(−1/τ) below 1.",
     )
@@ -92,7 +87,7 @@ def kernel_claim(config: PrecisionConfig, stages: Stages, format: str) -> Claim:
         f"{format}: a stable map keeps working (its kernel moves by at most {WORKS:.0%})",
         NO_VALUE,
         ", ".join(f"{map} {max(worst[map, time] for time in TIMES):.2g}" for map in STABLE),
-        judged(kept),
+        rules.ours(rules.some(kept)),
         f"Largest relative changes over widths up to {config.widths[-1]}, continuous and discrete: "
         + ", ".join(f"{map} {worst[map, 'continuous']:.2g} and {worst[map, 'discrete']:.2g}" for map in MAPS)
         + ".",
@@ -111,7 +106,7 @@ def size_claim(stages: Stages) -> Claim:
         "rounding acts as a random perturbation of its size β",
         NO_VALUE,
         f"below the bound of E(β) in {sum(below)} of {len(below)} families; like random draws in {sum(alike)}",
-        "reproduced" if all(below) and all(alike) else "partly" if all(below) else "not reproduced",
+        rules.ours(rules.graded(all(below) and all(alike), all(below))),
         "Change by rounding over the largest by random draws of the same β: "
         + ", ".join(f"{name} {r.min():.2g} to {r.max():.2g}" for name, r in ratios.items())
         + "; within a factor 10 counts as alike.",
@@ -131,7 +126,7 @@ def curve_claim(config: PrecisionConfig, stages: Stages) -> Claim:
         "E_m(β) measured in float32 is that of float64",
         NO_VALUE,
         f"relative difference at most {max(off.values()):.1e} where E is {1 / AGREES:.0f} times the rounding error",
-        judged(agree),
+        rules.ours(rules.some(agree)),
         "Float32: " + ", ".join(f"{name} {value:.1e}" for name, value in off.items()) + ". "
         "In bfloat16 the curve begins at its rounding error and means something only from larger β on: "
         + ", ".join(f"{name} {error:.1e} (β = {radius:.1g})" for name, (error, radius) in hidden.items())
@@ -153,7 +148,7 @@ def memory_claim(config: PrecisionConfig, stages: Stages) -> Claim:
         "a measured memory function is that of float64 down to its stated floor",
         NO_VALUE,
         "largest error over floor: " + ", ".join(f"{format} {ratio:.2g}" for format, ratio in worst.items()),
-        judged([ratio <= 1 for ratio in worst.values()]),
+        rules.ours(rules.some([ratio <= 1 for ratio in worst.values()])),
         f"Over {config.steps} steps and {len(CURVES) * len(TIMES)} models the floors are "
         + ", ".join(f"{floor:.1e} ({format})" for format, floor in floors.items())
         + ".",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stablessm._errors import ArgumentError
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.exponential_sums import SEARCHES, TARGETS, SumConfig, family, measure_family, panel
 from stablessm.experiments.run import Run
@@ -48,13 +49,13 @@ def claims(config: SumConfig, stages: Stages) -> list[Claim]:
             for horizon in config.horizons
             for search in SEARCHES
         }
-        agree = [verdict.stable is stable for verdict in verdicts.values()]
+        agree = [None if verdict.stable is None else verdict.stable is stable for verdict in verdicts.values()]
         found.append(
             Claim(
                 f"{kind} memory has {'a' if stable else 'no'} stable approximation",
                 says,
                 "; ".join(f"{name}: {said(verdict)}" for name, verdict in verdicts.items()),
-                "reproduced" if all(agree) else "partly" if any(agree) else "not reproduced",
+                rules.some(agree),
                 " ".join(f"{name}: {'; '.join(verdict.evidence)}." for name, verdict in verdicts.items()),
             )
         )

@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
@@ -134,7 +135,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
         for horizon, norm, search in product(config.horizons, NORMS, SEARCHES)
     }
     verdicts = {name: one.verdict() for name, one in families.items()}
-    agree = [verdict.stable is False for verdict in verdicts.values()]
+    agree = [None if verdict.stable is None else not verdict.stable for verdict in verdicts.values()]
     losses = stages["training"]["losses"][-1].reshape(-1, config.seeds).min(1)
     rightmost = ", ".join(f"{value:.2g}" for value in stages["spectrum"]["abscissa"])
     closest = next(name for name in families if name.endswith("ascent"))
@@ -146,7 +147,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "tanh RNNs approximate the functional better the wider they are",
             "achieved at 1000 epochs; training stops at a loss of 1e-8",
             f"training loss {', '.join(f'{loss:.1e}' for loss in losses)} for m = {', '.join(map(str, config.widths))}",
-            "reproduced" if falls and losses[-1] <= 1e-8 else "partly" if losses[-1] < losses[0] else "not reproduced",
+            rules.graded(falls and losses[-1] <= 1e-8, losses[-1] < losses[0]),
             f"Best of {config.seeds} seeds after {config.training.epochs} epochs: {losses[0] / losses[-1]:.2g} times "
             f"less at m = {config.widths[-1]} than at m = {config.widths[0]}, {losses[-1] / 1e-8:.2g} times the "
             "published threshold.",
@@ -155,7 +156,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "a polynomial memory has no stable approximation: crossings move left as m grows",
             "figure 2: intersections shift left",
             "; ".join(f"{name}: {words[v.stable]}" for name, v in verdicts.items()),
-            "reproduced" if all(agree) else "partly" if any(agree) else "not reproduced",
+            rules.some(agree),
             " ".join(
                 f"{name}, m ≤ {families[name].widths[-1]}: {'; '.join(v.evidence)}." for name, v in verdicts.items()
             )

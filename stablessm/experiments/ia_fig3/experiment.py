@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.ia_fig3.models import DT, Config, perturbed, remembered, trained
 from stablessm.experiments.run import Run
@@ -115,7 +116,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "teachers that can be approximated stably have exponential memory",
             "figure 3: the only teachers that remain have exponentially decaying memory",
             f"of {len(teachers)} teachers {len(alive)} remain: {listed(kinds)}",
-            "reproduced" if full else "partly" if 2 * kinds["exponential"] > len(alive) else "not reproduced",
+            rules.graded(full, 2 * kinds["exponential"] > len(alive)),
             f"{count}; the decay rates of these are {min(rates, default=np.nan):.2g} to "
             f"{max(rates, default=np.nan):.2g}. Of the {len(dead)} others the memory is: {listed(others)}; of "
             f"all that are approximated, stably or not: {listed(Counter(one.memory.decay().kind for one in close))}.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.exponential_sums import SEARCHES, SumConfig, family, measure_family, panel
 from stablessm.experiments.ia_fig1.experiment import said
@@ -78,12 +79,12 @@ def stability(config: SumConfig, stages: Stages, map: str) -> Claim:
         for horizon in config.horizons
         for search in SEARCHES
     }
-    agree = [verdict.stable is True for verdict in verdicts.values()]
+    agree = [verdict.stable for verdict in verdicts.values()]
     return Claim(
         f"{map}: polynomial memory has a stable approximation",
         "stable: the limiting curve E(β) is continuous",
         "; ".join(f"{name}: {said(verdict)}" for name, verdict in verdicts.items()),
-        "reproduced" if all(agree) else "partly" if any(agree) else "not reproduced",
+        rules.some(agree),
         " ".join(f"{name}: {'; '.join(verdict.evidence)}." for name, verdict in verdicts.items()),
     )
 
@@ -95,7 +96,7 @@ def boundedness(config: SumConfig, stages: Stages, map: str) -> Claim:
         curves, direct = climbed(config, stages, map, horizon), climbed(config, stages, CONTRAST, horizon)
         bound = max(np.inf if c.upper is None else float(c.upper.max()) for c in curves.curves.values())
         passed = [float(direct.radius[error > bound].min(initial=np.inf)) for error in direct.errors]
-        kept.append(np.isfinite([bound, *passed]).all())
+        kept.append(bool(np.isfinite([bound, *passed]).all()))
         ours.append(
             f"{horizon} steps: at most {bound:.4g} up to β = {config.radii[-1]:g}, direct {direct.errors.max():.2g}"
         )
@@ -111,7 +112,7 @@ def boundedness(config: SumConfig, stages: Stages, map: str) -> Claim:
         f"{map}: E_m(β) stays bounded where direct explodes",
         "bounded curves (no number)",
         "; ".join(ours),
-        "reproduced" if all(kept) else "partly" if any(kept) else "not reproduced",
+        rules.some(kept),
         " ".join(whys),
     )
 
@@ -131,7 +132,7 @@ def continuity(config: SumConfig, stages: Stages, map: str) -> Claim:
         f"{map}: the limit is continuous at β = 0",
         "continuous; with a direct map it jumps",
         f"E_m({config.radii[1]:g}) − E_m(0) over {', '.join(ours)}",
-        "reproduced" if np.all(kept) else "partly" if all(flat for flat, _ in kept) else "not reproduced",
+        rules.graded(bool(np.all(kept)), all(flat for flat, _ in kept)),
         f"From m = {config.widths[0]} to {config.widths[-1]} the cost of the smallest radius {rise[0]} with {map} and "
         f"{rise[1]} with direct.",
     )

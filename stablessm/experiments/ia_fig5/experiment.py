@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
-from stablessm.experiments.memories import judged, listed, rates, span, tally
+from stablessm.experiments.memories import listed, rates, span, tally
 from stablessm.experiments.run import Run
 from stablessm.experiments.sentiment_memory import (
     RecurrentConfig,
@@ -64,7 +65,7 @@ def exponential(name: str, words: list[str], curves: list[MemoryCurve], learnt: 
         f"{name}: the memory of {' and '.join(f'“{word}”' for word in words)} decays exponentially",
         "exponentially (figure 5)",
         ours,
-        judged(hits, len(words) * len(curves)),
+        rules.most(hits, len(words) * len(curves)),
         f"{hits} of {len(words) * len(curves)} curves are classified as exponential (their tails: a state that settles "
         f"at a fixed point does so exponentially). {learnt}",
     )
@@ -80,7 +81,7 @@ def slow(name: str, words: list[str], curves: list[MemoryCurve], learnt: str) ->
         f"{name}: the memory of “{SLOW}” does not decay fast",
         "complicated, as it is not decaying fast (figure 5)",
         f"below {LEFT:.0%} of its top after {span(own)} repeats (the others: {span(others)}); {listed(kinds)}",
-        judged(longer, len(curves)),
+        rules.most(longer, len(curves)),
         f"In {longer} of {len(curves)} seeds “{SLOW}” takes longer than every other word; in "
         f"{kinds['exponential']} it too decays exponentially. {learnt}",
     )

@@ -9,8 +9,9 @@ from functools import cache
 import numpy as np
 
 from stablessm._errors import ArgumentError
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
-from stablessm.experiments.memories import judged, listed, span, tally
+from stablessm.experiments.memories import listed, span, tally
 from stablessm.experiments.run import Run
 from stablessm.experiments.sentiment_memory import (
     RecurrentConfig,
@@ -113,7 +114,7 @@ def claims(config: BertConfig, stages: Stages) -> list[Claim]:
             "the memory of BERT decays more slowly than that of LSTM models",
             "relatively slower (figure 6)",
             f"largest M from lag {config.lag} to {2 * config.lag}, relative to the top: {how_slow}",
-            judged(slower, total),
+            rules.most(slower, total),
             f"In {slower} of {total} cases (words and seeds) BERT's is larger than that of every seed of "
             f"{' and '.join(config.architectures)}. Test accuracies: {learnt}.",
         ),
@@ -121,7 +122,7 @@ def claims(config: BertConfig, stages: Stages) -> list[Claim]:
             "the memory of BERT fluctuates more than that of LSTM models",
             "fluctuates a lot, compared with LSTM models (figure 6)",
             f"ups and downs of log M a step: {how_rough}",
-            judged(rougher, total),
+            rules.most(rougher, total),
             f"In {rougher} of {total} cases BERT's are larger than those of every seed of "
             f"{' and '.join(config.architectures)}; each position has an embedding of its own.",
         ),
@@ -129,7 +130,7 @@ def claims(config: BertConfig, stages: Stages) -> list[Claim]:
             "the memory of a transformer does not decay exponentially",
             "might not have exponentially decaying memory (appendix B)",
             "; ".join(f"“{word}”: {listed(tally(c.of(word) for c in curves['BERT']))}" for word in config.words),
-            judged(free, total),
+            rules.most(free, total),
             f"Of {total} curves {free} are found to be something else, {bound} exponential and {open_} undecided, over "
             f"{config.horizon} repeats; it was trained on up to {config.bert_length} word pieces.",
         ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.reconstructions import (
     PERFECT,
@@ -15,7 +16,6 @@ from stablessm.experiments.reconstructions import (
     digit_rows,
     eigenvalues,
     error,
-    judged,
     measure_errors,
     measure_images,
     measured,
@@ -108,7 +108,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "the lower half of the image",
             f"the last {covered} of {config.length} pixels with at most 10% of their energy missing; {lost:.0%} of all "
             "energy is missing",
-            "reproduced" if 0.1 * config.length < covered < 0.7 * config.length else "not reproduced",
+            rules.graded(0.1 * config.length < covered < 0.7 * config.length),
             f"Mean square error {spread(far, 'complex')} over {over}; equations for real inputs reach "
             f"{reach(energy, far, 'real')} pixels.",
         ),
@@ -116,7 +116,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             f"with |λ| in ({ring:g}, 1) the whole image is read back by V⁺, N = {size}",
             "the whole image",
             f"mean square error {spread(near, 'complex')} over {over}; the last {whole} pixels",
-            judged(error(near, "complex"), PERFECT, 10 * PERFECT),
+            rules.at_most(error(near, "complex"), PERFECT, 10 * PERFECT),
             f"{missing(energy, near, 'complex'):.1%} of the energy is missing: V has rank "
             f"{near['rank'][:, 0].min()} to {near['rank'][:, 0].max()} of {config.length} in double precision.",
         ),
@@ -124,7 +124,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             f"the same from the equations for a real input, N = {size}",
             "not tried",
             f"mean square error {spread(near, 'real')} over {over}",
-            judged(error(near, "real"), PERFECT, 10 * PERFECT),
+            rules.ours(rules.at_most(error(near, "real"), PERFECT, 10 * PERFECT)),
             "Real and imaginary parts of N complex states are 2N equations for L real pixels: with N = L there are "
             f"twice as many as needed, and the rank is at least {near['rank'][:, 1].min()} of {config.length}.",
         ),
@@ -132,7 +132,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "sums of squares over the triangular factor of all images are sums over the images",
             "not in the paper",
             f"first draw: {rows:.6e} from the factor, {one:.6e} image by image",
-            "reproduced" if abs(rows - one) < 1e-2 * one + 1e-12 else "not reproduced",
+            rules.ours(rules.graded(abs(rows - one) < 1e-2 * one + 1e-12)),
             "To read back is linear; only rounding can differ. All other numbers here come from the factor.",
         ),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.reconstructions import (
     PERFECT,
@@ -11,7 +12,6 @@ from stablessm.experiments.reconstructions import (
     DigitsConfig,
     digit_rows,
     error,
-    judged,
     measure_errors,
     measure_images,
     measured,
@@ -64,7 +64,7 @@ def claims(config: DigitsConfig, stages: Stages) -> list[Claim]:
                 f"almost perfect at N = {most} with |λ| in ({ring:g}, 1), {label}",
                 "almost perfect reconstruction",
                 f"mean square error {spread(near, solver)} {over}",
-                judged(error(near, solver), PERFECT, 10 * PERFECT),
+                rules.at_most(error(near, solver), PERFECT, 10 * PERFECT),
                 f"{missing(energy, near, solver):.1%} of the energy is missing; up to a mean square of {PERFECT:g} "
                 "counts as invisible, up to ten times that as partly.",
             ),
@@ -72,7 +72,7 @@ def claims(config: DigitsConfig, stages: Stages) -> list[Claim]:
                 f"satisfactory at N = {fewer} with |λ| in ({ring:g}, 1), {label}",
                 "a satisfactory result",
                 f"mean square error {spread(less, solver)} {over}",
-                judged(missing(energy, less, solver), SATISFACTORY, 0.5),
+                rules.at_most(missing(energy, less, solver), SATISFACTORY, 0.5),
                 f"{missing(energy, less, solver):.1%} of the energy is missing; up to {SATISFACTORY:.0%} counts as "
                 f"satisfactory. Rank {less['rank'][:, list(SOLVERS).index(solver)].min()} of {config.length}.",
             ),
@@ -83,7 +83,7 @@ def claims(config: DigitsConfig, stages: Stages) -> list[Claim]:
             "with r_min = 0 only recent history is recovered",
             "recent history",
             f"pixels from the last one back with at most 10% of their energy missing: {spans}",
-            "reproduced" if 0.1 * config.length < covered < 0.7 * config.length else "not reproduced",
+            rules.graded(0.1 * config.length < covered < 0.7 * config.length),
             f"By V⁺; {missing(energy, far, 'complex'):.0%} of the energy is missing at N = {most}, "
             f"{missing(energy, far, 'real'):.0%} with the equations for real inputs.",
         ),

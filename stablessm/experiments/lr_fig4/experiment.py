@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stablessm.experiments.base import Claim, Experiment, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.reconstructions import (
     Case,
     DigitsConfig,
@@ -91,11 +92,6 @@ def falls(values: list[float]) -> bool:
     return all(after < before for before, after in pairwise(values))
 
 
-def judged_parts(parts: list[bool]) -> Verdict:
-    """All, some or none."""
-    return "reproduced" if all(parts) else "partly" if any(parts) else "not reproduced"
-
-
 def claims(config: Config, stages: Stages) -> list[Claim]:
     """Errors, condition numbers, positions, placement."""
     found = {(ring, size): measured(stages, ring, size) for ring in config.rings for size in config.sizes}
@@ -124,7 +120,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "the error falls with the state size and with r_min",
             "decreasing in both",
             f"mean square errors for N = {sizes}: {table}",
-            judged_parts([*in_size.values(), *in_ring.values()]),
+            rules.some([*in_size.values(), *in_ring.values()]),
             f"Falls with N on {sum(in_size.values())} of {len(in_size)} rings, with r_min at {sum(in_ring.values())} "
             f"of {len(in_ring)} sizes{' (not at ' + ', '.join(exceptions) + ')' if exceptions else ''}; by V⁺.",
         ),
@@ -132,7 +128,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "the condition number falls with r_min and with the state size",
             "the same pattern for VᵀV",
             f"median κ of V for N = {sizes}: {powers}",
-            judged_parts([*rings.values(), *beyond.values(), falls([kappa[nearest, size] for size in config.sizes])]),
+            rules.some([*rings.values(), *beyond.values(), falls([kappa[nearest, size] for size in config.sizes])]),
             f"Falls with r_min at {sum(rings.values())} of {len(rings)} sizes. For N < L, VᵀV is singular; the "
             "singular values that V has get worse up to N = L and better from there "
             f"({sum(beyond.values())} of {len(beyond)} rings). Beyond 1e15 κ is rounding.",
@@ -142,7 +138,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "the last few hundreds of tokens",
             f"N = {most}, at most 10% of the energy missing: "
             + ", ".join(f"the last {n} of {config.length} at r_min = {ring:g}" for ring, n in reached.items()),
-            "reproduced" if 0 < reached[config.rings[0]] < 0.7 * config.length < reached[nearest] else "partly",
+            rules.graded(0 < reached[config.rings[0]] < 0.7 * config.length < reached[nearest], True),
             "By V⁺, errors over all images and draws added up from the last position back.",
         ),
         Claim(
@@ -150,7 +146,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "left open (section 3.1)",
             "κ of the equations for a real input: "
             + "; ".join(f"N = {size}: {best[size]:.3g} against {others[size]:.1e}" for size in small(config)),
-            judged_parts([best[size] < others[size] for size in small(config)]),
+            rules.ours(rules.some([best[size] < others[size] for size in small(config)])),
             "Against the best of the rings, in the median over draws. Mean square errors: "
             + "; ".join(
                 f"N = {size}: {error(measured(stages, 'optimised', size), 'real'):.1e} against "

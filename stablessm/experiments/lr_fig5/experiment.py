@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.reconstructions import (
     Case,
@@ -104,7 +105,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "with the N-th roots of unity, N = L, the condition number is 1",
             "exactly 1",
             f"κ - 1 = {kappa - 1:.1e}",
-            "reproduced" if abs(kappa - 1) <= UNIT else "not reproduced",
+            rules.graded(abs(kappa - 1) <= UNIT),
             f"N = {config.length}, in double precision, from singular values.",
         ),
         Claim(
@@ -112,14 +113,14 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "perfectly",
             f"no pixel of {config.images} images is off by more than {worst:.1e}; mean square error "
             f"{error(whole, 'complex'):.1e}",
-            "reproduced" if worst <= ROUNDING else "not reproduced",
+            rules.graded(worst <= ROUNDING),
             f"Pixels lie between 0 and 1; up to {ROUNDING:g} counts as rounding.",
         ),
         Claim(
             "for smaller N the images have artefacts",
             "undesired artifacts",
             "energy missing: " + ", ".join(f"{part:.0%} at N = {size}" for size, part in lost.items()),
-            "reproduced" if min(lost.values()) > 0.05 else "not reproduced",
+            rules.graded(min(lost.values()) > 0.05),
             "λ^N = 1, so that pixels N positions apart look the same to the state: V⁺ gives each their mean.",
         ),
         Claim(
@@ -127,7 +128,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "not in the paper",
             f"mean square error {error(placed, 'real'):.1e}, κ - 1 = {condition(placed, 'real') - 1:.1e}; with as many "
             f"roots of unity {lost[half]:.0%} of the energy is missing",
-            "reproduced" if error(placed, "real") <= ROUNDING**2 else "not reproduced",
+            rules.ours(rules.graded(error(placed, "real") <= ROUNDING**2)),
             "Roots of unity come in conjugate pairs, which tell a real input twice; reconstruction.optimised takes "
             "points above the real axis only.",
         ),

@@ -8,6 +8,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
@@ -133,7 +134,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
                 f"the condition number of ΩᵀΩ falls as {change}",
                 "decreases",
                 f"in {falls} of {total} comparisons of neighbours",
-                "reproduced" if falls == total else "partly" if 2 * falls > total else "not reproduced",
+                rules.graded(falls == total, 2 * falls > total),
                 f"Medians over {config.draws} draws; a rise below {SLACK - 1:.0%} does not count, nor do numbers that "
                 "are rounding.",
             )
@@ -148,7 +149,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "a placement optimised for the basis is better conditioned than random rings at equal N and P",
             "left open (section 3.1)",
             f"in {wins} of {total} cases, by a factor of {ratio:.2g} in the median",
-            "reproduced" if wins == total else "partly" if 2 * wins > total else "not reproduced",
+            rules.ours(rules.graded(wins == total, 2 * wins > total)),
             f"κ of Ω against the best ring; the largest κ of the placement is {best[both].max():.3g}.",
         ),
     ]

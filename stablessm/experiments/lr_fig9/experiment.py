@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from stablessm.experiments.base import Claim, Experiment, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.memories import POINTS, seeded
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
@@ -27,6 +28,8 @@ CONTROLS = {"linear": "linear readout of the same states", "mean": "mean traject
 FIXED = Training(samples=716 * 2048, batch=8192, epochs=60, lr=6e-3)
 END_TO_END = Training(samples=716, batch=4, epochs=15, lr=1e-4)
 NEGLIGIBLE = 0.02
+GOOD = 0.9
+"""Share of steps with a negligible error from which on the outputs are called found; half of them is partly."""
 ALIKE = 0.1
 """By how much errors may differ and be called the same."""
 SHOWN = 3
@@ -229,11 +232,6 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
     ]  # fmt: skip
 
 
-def judged(share: float) -> Verdict:
-    """Reproduced if nine in ten steps are below 2%, partly if most are."""
-    return "reproduced" if share >= 0.9 else "partly" if share > 0.5 else "not reproduced"
-
-
 def compared(error: float, other: float) -> str:
     """In words; a tenth more or less is no difference.
 
@@ -262,7 +260,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "one MLP on the states of a fixed random recurrence gives the outputs at every step",
             "figure 9: predictions on unseen inputs lie on the truth (no number is printed)",
             ours["fixed"],
-            judged(share["fixed"]),
+            rules.at_least(share["fixed"], GOOD, 0.5),
             f"N = {config.d_state}, |λ| in ({config.r_min}, 1), hidden layers {config.hidden}, {config.fixed.epochs} "
             "epochs; the same weights at all steps, whose number the state tells by a constant input.",
         ),
@@ -270,7 +268,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "trained end to end",
             "not tried",
             ours["end-to-end"],
-            judged(share["end-to-end"]),
+            rules.ours(rules.at_least(share["end-to-end"], GOOD, 0.5)),
             f"All weights on from the trained MLP, {config.end_to_end.epochs} epochs of whole trajectories: "
             f"{compared(middle['end-to-end'], middle['fixed'])} with the recurrence fixed "
             f"(median {middle['end-to-end']:.3%} against {middle['fixed']:.3%}).",
@@ -280,7 +278,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "the recurrence stores, the MLP computes (section 4)",
             f"below {NEGLIGIBLE:.0%}: {share['linear']:.1%} of steps with a linear readout, {share['mean']:.1%} with "
             "the mean trajectory",
-            "reproduced" if others < 0.5 < share["fixed"] else "not reproduced",
+            rules.graded(others < 0.5 < share["fixed"]),
             f"Median errors are {middle['linear']:.1%} and {middle['mean']:.1%}.",
         ),
     ]

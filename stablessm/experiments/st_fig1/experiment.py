@@ -10,7 +10,8 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from stablessm.experiments.base import Claim, Experiment, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
 from stablessm.experiments.st_fig1.models import SEARCHES, TARGET, Config, family, measure_family, train_models, trained
 from stablessm.experiments.stages import Stages
@@ -95,7 +96,7 @@ def bounded(config: Config, families: Families) -> Claim:
         f"at β = {config.radii[-1]:.3g} the error of direct explodes, that of stable maps is bounded",
         "β = 0.032, m = 64: direct 3.6e34, softplus 0.66, S4 0.22 (mean squares, from the authors' logs)",
         "; ".join(found),
-        verdict(held),
+        rules.some(held),
         f"The largest error over all widths that ascent finds, in units of the target's norm; more than {BOUNDED:g} is "
         f"called an explosion. It comes out as claimed in {sum(held)} of {len(held)} cases.",
     )
@@ -118,7 +119,7 @@ def shrinking(config: Config, stages: Stages, families: Families) -> Claim:
         "direct: the wider the model, the smaller the perturbation that spoils it",
         "figure 1a: the intersections move left",
         "; ".join(f"{T} steps: β = {row(r)} for m = {row(config.widths)}" for T, r in radii.items()),
-        verdict(moves),
+        rules.some(moves),
         "The β at which the error is as large as the target. It moves left while wider models find longer time scales: "
         + "; ".join(f"of {T} steps the longest are {row(s)}" for T, s in slowest.items())
         + ". It stops where these come near the length: β of the widest model times the length is "
@@ -138,7 +139,7 @@ def stability(config: Config, map: str, families: Families) -> Claim:
         f"{map}: the approximation is stable",
         {"best": "theorem 3.3: stable"}.get(map, "figure 1b, c: stable"),
         "; ".join(f"{length} steps, {kind}: {words(v)}" for (length, kind), v in said.items()),
-        verdict([stable is True for stable in (*every, *(v.stable for v in said.values()))]),
+        rules.some([*every, *(v.stable for v in said.values())]),
         " ".join(
             f"{T} steps, ascent, m = {row(found[T, 'ascent'].widths)}: {'; '.join(said[T, 'ascent'].evidence)}."
             for T in config.lengths
@@ -159,7 +160,7 @@ def s4(config: Config, families: Families) -> Claim:
         "the exponential map of S4 is more stable than softplus",
         "β = 0.032, m = 64: 0.22 against 0.66",
         "; ".join(f"{T} steps: {exp:.3g} against {s:.3g}" for T, (exp, s) in zip(config.lengths, pairs, strict=True)),
-        verdict(less),
+        rules.some(less),
         f"E_m(β) by ascent at β = {config.radii[at]:.3g} of the widest model, m = {config.widths[-1]}: "
         + ", ".join(f"{exp / softplus:.2g}" for exp, softplus in pairs)
         + " times that of softplus, each the best of a few seeds.",
@@ -169,11 +170,6 @@ def s4(config: Config, families: Families) -> Claim:
 def norm(length: int) -> float:
     """Of the target."""
     return float(TARGET.kernel(torch.arange(length)).sum())
-
-
-def verdict(held: Sequence[bool]) -> Verdict:
-    """Over several cases."""
-    return "reproduced" if all(held) else "partly" if any(held) else "not reproduced"
 
 
 def words(said: StabilityVerdict) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from stablessm import reparam
 from stablessm._typing import Time
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
@@ -142,7 +143,7 @@ def balanced(stages: Stages, time: Time) -> Claim:
         f'{time} time: "best" keeps a balanced ratio',
         "G/|w| = 2a = 2 for every weight",
         f"{low:.4g} to {high:.4g} over weights ({papers})",
-        "reproduced" if level else "partly" if times[1] / times[0] < LEVEL else "not reproduced",
+        rules.graded(level, times[1] / times[0] < LEVEL),
         why,
     )
 
@@ -156,7 +157,7 @@ def unbalanced(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
         f"{time} time: the other maps do not",
         "curves that are not level (no number)",
         "largest over smallest ratio: " + ", ".join(f"{label} {factor:.2g}" for label, factor in factors.items()),
-        "reproduced" if all(uneven) else "partly" if any(uneven) else "not reproduced",
+        rules.some(uneven),
         f"For time scales from {config.shortest:g} to {config.longest:g} steps G/|w| goes "
         + ", ".join(f"from {low:.2g} to {high:.2g} ({label})" for label, (low, high) in spans.items())
         + f"; more than a factor {UNEVEN:g} counts as unbalanced.",
@@ -173,7 +174,7 @@ def milder(stages: Stages, time: Time) -> Claim:
         f"{time} time: softplus is milder than direct and exp",
         "generally milder (no number)",
         ", ".join(f"smaller ratio than {name} at {share:.0%} of the time scales" for name, share in shares.items()),
-        "reproduced" if min(shares.values()) == 1 else "partly" if min(shares.values()) > 0.5 else "not reproduced",
+        rules.graded(min(shares.values()) == 1, min(shares.values()) > 0.5),
         "At the same eigenvalue softplus has "
         + ", ".join(f"{r.min():.3g} to {r.max():.3g} times the ratio of {name}" for name, r in relative.items())
         + "; softplus has the larger one "

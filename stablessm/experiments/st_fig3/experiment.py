@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
@@ -130,7 +131,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "best has the smallest largest |gradient| / |weight| through training",
             "figure 3: the smallest",
             "median over steps and seeds: " + listed(typical) + "; highest: " + listed(highest),
-            "reproduced" if all(wins) else "partly" if any(wins) else "not reproduced",
+            rules.some(wins),
             f"Of the median best is {'the smallest' if wins[0] else 'not the smallest'}, "
             f"{typical['best'] / min(v for m, v in typical.items() if m != 'best'):.2g} times the next map's; of the "
             f"highest it is {'the smallest' if wins[1] else 'not the smallest'}, "
@@ -140,14 +141,14 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "the losses of the maps are similar",
             "section 4.1: similar",
             "final: " + listed(final),
-            "reproduced" if spread < SIMILAR else "partly" if spread < SIMILAR**3 else "not reproduced",
+            rules.graded(spread < SIMILAR, spread < SIMILAR**3),
             f"The largest final loss is {spread:.2g} times the smallest; up to {SIMILAR:g} times is called similar.",
         ),
         Claim(
             "the bound G(w)/|w| orders the maps as the measured ratio does",
             "theorem 3.4: |∂loss/∂w| ≤ C G(w)",
             f"rank correlation {order:.2f} over {len(config.maps)} maps at the start",
-            "reproduced" if order > 0.9 else "partly" if order > 0.5 else "not reproduced",
+            rules.graded(order > 0.9, order > 0.5),
             f"Largest ratios {listed(dict(zip(config.maps, measured, strict=True)))}; largest bounds "
             f"{listed(dict(zip(config.maps, predicted, strict=True)))}.",
         ),

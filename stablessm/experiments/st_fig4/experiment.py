@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stablessm.experiments import language_study as study
-from stablessm.experiments.base import Claim, Experiment, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.language_stability import HEIGHT, WINDOW, calmest, final_loss
 from stablessm.experiments.language_study import PAPERS, SMOKE, StudyConfig
 from stablessm.experiments.run import Run
@@ -77,7 +78,7 @@ def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: l
         "from the same eigenvalues, stable maps have a narrower range of |gradient| / |weight| than direct and relu",
         "figure 4 (a): narrower",
         "; ".join(f"{scheme} {low:.2g} to {high:.2g}" for scheme, (low, high) in ends.items()),
-        _judged(held),
+        rules.most(sum(held), len(held)),
         f"In {sum(held)} of {len(held)} pairs of a stable and another map is the first range the shorter one (of "
         f"{1 - 2 * SHARE:.0%} of the modes). In decades: {_listed(decades)}.",
     )
@@ -96,10 +97,6 @@ def calmer(config: StudyConfig, stages: Stages, rivals: Sequence[str]) -> Claim:
         f"A spike is a loss {HEIGHT:g} nats above the median of the {WINDOW} before it, after the warm-up. "
         f"'Reproduced' needs fewer than each rival has, 'partly' no more. Final losses: {_listed(final)}.",
     )
-
-
-def _judged(held: list[bool]) -> Verdict:
-    return "reproduced" if all(held) else "partly" if 2 * sum(held) >= len(held) else "not reproduced"
 
 
 def _listed(numbers: Mapping[str, float]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from stablessm.experiments import language_study as study
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.language_stability import final_loss
 from stablessm.experiments.language_study import PAPERS, SMOKE, StudyConfig
-from stablessm.experiments.map_tables import judged
 from stablessm.experiments.run import Run
 from stablessm.experiments.st_fig3.experiment import listed
 from stablessm.experiments.stages import Stages
@@ -65,14 +65,14 @@ def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
             "a map with a larger |gradient| / |weight| trains less stably",
             "figure 5: crucial for the training stability",
             f"rank correlation {decides:.2f} over {len(cells)} maps",
-            "reproduced" if decides > 0.8 else "partly" if decides > 0.4 else "not reproduced",
+            rules.graded(decides > 0.8, decides > 0.4),
             f"Of the highest ratio with divergence, then spikes, then the final loss. {told}.",
         ),
         Claim(
             "the bound G(w)/|w| orders the maps as the measured ratio does",
             "theorem 3.4: |∂loss/∂w| ≤ C G(w)",
             f"rank correlation {known:.2f} over {len(cells)} maps at the start",
-            "reproduced" if known > 0.9 else "partly" if known > 0.5 else "not reproduced",
+            rules.graded(known > 0.9, known > 0.5),
             f"Largest ratios {listed(dict(zip(cells, start, strict=True)))}; largest bounds "
             f"{listed(dict(zip(cells, bound, strict=True)))}.",
         ),
@@ -88,7 +88,7 @@ def smallest(typical: dict[str, float], highest: dict[str, float]) -> Claim:
         "best (b = 0.5) has the smallest largest |gradient| / |weight| through training",
         "figure 5: the smallest",
         "median over steps: " + listed(typical) + "; highest: " + listed(highest),
-        judged(held),
+        rules.some(held),
         f"Its median is {ratios[0]:.2g} times that of the next map of another kind, its highest {ratios[1]:.2g} times.",
     )
 

@@ -9,10 +9,10 @@ from typing import TypeAlias
 import numpy as np
 
 from stablessm.experiments import language_study as study
-from stablessm.experiments.base import Claim, Experiment, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.language_stability import CLEAR, HEIGHT, WINDOW, Instability, calmest, final_loss
 from stablessm.experiments.language_study import PAPERS, SMOKE, StudyConfig
-from stablessm.experiments.map_tables import judged
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure, Panel, Series
@@ -95,7 +95,7 @@ def calm(rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
         f"at the smallest rate, {rate:g}, best has no large fluctuation, and not the smallest loss",
         "figure 6 (a): not optimal in loss, but no large fluctuation; exp is stable too",
         f"best: {told[PAPERS]}, final loss {losses[PAPERS]:.3f}; " + _listed(losses, rivals),
-        "reproduced" if quiet and behind > CLEAR else "partly" if quiet else "not reproduced",
+        rules.graded(quiet and behind > CLEAR, quiet),
         f"Best is {abs(behind):.3f} nats {'behind' if behind > 0 else 'ahead of'} the lowest of the others, and more "
         f"than {CLEAR:g} counts. " + "; ".join(f"{scheme}: {told[scheme]}" for scheme in rivals) + ".",
     )
@@ -110,7 +110,7 @@ def comparable(rate: float, ends: Ends, alike: Sequence[str]) -> Claim:
         f"at the rate {rate:g} the final loss of best is comparable with that of {' and '.join(alike)}",
         "figure 6 (b): not optimal, but comparable",
         f"best {losses[PAPERS]:.3f}; " + _listed(losses, alike),
-        judged(held),
+        rules.some(held),
         "It is higher by "
         + ", ".join(f"{gap:+.3f} ({scheme})" for scheme, gap in behind.items())
         + f" nats; below {COMPARABLE:g} is called comparable.",
@@ -122,9 +122,7 @@ def advantage(ends: Ends, rivals: list[str]) -> Claim:
     rates = sorted(ends)
     gap = [_gap(ends[rate], rivals) for rate in rates]
     grows = [after >= before for before, after in pairwise(gap)]
-    verdict: Verdict = "not reproduced"
-    if gap[-1] > gap[0] + CLEAR:
-        verdict = "reproduced" if all(grows) else "partly"
+    verdict = rules.given(gap[-1] > gap[0] + CLEAR, rules.graded(all(grows), True))
     return Claim(
         "the larger the learning rate, the further best is ahead of the others",
         "figure 6: its advantage is usually better when the rate is larger",
@@ -144,7 +142,7 @@ def wins(rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
         f"at the largest rate, {rate:g}, best has the smallest loss",
         "figure 6 (c): the smallest",
         f"best {losses[PAPERS]:.3f}; " + _listed(losses, rivals),
-        "reproduced" if finite and lead > CLEAR else "partly" if finite and lead > -COMPARABLE else "not reproduced",
+        rules.graded(finite and lead > CLEAR, finite and lead > -COMPARABLE),
         f"'Reproduced' is lower by more than {CLEAR:g} nats than each other map, 'partly' higher by less than "
         f"{COMPARABLE:g}. " + "; ".join(f"{scheme}: {told[scheme]}" for scheme in (PAPERS, *rivals)) + ".",
     )
@@ -193,7 +191,7 @@ def inside(config: StudyConfig, stages: Stages) -> Claim:
         "no rate brings a stable map out of the unit circle",
         "definition 3.2: f maps every weight to a stable eigenvalue",
         "; ".join(f"{scheme} {max(values):.6f}" for scheme, values in ends.items()),
-        "reproduced" if all(held) else "not reproduced",
+        rules.graded(all(held)),
         f"The largest |λ| of each map over layers and rates, after training; above 1: {', '.join(left) or 'none'}. In "
         "float32 a λ that is 1 to rounding is written 1.",
     )
@@ -212,7 +210,7 @@ def remembers(config: StudyConfig, stages: Stages) -> Claim:
         "the memory of every model with a stable map fades",
         "section 2.2: a model without an unstable eigenvalue has decaying memory",
         "; ".join(told),
-        judged(fade),
+        rules.some(fade),
         f"{sum(fade)} of {len(fade)} do: the largest M(t) of the last tenth of {config.horizon} tokens is below "
         f"{FADED:.0%} of the largest of all. In brackets how it decays, as far as a fit can tell; one for each of "
         f"the rates {', '.join(f'{rate:g}' for rate in config.rates)}.",

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from stablessm import reparam
 from stablessm._typing import Time
-from stablessm.experiments.base import Claim, Experiment, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure, Panel, Series
@@ -152,12 +153,12 @@ def claim(row: Row, found: Mapping[str, np.ndarray]) -> Claim:
     """Whether a printed formula is the derived number, and if not, where."""
     printed, corrected = deviation(found, "printed"), deviation(found, "ours")
     w, wrong = found["w"], printed > EXACT
-    verdict: Verdict = "reproduced"
+    negative_only = False
     ours = f"relative deviation at most {printed.max():.1e}"
     why = f"{len(w)} weights from {w.min():.3g} to {w.max():.3g} were compared"
     if wrong.any():
         positive = found["eigenvalue"] >= 0
-        verdict = "partly" if row.time == "discrete" and not wrong[positive].any() else "not reproduced"
+        negative_only = row.time == "discrete" and not wrong[positive].any()
         factor = np.where(wrong, found["derived"] / found["printed"], 0.0)
         at = int(factor.argmax())
         at_most = f"{printed[positive].max(initial=0):.1e}"
@@ -167,6 +168,7 @@ def claim(row: Row, found: Mapping[str, np.ndarray]) -> Claim:
             f"and most at w = {w[at]:.3g}, λ = {found['eigenvalue'][at]:.3g}: |λ| belongs in place of λ (erratum 4)"
         )
     why += f". Our own G deviates by at most {corrected.max():.1e} everywhere."
+    verdict = rules.graded(not wrong.any(), negative_only)
     name = f"{row.time} time, {row.map}{''.join(f' ({key} = {value})' for key, value in row.options.items())}"
     return Claim(f"{name}: G = {row.printed}", f"{row.printed} ({row.where})", ours, verdict, why)
 

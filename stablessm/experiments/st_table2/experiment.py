@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 
 from stablessm.experiments import language_study as study
-from stablessm.experiments.base import Claim, Experiment, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.language_stability import CLEAR
 from stablessm.experiments.language_study import SMOKE, StudyConfig
 from stablessm.experiments.language_training import perplexity
-from stablessm.experiments.map_tables import judged
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure, Panel, Series
@@ -83,7 +83,7 @@ def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[
             f"{part} " + _listed({scheme: perplexity(loss) for scheme, loss in found.items()}, list(config.maps))
             for part, found in losses.items()
         ),
-        judged(held),
+        rules.some(held),
         f"{sum(held)} of {len(held)} comparisons, by more than {CLEAR:g} nats; inf is one that diverged. On "
         f"{config.text}, whose perplexities cannot be compared with the paper's; one seed.",
     )
@@ -93,7 +93,7 @@ def order(losses: dict[str, float], config: StudyConfig, part: Part, known: list
     """Softplus, exp, best, direct."""
     gaps = [_minus(losses[after], losses[before]) for before, after in pairwise(known)]
     held, clear = [gap > 0 for gap in gaps], [gap > CLEAR for gap in gaps]
-    verdict: Verdict = "reproduced" if all(clear) else "partly" if 2 * sum(held) >= len(held) else "not reproduced"
+    verdict = rules.ahead(gaps, [CLEAR] * len(gaps))
     found = {scheme: perplexity(losses[scheme]) for scheme in sorted(losses, key=lambda scheme: losses[scheme])}
     return Claim(
         f"{part} perplexities come in the order {', '.join(known)}",

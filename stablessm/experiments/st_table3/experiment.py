@@ -11,7 +11,8 @@ from itertools import product
 import numpy as np
 
 from stablessm._errors import ArgumentError
-from stablessm.experiments.base import Claim, Experiment, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.language_study import SCHEMES, memories, remembered, start, thinned
 from stablessm.experiments.language_text import SYNTHETIC, loaded
 from stablessm.experiments.language_training import LanguageTraining, fit
@@ -153,9 +154,7 @@ def survival(config: Config, stages: Stages, warmup: int, scheme: str) -> Claim:
     """How many seeds of a map converge, and what became of the others."""
     found = [one(stages, warmup, scheme, seed) for seed in range(config.seeds)]
     count, total, published = sum(map(converged, found)), config.seeds, PUBLISHED[scheme]
-    verdict: Verdict = "partly" if 0 < count < total else "not reproduced"
-    if count == (total if published else 0):
-        verdict = "reproduced"
+    verdict = rules.graded(count == (total if published else 0), 0 < count < total)
     steps = config.training.steps
     when = f"in {steps} steps at {config.rate:g}, to which the rate rises in {warmup}"
     if warmup > steps:

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from stablessm import tasks
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.map_tables import (
     RELEASED,
@@ -16,7 +17,6 @@ from stablessm.experiments.map_tables import (
     Grid,
     Scores,
     Study,
-    judged,
     losses,
     percent,
     sensitivity,
@@ -161,7 +161,7 @@ def solved(scores: Scores, name: str, recall: Recall) -> Claim:
         f"stable maps recall over {recall.length} tokens of a vocabulary of {recall.vocabulary}: {goal:g} % or more",
         listed(PUBLISHED[name], ("best", "exp")),
         "; ".join(scores.told(scheme) for scheme in stable),
-        judged(held),
+        rules.some(held),
         f"Mean (deviation) over {scores.grid.seeds} seeds of {recall.tests} test examples, at the rate that held-out "
         f"examples prefer: {sum(held)} of {len(held)} maps get there. Chance is {100 * loaded(recall).chance:.1f} %.",
     )
@@ -178,7 +178,7 @@ def unsolved(scores: Scores, name: str, recall: Recall) -> Claim:
         f"direct and clip do not recall over {recall.length} tokens, from the eigenvalues that the others start from",
         listed(PUBLISHED[name], ("clip", "direct")),
         "; ".join(scores.told(scheme) for scheme in failing),
-        judged(held),
+        rules.some(held),
         f"Below {goal:g} %, and {BEHIND:g} or more points behind every stable map, are {sum(held)} of {len(held)}. "
         "Beside them: "
         + "; ".join(scores.told(scheme) for scheme in beside)
@@ -200,7 +200,7 @@ def known(scores: Scores, recall: Recall) -> Claim:
         f"a train accuracy of {bound:.2f} % is all there is to get over {recall.length} tokens",
         "53.57 %, beside a test accuracy of 100 %",
         ", ".join(f"{scheme} {value:.2f} %" for scheme, value in found.items()),
-        judged(near),
+        rules.some(near),
         f"Every second token is a key, one of {keys} at random; the value after it is known once the key has been "
         f"seen: (1 + 1/{keys}) / 2. Within one point of it: {sum(near)} of {len(near)} stable maps, in the last part "
         "of the training.",

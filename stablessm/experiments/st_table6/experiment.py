@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from stablessm.experiments import image_tables
+from stablessm.experiments import image_tables, rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.image_tables import SMOKE, SYNTHETIC, ImageConfig
 from stablessm.experiments.run import Run
@@ -100,7 +100,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             f"the preset that we recommend reaches {GOAL:g} % on {config.data}",
             "no number; its own model, of one layer, has 66.41 %",
             f"{accuracy:.2f} %, {int(found['parameters']):,} parameters" if "test" in found else "diverged",
-            "reproduced" if accuracy >= GOAL else "partly" if accuracy >= PUBLISHED["best"] else "not reproduced",
+            rules.ours(rules.graded(accuracy >= GOAL, accuracy >= PUBLISHED["best"])),
             f"Preset {own.preset}, {own.training.epochs} epochs at rate {own.training.lr:g} (recurrent "
             f"{own.training.recurrent_lr or own.training.lr:g}), one seed; test images.",
         ),

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim
-from stablessm.experiments.memories import judged
 from stablessm.experiments.stages import Stages
 from stablessm.experiments.su_conv import jackson
 from stablessm.experiments.su_conv.stages import (
@@ -54,7 +54,7 @@ def universality(config: ConvConfig, tolerances: Found) -> Claim:
         "one linear layer approximates any convolution: sup |ρ - ρ̂| < ε for every ε (proposition 3.2, equation 14)",
         "for every kernel and ε there is an m",
         f"{sum(met)} of {len(met)} pairs of kernel and ε met; states for {last:g}: {states}",
-        judged(sum(met), len(met)),
+        rules.most(sum(met), len(met)),
         f"{len(tolerances)} kernels over {config.horizon} steps, ε from {config.tolerances[0]:g} to {last:g}; weights "
         "from linear algebra, errors measured at every step.",
     )
@@ -79,7 +79,7 @@ def needed(config: ConvConfig, tolerances: Found, orders: Found) -> Claim:
         "how many states a kernel takes: as many as Hankel singular values are at least ε",
         "left open (remark 3.3)",
         f"no more than that in {within} of {len(pairs)} cases, fewer in {fewer}",
-        judged(within, len(pairs)),
+        rules.ours(rules.most(within, len(pairs))),
         f"The singular values of ρ(i + j) can be computed before any fit, and tell the order.{proof}",
     )
 
@@ -99,7 +99,7 @@ def hankel_limit(config: ConvConfig, orders: Found) -> Claim:
         "no statement; Adamyan, Arov and Krein",
         f"ℓ¹ error at least {min(low):.3g} σ_(m+1); sup error at most {max(high):.3g} σ_(m+1), within it in "
         f"{within} of {len(high)} cases, in the median {np.median(high):.2g} σ_(m+1)",
-        judged(within, len(high)) if respected else "not reproduced",
+        rules.given(respected, rules.most(within, len(high))),
         "A sum of m modes has a Hankel matrix of rank m, and the norm of what is left is at most the ℓ¹ norm of its "
         "symbol. The sup error has no such bound and can be smaller.",
     )
@@ -116,7 +116,7 @@ def output(config: ConvConfig, tolerances: Found) -> Claim:
         "sup |y - ŷ| ≤ ‖ρ - ρ̂‖₁ sup |x|",
         f"within it in {within} of {len(ratios)} layers, with an allowance for rounding, 2 eps Σ |w|/(1-|λ|)²; "
         f"{int((measured <= certified).sum())} without; at most {ratios.max():.3g} of it",
-        judged(within, len(ratios)),
+        rules.most(within, len(ratios)),
         f"Layers with the map 'best' in double precision, on noise, a step and an impulse. The allowance is at most "
         f"{rounding.max():.1e}.",
     )
@@ -142,7 +142,7 @@ def jackson_claims(config: ConvConfig, rates: Found) -> list[Claim]:
             "kernels that decay exponentially with α derivatives have R(m) ≤ C(α) γ / m^α (paper 000, theorem A.3)",
             f"at least as fast as m^-α, α = {', '.join(map(str, config.alphas))}",
             f"ours below the bound in {below} of {cases} cases; fitted slopes {slopes}",
-            judged(below, cases) if min(steeper) > max(config.alphas) else "partly",
+            rules.most(below, cases) if min(steeper) > max(config.alphas) else rules.graded(False, True),
             "The bound has its constant written out, from Jackson's inequality for q(s) = ρ/s, s = e^(-βt/(α+1)); the "
             "rate says little here, since analytic kernels are approximated faster than by any power of m.",
         ),
@@ -151,7 +151,7 @@ def jackson_claims(config: ConvConfig, rates: Found) -> list[Claim]:
             "R(m) ≤ C(α) γ d / (β m^α), C(α) universal",
             f"with time in units of {UNIT:g}, γ changes by {moved[0]:.0e} of itself, R({orders[0]}) by {moved[1]:.0e}, "
             f"β and so the printed bound by a factor of {1 / UNIT:g}",
-            "not reproduced" if max(moved) < 0.01 else "partly",
+            rules.graded(False, max(moved) >= 0.01),
             "R and γ have no unit of time and β has: the printed bound can be made as small as one likes by the choice "
             "of unit. Without 1/β the theorem holds (an erratum).",
         ),
@@ -175,7 +175,7 @@ def against_training(config: ConvConfig, losses: Mapping[str, np.ndarray]) -> Cl
         f"a few written-down states beat 64 trained ones (ρ = 1/(1+t)^1.1, {config.trained_horizon} steps)",
         "loss at width 64: " + ", ".join(f"{name} {loss:g}" for name, loss in PUBLISHED.items()),
         f"expected squared error at the last step under unit white noise, Σ (ρ - ρ̂)²: {shown}",
-        judged(hits, len(firsts)),
+        rules.most(hits, len(firsts)),
         "States that suffice for the best published loss: "
         + ", ".join(f"{first} ({name})" for name, first in firsts.items())
         + ". The published loss is a weighted mean over time of squared output errors (weights taken to sum to one); "

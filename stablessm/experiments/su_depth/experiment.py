@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
-from stablessm.experiments.memories import judged, panel, span
+from stablessm.experiments.memories import panel, span
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve, memory_function
@@ -155,7 +156,7 @@ def claims(config: DepthConfig, stages: Stages) -> list[Claim]:
             "equation 38, with a weight for each pair of modes and the confluent limit, is the memory of two layers",
             "an identity",
             f"relative error at most {ours:.1e} over gaps {span(config.gaps)}",
-            "reproduced" if ours <= TOLERANCE else "partly" if ours <= 1e-3 else "not reproduced",
+            rules.graded(ours <= TOLERANCE, ours <= 1e-3),
             f"The quotient as printed is NaN at gap 0 and off by {worst['quotient'][smallest]:.1e} at gap "
             f"{smallest:g}; e^((a+b)t/2) t sinh(z)/z is the same function without cancellation.",
         ),
@@ -164,7 +165,7 @@ def claims(config: DepthConfig, stages: Stages) -> list[Claim]:
             "C U₂ is one factor for every pair of modes",
             f"relative error {printed:.0%} or more in each of {config.seeds * len(config.gaps)} random models, "
             "after the best constant factor",
-            "reproduced" if printed <= TOLERANCE else "not reproduced",
+            rules.graded(printed <= TOLERANCE),
             "C stands left of e^(Λ₁t) and U₂ right of e^(Λ₂t): the weight of a pair is Cᵢ U₁,ᵢⱼ U₂,ⱼ, and C U₂ sums "
             "over the modes before they have decayed (an erratum).",
         ),
@@ -172,7 +173,7 @@ def claims(config: DepthConfig, stages: Stages) -> list[Claim]:
             "rates that meet give t e^(λt), an unbounded combination of exponentials",
             "unbounded as λ₂ⱼ and λ₁ᵢ come close",
             f"coefficients of order {1 / smallest:.0e}, memory within {moved:.0e} of the limit t e^(λt)",
-            "partly" if moved < 1e-6 else "not reproduced",
+            rules.graded(False, moved < 1e-6),
             "Only the coefficients are unbounded: the memory converges with the gap, to a curve whose peak per pair, "
             f"1/(e β) = {1 / (math.e * config.rate):.3g} at β = {config.rate:g}, is finite.",
         ),
@@ -180,7 +181,7 @@ def claims(config: DepthConfig, stages: Stages) -> list[Claim]:
             "depth does not change exponential decay",
             "exponential at every depth",
             found,
-            judged(decays, len(fits)),
+            rules.most(decays, len(fits)),
             f"Measured memories agree with t^(L-1) e^(-βt)/(L-1)! to {max(exact.values()):.1e}; β = {config.rate:g}; "
             f"depth delays the peak to (L-1)/β, {(max(fits) - 1) / config.rate:g} at L = {max(fits)}.",
         ),

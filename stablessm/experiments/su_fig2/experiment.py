@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from stablessm.constructions.pointwise.elementwise import elementwise
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
-from stablessm.experiments.memories import judged, span
+from stablessm.experiments.memories import span
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
 from stablessm.report.figure import Figure, Panel, Series
@@ -156,7 +157,7 @@ def claims(config: ElementwiseConfig, stages: Stages) -> list[Claim]:
             "for every ε some width",
             f"{sum(within)} of {len(within)} networks within the proven bound on {config.fresh} fresh points each; "
             f"units at {tol:g}: {widths}; at {config.more_tolerances[-1]:g}: {vectors}",
-            judged(sum(within), len(within)) if certified else "not reproduced",
+            rules.given(certified, rules.most(sum(within), len(within))),
             "Each bound is proven from the weights and a Lipschitz constant of f known by hand; "
             f"nothing was trained; the least squares problems have condition numbers {span(conditions)}.",
         ),
@@ -164,7 +165,7 @@ def claims(config: ElementwiseConfig, stages: Stages) -> list[Claim]:
             "the map is elementwise: y_k depends on x_k only",
             "W₁ = W₂ = 0",
             f"other steps move by {moved:g} when one input is replaced",
-            "reproduced" if moved == 0 else "not reproduced",
+            rules.graded(moved == 0),
             "The eigenvalues are zero exactly, which the map `direct` can represent; b₂, zero in the paper, is the "
             "constant term here.",
         ),

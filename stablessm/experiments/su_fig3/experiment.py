@@ -9,7 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from stablessm.constructions.pointwise.kolmogorov_arnold import KolmogorovArnold, kolmogorov_arnold
-from stablessm.experiments.base import Claim, Experiment, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.memories import span
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
@@ -154,7 +155,7 @@ def claims(config: SuperpositionConfig, stages: Stages) -> list[Claim]:
             "a five-layer SSM comes as near to a function of a sequence as one likes",
             "for every ε some width",
             f"largest error met over max |f|, by level: {table}; widest layer {widths}",
-            "reproduced" if down and last < ENOUGH else "partly" if down else "not reproduced",
+            rules.graded(down and last < ENOUGH, down),
             f"Two inputs. A level doubles the base and the number of terms; it falls about as one over the terms, "
             f"and the last is {'below' if last < ENOUGH else 'not below'} {ENOUGH:.0%}. Sampled, so from below.",
         ),
@@ -163,7 +164,7 @@ def claims(config: SuperpositionConfig, stages: Stages) -> list[Claim]:
             "an identity in the limit",
             f"with 5 terms of base 6 and {span(config.digits)} digits, largest error (mean square): {digit_table}; "
             f"widest layer {digit_widths}",
-            "reproduced" if sup_down else "partly" if mean_down else "not reproduced",
+            rules.graded(sup_down, mean_down),
             "At sizes that can be built the largest error does not fall: it occurs in ever narrower strips, where x₁ "
             "crosses a gap of the inner function and one term runs through all values; the mean square falls.",
         ),
@@ -171,7 +172,7 @@ def claims(config: SuperpositionConfig, stages: Stages) -> list[Claim]:
             "inner function, sum over time and outer functions are each an SSM, together off by L‖ρ‖ε + Lε + ε at most",
             "ε > 0 for each part, L the Lipschitz constant of the outer function",
             f"the layers give the superposition to {realisation:.0e} of max |f|; L is {span(slopes)}",
-            "reproduced" if realisation < ROUNDING else "not reproduced",
+            rules.graded(realisation < ROUNDING),
             "With hardtanh, a sigmoidal function, piecewise linear parts are exact, and d modes on a circle give the "
             "kernel exactly: ε is rounding. It has to be, since L grows with every refinement.",
         ),
@@ -189,7 +190,7 @@ def remark(config: SuperpositionConfig, stages: Stages) -> Claim:
         for (before, after), (a, b) in zip(pairwise(states), pairwise(config.lengths), strict=True)
     )
     terms_linear = all(count == 2 * length + 1 for count, length in zip(terms, config.lengths, strict=True))
-    verdict: Verdict = "reproduced" if linear else "partly" if terms_linear else "not reproduced"
+    verdict = rules.graded(linear, terms_linear)
     found = ", ".join(
         f"d = {d}: {t:.0f} terms, {s:.0f} states" for d, t, s in zip(config.lengths, terms, states, strict=True)
     )

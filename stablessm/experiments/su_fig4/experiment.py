@@ -11,6 +11,7 @@ import torch
 from stablessm._errors import ArgumentError
 from stablessm.constructions.series.model import VolterraSSM
 from stablessm.constructions.series.volterra import volterra
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
@@ -166,7 +167,7 @@ def claims(config: VolterraConfig, stages: Stages) -> list[Claim]:
             "a Volterra series is met to any tolerance by sums of products of convolutions with exponential sums",
             "an m exists for every ε",
             f"{met} of {len(rows)} models at ε = {config.tol:g}; kernels to {kernel:.1e}, outputs to {thinned:.1e}",
-            "reproduced" if met == len(rows) else "partly" if met else "not reproduced",
+            rules.graded(met == len(rows), met > 0),
             "Errors are relative to the norm of the kernel, and to the root mean square of outputs for white noise "
             "thinned out to the steps tested.",
         ),
@@ -175,11 +176,7 @@ def claims(config: VolterraConfig, stages: Stages) -> list[Claim]:
             "not explicitly",
             f"widths at T = {', '.join(map(str, config.lengths))}: {widths}; the models for T = {longest} are off by "
             f"at most {serves:.1e} on the shorter horizons",
-            "reproduced"
-            if constant == len(growth) and serves <= config.tol
-            else "partly"
-            if constant
-            else "not reproduced",
+            rules.graded(constant == len(growth) and serves <= config.tol, constant > 0),
             f"From T = {config.lengths[-2]} to {longest} a width grows at most {max(growth.values()):.2f}-fold (we ask "
             f"for {GROWTH:g}): a power law goes on to ask for states until its tail is below the tolerance.",
         ),
@@ -188,11 +185,7 @@ def claims(config: VolterraConfig, stages: Stages) -> list[Claim]:
             "|y - ŷ| ≤ ε",
             f"white noise against sums over all pairs or triples: at most {max(dense):.1e}, relative, in {len(dense)} "
             "models",
-            "reproduced"
-            if max(dense) <= 2 * config.tol
-            else "partly"
-            if min(dense) <= config.tol
-            else "not reproduced",
+            rules.graded(max(dense) <= 2 * config.tol, min(dense) <= config.tol),
             f"At step T, for {config.outputs} inputs each, whose error scatters about its mean; twice the tolerance is "
             "allowed for that.",
         ),

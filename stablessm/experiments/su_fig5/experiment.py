@@ -8,8 +8,9 @@ from functools import partial
 import torch
 from torch import nn
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
-from stablessm.experiments.memories import Chain, judged, listed, panel, rates, seeded, span, survey, surveyed, tally
+from stablessm.experiments.memories import Chain, listed, panel, rates, seeded, span, survey, surveyed, tally
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve, memory_function
@@ -115,7 +116,7 @@ def claims(config: RandomConfig, stages: Stages) -> list[Claim]:
                 f"a random {family} has exponentially decaying memory",
                 "exponential",
                 f"{listed(kinds)} of {config.seeds} seeds; rates {span(rates(measured))} per step",
-                judged(kinds["exponential"], config.seeds),
+                rules.most(kinds["exponential"], config.seeds),
                 f"Over {config.horizon} steps {kinds['exponential']} of {config.seeds} models come down to rounding, "
                 f"or to the end, along a straight line; the slowest e-folding time is "
                 f"{1 / min(rates(measured), default=float('nan')):.3g} steps.",
@@ -140,7 +141,7 @@ def _bounded(config: RandomConfig, stages: Stages) -> Claim:
         "an SSM decays exponentially if its eigenvalues are bounded by 1",
         "theorem 3.13 assumes that W is stable",
         f"largest |λ| < 1: {listed(tally(stable))}; otherwise: {listed(tally(unstable))}",
-        judged(len(pairs) - len(against), len(pairs)),
+        rules.most(len(pairs) - len(against), len(pairs)),
         f"{why}. Recurrent weights {max(config.gains):g} times the usual, over {config.gain_horizon} steps: "
         + "; ".join(f"{family} {listed(tally(measured))}" for family, measured in others.items())
         + ". So figure 5 is about the usual initialisation, not about every random weight.",

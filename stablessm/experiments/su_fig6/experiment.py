@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.memories import (
     Chain,
-    judged,
     listed,
     panel,
     rates,
@@ -128,7 +128,7 @@ def claims(config: S4Config, stages: Stages) -> list[Claim]:
             "the memory of S4 is capped by a straight line in logarithmic scale",
             "for each model",
             f"{capped} of {n} models touch their cap before {EARLY:.0%} of {config.horizons[1]} steps",
-            judged(capped, n),
+            rules.most(capped, n),
             f"The caps have {SLOPE} of the slope of the slowest mode, {span(rate)} per step, and are touched at "
             f"{touched.min():.0f} to {touched.max():.0f} steps: afterwards the memories fall away from them.",
         ),
@@ -136,7 +136,7 @@ def claims(config: S4Config, stages: Stages) -> list[Claim]:
             "the memory of S4 decays exponentially asymptotically",
             "exponential",
             f"{config.horizons[1]} steps: {listed(kinds)}, rates {span(rates(long))}",
-            judged(kinds["exponential"], n),
+            rules.most(kinds["exponential"], n),
             f"The fitted rate is {span(ratio)} times the slowest rate of the eigenvalues, within a quarter of it for "
             f"{near} of {len(ratio)}; over {config.horizons[0]} steps, half of the slowest e-folding time or so, the "
             f"instrument says: {listed(early)}.",

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from stablessm.experiments.base import Claim, Experiment, Verdict
+from stablessm.experiments import rules
+from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.memories import (
     is_power,
-    judged,
     listed,
     octave_slopes,
     panel,
@@ -163,7 +163,7 @@ def claims(config: TableConfig, stages: Stages) -> list[Claim]:
     ratio = {name: cost[name]["weights"][0] / formula(name, config.shape) for name in NAMES}
     orders = {n: [math.log2(cost[n]["weights"][i] / cost[n]["weights"][0]) for i in (1, 2)] for n in NAMES}
     ordered = all(abs(wide - 2) < 0.15 and abs(deep - 1) < 0.05 for wide, deep in orders.values())
-    count: Verdict = "not reproduced" if not ordered else "partly" if span_of(ratio) > 0.15 else "reproduced"
+    count = rules.given(ordered, rules.graded(span_of(ratio) <= 0.15, True))
     growth = {name: exponent(cost[name]["flops"], config.lengths) for name in NAMES}
     agree = sum(abs(growth[name] - ORDERS[name]) < 0.1 for name in NAMES)
     state = {name: exponent(cost[name]["kept"], config.lengths) for name in NAMES}
@@ -181,7 +181,7 @@ def claims(config: TableConfig, stages: Stages) -> list[Claim]:
             "the cost of inference over T steps",
             "RNN and SSM O(T), TCN O(T), transformer O(T²)",
             ", ".join(f"{name} T^{value:.2f}" for name, value in growth.items()),
-            judged(agree, len(NAMES)),
+            rules.most(agree, len(NAMES)),
             f"Operations counted from T = {config.lengths[-2]} to {config.lengths[-1]}; attention overtakes the rest "
             f"of its block at T = 6 m = {6 * config.shape.width}. Numbers kept between steps grow as "
             + ", ".join(f"{name} T^{abs(value):.2g}" for name, value in state.items())
@@ -212,7 +212,7 @@ def patterns(config: TableConfig, stages: Stages) -> list[Claim]:
             "the memory of RNN and SSM decays exponentially",
             "exponential decay",
             f"RNN {listed(kinds['RNN'])}; SSM {listed(kinds['SSM'])}",
-            judged(decaying, 2 * n),
+            rules.most(decaying, 2 * n),
             f"Rates per step: RNN {span(rates(found['RNN']))}, SSM {span(rates(found['SSM']))}, over "
             f"{config.longer * config.horizon} steps: the same pattern, on another time scale.",
         ),
@@ -221,7 +221,7 @@ def patterns(config: TableConfig, stages: Stages) -> list[Claim]:
             "low rank",
             ", ".join(f"C = {c}: rank {rank}" for c, rank in ranks.items())
             + f" of {config.shape.kernel ** (config.shape.layers // 2)}; with tanh: {listed(kinds['TCN'])}",
-            "reproduced" if low and kinds["TCN"]["finite"] == n else "partly" if low else "not reproduced",
+            rules.graded(low and kinds["TCN"]["finite"] == n, low),
             f"Folded by the digits of the lag, a linear TCN's kernel has no more singular values above 1e-10 than "
             f"channels; and memory ends at lag {span(lags)}, K^L - 1 = {reach} being the last that a TCN can see.",
         ),
@@ -229,7 +229,7 @@ def patterns(config: TableConfig, stages: Stages) -> list[Claim]:
             "the memory of a transformer is not restricted",
             "no restriction",
             f"{free} of {n} fall as a power of t, t^-{span(powers)} in the last octave",
-            judged(free, n),
+            rules.most(free, n),
             f"After {WARM_UP} steps without input the share of those in an average is {WARM_UP}/(t + {WARM_UP}), "
             f"whose derivative falls as t^-2, not exponentially (the instrument says {listed(kinds['transformer'])}). "
             "That is one pattern beyond the exponential, not a proof that every pattern is reached.",

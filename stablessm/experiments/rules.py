@@ -1,0 +1,102 @@
+"""The rules that decide verdicts: no other module does.
+
+What a paper claims is ``reproduced``, ``partly`` or ``not reproduced``; what no paper claims ``holds`` or ``does not
+hold`` (:func:`ours`). ``inconclusive``: the run cannot tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+Verdict: TypeAlias = Literal["reproduced", "partly", "not reproduced", "inconclusive", "holds", "does not hold"]
+
+_OURS: dict[Verdict, Verdict] = {"reproduced": "holds", "not reproduced": "does not hold"}
+
+
+def graded(full: bool, part: bool = False) -> Verdict:
+    """Return ``reproduced`` if the whole statement holds, ``partly`` if the stated part of it does.
+
+    >>> graded(True), graded(False, True), graded(False)
+    ('reproduced', 'partly', 'not reproduced')
+    """
+    return "reproduced" if full else "partly" if part else "not reproduced"
+
+
+def most(hits: int, total: int) -> Verdict:
+    """Return ``reproduced`` if every case agrees and ``partly`` if at least half do; without a case, ``inconclusive``.
+
+    >>> most(4, 4), most(2, 4), most(1, 4), most(0, 0)
+    ('reproduced', 'partly', 'not reproduced', 'inconclusive')
+    """
+    return graded(hits == total, 2 * hits >= total) if total else "inconclusive"
+
+
+def some(held: Sequence[bool | None]) -> Verdict:
+    """Return ``reproduced`` if every case agrees and ``partly`` if one does.
+
+    None is a case that cannot be decided: it does not agree. If no case can be decided, the verdict is
+    ``inconclusive``.
+
+    >>> some([True, True]), some([True, None]), some([False, None]), some([None, None])
+    ('reproduced', 'partly', 'not reproduced', 'inconclusive')
+    """
+    if all(case is None for case in held):
+        return "inconclusive"
+    return graded(all(held), any(held))
+
+
+def at_most(value: float, limit: float, fair: float = -math.inf) -> Verdict:
+    """Return ``reproduced`` up to the limit and ``partly`` up to ``fair``; NaN is ``inconclusive``.
+
+    >>> at_most(1.0, 1.0), at_most(2.0, 1.0, 2.0), at_most(2.5, 1.0, 2.0), at_most(math.nan, 1.0)
+    ('reproduced', 'partly', 'not reproduced', 'inconclusive')
+    """
+    return "inconclusive" if math.isnan(value) else graded(value <= limit, value <= fair)
+
+
+def at_least(value: float, limit: float, fair: float = math.inf) -> Verdict:
+    """Return ``reproduced`` from the limit on and ``partly`` from ``fair`` on; NaN is ``inconclusive``.
+
+    >>> at_least(0.9, 0.9), at_least(0.5, 0.9, 0.5), at_least(0.4, 0.9, 0.5), at_least(math.nan, 0.9)
+    ('reproduced', 'partly', 'not reproduced', 'inconclusive')
+    """
+    return at_most(-value, -limit, -fair)
+
+
+def ahead(gaps: Sequence[float], margins: Sequence[float]) -> Verdict:
+    """Return whether every gap is positive; a gap within its margin, the spread over seeds say, is a tie.
+
+    ``reproduced``: every gap is larger than its margin. ``inconclusive``: every gap is a tie. Otherwise ``partly`` if
+    at least half of the gaps are positive.
+
+    >>> ahead([2.0, 3.0], [1.0, 1.0]), ahead([2.0, -3.0], [1.0, 1.0])
+    ('reproduced', 'partly')
+    >>> ahead([-1.0, -3.0], [1.0, 1.0]), ahead([1.0, -1.0], [1.0, 1.0])
+    ('not reproduced', 'inconclusive')
+    """
+    pairs = list(zip(gaps, margins, strict=True))
+    if all(abs(gap) <= margin for gap, margin in pairs):
+        return "inconclusive"
+    return graded(all(gap > margin for gap, margin in pairs), 2 * sum(gap > 0 for gap in gaps) >= len(gaps))
+
+
+def given(condition: bool, verdict: Verdict) -> Verdict:
+    """Return the verdict where a condition holds without which the statement fails.
+
+    >>> given(True, "partly"), given(False, "reproduced"), given(False, "holds")
+    ('partly', 'not reproduced', 'does not hold')
+    """
+    if condition:
+        return verdict
+    return "does not hold" if verdict in _OURS.values() else "not reproduced"
+
+
+def ours(verdict: Verdict) -> Verdict:
+    """Return the verdict on a statement that no paper makes.
+
+    >>> ours("reproduced"), ours("not reproduced"), ours("partly")
+    ('holds', 'does not hold', 'partly')
+    """
+    return _OURS.get(verdict, verdict)
