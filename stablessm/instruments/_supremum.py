@@ -40,6 +40,9 @@ STRETCH = 2.0
 SMALLEST = 1e-6
 """Size of the smallest input, relative to the bound: small enough for a model to be linear."""
 
+NONLINEAR = 0.01
+"""Share of a response by which it may differ from the linear one."""
+
 LONGEST_GRADIENT = 2**19
 """Steps (over all inputs) that a gradient may run back over."""
 
@@ -110,16 +113,25 @@ class Search:
             self.note += f", after {self.limit} steps {len(leaders)} of them"
 
     def _linearize(self, system: System) -> None:
-        """Let the response to an infinitesimal input, scaled to the size ``SMALLEST`` times the bound, take part."""
+        """Let the response to an infinitesimal input, scaled to the size ``SMALLEST`` times the bound, take part.
+
+        It ends where the response to an input of that size is no longer linear: an unstable rest makes it grow.
+        """
         at, size = 0, SMALLEST * self.bound
         channels = torch.eye(system.d_input, device=system.device, dtype=system.dtype)
+        small = self._velocities(size * channels, self.searched)
         with tangents():
-            for velocity in self._velocities(channels, self.searched, system):
-                gain, inputs, _ = largest_gain(velocity.permute(1, 2, 0), self.norm, self.bound)
+            for velocity, real in zip(self._velocities(channels, self.searched, system), small, strict=True):
+                rounding = 8 * self._eps * self._largest_output / self.dt
+                off = _length(real - size * velocity) > NONLINEAR * size * _length(velocity) + rounding
+                linear = int((~off.any(0)).long().cumprod(0).sum())
+                gain, inputs, _ = largest_gain(velocity[:, :linear].permute(1, 2, 0), self.norm, self.bound)
                 gain = gain.nan_to_num(0, 0)  # a model may have no derivative at rest
                 value = gain * (size / (size + 1) if self.norm == "plus_one" else SMALLEST)
                 self._keep(at, value, inputs * SMALLEST)
                 at += len(value)
+                if linear < velocity.shape[1]:
+                    break
 
     def _leaders(self) -> Tensor:
         """The inputs that were best most often in the second half of what was searched over."""
@@ -247,7 +259,10 @@ class Search:
             best = best[led.topk(min(pool, len(best))).indices]
             one, other = (torch.randint(len(best), (len(best),), generator=generator) for _ in range(2))
             weight = torch.rand(len(best), 1, generator=generator, dtype=best.dtype)
-            proposed = [best * STRETCH**shorter, best / STRETCH**shorter, best + weight * (best[one] - best[other])]
+            # a threshold between two states of rest makes a narrow peak, which one dimension can afford to resolve
+            parts = (1.0,) if self.system.d_input > 1 else (1.0, 1 / 8, 1 / 64)
+            proposed = [best * STRETCH ** (sign * part * shorter) for part in parts for sign in (1, -1)]
+            proposed.append(best + weight * (best[one] - best[other]))
             if differentiable:
                 x = self._best[times]
                 try:

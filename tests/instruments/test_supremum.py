@@ -68,6 +68,19 @@ def test_the_search_finds_what_brute_force_finds_in_two_hundred_models() -> None
 
 
 @settings(max_examples=8)
+@given(seed=st.integers(0, 2**31), d_input=st.sampled_from([1, 2]), growth=st.sampled_from([0.5, 1.0, 1.3]))
+def test_every_value_is_reached_by_its_input(seed: int, d_input: int, growth: float) -> None:
+    """An input near an unstable rest grows until it saturates; the linearization at rest grows without end."""
+    model = random_recurrence(seed, d_input)
+    with torch.no_grad():
+        for layer in range(model.num_layers):
+            getattr(model, f"weight_hh_l{layer}").mul_(growth)
+    curve = ssm.memory_function(model, 150, samples=16, ascent=2)
+    reached = speeds(model, torch.from_numpy(curve.maximiser), 150).diagonal().numpy()
+    np.testing.assert_allclose(curve.value, reached, rtol=0.03, atol=10 * curve.floor)
+
+
+@settings(max_examples=8)
 @given(seed=st.integers(0, 2**31))
 def test_one_input_is_never_worse_than_with_a_second_that_does_nothing(seed: int) -> None:
     one = random_recurrence(seed, 1)
@@ -78,6 +91,15 @@ def test_one_input_is_never_worse_than_with_a_second_that_does_nothing(seed: int
     alone, beside = ssm.memory_function(one, 100), ssm.memory_function(two, 100)
     heard = beside.value > 100 * beside.floor
     assert (alone.value[heard] >= 0.98 * beside.value[heard]).all()
+
+
+def test_an_unstable_rest_makes_no_output_larger_than_the_model_does() -> None:
+    model = nn.RNN(1, 1, bias=False, batch_first=True).double()
+    with torch.no_grad():
+        model.weight_hh_l0.fill_(1.3)
+        model.weight_ih_l0.fill_(0.5)
+    curve = ssm.memory_function(model, 400)
+    assert curve.value.max() < 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
