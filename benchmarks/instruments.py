@@ -4,8 +4,9 @@ memory: the memory function of four layers of width 64 over 10⁴ to 10⁶ steps
     unit input, and the search over 64 inputs), beside one whole forward pass over as many steps; each in a process of
     its own, whose peak memory is noted. An LSTM and a GRU of four layers too, as far as they go.
 sweep: all perturbation curves of st-fig1 at its published size (8 families of trained models, 6 widths, 3 searches, 22
-    radii, 30 draws), from the weights of the committed record: all widths at once, beside one model at a time. The
-    curves must be those of the record.
+    radii, 30 draws): all widths at once, beside one model at a time. The curves must be those of the record. Requires
+    the trained models, which are no part of the committed record: stablessm run st-fig1 --size paper --out results
+    --fresh leaves them there. Without them only the memory is measured.
 
 python benchmarks/instruments.py                                   # benchmarks/results/instruments-cpu.json
 python benchmarks/instruments.py --device cuda --only sweep
@@ -150,10 +151,7 @@ def memories(device: str, smoke: bool) -> list[dict]:
 def record_of_weights(folder: Path, config: Config) -> Run:
     """A run that has the trained models of the committed record and nothing else."""
     run = Run(folder, asdict(config), progress=False)
-    paths = list(RECORD.glob("training-*.npz"))
-    if not paths:  # trained weights are no part of the committed record
-        raise SystemExit(f"no trained models in {RECORD}: stablessm run st-fig1 --size paper --out results --fresh")
-    for path in paths:
+    for path in RECORD.glob("training-*.npz"):
         shutil.copy(path, folder)
     return run
 
@@ -231,6 +229,12 @@ def main() -> None:
     out = args.out or _measure.RESULTS / f"instruments{f'-{args.only}' if args.only else ''}-{args.device}.json"
     parts = {"sweep": sweeps, "memory": memories}
     rows = []
+    if not any(RECORD.glob("training-*.npz")):
+        if args.only == "sweep":
+            parser.error(
+                "--only sweep requires trained models: stablessm run st-fig1 --size paper --out results --fresh"
+            )
+        parts.pop("sweep")
     for name in [args.only] if args.only else parts:
         print(f"{name}, {args.device}")
         rows += parts[name](args.device, args.smoke)

@@ -124,7 +124,9 @@ def fit(
     errors = () if es.rate_errors is None else ("standard error of rate",)
     tables.show(("rate", "time scale", "weight", *errors), _modes(es))
     try:
-        _figure(name, times, values, es, bound.get("tol"), relative).save(folder)
+        figure = _figure(name, times, values, es, bound.get("tol"), relative)
+        figure.save(folder)
+        figure.save_pictures(folder)
         es.save(folder / "sum.safetensors")
         record.write_record(folder, started=started, kind="fit", config=config, results=facts)
     except OSError as error:

@@ -7,8 +7,8 @@ hold`` (:func:`ours`). ``inconclusive``: the run cannot tell.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 Verdict: TypeAlias = Literal["reproduced", "partly", "not reproduced", "inconclusive", "holds", "does not hold"]
 
@@ -31,6 +31,27 @@ def most(hits: int, total: int) -> Verdict:
     ('reproduced', 'partly', 'not reproduced', 'inconclusive')
     """
     return graded(hits == total, 2 * hits >= total) if total else "inconclusive"
+
+
+def seen(unclear: int, total: int, verdict: Verdict) -> Verdict:
+    """Return the verdict on the cases that were classified; ``inconclusive`` if at least half of all were not.
+
+    >>> seen(1, 4, "reproduced"), seen(2, 4, "reproduced"), seen(0, 0, "partly")
+    ('reproduced', 'inconclusive', 'inconclusive')
+    """
+    return verdict if 2 * unclear < total else "inconclusive"
+
+
+def most_seen(kinds: Mapping[Any, int], kind: str = "exponential", *, unclear: str = "undecided") -> Verdict:
+    """Return :func:`most` of the cases that were classified, from how many cases are of which kind.
+
+    >>> most_seen({"exponential": 3, "undecided": 1}), most_seen({"exponential": 3, "undecided": 3})
+    ('reproduced', 'inconclusive')
+    >>> most_seen({"exponential": 1, "polynomial": 1, "undecided": 1}), most_seen({"polynomial": 1})
+    ('partly', 'not reproduced')
+    """
+    total, missed = sum(kinds.values()), kinds.get(unclear, 0)
+    return seen(missed, total, most(kinds.get(kind, 0), total - missed))
 
 
 def some(held: Sequence[bool | None]) -> Verdict:

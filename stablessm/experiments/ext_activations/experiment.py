@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 
@@ -111,13 +112,14 @@ def claims(config: ActivationConfig, stages: Stages) -> list[Claim]:
     for activation in ("hardtanh", "tanh", "relu"):
         kinds = {e: tally(found[activation][e]) for e in STABLE}
         hits = sum(kind["exponential"] for kind in kinds.values())
+        verdict = rules.most_seen(sum(kinds.values(), Counter()))
         linear = "" if activation == "relu" else f"; the slowest linear mode of the Hurwitz ones has {config.margin:g}"
         claims.append(
             Claim(
                 f"a stable {activation} RNN forgets exponentially",
                 "not treated" if activation == "relu" else "exponential (theorems 4.8 and A.6)",
                 "; ".join(f"{e}: {listed(kind)}" for e, kind in kinds.items()),
-                rules.ours(rules.most(hits, n)) if activation == "relu" else rules.most(hits, n),
+                rules.ours(verdict) if activation == "relu" else verdict,
                 f"{hits} of {n}; rates "
                 + ", ".join(f"{e} {span(rates(found[activation][e]))}" for e in STABLE)
                 + f"{linear}.",

@@ -173,8 +173,9 @@ def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
 def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
     """Exponential for the instrument, and with slopes that grow from octave to octave: ``partly`` if only the first."""
     exponential = [curve for curve in curves if curve.decay().kind == "exponential"]
-    full = len(exponential) == len(curves) and not any(map(is_power, curves))
-    return rules.graded(full, bool(exponential))
+    unclear = sum(curve.decay().kind == "undecided" for curve in curves)
+    full = len(exponential) == len(curves) - unclear and not any(map(is_power, curves))
+    return rules.seen(unclear, len(curves), rules.graded(full, bool(exponential)))
 
 
 def slopes(curves: list[MemoryCurve]) -> str:

@@ -110,13 +110,12 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
     rates = [one.memory.decay().rate or np.nan for one in alive if one.decays]
     close = [one for one in teachers if one.approximated]
     count = f"{len(close)} are approximated, {sum(one.stable for one in teachers)} stably, {len(alive)} both"
-    full = len(alive) > 0 and kinds["exponential"] == len(alive)
     return [
         Claim(
             "teachers that can be approximated stably have exponential memory",
             "figure 3: the only teachers that remain have exponentially decaying memory",
             f"of {len(teachers)} teachers {len(alive)} remain: {listed(kinds)}",
-            rules.graded(full, 2 * kinds["exponential"] > len(alive)),
+            rules.most_seen(kinds),
             f"{count}; the decay rates of these are {min(rates, default=np.nan):.2g} to "
             f"{max(rates, default=np.nan):.2g}. Of the {len(dead)} others the memory is: {listed(others)}; of "
             f"all that are approximated, stably or not: {listed(Counter(one.memory.decay().kind for one in close))}.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.memories import listed, rates, span, tally
@@ -65,7 +67,7 @@ def exponential(name: str, words: list[str], curves: list[MemoryCurve], learnt: 
         f"{name}: the memory of {' and '.join(f'“{word}”' for word in words)} decays exponentially",
         "exponentially (figure 5)",
         ours,
-        rules.most(hits, len(words) * len(curves)),
+        rules.most_seen(sum(kinds.values(), Counter())),
         f"{hits} of {len(words) * len(curves)} curves are classified as exponential (their tails: a state that settles "
         f"at a fixed point does so exponentially). {learnt}",
     )

@@ -116,7 +116,7 @@ def claims(config: RandomConfig, stages: Stages) -> list[Claim]:
                 f"a random {family} has exponentially decaying memory",
                 "exponential",
                 f"{listed(kinds)} of {config.seeds} seeds; rates {span(rates(measured))} per step",
-                rules.most(kinds["exponential"], config.seeds),
+                rules.most_seen(kinds),
                 f"Over {config.horizon} steps {kinds['exponential']} of {config.seeds} models come down to rounding, "
                 f"or to the end, along a straight line; the slowest e-folding time is "
                 f"{1 / min(rates(measured), default=float('nan')):.3g} steps.",
@@ -133,15 +133,16 @@ def _bounded(config: RandomConfig, stages: Stages) -> Claim:
         for radius, curve in zip(radii(stages, gain), found, strict=True)
     ]
     stable, unstable = ([curve for radius, curve in pairs if (radius < 1) is inside] for inside in (True, False))
-    against = [radius for radius, curve in pairs if (radius < 1) is not (curve.decay().kind == "exponential")]
+    clear = [(radius, kind) for radius, curve in pairs if (kind := curve.decay().kind) != "undecided"]
+    against = [radius for radius, kind in clear if (radius < 1) is not (kind == "exponential")]
     others = {family: scaled(config, stages, family)[max(config.gains)] for family in FAMILIES if family != "SSM"}
-    why = f"{len(pairs) - len(against)} of {len(pairs)} models agree"
+    why = f"{len(clear) - len(against)} of the {len(clear)} models whose decay is clear agree"
     why += f"; those that do not have |λ| = {span(against)}, too near to 1 for this horizon" if against else ""
     return Claim(
         "an SSM decays exponentially if its eigenvalues are bounded by 1",
         "theorem 3.13 assumes that W is stable",
         f"largest |λ| < 1: {listed(tally(stable))}; otherwise: {listed(tally(unstable))}",
-        rules.most(len(pairs) - len(against), len(pairs)),
+        rules.seen(len(pairs) - len(clear), len(pairs), rules.most(len(clear) - len(against), len(clear))),
         f"{why}. Recurrent weights {max(config.gains):g} times the usual, over {config.gain_horizon} steps: "
         + "; ".join(f"{family} {listed(tally(measured))}" for family, measured in others.items())
         + ". So figure 5 is about the usual initialisation, not about every random weight.",

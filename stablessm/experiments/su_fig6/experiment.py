@@ -136,7 +136,7 @@ def claims(config: S4Config, stages: Stages) -> list[Claim]:
             "the memory of S4 decays exponentially asymptotically",
             "exponential",
             f"{config.horizons[1]} steps: {listed(kinds)}, rates {span(rates(long))}",
-            rules.most(kinds["exponential"], n),
+            rules.most_seen(kinds),
             f"The fitted rate is {span(ratio)} times the slowest rate of the eigenvalues, within a quarter of it for "
             f"{near} of {len(ratio)}; over {config.horizons[0]} steps, half of the slowest e-folding time or so, the "
             f"instrument says: {listed(early)}.",
