@@ -68,9 +68,9 @@ def test_cells_cannot_break_a_table(tmp_path):
     write_run(tmp_path / "results" / "a", id="a", size="paper", source="one | two\nthree <b>")
     (run,) = claims.committed(tmp_path)
     assert "one \\| two three &lt;b>" in claims.short_table([run])
-    text = f"before\n{claims.BEGIN}\nold\n{claims.END}\nafter\n"
+    text = f"before\n{claims.BEGIN}\nformer rows\n{claims.END}\nafter\n"
     new = claims.updated(text, [run])
     assert new.startswith("before\n")
     assert new.endswith("\nafter\n")
-    assert "old" not in new
+    assert "former rows" not in new
     assert claims.updated(new, [run]) == new
