@@ -49,7 +49,12 @@ def test_no_order_beats_its_hankel_limit(
         parts = [(r, min(phase, 2.5), w) for r, phase, w in parts]
     truth, t = built(parts), 0.5 * np.arange(121)
     samples = truth(2 * t) + (1 + t) ** -power
-    found = exponential_sum(samples, order=order, dt=0.5, time=time)
+    try:
+        found = exponential_sum(samples, order=order, dt=0.5, time=time)
+    except FitError as error:  # waves that are gone within a step cannot be told from alternating signs
+        assert time == "continuous"
+        assert "cannot tell" in str(error)
+        found = error.best
     step = 0.5 if time == "continuous" else 1.0
     assert found.order <= order
     assert found.l1_error == pytest.approx(step * np.abs(found(t) - samples).sum(), rel=1e-6, abs=1e-12)

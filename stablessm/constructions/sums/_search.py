@@ -68,7 +68,7 @@ class Search:
         if not self.monotone:
             self.problem = self._problem(self._chosen(_POINTS), monotone=False)
         self.grows = grows or (samples.even is None and not self.monotone)
-        self._path = Path(self.problem, _LEAST_SQUARES, gap=samples.gap) if self.grows else None
+        self._path: Path | None = None
         self.hankel = self._decompose()
         self._rank = self._numerical_rank()
         self._padded: _hankel.Hankel | None = None
@@ -317,7 +317,9 @@ class Search:
                 return exact
         improve = least_squares if order <= _LEAST_SQUARES else fit_weights
         found = [improve(self.problem, rates, method) for method, rates in self._starts(order)]
-        if self._path is not None and order <= _LEAST_SQUARES:
+        lost = all(self.domain.order(fit.rates) < order for fit in found)  # modes that the domain does not allow
+        if (self.grows or lost) and order <= _LEAST_SQUARES:
+            self._path = self._path or Path(self.problem, _LEAST_SQUARES, gap=self.samples.gap)
             found.append(fit_weights(self.problem, self._path.grow(order).rates, "pursuit"))
         beyond = np.abs(self.samples.values[order:]).max(axis=1) * self.samples.weight[order:]
         if self.samples.uniform and all(beyond.max(initial=0.0) < fit.error for fit in found):

@@ -25,6 +25,7 @@ _TOLD = 0.9  # of half a cycle a step: up to there even samples tell a frequency
 _LATTICE = 1e-6  # of a step: times this near its multiples are taken to be on them
 _REST = 1e-4  # over the horizon: a decay too slow to be seen, from which a fit can still move
 _EDGE = 0.97  # of the band: frequencies beyond are at its end
+_FAR = 0.5  # of the error within the band: what a sum beyond it leaves at most if the band is to blame
 _CLEAR, _EXPLAINED = 0.05, 0.01  # of the kernel: errors that ask for a reason, and that need none, for a given order
 _SILENT, _SILENT_IN_LOGS = 2.0, 8.0  # seconds before progress is shown in a terminal, and elsewhere
 
@@ -267,18 +268,17 @@ class _Attempt:
         return fit or self.search.least()
 
     def ambiguous(self, fit: Fit) -> bool:
-        """Whether the sum leans on the highest frequencies that samples tell, or higher ones would be far better."""
+        """Whether a sum that leans on the highest frequencies samples tell, or is poor, is far better with higher ones."""
         domain = self.domain
         if domain.discrete or domain.real or not self.samples.uniform or self.samples.panels is not None:
             return False
-        least = self.goal or _CLEAR * self.search.scale
-        self.free = fit
+        least, explained = (self.goal or part * self.search.scale for part in (_CLEAR, _EXPLAINED))
         at_edge = np.abs(domain.weights(fit.coefficients, fit.rates))[np.abs(fit.rates.imag) > _EDGE * domain.band]
-        if fit.error <= least:
-            return bool((at_edge > least).any())
+        if fit.error <= least and not (at_edge > least).any():
+            return False
         everywhere = Search(self.samples, replace(domain, discrete=True), max_order=self.max_order, tell=self._tell)
         found = everywhere.at_most(int(self.order)) if self.order is not None else everywhere.smallest(least)
-        if found is None or found.error > (self.goal or _EXPLAINED * self.search.scale):
+        if found is None or found.error > explained or (self.goal is None and found.error > _FAR * fit.error):
             return False
         self.free = found
         return bool((np.abs(found.rates.imag) > domain.band).any())
