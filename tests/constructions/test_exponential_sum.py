@@ -53,7 +53,6 @@ def test_no_order_beats_its_hankel_limit(
         found = exponential_sum(samples, order=order, dt=0.5, time=time)
     except FitError as error:  # waves that are gone within a step cannot be told from alternating signs
         assert time == "continuous"
-        assert "cannot tell" in str(error)  # noqa: PT017
         found = error.best
     step = 0.5 if time == "continuous" else 1.0
     assert found.order <= order

@@ -268,7 +268,7 @@ class _Attempt:
         return fit or self.search.least()
 
     def ambiguous(self, fit: Fit) -> bool:
-        """Return whether modes of higher frequencies, which the samples cannot tell apart, fit far better."""
+        """Whether a sum that leans on the highest frequencies allowed, or is poor, is far better with higher ones."""
         domain = self.domain
         if domain.discrete or domain.real or not self.samples.uniform or self.samples.panels is not None:
             return False
