@@ -188,7 +188,8 @@ def test_the_tiny_trained_model():
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     (word,) = tokenizer.encode("the", add_special_tokens=False)[-1:]
     curve = ssm.memory_function(model, 300, tokens=[word])
-    assert curve.decay().kind in ("polynomial", "exponential")
+    assert 0 < curve.value[-1] < 1e-3 * curve.value[0]
+    assert curve.decay().kind not in ("finite", "none")  # attention need not follow a law: undecided is an answer
     assert curve.value[0] > 100 * curve.value[-1] > 0
     assert ssm.memory_function(model, 60, samples=4, ascent=1).value.min() > 0
 

@@ -235,6 +235,7 @@ def test_no_runs(open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     shoot(tab, "empty-390")
 
 
+@pytest.mark.slow
 def test_fifty_runs(open_page: Open, tmp_path: Path) -> None:
     for number in range(50):
         write_run(tmp_path / str(number), f"ia-fig{number}", source=f"paper 000, figure {number}")
