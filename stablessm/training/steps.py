@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from stablessm.training.checkpoint import Checkpoint, Checkpoints
+from stablessm.training.checkpoint import Checkpoint, Checkpoints, whole_on_cpu
 from stablessm.training.divergence import Watch
 from stablessm.training.gradient import Strategy
 from stablessm.training.interrupt import Interrupted, requests
@@ -222,7 +222,7 @@ class StepLoop:
         part, _, name = key.partition(":")
         of = dict(self.trained.named_parameters()).get(name if part == "model" else name.rpartition("/")[0])
         if of is None or of.shape != shape:
-            return torch.empty(shape, dtype=dtype)
+            return whole_on_cpu(key, shape, dtype)
         return torch.empty_like(of, dtype=dtype, requires_grad=False)
 
 

@@ -24,7 +24,7 @@ from stablessm.experiments.stacked_training import StackTraining, evaluate, trai
 from stablessm.layers import S4D
 from stablessm.models import SequenceClassifier
 from stablessm.training.optimiser import StackedOptimiser
-from stablessm.training.schedule import rate
+from stablessm.training.config import rate
 
 MAPS = (("exp", {}), ("best", {"b": 1.0}), ("best", {"b": 1.0}), ("direct", {}), ("best", {"b": 0.5}))
 
