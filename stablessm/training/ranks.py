@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
-from stablessm.parallel.ranks import place
+from stablessm.parallel.carry import place
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What a launcher sets."""

@@ -23,8 +23,8 @@ from stablessm.experiments.stacked_classifier import StackedClassifier
 from stablessm.experiments.stacked_training import StackTraining, evaluate, train
 from stablessm.layers import S4D
 from stablessm.models import SequenceClassifier
-from stablessm.training.optimiser import StackedOptimiser
 from stablessm.training.config import rate
+from stablessm.training.optimiser import StackedOptimiser
 
 MAPS = (("exp", {}), ("best", {"b": 1.0}), ("best", {"b": 1.0}), ("direct", {}), ("best", {"b": 0.5}))
 
