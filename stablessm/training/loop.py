@@ -20,7 +20,7 @@ from stablessm.training.checkpoint import Checkpoints, remove
 from stablessm.training.config import TrainingConfig
 from stablessm.training.divergence import Watch
 from stablessm.training.gradient import Gradient, Strategy
-from stablessm.training.optimiser import Optimiser, StackedOptimiser
+from stablessm.training.optimizer import Optimizer, StackedOptimizer
 from stablessm.training.precision import tensor_float32
 from stablessm.training.ranks import Ranks, joined
 from stablessm.training.replicas import Replica, Replicas
@@ -134,13 +134,13 @@ class _Run:
         strategy: Strategy = first.gradient
         if stack is None:
             self.trained: nn.Module = first.trainee.trained
-            optimiser = Optimiser(self.trained, config, schedule)
+            optimizer = Optimizer(self.trained, config, schedule)
         else:
             self.trained = stack
             strategy = Replicas(stack, [session.gradient for session in self.sessions], watch)
-            optimiser = StackedOptimiser(stack, config, schedule)
+            optimizer = StackedOptimizer(stack, config, schedule)
         self.loop = StepLoop(
-            self.trained, strategy, optimiser, watch, total, self.sessions, look=first.looks,
+            self.trained, strategy, optimizer, watch, total, self.sessions, look=first.looks,
             checkpoints=Checkpoints(folder / "checkpoints", self.settings, ranks),
             cadence=Cadence(config.checkpoint_every, CHECKPOINT_SECONDS), sharded=first.trainee.sharded,
         )  # fmt: skip
