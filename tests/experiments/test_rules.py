@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import stablessm.experiments
-from stablessm.experiments import rules
-from stablessm.experiments.base import Claim, Experiment, execute
+from stablessm.experiments.frame import rules
+from stablessm.experiments.frame.base import Claim, Experiment, execute
 from stablessm.report.claim import VERDICTS
 
 JUST_ABOVE = math.nextafter(1.0, 2.0)
