@@ -76,7 +76,7 @@ def test_the_report_knows_the_verdicts():
 
 def test_no_other_module_decides_a_verdict():
     root = Path(stablessm.experiments.__file__).parent
-    for path in set(root.rglob("*.py")) - {root / "rules.py"}:
+    for path in set(root.rglob("*.py")) - {root / "frame" / "rules.py"}:
         tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         words = {node.value for node in tree if isinstance(node, ast.Constant) and isinstance(node.value, str)}
         assert not words & set(get_args(rules.Verdict)), path
