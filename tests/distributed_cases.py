@@ -62,8 +62,8 @@ def trained(
     **changes: Any,
 ) -> dict[str, Any]:
     """Train; what came out, in numbers that ranks can be compared by."""
-    common = {"steps": 50, "batch_size": 10, "lr": 0.02, "clip": 0.5, "device": "cpu"}
-    often = {"log_every": 1, "evaluate_every": 50, "checkpoint_every": 1000}
+    common = {"steps": 28, "batch_size": 10, "lr": 0.02, "clip": 0.5, "device": "cpu"}
+    often = {"log_every": 1, "evaluate_every": 28, "checkpoint_every": 1000}
     network_ = model if isinstance(model, nn.Module) else network(seed=seed, **(model or {}))
     config = TrainingConfig(**{**common, **often, **changes})
     result = train(network_, task or Wide(), config, folder, progress=False, resume=resume)
