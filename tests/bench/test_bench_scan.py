@@ -110,11 +110,11 @@ def test_a_contender_that_cannot_be_made_is_named() -> None:
 def test_a_killed_run_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one_case, seen = scan.one_case, []
 
-    def killed_at_the_second(*arguments):
+    def killed_at_the_second(**arguments):
         seen.append(arguments)
         if len(seen) == 2:
             raise KeyboardInterrupt
-        return one_case(*arguments)
+        return one_case(**arguments)
 
     monkeypatch.setattr(scan, "one_case", killed_at_the_second)
     with pytest.raises(KeyboardInterrupt):
@@ -219,7 +219,7 @@ def test_on_a_gpu_calls_are_also_queued(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(contest, "peak_memory", lambda call: 0)
     gate = Gate(scan.truth(*scan.draw((1, 8, 2), "float32", "step")), scan.some_channels, 1e-3)
     makers = {OURS: lambda: ours, "peer": lambda: peer}
-    rows = contest.contest({}, makers, gate, {"forward": 0.5}, Options(smoke=True))
+    rows = contest.contest(makers, gate, {"forward": 0.5}, Options(smoke=True))
     assert rows[0]["best_peer_over_this"] == 0.75
     assert rows[0]["queued_best_peer_over_this"] == 1.5
     assert "queued 2.00 (2.00–2.00) 4.00 1.50" in " ".join(contest.show("a case", rows).split())
@@ -269,11 +269,11 @@ def test_the_gain_of_bfloat16_is_that_of_the_largest_size() -> None:
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
-    def one_case(size, dtype, decay, *_):
+    def one_case(size, decay, **more):
         measured.append((size, decay))
         if len(measured) == 2:
             raise KeyboardInterrupt
-        return real(size, dtype, decay, *_)
+        return real(size, decay=decay, **more)
 
     real = scan.one_case
     monkeypatch.setattr(scan, "one_case", one_case)

@@ -47,7 +47,9 @@ def test_a_wrong_contender_gets_no_time(monkeypatch):
     assert (zeros["median_us"], zeros["note"]) == (None, "wrong")
     assert broken["median_us"] is None
     assert broken["note"].startswith("failed: ZeroDivisionError")
-    assert "wrong" in stream.show([right, zeros, broken])
+    shown = stream.show([{"layer": "LRU", "width": 8} | row for row in (right, zeros, broken)])
+    assert "wrong" in shown
+    assert shown.startswith("LRU, width 8")
 
 
 def test_other_options_are_refused(tmp_path):
