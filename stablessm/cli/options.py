@@ -36,7 +36,9 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     (None, '(*, width: int = 2, height: int = 3, times: int = 1) -> None')
     """
     given = inspect.signature(command, eval_str=True)
-    groups = {name: each.annotation for name, each in given.parameters.items() if is_dataclass(each.annotation)}
+    groups: dict[str, Any] = {
+        name: each.annotation for name, each in given.parameters.items() if is_dataclass(each.annotation)
+    }
     fields = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
 
     def flat(**values: Any) -> None:
@@ -67,21 +69,20 @@ def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
 
 
 @contextmanager
-def refusing(
-    *kinds: type[Exception], cannot: str | None = None, interrupted: str | None = None, code: int = 2
-) -> Iterator[None]:
-    """Exit with ``code`` and a line that says what was wrong, and after Ctrl-C with 130 and a line that says what now.
+def refusing(*kinds: type[Exception], cannot: str | None = None, interrupted: str | None = None) -> Iterator[None]:
+    """Exit with 2 and a line that says what was wrong, and after Ctrl-C with 130 and a line that says what now.
 
     Args:
         kinds: Errors that are told; an ArgumentError always is.
         cannot: What could not be done, before the error's message.
         interrupted: What to say after Ctrl-C.
     """
+    told: tuple[type[Exception], ...] = (ArgumentError, *kinds)
     try:
         yield
-    except (ArgumentError, *kinds) as error:
+    except told as error:
         typer.secho(str(error) if cannot is None else f"cannot {cannot}: {error}", fg="red", err=True)
-        raise typer.Exit(code) from error
+        raise typer.Exit(2) from error
     except KeyboardInterrupt:
         if interrupted is None:
             raise
