@@ -69,7 +69,7 @@ def run(
 def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str], fresh: bool) -> Iterator[Any]:
     """In this process. Of several experiments, those that lack a package do not stop the others."""
     from stablessm.experiments import catalogue
-    from stablessm.experiments.base import execute
+    from stablessm.experiments.frame.base import execute
     from stablessm.sweeps import Swept
 
     for id in ids:

@@ -14,7 +14,7 @@ from stablessm import record
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
-from stablessm.experiments.run import JOBS
+from stablessm.experiments.frame.run import JOBS
 from stablessm.sweeps import notes, worker
 from stablessm.sweeps.engine import Resources
 from stablessm.sweeps.job import Job

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from torch.nn.utils import clip_grad_norm_
 
 from stablessm import ArgumentError, param_groups, tasks
-from stablessm.experiments import image_tables
-from stablessm.experiments.image_tables import waves
-from stablessm.experiments.map_tables import RELEASED, SCHEMES, Grid, Scores, Study, start
-from stablessm.experiments.run import Run
-from stablessm.experiments.st_table4 import experiment as table4
-from stablessm.experiments.stacked_classifier import StackedClassifier
-from stablessm.experiments.stacked_training import StackTraining, evaluate, train
+from stablessm.experiments.frame.run import Run
+from stablessm.experiments.stable_ssm import image_tables
+from stablessm.experiments.stable_ssm.image_tables import waves
+from stablessm.experiments.stable_ssm.map_tables import RELEASED, SCHEMES, Grid, Scores, Study, start
+from stablessm.experiments.stable_ssm.stacked_classifier import StackedClassifier
+from stablessm.experiments.stable_ssm.stacked_training import StackTraining, evaluate, train
+from stablessm.experiments.stable_ssm.table4 import experiment as table4
 from stablessm.layers import S4D
 from stablessm.models import SequenceClassifier
 from stablessm.training.optimiser import StackedOptimiser
@@ -163,7 +163,7 @@ class KilledError(Exception):
 
 
 def test_a_killed_training_goes_on_to_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr("stablessm.experiments.run.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("stablessm.experiments.frame.run.CHECKPOINT_SECONDS", 0.0)
     task, options = waves(80, 10), StackTraining(batch=16, epochs=3, device="cpu")
     each = [start(task, "small", scheme, 0, d_model=4, d_state=2) for scheme in ("exp", "direct")]
     arguments = (each, [0.01, 0.02], task, options, 0)

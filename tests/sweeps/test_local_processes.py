@@ -13,7 +13,7 @@ from sweep_accidents import driver, kill, meanwhile, repeated, running, wait_for
 from sweep_experiment import EXPERIMENT, REFERENCE, differences
 
 from stablessm import ArgumentError
-from stablessm.experiments.base import execute
+from stablessm.experiments.frame.base import execute
 from stablessm.sweeps import Processes, Resources, runs, sweep
 from stablessm.sweeps.engine import memory
 

@@ -12,7 +12,7 @@ from sweep_experiment import EXPERIMENT, REFERENCE, differences
 
 from stablessm import ArgumentError
 from stablessm.experiments import catalogue
-from stablessm.experiments.base import execute
+from stablessm.experiments.frame.base import execute
 from stablessm.sweeps import Processes, RayCluster, Resources, Slurm, runs, sweep
 
 ray = pytest.importorskip("ray")

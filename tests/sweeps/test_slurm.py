@@ -9,7 +9,7 @@ from sweep_accidents import TESTS, driver, kill, meanwhile, repeated, running, w
 from sweep_experiment import EXPERIMENT, REFERENCE, differences
 
 from stablessm import ArgumentError
-from stablessm.experiments.base import execute
+from stablessm.experiments.frame.base import execute
 from stablessm.sweeps import Resources, Slurm, runs, sweep
 from stablessm.sweeps.job import expand
 
