@@ -24,7 +24,7 @@ from typer.models import ArgumentInfo, ParameterInfo
 from stablessm import record, sweeps, tasks
 from stablessm.cli import app
 from stablessm.constructions import ExponentialSum
-from stablessm.experiments.base import Experiment
+from stablessm.experiments.frame.base import Experiment
 from stablessm.report.claim import Claim
 from stablessm.report.folder import Record
 from stablessm.report.runs import Collection, Problem
@@ -193,7 +193,7 @@ def demo(arrivals: Arrivals) -> None:
     def execute(experiment: Any, size: str, out: Path, *, fresh: bool) -> tuple[Path, bool]:
         return out / size, True
 
-    arrivals.replace("stablessm.experiments.base.execute", execute)
+    arrivals.replace("stablessm.experiments.frame.base.execute", execute)
     arrivals.replace("stablessm.cli.run.show_claims")
     arrivals.replace("stablessm.report.page.write")
     arrivals.replace("webbrowser.open")
@@ -371,7 +371,7 @@ def run(arrivals: Arrivals) -> None:
     def sweep(ids: list[str], size: str, out: Path, **_: Any) -> Iterator[sweeps.Swept]:
         yield from (sweeps.Swept(out / id / size, True) for id in ids)
 
-    arrivals.replace("stablessm.experiments.base.execute", execute)
+    arrivals.replace("stablessm.experiments.frame.base.execute", execute)
     arrivals.replace("stablessm.sweeps.sweep", sweep)
     arrivals.replace("stablessm.cli.run.show_claims")
     for engine in ("Processes", "RayCluster", "Slurm"):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stablessm.bench import table
 from stablessm.bench.options import Options
-from stablessm.bench.suite import Row, run_cases
+from stablessm.bench.suite import Axes, Row, run_cases
 from stablessm.scan import linear_scan
 
 STEPS = [(10_000,), (100_000,), (1_000_000,)]
@@ -34,7 +34,7 @@ def run(options: Options) -> None:
     """Compare, print a table, and keep the record up to date."""
     lengths = [size[0] for size in options.pick_sizes(SMOKE if options.smoke else STEPS, "STEPS")]
     dtypes = options.pick_dtypes(DTYPES, DTYPES)
-    axes = {"steps": lengths, "dtype": dtypes, "decay": DECAYS}
+    axes: Axes = {"steps": lengths, "dtype": dtypes, "decay": DECAYS}
     run_cases("accuracy", options, axes, partial(one_case, device=options.device), show, summarise)
 
 

@@ -119,7 +119,7 @@ def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Op
             if name not in running and absent is None:
                 continue
             error, note = checked.get(name, (None, absent))
-            row = {"phase": phase, "contender": name} | timed(taken.get(name), floor, best)
+            row: Row = {"phase": phase, "contender": name} | timed(taken.get(name), floor, best)
             row |= {"floor_ms": floor, "relative_error": error, "note": note}
             if name in running:
                 row["clock"] = running[name].clock.__name__.removesuffix("_clock")

@@ -18,16 +18,14 @@ import torch
 from torch import Tensor
 
 from stablessm.bench import scan_peers, table
-from stablessm.bench.contest import OURS, PHASES, Gate, Row, contest, show
+from stablessm.bench.contest import OURS, PHASES, Gate, contest, show
 from stablessm.bench.measure import copies
 from stablessm.bench.options import Options
-from stablessm.bench.suite import announce, run_cases
+from stablessm.bench.suite import Axes, Row, announce, run_cases
 from stablessm.scan import linear_scan
 
-SIZES = {
-    "cpu": [(8, 1024, 256), (1, 16384, 256), (1, 131072, 64)],
-    "cuda": [(8, 1024, 256), (1, 16384, 256), (1, 131072, 64), (8, 2048, 2048)],
-}
+_SIZES = [(8, 1024, 256), (1, 16384, 256), (1, 131072, 64)]
+SIZES = {"cpu": _SIZES, "cuda": [*_SIZES, (8, 2048, 2048)]}
 SMOKE = [(2, 64, 16)]
 DTYPES = ["float32", "complex64", "bfloat16"]
 DECAYS = ("step", "channel")
@@ -47,7 +45,7 @@ def run(options: Options) -> None:
     table.say("peers: " + ", ".join(f"{name} {version}" for name, version in peers.items()))
     measure = partial(one_case, peers=peers, bandwidth=limits["copy_gigabytes_per_second"] * 1e9, options=options)
     title = partial(show, "{size}  {dtype}  decay per {decay}")
-    axes = {"size": sizes, "dtype": dtypes, "decay": DECAYS}
+    axes: Axes = {"size": sizes, "dtype": dtypes, "decay": DECAYS}
     run_cases("scan", options, axes, measure, title, lambda rows: limits | summarise(rows), peers=peers)
 
 

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm.bench.contest import OURS, PHASES, Gate, Makers, Row, contest, show, torch_contender
+from stablessm.bench.contest import OURS, PHASES, Gate, Makers, contest, show, torch_contender
 from stablessm.bench.machine import matmul_precision
 from stablessm.bench.measure import copies
 from stablessm.bench.options import Options
-from stablessm.bench.suite import announce, run_cases
+from stablessm.bench.suite import Row, announce, run_cases
 from stablessm.scan import causal_convolution, evaluate, resolve, ssm_scan
 from stablessm.scan.protocol import DiagonalSSM
 from stablessm.scan.reference.ssm import by_states

@@ -27,7 +27,7 @@ from stablessm._errors import ArgumentError
 from stablessm.bench import machine, table
 from stablessm.bench.contest import failure
 from stablessm.bench.options import Options
-from stablessm.bench.suite import Row, run_cases
+from stablessm.bench.suite import Axes, Row, run_cases
 from stablessm.layers import LRU, S4D, RealSSM
 from stablessm.layers.base import SequenceLayer
 from stablessm.streaming import Streamer, export_step
@@ -62,7 +62,7 @@ def run(options: Options) -> None:
         print(f"{machine.describe('cpu')['device']}, 1 thread; the clock itself takes {clock:.2f} µs of every step")
 
         measure = partial(one_case, steps=steps, compiled=not options.smoke)
-        axes = {"layer": list(LAYERS), "width": widths}
+        axes: Axes = {"layer": list(LAYERS), "width": widths}
         run_cases("stream", options, axes, measure, show, lambda rows: {"clock_us": clock} | summarise(rows))
 
 

@@ -13,6 +13,7 @@ from stablessm.bench.options import Options
 from stablessm.bench.records import rows_so_far, write_record
 
 Row: TypeAlias = dict[str, Any]
+Axes: TypeAlias = Mapping[str, Sequence[Any]]
 
 
 def announce(options: Options) -> dict[str, float]:
@@ -26,7 +27,7 @@ def announce(options: Options) -> dict[str, float]:
 def run_cases(
     suite: str,
     options: Options,
-    axes: Mapping[str, Sequence[Any]],
+    axes: Axes,
     measure: Callable[..., list[Row]],
     show: Callable[[list[Row]], str],
     summarize: Callable[[Sequence[Row]], Mapping[str, Any]],

@@ -92,6 +92,8 @@ class KernelOptions:
         from stablessm.constructions.sums.expression import parse
 
         kernel = parse(str(self.expression))
+        times: np.ndarray
+        grid: dict[str, Any]
         if self.interval is not None:
             start, end = self.interval
             if self.horizon is not None:

@@ -226,9 +226,9 @@ def _remedies(argument: str, task: str | None) -> list[str]:
     return []
 
 
-def _chosen_task(given: DataOptions) -> tuple[str, dict[str, str]]:
-    name, data, target, label = given.task, given.data, given.target, given.label
-    options = pairs("--option", given.option)
+def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
+    name, data, target, label = source.task, source.data, source.target, source.label
+    options = pairs("--option", source.option)
     if data is None:
         if name is None:
             raise ArgumentError("TASK", "a task by name (--list shows them), or your own --data", "neither")

@@ -84,7 +84,7 @@ def _ordered(runs: list[Record]) -> list[Record]:
     sources: dict[str, str] = {}
     for run in runs:
         sources.setdefault(run.id, run.source)
-    beyond = {id: not source.startswith("paper") for id, source in sources.items()}
+    beyond = {id: not source or source.startswith("beyond") for id, source in sources.items()}
     return sorted(runs, key=lambda run: (beyond[run.id], _natural(sources[run.id]), _natural(run.id)))
 
 

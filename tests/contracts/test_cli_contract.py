@@ -139,7 +139,7 @@ def _with_best(norm: str, **found: float) -> NumericalError:
 @pytest.mark.parametrize(
     ("arrivals", "command", "callee", "error", "code", "lines"),
     [
-        ("demo", "demo", "stablessm.experiments.base.execute", KeyboardInterrupt(), 130, []),
+        ("demo", "demo", "stablessm.experiments.frame.base.execute", KeyboardInterrupt(), 130, []),
         ("measure", "measure m:f", "stablessm.memory_function", WRONG, 2, [f"stderr: cannot measure m:f: {TOLD}"]),
         ("measure", "measure m:f", "stablessm.memory_function", LOST, 2, [f"stderr: cannot measure m:f: {LOST}"]),
         ("train", "train recall", "stablessm.models.for_task", WRONG, 2, [f"stderr: cannot train: {TOLD}"]),
@@ -178,14 +178,14 @@ def _with_best(norm: str, **found: float) -> NumericalError:
             "stderr: cannot export m:f: full"]),
         ("export", "export m:f a.pt2", "stablessm.export_step", MissingPackageError("no onnx"), 2, [
             "stderr: cannot export m:f: no onnx"]),
-        ("run", "run ia-fig1", "stablessm.experiments.base.execute", WRONG, 2, [f"stderr: {TOLD}"]),
+        ("run", "run ia-fig1", "stablessm.experiments.frame.base.execute", WRONG, 2, [f"stderr: {TOLD}"]),
         ("run", "run ia-fig1 --jobs 2", "stablessm.sweeps.sweep", WRONG, 2, [f"stderr: {TOLD}"]),
-        ("run", "run ia-fig1", "stablessm.experiments.base.execute", MissingPackageError("no ray"), 2, [
+        ("run", "run ia-fig1", "stablessm.experiments.frame.base.execute", MissingPackageError("no ray"), 2, [
             "stderr: no ray"]),
-        ("run", "run ia-fig1 ia-fig2", "stablessm.experiments.base.execute", MissingPackageError("no ray"), 1, [
+        ("run", "run ia-fig1 ia-fig2", "stablessm.experiments.frame.base.execute", MissingPackageError("no ray"), 1, [
             "stdout: failed: ia-fig1: no ray", "stdout: failed: ia-fig2: no ray",
             "stdout: the same command computes again what failed, and nothing else"]),
-        ("run", "run ia-fig1", "stablessm.experiments.base.execute", KeyboardInterrupt(), 130, [
+        ("run", "run ia-fig1", "stablessm.experiments.frame.base.execute", KeyboardInterrupt(), 130, [
             "stdout: interrupted; run the same command again to resume"]),
         ("search", "search recall --over lr=int:1:9", "stablessm.sweeps.search", WRONG, 2, [f"stderr: {TOLD}"]),
         ("search", "search recall --over lr=int:1:9", "stablessm.sweeps.search", KeyboardInterrupt(), 130, [
