@@ -69,6 +69,7 @@ class Arrivals(dict[str, Any]):
             self.note(name or attribute, bound.arguments)
             return answer(*args, **kwargs) if inspect.isroutine(answer) else answer
 
+        recorder.__signature__ = signature
         self.monkeypatch.setattr(owner, attribute, recorder)
 
     def note(self, name: str, arguments: Any) -> None:

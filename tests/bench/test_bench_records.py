@@ -105,9 +105,10 @@ def test_the_command_is_kept_without_the_output(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_record_of_another_command_or_commit_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, rows = tmp_path / "a.json", [{"x": 1.5}]
+    path, rows = tmp_path / "a.json", [{"x": 1.5, "unit": "µs"}]
     assert records.rows_so_far(path) == []
     records.write_record(path, "cpu", rows, {"best": 2.5}, complete=False, peers={"jax": "1"})
+    assert "µs" in path.read_text(encoding="utf-8")
     written = json.loads(path.read_text(encoding="utf-8"))
     assert (written["rows"], written["summary"], written["peers"]) == (rows, {"best": 2.5}, {"jax": "1"})
     assert records.rows_so_far(path) == rows

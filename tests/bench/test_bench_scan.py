@@ -88,6 +88,9 @@ def test_ours_is_right_in_every_dtype(monkeypatch: pytest.MonkeyPatch, dtype: st
     for row in measured(monkeypatch, linear_scan, dtype, decay).values():
         assert row["note"] is None
         assert row["ms"] > 0
+        moved = {"forward": (3, 2), "forward+backward": (8, 5)}[row["phase"]][decay == "channel"]
+        item = {"float32": 4, "complex64": 8, "bfloat16": 2}[dtype]
+        assert row["floor_ms"] == pytest.approx(moved * 2 * 20 * 3 * item / 1e9 * 1e3)
 
 
 @pytest.mark.parametrize("decay", scan.DECAYS)
@@ -186,7 +189,11 @@ def test_peers_that_are_here_are_right(monkeypatch: pytest.MonkeyPatch, jax: str
     else:
         for name, module in jax_by_torch().items():
             monkeypatch.setitem(sys.modules, name, module)
-        peers = NO_PEERS | {"jax": "0.0"}
+        monkeypatch.setitem(sys.modules, "mambapy", types.ModuleType("mambapy"))
+        pscan = types.ModuleType("mambapy.pscan")
+        pscan.pscan = lambda a, x: linear_scan(a[..., 0], x[..., 0])[..., None]
+        monkeypatch.setitem(sys.modules, "mambapy.pscan", pscan)
+        peers = NO_PEERS | {"jax": "0.0", "mambapy": "0.0"}
     inputs = scan.draw((2, 33, 5), dtype, decay)
     gate = Gate(scan.truth(*inputs), scan.some_channels, 1e-4)
     made, failed = contest.make(scan_peers.contenders([inputs], peers))
@@ -354,6 +361,10 @@ def test_channels_are_compared_from_the_first_to_the_last() -> None:
     assert channels[0] == 0
     assert channels[-1] == 99
     assert np.array_equal(decay, [0, 1, 2, 3])
+    for kind, wide in ((np.float32, np.float64), (np.complex64, np.complex128)):
+        (chosen,) = scan.some_channels([np.arange(100, dtype=kind)])
+        assert chosen.dtype == wide
+        assert chosen[-1] == 99
 
 
 def test_the_gain_of_bfloat16_is_that_of_the_largest_size() -> None:

@@ -96,6 +96,17 @@ def test_tf32_rounds_the_factors_of_products(monkeypatch: pytest.MonkeyPatch, dt
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+def test_the_floor_and_a_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = ssm._fused
+    monkeypatch.setattr(ssm, "_fused", lambda *inputs: 1.01 * fused(*inputs))
+    rows = ssm.one_case((2, 8, 5, 1), "complex64", 1e9, Options(smoke=True))
+    forward, both = (row for row in rows if row["contender"] == OURS)
+    assert forward["floor_ms"] == pytest.approx(2 * 2 * 8 * 5 * 4 / 1e9 * 1e3)
+    assert both["floor_ms"] == pytest.approx(5 * 2 * 8 * 5 * 4 / 1e9 * 1e3)
+    assert forward["note"] == both["note"] == "wrong"
+    assert forward["relative_error"] == pytest.approx(0.01, rel=1e-3)
+
+
 def test_ratios_are_of_the_same_size_and_phase() -> None:
     def row(size: str, contender: str, ms: float | None, phase: str = "forward") -> dict[str, object]:
         return {"size": size, "contender": contender, "phase": phase, "ms": ms}

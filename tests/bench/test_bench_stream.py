@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from stablessm import ArgumentError
+from stablessm._optional import why_missing
 from stablessm.bench import stream
 from stablessm.bench.options import Options
 
@@ -22,6 +23,10 @@ def test_a_smoke_run_writes_a_record(tmp_path, capsys, monkeypatch):
     assert record["complete"]
     assert record["machine"]["threads"] == 1
     assert {row["layer"] for row in record["rows"]} == set(stream.LAYERS)
+    notes = {row["contender"]: row["note"] for row in record["rows"]}
+    if why_missing("onnxruntime") is None and why_missing("onnxscript") is None:
+        assert notes.pop("onnxruntime") is None
+    assert set(notes.values()) - {notes.get("onnxruntime")} <= {None}
     for row in record["rows"]:
         if row["note"] is None:
             assert 0 < row["median_us"] <= row["p99_us"] <= row["p99_9_us"] <= row["max_us"]

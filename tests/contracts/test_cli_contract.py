@@ -230,3 +230,49 @@ def test_a_radius_that_is_not_known_is_a_fact(arrivals) -> None:
 def test_a_divergence_fails(arrivals, monkeypatch) -> None:
     monkeypatch.setattr(cli_stand_ins.Result, "diverged", object())
     assert call(arrivals, "train", "recall", code=1)["stdout.2"] == "the result"
+
+
+@pytest.mark.parametrize("arrivals", ["train"], indirect=True)
+@pytest.mark.parametrize(
+    ("arguments", "task", "options"),
+    [
+        ("--data own.csv -o window=9", "series", {"file": "own.csv", "window": 9}),
+        ("series --data own.csv --target x", "series", {"file": "own.csv", "target": "x"}),
+        ("sequences --data labelled.csv -o sequence=walk", "sequences", {"file": "labelled.csv", "sequence": "walk"}),
+        ("--data own.npz", "arrays", {"inputs": "own.npz"}),
+        ("--data own.npy -o targets=own.npy", "arrays", {"inputs": "own.npy", "targets": "own.npy"}),
+        ("--data own.txt -o level=char", "lm", {"text": "own.txt", "level": "char"}),
+        ("--data own.txt.gz", "lm", {"text": "own.txt.gz"}),
+        ("lm --data own.csv", "lm", {"text": "own.csv"}),
+    ],
+)
+def test_the_task_follows_from_the_data(arrivals, arguments: str, task: str, options: dict[str, object]) -> None:
+    rows = Path("own.csv").read_text(encoding="utf-8")
+    Path("labelled.csv").write_text(rows.replace("walk,x,y", "walk,x,label"), encoding="utf-8")
+    for name in ("own.npz", "own.npy", "own.txt", "own.txt.gz"):
+        Path(name).touch()
+
+    def stop(name: str, **_: object) -> None:
+        raise WRONG
+
+    arrivals.replace("stablessm.tasks.get", stop)
+    found = call(arrivals, "train", *shlex.split(arguments), code=2)
+    assert {name: value for name, value in found.items() if name.startswith("get.")} == {
+        "get.name": task,
+        **{f"get.options.{name}": value for name, value in options.items()},
+    }
+
+
+def test_help_is_plain_text(capsys) -> None:
+    for name in ("", *cli_stand_ins.commands()):
+        with pytest.raises(SystemExit) as end:
+            cli_stand_ins.COMMAND.main([*filter(None, [name]), "--help"], "stablessm")
+        text = capsys.readouterr().out
+        assert end.value.code == 0
+        assert text.startswith(f"Usage: stablessm {name}".rstrip())
+        assert "╭" not in text
+        assert "completion" not in text
+        assert "Example" in text
+    with pytest.raises(SystemExit):
+        cli_stand_ins.COMMAND.main([], "stablessm")
+    assert "Usage: stablessm" in "".join(capsys.readouterr())

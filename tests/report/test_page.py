@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from stablessm import ArgumentError
 from stablessm.cli.report import report as report_command
 from stablessm.report import folder as run_folder
-from stablessm.report import page, section
+from stablessm.report import markup, page, section
 from stablessm.report.claim import VERDICTS
 from stablessm.report.runs import collect
 
@@ -138,6 +138,8 @@ def test_the_numbers_are_those_of_the_record(tmp_path: Path) -> None:
     words = "".join(structure.words)
     assert "1 experiment, 7 claims." in words
     assert "ia-fig1LRU-UA, figure 3smoke size" in words
+    dots = {kind: text.count(f'<i class="{kind}"></i>') for kind in kinds}
+    assert dots == dict.fromkeys(kinds, 2), "beside the page and on its card"
     hrefs = {found.get("href") for tag, found in structure.tags if tag == "a"}
     assert {"#claims", "#figures", "#run-ia-fig1-smoke"} <= hrefs
     assert "#problems" not in hrefs
@@ -183,6 +185,41 @@ def test_a_weaker_run_says_so_and_a_second_one_has_a_place(tmp_path: Path) -> No
         ("run-ia-fig-4-smoke~2", "smoke"),
         ("run-ia-fig-4-smoke~3", "smoke"),
     ]
+
+
+def test_every_class_that_the_style_sheet_knows_is_used(tmp_path: Path) -> None:
+    css, *scripts = (
+        (Path(page.__file__).parent / "assets" / name).read_text(encoding="utf-8")
+        for name in ("page.css", "page.js", "plots.js", "theme.js", "page.html")
+    )
+    styled = set(
+        re.findall(r"\.(-?[a-z][a-z-]*)(?=[^{}]*\{)", re.sub(r"/\*.*?\*/|\{[^{}]*\}", "{", css, flags=re.DOTALL))
+    )
+    write_run(
+        tmp_path / "a", claims=[{"statement": "s", "verdict": verdict, "why": "w"} for verdict in (*VERDICTS, "")]
+    )
+    write_run(tmp_path / "b", status="running", figures=["gone"], arrays=[f"p{n}.npz" for n in range(7)])
+    for n in range(7):
+        shutil.copy(tmp_path / "b" / "curves.npz", tmp_path / "b" / f"p{n}.npz")
+    _, full = made(tmp_path)
+    _, empty = made(tmp_path / "nothing")
+    used = {name for each in (full, empty) for _, found in each.tags for name in (found.get("class") or "").split()}
+    missing = {name for name in styled - used if not any(re.search(rf"\b{name}\b", text) for text in scripts)}
+    assert not missing
+    assert len(styled & used) > 25
+
+
+def test_text_that_is_no_unicode_is_written(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", title="here", figures=[]) / "record.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("here", r"a\ud800b"), encoding="utf-8")
+    page.write(tmp_path / "report.html", [tmp_path])
+    assert "a?b" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_data_in_a_page() -> None:
+    assert "ü" in markup.json_block("data", {"ü": 1})
+    with pytest.raises(ValueError, match="JSON"):
+        markup.json_block("data", {"x": float("nan")})
 
 
 def test_runs_are_in_the_order_that_people_count(tmp_path: Path) -> None:
