@@ -46,7 +46,7 @@ def search(
       stablessm search st-fig1 --over training.lr=log:1e-3:1e-1 --objective training-best-20/losses:last
     """
     from stablessm import sweeps
-    from stablessm.sweeps.space import told
+    from stablessm.sweeps.search import told
 
     sys.path.insert(0, "")  # as python -m does, so that a module of the current folder is found
     with refusing(interrupted=RESUME):

@@ -97,23 +97,31 @@ class TrainingOptions:
         return TrainingConfig(**{**given, "epochs": self.epochs or TrainingConfig.epochs})
 
 
-@grouped
-def train(
-    *,
-    source: DataOptions,
-    wanted: ModelOptions,
-    training: TrainingOptions,
-    out: Annotated[Path | None, typer.Option(help="Folder for the run; runs/train/TASK-MODEL by default.")] = None,
+@final
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of the command line that say where the run is, and whether to resume it."""
+
+    out: Annotated[Path | None, typer.Option(help="Folder for the run; runs/train/TASK-MODEL by default.")] = None
     resume: Annotated[
         bool, typer.Option("--resume/--fresh", help="Go on with the run in the folder, or start again.")
-    ] = True,
+    ] = True
     last_good: Annotated[
         bool, typer.Option("--last-good", help="If the last checkpoint is damaged, go on from the one before.")
-    ] = False,
-    show: Annotated[
-        bool, typer.Option("--list", help="List tasks and models, or the options of TASK, and stop.")
-    ] = False,
-) -> None:
+    ] = False
+    show: Annotated[bool, typer.Option("--list", help="List tasks and models, or the options of TASK, and stop.")] = (
+        False
+    )
+
+    def again(self) -> Any:
+        """Return what ``training.train`` takes as ``resume``."""
+        if self.last_good and not self.resume:
+            raise ArgumentError("--last-good", "no --fresh beside it", "both")
+        return "last-good" if self.last_good else self.resume
+
+
+@grouped
+def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOptions, run: RunOptions) -> None:
     """Train a model on a task or on your own data; stopped or killed, the same command goes on.
 
     The folder gets model/ (for stablessm.load and stablessm measure), record.json, metrics.jsonl, checkpoints and
@@ -142,21 +150,19 @@ def train(
 
       torchrun --nproc-per-node 2 -m stablessm train mnist --model paper-images --parallel fsdp --out runs/mnist
     """
-    if show and source.task is None and source.data is None:
-        typer.echo(_overview())
-        return
     from stablessm.training import Interrupted
     from stablessm.training.ranks import launched
 
     name, ranks = source.task, launched()
     try:
+        if run.show and source.task is None and source.data is None:
+            typer.echo(_overview())
+            return
         name, options = _chosen_task(source)
-        if show:
+        if run.show:
             typer.echo(_listing(name))
             return
-        if last_good and not resume:
-            raise ArgumentError("--last-good", "no --fresh beside it", "both")
-        result = _run(name, options, wanted, training.config(), out, "last-good" if last_good else resume)
+        result = _run(name, options, wanted, training.config(), run.out, run.again())
     except ArgumentError as error:
         for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
             typer.secho(line if ranks.main else f"rank {ranks.rank}: {line}", fg="red", err=True)
