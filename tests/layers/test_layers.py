@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 
 import pytest
@@ -66,15 +67,18 @@ def test_s4d_kernel_is_what_exponential_discretisation_samples() -> None:
 
 
 @pytest.mark.parametrize("recurrence", ["dense", "diagonal"])
+@torch.no_grad()
 def test_linear_rnn_kernel(recurrence: str) -> None:
+    """The answer to a Heaviside input is the integral of the kernel (IAT eq. 5): by Simpson's rule over a step."""
     torch.manual_seed(0)
-    rnn = ssm.ContinuousRNN(
-        1, 4, 1, activation="linear", recurrence=recurrence, dt=0.01, solver="exponential", bias=False
-    ).double()
-    y, _ = rnn(torch.ones(1, 200, 1, dtype=F64))  # Heaviside: dy/dt is the kernel (paper 000 eq. 5)
-    slope = (y[0, 2:, 0] - y[0, :-2, 0]) / 0.02
-    kernel = rnn.kernel(0.01 * torch.arange(2, 200, dtype=F64))[:, 0, 0]
-    assert (slope - kernel).abs().max() < 5e-3 * kernel.abs().max() + 2e-2
+    options = {"activation": "linear", "solver": "exponential", "bias": False}
+    rates = -torch.tensor([0.2, 0.5, 1.0, 2.0], dtype=F64)
+    rnn = ssm.ContinuousRNN(2, 4, 3, recurrence=recurrence, dt=0.01, eigenvalues=rates, **options).double()
+    y, _ = rnn(torch.eye(2, dtype=F64)[:, None].expand(2, 200, 2))  # (in, time, out)
+    kernel = rnn.kernel(0.005 * torch.arange(401, dtype=F64)).permute(2, 0, 1)
+    steps = torch.cat([y[:, :1], y.diff(dim=1)], 1)
+    by_rule = (kernel[:, :-1:2] + 4 * kernel[:, 1::2] + kernel[:, 2::2]) * 0.01 / 6
+    torch.testing.assert_close(steps, by_rule, rtol=1e-8, atol=1e-10)
 
 
 def test_a_nonlinear_layer_has_no_kernel() -> None:
@@ -83,25 +87,38 @@ def test_a_nonlinear_layer_has_no_kernel() -> None:
             layer.kernel(torch.arange(3))
 
 
+@torch.no_grad()
 def test_euler_converges_to_the_exponential_step() -> None:
-    torch.manual_seed(0)
     x = torch.randn(1, 20, 2, dtype=F64)
     eigenvalues = -torch.linspace(0.1, 2, 5, dtype=F64)
-    fine = {}
-    for solver in ("euler", "exponential"):
-        torch.manual_seed(1)
-        rnn = ssm.ContinuousRNN(2, 5, 1, solver=solver, dt=0.001, eigenvalues=eigenvalues).double()
-        fine[solver] = rnn(x.repeat_interleave(50, 1))[0]
-    torch.testing.assert_close(fine["euler"], fine["exponential"], rtol=1e-2, atol=1e-2)
+    gaps = []
+    for repeats in (25, 50):
+        final = []
+        for solver in ("euler", "exponential"):
+            torch.manual_seed(1)
+            rnn = ssm.ContinuousRNN(2, 5, 1, solver=solver, dt=0.05 / repeats, eigenvalues=eigenvalues).double()
+            final.append(rnn(x.repeat_interleave(repeats, 1))[0][0, -1])
+        gaps.append((final[0] - final[1]).abs().max().item() / final[1].abs().max().item())
+    assert gaps[1] < 0.01
+    assert 1.8 < gaps[0] / gaps[1] < 2.2  # of first order
 
 
 @given(re=st.floats(-3, -1e-3), im=st.floats(-3, 3), dt=st.floats(1e-6, 1))
-def test_every_discretisation_maps_stable_to_stable(re: float, im: float, dt: float) -> None:
+def test_every_discretization_is_its_formula_and_maps_stable_to_stable(re: float, im: float, dt: float) -> None:
     lam = torch.tensor([complex(re, im)], dtype=torch.complex128)
-    for method in discretise.METHODS.values():
+    z = complex(re, im) * dt
+    expected = {
+        "zoh": (cmath.exp(z), (cmath.exp(z) - 1) / complex(re, im)),
+        "bilinear": ((1 + z / 2) / (1 - z / 2), dt / (1 - z / 2)),
+        "exponential": (cmath.exp(z), dt),
+    }
+    assert discretise.METHODS.keys() == expected.keys()
+    for name, method in discretise.METHODS.items():
         decay, gain = method(lam, torch.tensor(dt, dtype=F64))
         assert decay.abs().item() < 1
-        torch.testing.assert_close(gain / dt, torch.ones_like(gain), rtol=0, atol=abs(lam.item()) * dt * 1.5)
+        true_decay, true_gain = expected[name]
+        assert decay.item() == pytest.approx(true_decay, rel=1e-12, abs=0)
+        assert gain.item() == pytest.approx(true_gain, rel=1e-8, abs=0)  # e^z - 1 cancels in the formula
 
 
 def test_ring_is_uniform_in_area_within_its_bounds() -> None:
@@ -117,10 +134,8 @@ def test_ring_is_uniform_in_area_within_its_bounds() -> None:
 def test_lru_normalisation_gives_states_of_variance_one() -> None:
     torch.manual_seed(0)
     layer = ssm.LRU(4, 256, 1, r_min=0.9, r_max=0.99)
-    states = []
     _, state = layer(torch.randn(64, 600, 4))
-    states.append(state.abs().square().mean())
-    assert 0.8 < states[0] < 1.2
+    assert 0.9 < state.abs().square().mean() < 1.1
 
 
 @pytest.mark.parametrize("map", ["tanh", "softplus", "exp", "best", "relu"])
@@ -141,6 +156,20 @@ def test_phi_has_an_accurate_gradient_near_zero(dtype: torch.dtype) -> None:
     series = 0.5 + exact / 3 + exact**2 / 8 + exact**3 / 30
     truth = torch.where(exact.abs() < 1e-2, series, (exact.exp() * (exact - 1) + 1) / exact**2)
     torch.testing.assert_close(slope.to(truth.dtype), truth, rtol=3e-5, atol=0)
+
+
+def test_a_kernel_at_no_times_is_empty() -> None:
+    none = torch.zeros(0)
+    layers = (ssm.RealSSM(2, 4, 3), ssm.RealSSM(2, 4, 3, time="discrete"), ssm.LRU(2, 4, 3))
+    assert [tuple(layer.kernel(none).shape) for layer in layers] == 3 * [(0, 3, 2)]
+
+
+def test_eigenvalues_start_within_the_range_of_the_map() -> None:
+    """Time scales from one step, or a tenth above the shortest that the map has, to 1000 times that."""
+    for b, fastest in ((1.0, math.exp(-1)), (2.0, 0.5 ** (1 / 1.1))):
+        layer = ssm.RealSSM(1, 4, 1, time="discrete", map=ssm.reparam.get("best", time="discrete", b=b))
+        expected = fastest ** torch.tensor([1.0, 0.1, 0.01, 0.001])
+        torch.testing.assert_close(layer.eigenvalues().detach(), expected, rtol=1e-5, atol=0)
 
 
 def test_convolution_takes_a_decay_that_underflows() -> None:
