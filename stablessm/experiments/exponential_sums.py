@@ -14,7 +14,7 @@ from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
 from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
 from stablessm.layers import RealSSM
-from stablessm.layers.initialise import timescales
+from stablessm.layers.initialize import timescales
 from stablessm.report.figure import Panel, Series, Style
 from stablessm.targets import LinearFunctional
 

@@ -257,6 +257,7 @@ def test_it_is_measured_and_listed():
 def test_bad_settings_are_named(argument, options):
     with pytest.raises(ArgumentError, match=f"^{argument}: expected"):
         make(**options)
+    assert LanguageModel(2, d_model=4, n_layers=1, d_state=2).d_output == 2
     with pytest.raises(ArgumentError, match=r"^vocab_size: expected"):
         LanguageModel(1)
     with pytest.raises(ArgumentError, match=r"^vocab_size: expected"):

@@ -127,7 +127,7 @@ def test_another_map_or_mixer_leaves_options_of_the_first_behind():
 
 
 def test_bad_choices_are_named():
-    with pytest.raises(ArgumentError, match="preset: expected one of tiny, small"):
+    with pytest.raises(ArgumentError, match="preset: expected one of 'tiny', 'small'"):
         models.for_task(*DIGITS, preset="huge")
     with pytest.raises(ArgumentError, match="colour: expected one of the settings"):
         models.for_task(*DIGITS, colour="red")

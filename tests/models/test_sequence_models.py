@@ -296,9 +296,9 @@ def test_bad_settings_are_named(argument, options):
 def test_bad_inputs_are_named():
     numbers, tokens = make("mean"), make("mean", TOKENS)
     for model, x, what in (
-        (numbers, torch.zeros(2, 5, 4), "x: expected numbers"),
-        (numbers, torch.zeros(2, 5, dtype=torch.long), "x: expected numbers"),
-        (tokens, torch.zeros(2, 5, 1, dtype=torch.long), "x: expected tokens"),
+        (numbers, torch.zeros(2, 5, 4), r"x: expected numbers \(batch, time, 3\), got shape \(2, 5, 4\)"),
+        (numbers, torch.zeros(2, 5, dtype=torch.long), r"x: expected numbers .*, got dtype torch.int64"),
+        (tokens, torch.zeros(2, 5, 1, dtype=torch.long), r"x: expected tokens \(batch, time\)"),
         (tokens, torch.full((2, 5), 11), r"x: expected tokens from 0 to 10 .*got 11"),
         (tokens, torch.full((2, 5), -1), r"x: expected tokens from 0 to 10 .*got -1"),
     ):
@@ -308,8 +308,11 @@ def test_bad_inputs_are_named():
     for state in (x, (None,) * 3):
         with pytest.raises(ArgumentError, match="state: expected the pair"):
             numbers.sequence(x, state)
-    with pytest.raises(ArgumentError, match="state: expected 2 entries"):
-        numbers.sequence(x, ((None,), None))
+    for state, got in (((None,), "1"), (5, "int")):
+        with pytest.raises(ArgumentError, match=f"state: expected 2 entries, one a block, got {got}"):
+            numbers.sequence(x, (state, None))
+    with pytest.raises(ArgumentError, match=r"x: expected numbers \(batch, 3\)"):
+        numbers.step(x)
     with pytest.raises(ArgumentError, match="lengths: expected"):
         numbers(x, lengths=torch.tensor([5, 6]))
     with pytest.raises(ArgumentError, match="reset: expected"):

@@ -19,7 +19,7 @@ from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
 from stablessm.instruments import MemoryCurve, PerturbationCurve, memory_function, perturbation_error
 from stablessm.layers import RealSSM
-from stablessm.layers.initialise import timescales
+from stablessm.layers.initialize import timescales
 
 FLOATS = ("float32", "float16", "bfloat16")
 FORMATS = (*FLOATS, "int8")

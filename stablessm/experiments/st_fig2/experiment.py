@@ -17,7 +17,7 @@ from stablessm.experiments import rules
 from stablessm.experiments.base import Claim, Experiment
 from stablessm.experiments.run import Run
 from stablessm.experiments.stages import Stages
-from stablessm.layers.initialise import timescales
+from stablessm.layers.initialize import timescales
 from stablessm.report.figure import Figure, Panel, Series
 
 Option = tuple[str, dict[str, Any]]
