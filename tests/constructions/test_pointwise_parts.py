@@ -186,3 +186,67 @@ def test_kernels_of_a_series_on_arrays_and_tensors(seed: int) -> None:
     assert model.width == model.states + len(model.orders)
     with pytest.raises(ArgumentError, match=r"^times: expected one to three arrays of steps, got 0"):
         model.kernel()
+
+
+def test_boxes_of_more_axes_than_can_be_proven_are_refused() -> None:
+    for domain in ([(0, 1)] * 5, (0, 1, 2), [], (1, 0), (0, np.inf), (1, 1)):
+        with pytest.raises(ArgumentError, match=r"^domain: "):
+            elementwise(lambda x: x, domain, 0.1)
+    assert elementwise(lambda x: 0 * x[:, 0], [(0, 1)] * 4, 0.1, lipschitz=1e-3).width == 8
+
+
+def test_values_that_are_not_finite_say_where() -> None:
+    from stablessm.constructions import exponential_sum
+
+    with pytest.raises(ArgumentError, match=r"^kernel: expected finite values, got nan at index 2, t = 1$"):
+        exponential_sum([1.0, 0.5, np.nan, 0.1], order=1, dt=0.5)
+    with pytest.raises(ArgumentError, match=r"^kernel: expected finite values, got inf at index 0, t = 0$"):
+        exponential_sum([np.inf, 0.5, 0.1], order=1)
+    with pytest.raises(ArgumentError, match=r"^kernel: expected finite values; start later with times="):
+        exponential_sum("1/t", 5, order=1)
+    with pytest.raises(ArgumentError, match=r"^kernel: expected finite values, got inf at index 4, t = 2$"):
+        exponential_sum("1/(t-2)**2", 6, order=1, dt=0.5)
+    with pytest.raises(
+        ArgumentError, match=r"^relative: expected a kernel that stays above 1e-60 .*got 0 at index 1, t = 0\.5$"
+    ):
+        exponential_sum([1.0, 0.0, 0.5], order=1, dt=0.5, relative=True)
+    for kernel, argument in ((1j * np.ones(4), "real"), (1j * np.ones(4), "positive")):
+        with pytest.raises(ArgumentError, match=f"^{argument}: expected False"):
+            exponential_sum(kernel, order=1, **{argument: True})
+    with pytest.raises(ArgumentError, match=r"^order: expected at most the number of samples, 4, got 5"):
+        exponential_sum(np.ones(4), order=5)
+    assert exponential_sum(np.eye(4)[0], order=4).order <= 4
+
+
+def test_what_a_series_is_not_made_from() -> None:
+    x = np.random.default_rng(0).standard_normal(100)
+    for arguments, message in (
+        ({"x": 0 * x}, "x: expected an input that is not zero, got zeros"),
+        (
+            {"memory": 80},
+            r"memory: expected a whole number of steps from 1 to 79 \(what is left to fit of 100\), got 80",
+        ),
+        ({"memory": 0}, "memory: expected a whole number, at least 1"),
+        ({"order": 4}, "order: expected 1, 2 or 3"),
+        ({"held_out": 0.0}, "held_out"),
+        ({"held_out": 1.0}, "held_out"),
+        ({"y": x[:-1]}, r"y: expected shape \(1, 100\) \(as x\), got shape \(1, 99\)"),
+        ({"y": np.full(100, np.nan)}, "y: expected finite numbers"),
+        ({"x": np.ones((2, 3, 4))}, r"x: expected \(time,\), \(batch, time\) or \(batch, time, 1\), not empty"),
+        ({"states": 90}, "x: expected more steps than regressors"),
+    ):
+        with pytest.raises(ArgumentError, match=f"^{message}"):
+            volterra.identify(**({"x": x, "y": x**2, "memory": 20} | arguments))
+    constant = volterra.identify(x, np.full(100, 2.5), memory=79)
+    assert constant(torch.ones(1, 3, 1))[0].flatten().tolist() == pytest.approx([2.5] * 3)
+    assert constant.output_error == 0.0
+    for kernels, message in (
+        ({}, "kernels: expected a kernel for at least one"),
+        ({0: 1.0}, "kernels: expected a kernel for at least one"),
+        ({4: np.ones(3)}, "kernels: expected a kernel for at least one"),
+        ({1: np.ones(3), 2: np.ones((3, 4))}, r"kernels\[2\]: expected shape \(3, 3\), got shape \(3, 4\)"),
+        ({1: np.cos}, "horizon: expected a number of steps"),
+        ({0: np.inf, 1: np.ones(3)}, r"kernels\[0\]"),
+    ):
+        with pytest.raises(ArgumentError, match=f"^{message}"):
+            volterra(kernels)
