@@ -210,17 +210,17 @@ def accelerated(count: int = 12) -> dict[str, Any]:
 
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
     model, x = network(), Wide()._tensors["train"]
-    optimiser = torch.optim.AdamW(ssm.param_groups(model, 0.02, recurrent_lr=0.01, weight_decay=0.1))
+    optimizer = torch.optim.AdamW(ssm.param_groups(model, 0.02, recurrent_lr=0.01, weight_decay=0.1))
     data = TensorDataset(x, ssm.linear_scan(x.new_tensor([0.9]), x))
-    model, optimiser, loader = accelerator.prepare(model, optimiser, DataLoader(data, batch_size=8))
+    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=8))
     losses = []
     for _ in range(count // len(loader) + 1):
         for inputs, targets in loader:
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = (model(inputs) - targets).square().mean()
             accelerator.backward(loss)
             accelerator.clip_grad_norm_(model.parameters(), 0.5)
-            optimiser.step()
+            optimizer.step()
             losses.append(float(accelerator.gather(loss.detach()[None]).mean()))
     weights = torch.cat([p.detach().flatten() for p in accelerator.unwrap_model(model).parameters()])
     return {"losses": losses, "weights": weights.tolist(), "processes": accelerator.num_processes}
@@ -238,9 +238,9 @@ def trainer(folder: str, batch_size: int) -> dict[str, Any]:
         folder, max_steps=12, per_device_train_batch_size=batch_size, learning_rate=0.01, logging_steps=1, seed=1,
         report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True,
     )  # fmt: skip
-    optimiser = torch.optim.AdamW(ssm.param_groups(model, 0.01))
+    optimizer = torch.optim.AdamW(ssm.param_groups(model, 0.01))
     data = [{"input_ids": row, "labels": row} for row in rows]
-    run = transformers.Trainer(model, arguments, train_dataset=data, optimizers=(optimiser, None))
+    run = transformers.Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
     run.train()
     losses = [entry["loss"] for entry in run.state.log_history if "loss" in entry]
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])

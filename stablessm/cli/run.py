@@ -91,7 +91,7 @@ def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str]
     """In this process. Of several experiments, those that lack a package do not stop the others."""
     from stablessm import MissingPackageError
     from stablessm.experiments import catalogue
-    from stablessm.experiments.base import execute
+    from stablessm.experiments.frame.base import execute
     from stablessm.sweeps import Swept
 
     for id in ids:

@@ -44,7 +44,7 @@ def search(
     """
     from stablessm import ArgumentError, sweeps
     from stablessm.cli.train import pairs
-    from stablessm.sweeps.space import told
+    from stablessm.sweeps.search import told
 
     sys.path.insert(0, "")  # as python -m does, so that a module of the current folder is found
     try:

@@ -15,8 +15,8 @@ from sweep_experiment import EXPERIMENT, REFERENCE, Config, differences
 from stablessm import ArgumentError, record
 from stablessm import _locks as locks
 from stablessm.experiments import catalogue
-from stablessm.experiments.base import Plan, execute
-from stablessm.experiments.run import Run
+from stablessm.experiments.frame.base import Plan, execute
+from stablessm.experiments.frame.run import Run
 from stablessm.sweeps import Job, runs, sweep, worker
 from stablessm.sweeps.job import expand
 from stablessm.sweeps.sweep import _receive

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stablessm import ArgumentError, tasks
 from stablessm.tasks import Batch, Inputs, Options, Outputs, Task, option, scoring
-from stablessm.tasks.chance import best_constant
+from stablessm.tasks.scoring import best_constant
 
 
 @pytest.mark.parametrize("name", tasks.NAMES)

@@ -16,7 +16,7 @@ from training_task import Net, Sums
 import stablessm as ssm
 from stablessm import ArgumentError
 from stablessm.training import Interrupted, TrainingConfig, evaluate, train
-from stablessm.training.schedule import rate
+from stablessm.training.config import rate
 
 
 def config(**changes):

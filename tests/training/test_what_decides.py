@@ -125,7 +125,7 @@ def calls(name):
 
 
 def test_there_is_one_step_loop():
-    assert calls("AdamW") == {"training/optimiser.py": 1}
+    assert calls("AdamW") == {"training/optimizer.py": 1}
     assert not {name for kind in ("Adam", "SGD", "RMSprop") for name in calls(kind)}
     backward = calls("backward")
     assert backward["training/gradient.py"] == 1
