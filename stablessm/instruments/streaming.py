@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments._nested import tensors_in
 from stablessm.instruments.systems import by_step, evaluating, input_size
 
@@ -19,8 +19,8 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 @final
-@dataclass(frozen=True)
-class StreamingDifference:
+@dataclass(frozen=True, repr=False)
+class StreamingDifference(ShortRepr):
     """One way of streaming against the full pass."""
 
     way: str
@@ -45,8 +45,8 @@ class StreamingDifference:
 
 
 @final
-@dataclass(frozen=True)
-class StreamingReport:
+@dataclass(frozen=True, repr=False)
+class StreamingReport(ShortRepr):
     """Every way of streaming that was tried."""
 
     differences: tuple[StreamingDifference, ...]
