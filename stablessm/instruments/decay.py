@@ -105,9 +105,11 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     whole, top = (float(t[0]), float(t[-1])), float(v.max())
     if len(v) < FEWEST:
         return DecayFit("undecided", f"{len(v)} samples are too few; {FEWEST} are the least", 0.0, whole, floor)
+    if top == 0:
+        law = {"last_lag": whole[0], "log_amplitude": -math.inf}
+        return DecayFit("finite", "nothing is above zero", math.inf, whole, floor, **law)
     if top <= floor:
-        reason = "nothing is above the floor" if floor else "nothing is above zero"
-        return DecayFit("finite", reason, math.inf, whole, floor, last_lag=whole[0], log_amplitude=-math.inf)
+        return DecayFit("undecided", "nothing is above the floor; larger inputs or float64 may be", 0.0, whole, floor)
     v = _rounded(v / top)
     negligible = max(NEGLIGIBLE * float(v[1:].max()), _OF_ALL)
     level, offset = noise_floor(t, v, negligible)
