@@ -35,10 +35,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import stablessm as ssm
-from stablessm.experiments.run import Run
-from stablessm.experiments.st_fig1.experiment import EXPERIMENT
-from stablessm.experiments.st_fig1.models import SEARCHES, TARGET, Config, family, measure_family, trained
-from stablessm.experiments.stages import Stages
+from stablessm.experiments.frame.run import Run
+from stablessm.experiments.frame.stages import Stages
+from stablessm.experiments.stable_ssm.fig1.experiment import EXPERIMENT
+from stablessm.experiments.stable_ssm.fig1.models import SEARCHES, TARGET, Config, family, measure_family, trained
 from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
 
 RECORD = Path(__file__).parent.parent / "results" / "st-fig1" / "paper"

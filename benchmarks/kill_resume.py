@@ -27,7 +27,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from stablessm.experiments import catalogue
-from stablessm.experiments.run import Run
+from stablessm.experiments.frame.run import Run
 experiment = catalogue.get(sys.argv[1])
 config = experiment.config(sys.argv[2])
 print("ready", flush=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from stablessm.experiments import run as run_module
-from stablessm.experiments.base import Claim, Experiment
-from stablessm.experiments.run import Run
+from stablessm.experiments.frame import run as run_module
+from stablessm.experiments.frame.base import Claim, Experiment
+from stablessm.experiments.frame.run import Run
 from stablessm.report.figure import Figure
 
 run_module.CHECKPOINT_SECONDS = 0.0

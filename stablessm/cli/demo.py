@@ -21,8 +21,8 @@ def demo(
     Example: stablessm demo --open
     """
     from stablessm.cli.run import show_claims
-    from stablessm.experiments.base import execute
     from stablessm.experiments.demo.experiment import EXPERIMENT
+    from stablessm.experiments.frame.base import execute
     from stablessm.report import page
 
     folder, cached = execute(EXPERIMENT, "smoke" if smoke else "paper", out, fresh=fresh)

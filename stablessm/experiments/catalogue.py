@@ -8,49 +8,17 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from stablessm._errors import ArgumentError
-from stablessm.experiments.base import Experiment
+from stablessm.experiments.frame import Experiment
 
-IDS: tuple[str, ...] = (
-    "ia-fig1",
-    "ia-fig2",
-    "ia-fig3",
-    "ia-fig4",
-    "ia-fig5",
-    "ia-fig6",
-    "su-conv",
-    "su-fig2",
-    "su-fig3",
-    "su-fig4",
-    "su-fig5",
-    "su-fig6",
-    "su-depth",
-    "su-table1",
-    "lr-fig2",
-    "lr-fig3",
-    "lr-fig4",
-    "lr-fig5",
-    "lr-fig6",
-    "lr-fig7",
-    "lr-fig8",
-    "lr-fig9",
-    "st-fig1",
-    "st-fig2",
-    "st-fig3",
-    "st-fig4",
-    "st-fig5",
-    "st-fig6",
-    "st-table1",
-    "st-table2",
-    "st-table3",
-    "st-table4",
-    "st-table5",
-    "st-table6",
-    "ext-precision",
-    "ext-architectures",
-    "ext-activations",
-    "ext-ett",
-    "ext-language",
-)
+PAPERS: dict[str, tuple[str, ...]] = {
+    "ia": ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6"),
+    "su": ("conv", "fig2", "fig3", "fig4", "fig5", "fig6", "depth", "table1"),
+    "lr": ("fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9"),
+    "st": ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "table1", "table2", "table3", "table4", "table5", "table6"),
+    "ext": ("precision", "architectures", "activations", "ett", "language"),
+}
+"""The figures and tables of each paper (and ``ext``, beyond the papers), by the first part of their ids."""
+IDS: tuple[str, ...] = tuple(f"{paper}-{name}" for paper, names in PAPERS.items() for name in names)
 
 
 GROUP = "stablessm.experiments"
@@ -66,7 +34,7 @@ def get(id: str) -> Experiment[Any]:
     """Return the experiment of that id: ours, one of an installed package, or ``my_package.module:NAME``.
 
     >>> get("ia-fig1").source
-    'paper 000, figure 1'
+    'IAT, figure 1'
     >>> get("stablessm.experiments.demo.experiment:EXPERIMENT").id
     'demo'
     """
@@ -74,10 +42,25 @@ def get(id: str) -> Experiment[Any]:
         module, _, name = id.partition(":")
         return _own(id, lambda: getattr(import_module(module), name))
     if id in IDS:
-        return import_module(f"stablessm.experiments.{id.replace('-', '_')}.experiment").EXPERIMENT
+        return next(experiment for experiment in _of_paper(id.partition("-")[0]) if experiment.id == id)
     for entry in entry_points(group=GROUP, name=id):
         return _own(f"{id} = {entry.value}", entry.load)
     raise ArgumentError("ID", f"one of {', '.join(ids())}, or module:NAME", repr(id))
+
+
+def _of_paper(paper: str) -> tuple[Experiment[Any], ...]:
+    """Import the experiments of one paper: the others' imports take seconds."""
+    if paper == "ia":
+        from stablessm.experiments.iat.index import EXPERIMENTS
+    elif paper == "su":
+        from stablessm.experiments.ssm_ua.index import EXPERIMENTS
+    elif paper == "lr":
+        from stablessm.experiments.lru_ua.index import EXPERIMENTS
+    elif paper == "st":
+        from stablessm.experiments.stable_ssm.index import EXPERIMENTS
+    else:
+        from stablessm.experiments.beyond.index import EXPERIMENTS
+    return EXPERIMENTS
 
 
 def _own(reference: str, load: Callable[[], Any]) -> Experiment[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from stablessm._errors import ArgumentError
 from stablessm.experiments import catalogue
-from stablessm.experiments.base import Plan, is_complete
+from stablessm.experiments.frame.base import Plan, is_complete
 
 
 def judge(folder: Path) -> Iterator[str]:

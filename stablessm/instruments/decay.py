@@ -106,8 +106,8 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     if len(v) < FEWEST:
         return DecayFit("undecided", f"{len(v)} samples are too few; {FEWEST} are the least", 0.0, whole, floor)
     if top == 0:
-        law = {"last_lag": whole[0], "log_amplitude": -math.inf}
-        return DecayFit("finite", "nothing is above zero", math.inf, whole, floor, **law)
+        reason = "nothing is above zero"
+        return DecayFit("finite", reason, math.inf, whole, floor, last_lag=whole[0], log_amplitude=-math.inf)
     if top <= floor:
         return DecayFit("undecided", "nothing is above the floor; larger inputs or float64 may be", 0.0, whole, floor)
     v = _rounded(v / top)

@@ -13,8 +13,8 @@ VERDICTS = {
     "not reproduced": "✗",
     "does not hold": "✗",
 }
-"""The verdicts of ``stablessm.experiments.rules`` and their signs. ``holds`` and ``does not hold`` are about statements
-that no paper makes, ``inconclusive`` is a run that cannot tell; a run of smoke size has no verdict."""
+"""The verdicts of ``stablessm.experiments.frame.rules`` and their signs. ``holds`` and ``does not hold`` are about
+statements that no paper makes, ``inconclusive`` is a run that cannot tell; a run of smoke size has no verdict."""
 
 
 @final

@@ -9,7 +9,7 @@ from typing import TypeAlias, final
 
 from stablessm._errors import ArgumentError
 from stablessm.experiments import catalogue
-from stablessm.experiments.base import Plan, Size
+from stablessm.experiments.frame.base import Plan, Size
 
 Changes: TypeAlias = tuple[tuple[str, str], ...]
 _NAME = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9._=+-]*")

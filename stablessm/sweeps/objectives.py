@@ -14,9 +14,9 @@ import numpy as np
 from stablessm import record
 from stablessm._errors import ArgumentError
 from stablessm.experiments import catalogue
-from stablessm.experiments.base import Size, execute
-from stablessm.experiments.settings import changed
-from stablessm.experiments.stages import Stages
+from stablessm.experiments.frame.base import Size, execute
+from stablessm.experiments.frame.settings import changed
+from stablessm.experiments.frame.stages import Stages
 
 Direction: TypeAlias = Literal["minimize", "maximize"]
 _REDUCE: Mapping[str, Callable[[np.ndarray], Any]] = {

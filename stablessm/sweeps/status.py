@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal, final
 
 from stablessm import _locks as locks
-from stablessm.experiments.base import is_complete
-from stablessm.experiments.run import JOBS
-from stablessm.experiments.stages import PACK, Stages
+from stablessm.experiments.frame.base import is_complete
+from stablessm.experiments.frame.run import JOBS
+from stablessm.experiments.frame.stages import PACK, Stages
 from stablessm.sweeps import notes
 from stablessm.sweeps.notes import Notes
 from stablessm.sweeps.worker import SWEEP

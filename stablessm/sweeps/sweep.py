@@ -12,8 +12,8 @@ from typing import final
 
 from stablessm import record
 from stablessm.experiments import catalogue
-from stablessm.experiments.base import Plan, Size, is_complete
-from stablessm.experiments.run import JOBS, Run
+from stablessm.experiments.frame.base import Plan, Size, is_complete
+from stablessm.experiments.frame.run import JOBS, Run
 from stablessm.sweeps import notes, worker
 from stablessm.sweeps.engine import Engine
 from stablessm.sweeps.job import Job, expand

@@ -15,8 +15,8 @@ from typing import final
 
 from stablessm import _locks as locks
 from stablessm._optional import import_failure
-from stablessm.experiments.base import Plan
-from stablessm.experiments.run import JOBS, Run
+from stablessm.experiments.frame.base import Plan
+from stablessm.experiments.frame.run import JOBS, Run
 from stablessm.sweeps import notes
 from stablessm.sweeps.job import Job
 

@@ -18,7 +18,7 @@ from stablessm.constructions.series._kernels import SampledKernel, strata
 from stablessm.constructions.series._tensor import powers, symmetric_part
 from stablessm.constructions.series.model import VolterraSSM
 from stablessm.constructions.series.volterra import volterra
-from stablessm.experiments.su_fig4.experiment import VolterraConfig
+from stablessm.experiments.ssm_ua.fig4.experiment import VolterraConfig
 from stablessm.targets import Volterra
 from stablessm.targets.kernels import Exponential
 

@@ -11,7 +11,7 @@ import pytest
 
 from stablessm import ArgumentError
 from stablessm.experiments import catalogue
-from stablessm.experiments.base import execute
+from stablessm.experiments.frame.base import execute
 from stablessm.report.figure import Figure
 
 

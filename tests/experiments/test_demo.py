@@ -8,9 +8,9 @@ import torch
 from typer.testing import CliRunner
 
 from stablessm.cli import app
-from stablessm.experiments.base import execute
 from stablessm.experiments.demo.experiment import EXPERIMENT, MAPS, Config, start
-from stablessm.experiments.stages import Stages
+from stablessm.experiments.frame.base import execute
+from stablessm.experiments.frame.stages import Stages
 from stablessm.report.figure import Figure
 
 

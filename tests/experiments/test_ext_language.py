@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from stablessm.experiments import catalogue
-from stablessm.experiments.base import execute
-from stablessm.experiments.ext_language import experiment as language
-from stablessm.experiments.run import Run
+from stablessm.experiments.beyond.language import experiment as language
+from stablessm.experiments.frame.base import execute
+from stablessm.experiments.frame.run import Run
 
 EXPERIMENT = catalogue.get("ext-language")
 

@@ -14,17 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stablessm import ArgumentError, training
-from stablessm.experiments import catalogue, language_study, language_training
-from stablessm.experiments.language_stability import HEIGHT, WINDOW, Instability, calmest, final_loss, spikes
-from stablessm.experiments.language_study import SCHEMES, SMOKE, StudyConfig, start
-from stablessm.experiments.language_text import chain
-from stablessm.experiments.language_training import LanguageTraining, fit, mean_loss
-from stablessm.experiments.run import Run
-from stablessm.experiments.st_fig4 import experiment as fig4
-from stablessm.experiments.st_fig5 import experiment as fig5
-from stablessm.experiments.st_fig6 import experiment as fig6
-from stablessm.experiments.st_table2 import experiment as table2
-from stablessm.experiments.st_table3 import experiment as table3
+from stablessm.experiments import catalogue
+from stablessm.experiments.frame.run import Run
+from stablessm.experiments.stable_ssm import language_study, language_training
+from stablessm.experiments.stable_ssm.fig4 import experiment as fig4
+from stablessm.experiments.stable_ssm.fig5 import experiment as fig5
+from stablessm.experiments.stable_ssm.fig6 import experiment as fig6
+from stablessm.experiments.stable_ssm.language_stability import HEIGHT, WINDOW, Instability, calmest, final_loss, spikes
+from stablessm.experiments.stable_ssm.language_study import SCHEMES, SMOKE, StudyConfig, start
+from stablessm.experiments.stable_ssm.language_text import chain
+from stablessm.experiments.stable_ssm.language_training import LanguageTraining, fit, mean_loss
+from stablessm.experiments.stable_ssm.table2 import experiment as table2
+from stablessm.experiments.stable_ssm.table3 import experiment as table3
 from stablessm.instruments.modes import recurrent_modules
 from stablessm.tasks.base import Inputs, Outputs
 

@@ -1,4 +1,4 @@
-"""What the experiments of paper 003 are made of: data, states, errors, and what they compare with."""
+"""What the experiments of LRU-UA are made of: data, states, errors, and what they compare with."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stablessm import ArgumentError
-from stablessm.experiments import digits, reconstructions, sparse_reconstructions
-from stablessm.experiments.ext_ett import experiment as ett
-from stablessm.experiments.ext_ett.series import hourly
-from stablessm.experiments.lr_fig9 import experiment as volterra
-from stablessm.experiments.run import Run
+from stablessm.experiments.beyond.ett import experiment as ett
+from stablessm.experiments.beyond.ett.series import hourly
+from stablessm.experiments.frame.run import Run
+from stablessm.experiments.lru_ua import digits, reconstructions, sparse_reconstructions
+from stablessm.experiments.lru_ua.fig9 import experiment as volterra
 from stablessm.reconstruction import Decoder, fourier, haar
 from stablessm.tasks import sources
 from stablessm.tasks.forecasting import CHANNELS, FILE

@@ -15,16 +15,16 @@ import pytest
 import torch
 
 from stablessm import ArgumentError
-from stablessm.experiments import run as run_module
-from stablessm.experiments.base import Claim, Experiment, execute
-from stablessm.experiments.run import Run
+from stablessm.experiments.frame import run as run_module
+from stablessm.experiments.frame.base import Claim, Experiment, execute
+from stablessm.experiments.frame.run import Run
 from stablessm.training.checkpoint import Checkpoint
 
 SLOW_SUM = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from stablessm.experiments import run as module
+from stablessm.experiments.frame import run as module
 module.CHECKPOINT_SECONDS = 0.01
 run = module.Run(Path(sys.argv[1]), {"seed": 1}, progress=False)
 print("ready", flush=True)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stablessm import ArgumentError
-from stablessm.experiments.sentiment_text import NEGATIVE, POSITIVE, reviews
+from stablessm.experiments.iat.sentiment_text import NEGATIVE, POSITIVE, reviews
 from stablessm.tasks import imdb
 from stablessm.tasks.corpus import END, SPECIAL, START, UNKNOWN, Corpus, Reviews, word_corpus
 

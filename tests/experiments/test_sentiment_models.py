@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from stablessm import ArgumentError
-from stablessm.experiments import run as run_module
-from stablessm.experiments import sentiment_memory, sentiment_training
-from stablessm.experiments.ia_fig6.experiment import EXPERIMENT, subjects
-from stablessm.experiments.run import Run
-from stablessm.experiments.sentiment_memory import accuracies, asked, fluctuation, late, remembered, study, trained
-from stablessm.experiments.sentiment_models import TINY, WordLSTM, bert, bert_source
-from stablessm.experiments.sentiment_text import reviews
-from stablessm.experiments.sentiment_training import Fitting, accuracy, batches, fit, load
+from stablessm.experiments.frame import run as run_module
+from stablessm.experiments.frame.run import Run
+from stablessm.experiments.iat import sentiment_memory, sentiment_training
+from stablessm.experiments.iat.fig6.experiment import EXPERIMENT, subjects
+from stablessm.experiments.iat.sentiment_memory import accuracies, asked, fluctuation, late, remembered, study, trained
+from stablessm.experiments.iat.sentiment_models import TINY, WordLSTM, bert, bert_source
+from stablessm.experiments.iat.sentiment_text import reviews
+from stablessm.experiments.iat.sentiment_training import Fitting, accuracy, batches, fit, load
 from stablessm.instruments import MemoryCurve
 from stablessm.tasks.corpus import Corpus, word_corpus
 

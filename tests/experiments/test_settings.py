@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from stablessm import ArgumentError
 from stablessm.cli import app
 from stablessm.experiments import catalogue
-from stablessm.experiments.base import Claim, Experiment, execute
-from stablessm.experiments.language_study import StudyConfig
-from stablessm.experiments.settings import changed
+from stablessm.experiments.frame.base import Claim, Experiment, execute
+from stablessm.experiments.frame.settings import changed
+from stablessm.experiments.stable_ssm.language_study import StudyConfig
 
 
 @dataclass(frozen=True)

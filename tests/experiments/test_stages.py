@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stablessm import ArgumentError, record
-from stablessm.experiments.run import Run
-from stablessm.experiments.stages import PACK, Stages
+from stablessm.experiments.frame.run import Run
+from stablessm.experiments.frame.stages import PACK, Stages
 from stablessm.instruments import MemoryCurve
 
 CURVE = MemoryCurve(np.arange(4.0), np.array([1.0, 0.5, 0.25, 0.125]), unit="s", floor=1e-9)

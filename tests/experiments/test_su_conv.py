@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stablessm.constructions import ExponentialSum
-from stablessm.experiments.su_conv import jackson, stages
+from stablessm.experiments.ssm_ua.conv import jackson, stages
 
 kernels = st.builds(
     lambda a, b, p: lambda t: np.exp(-a * t) * (1 + b * np.cos(p * t)) / (1 + t),

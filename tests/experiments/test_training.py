@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from stablessm import ArgumentError, ContinuousRNN, RealSSM, tasks
-from stablessm.experiments import run as run_module
-from stablessm.experiments.run import Run
-from stablessm.experiments.training import Training, mean_square, noise, rnn_mean_square, train
-from stablessm.experiments.user_training import trained
+from stablessm.experiments.frame import run as run_module
+from stablessm.experiments.frame.run import Run
+from stablessm.experiments.frame.training import Training, mean_square, noise, rnn_mean_square, train
+from stablessm.experiments.frame.user_training import trained
 from stablessm.models import for_task
 from stablessm.training import TrainingConfig, schedule
 

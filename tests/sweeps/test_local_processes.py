@@ -13,13 +13,14 @@ from sweep_accidents import driver, kill, meanwhile, repeated, running, wait_for
 from sweep_experiment import EXPERIMENT, REFERENCE, differences
 
 from stablessm import ArgumentError
-from stablessm.experiments.base import execute
+from stablessm.experiments.frame.base import execute
 from stablessm.sweeps import Processes, Resources, runs, sweep
 from stablessm.sweeps.engine import memory
 
 SLOW = {"steps": "12", "pause": "0.05"}
 
 
+@pytest.mark.slow  # the next test has a process that dies, test_engines.py what becomes of its job
 def test_a_worker_that_is_killed_costs_nothing(tmp_path, monkeypatch):
     tally = tmp_path / "tally"
     changes = {**SLOW, "tally": str(tally)}

@@ -9,7 +9,7 @@ from sweep_accidents import TESTS, driver, kill, meanwhile, repeated, running, w
 from sweep_experiment import EXPERIMENT, REFERENCE, differences
 
 from stablessm import ArgumentError
-from stablessm.experiments.base import execute
+from stablessm.experiments.frame.base import execute
 from stablessm.sweeps import Resources, Slurm, runs, sweep
 from stablessm.sweeps.job import expand
 
@@ -21,6 +21,7 @@ def _importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
 
 
+@pytest.mark.slow  # test_engines.py has what the engine does
 def test_a_job_that_is_killed_is_queued_again(tmp_path):
     tally = tmp_path / "tally"
     changes = {"walks": "2", "steps": "20", "pause": "0.05", "tally": str(tally)}

@@ -12,8 +12,8 @@ import pytest
 from report_runs import write_run
 
 from stablessm.experiments import catalogue
+from stablessm.experiments.frame.stages import Stages
 from stablessm.experiments.judge import judge
-from stablessm.experiments.stages import Stages
 
 ROOT = Path(__file__).parents[2]
 

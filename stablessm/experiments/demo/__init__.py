@@ -1,1 +1,1 @@
-"""The stability demonstration: the question of paper 004, figure 1, in two minutes."""
+"""The stability demonstration: the question of StableSSM, figure 1, in two minutes."""

@@ -10,11 +10,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from stablessm.experiments import rules
-from stablessm.experiments.base import Claim, Experiment
-from stablessm.experiments.run import Run
-from stablessm.experiments.stages import Stages
-from stablessm.experiments.training import Batch, Training, mean_square, noise, train
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame.training import Batch, Training, mean_square, noise, train
 from stablessm.instruments import (
     MemoryCurve,
     PerturbationCurve,
@@ -24,7 +21,7 @@ from stablessm.instruments import (
     stability_radius,
 )
 from stablessm.layers import RealSSM
-from stablessm.layers.initialise import timescales
+from stablessm.layers.initialize import timescales
 from stablessm.report.figure import Figure, Panel, Series
 from stablessm.targets import LinearFunctional
 
@@ -215,7 +212,7 @@ SMOKE = Training(samples=8 * 20, batch=8, epochs=1, rows_per_epoch=5, device="cp
 EXPERIMENT = Experiment(
     id="demo",
     title="The stability demonstration",
-    source="paper 004, figures 1 and 3, reduced",
+    source="StableSSM, figures 1 and 3, reduced",
     question="From one start, trained alike: what do a direct model and stable ones remember, and what can they stand?",
     claim="All learn; the direct model breaks under a small perturbation, stable maps do not.",
     configs={

@@ -1,0 +1,1 @@
+"""Experiments on questions that no paper asks."""

@@ -1,0 +1,195 @@
+"""Recurrent models, attention, Mamba and RWKV under one instrument."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from stablessm._optional import require
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame.memories import (
+    is_power,
+    listed,
+    octave_slopes,
+    panel,
+    rates,
+    seeded,
+    span,
+    survey,
+    surveyed,
+    tally,
+)
+from stablessm.instruments import MemoryCurve, memory_function
+from stablessm.report.figure import Figure
+
+RECURRENT = ("LSTM", "GRU", "Mamba", "RWKV")
+ATTENTION = ("GPT-2", "Llama", "Mistral")
+WIDTH, LAYERS, WINDOW = 32, 2, 8
+WARM_UP = 16
+TRAINED = "stories260K"
+POSITIONS = 512
+"""Of the trained model."""
+
+_SIZE = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS}
+_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 2 * WIDTH}
+CONFIGS: dict[str, tuple[str, dict[str, int]]] = {
+    "Mamba": ("Mamba", {**_SIZE, "state_size": 8}),
+    "RWKV": ("Rwkv", {**_SIZE, "attention_hidden_size": WIDTH}),
+    "GPT-2": ("GPT2", {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": 4}),
+    "Llama": ("Llama", {**_SIZE, **_HEADS}),
+    "Mistral": ("Mistral", {**_SIZE, **_HEADS, "sliding_window": WINDOW}),
+}
+
+
+@dataclass(frozen=True)
+class ArchitectureConfig:
+    """Sizes."""
+
+    horizon: int = 4096
+    directions: int = 4
+    seeds: int = 4
+
+
+def build(name: str, horizon: int) -> nn.Module:
+    """A random model of that architecture."""
+    if name in ("LSTM", "GRU"):
+        return getattr(nn, name)(WIDTH, WIDTH, LAYERS, batch_first=True)
+    transformers = require("transformers", "ext-architectures")
+    transformers.logging.set_verbosity_error()
+    family, options = CONFIGS[name]
+    positions = {"n_positions": horizon + WARM_UP} if name == "GPT-2" else {}
+    options = {**options, **positions, "vocab_size": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    return getattr(transformers, f"{family}Model")(getattr(transformers, f"{family}Config")(**options))
+
+
+def trained() -> nn.Module:
+    """The tiny trained Llama of the data folder."""
+    transformers = require("transformers", "ext-architectures")
+    transformers.logging.disable_progress_bar()
+    return transformers.AutoModel.from_pretrained(_data(), local_files_only=True)
+
+
+def _measure_memories(config: ArchitectureConfig, run: Run, name: str) -> None:
+    def measure(seed: int) -> MemoryCurve:
+        horizon = min(config.horizon, POSITIONS - WARM_UP) if name == TRAINED else config.horizon
+        model: Any = seeded(seed, trained if name == TRAINED else partial(build, name, horizon))
+        d = model.get_input_embeddings().embedding_dim if hasattr(model, "get_input_embeddings") else WIDTH
+        generator = torch.Generator().manual_seed(0)
+        directions = torch.randn(config.directions, d, generator=generator, dtype=torch.float64)
+        return memory_function(model, horizon, directions=directions, warm_up=WARM_UP, progress=False)
+
+    survey(run, name, 1 if name == TRAINED else config.seeds, measure)
+
+
+def memories(stages: Stages, name: str) -> list[MemoryCurve]:
+    """The memory of every seed; of the trained model, one."""
+    return surveyed(stages, name)
+
+
+def measured(stages: Stages) -> tuple[str, ...]:
+    """Every architecture; the trained model if it was there when the run began."""
+    return (*RECURRENT, *ATTENTION, *((TRAINED,) if stages["trained"]["there"][0] else ()))
+
+
+def _data() -> Path:
+    return Path(os.environ.get("STABLESSM_DATA", "")) / "stories260k_hf"
+
+
+def run(config: ArchitectureConfig, run: Run) -> None:
+    """Every curve."""
+    run.stage("trained", lambda: {"there": [(_data() / "config.json").exists()]})
+    for name in measured(run):
+        _measure_memories(config, run, name)
+
+
+def figures(config: ArchitectureConfig, stages: Stages) -> list[Figure]:
+    """The first seed of each, with time linear and logarithmic."""
+    curves = {name: memories(stages, name)[0] for name in measured(stages)}
+    caption = (
+        "Memory of one model of each architecture, down to rounding. Left, time is linear and an exponential is a "
+        "straight line; right, time is logarithmic and a power law is one."
+    )
+    titles = ("exponentials are straight", "powers are straight")
+    panels = [panel(titles[0], curves, "tokens"), panel(titles[1], curves, "tokens", "log")]
+    return [Figure("memory", caption, panels)]
+
+
+def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
+    """Recurrences decay exponentially, attention does not, a window ends."""
+    curves = {name: memories(stages, name) for name in measured(stages)}
+    kinds = {name: tally(found) for name, found in curves.items()}
+    n = config.seeds
+    found = [
+        Claim(
+            f"{name} forgets exponentially",
+            "exponential decay (theorem 3.13, table 1)",
+            f"{listed(kinds[name])} of {n} seeds; rates {span(rates(curves[name]))} per token",
+            confirmed(curves[name]),
+            f"M is clear of rounding until token {max(c.decay().used[1] for c in curves[name]):.0f} of "
+            f"{config.horizon}; the slowest e-folding time is {1 / min(rates(curves[name]), default=math.nan):.3g} "
+            f"tokens; log-log slopes of the last octaves, which an exponential doubles: "
+            f"{slopes(curves[name][:1])} (seed 0).",
+        )
+        for name in RECURRENT
+    ]
+    attention = [name for name in curves if name not in (*RECURRENT, "Mistral")]
+    total = sum(len(curves[name]) for name in attention)
+    free = sum(is_power(curve) for name in attention for curve in curves[name])
+    lags = [fit.last_lag for curve in curves["Mistral"] if (fit := curve.decay()).last_lag is not None]
+    reach = LAYERS * (WINDOW - 1)
+    left_out = "" if TRAINED in curves else f"; the trained {TRAINED} was not there (STABLESSM_DATA) and is left out"
+    return [
+        *found,
+        Claim(
+            "attention does not forget exponentially",
+            "no restriction (table 1)",
+            "; ".join(f"{name} {listed(kinds[name])}, slopes {slopes(curves[name])}" for name in attention) + left_out,
+            rules.most(free, total),
+            f"In {free} of {total} models the log-log slope is far from doubling in the last octave, as that of an "
+            "exponential does (a negative slope is a rise). Llama averages what came before away; GPT-2's untrained "
+            "positions keep moving the output.",
+        ),
+        Claim(
+            "a sliding window ends memory",
+            f"{LAYERS} layers of window {WINDOW} see {reach} tokens back",
+            f"{listed(kinds['Mistral'])}; last lag {span(lags)}",
+            rules.most(sum(lag == reach for lag in lags), n),
+            f"Each layer looks {WINDOW - 1} tokens back, and M is exactly zero after lag {reach}.",
+        ),
+    ]
+
+
+def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
+    """Exponential for the instrument, and with slopes that grow from octave to octave: ``partly`` if only the first."""
+    exponential = [curve for curve in curves if curve.decay().kind == "exponential"]
+    unclear = sum(curve.decay().kind == "undecided" for curve in curves)
+    full = len(exponential) == len(curves) - unclear and not any(map(is_power, curves))
+    return rules.seen(unclear, len(curves), rules.graded(full, bool(exponential)))
+
+
+def slopes(curves: list[MemoryCurve]) -> str:
+    """Medians of the log-log slopes of the last two octaves."""
+    earlier, later = np.median([octave_slopes(curve) for curve in curves], axis=0)
+    return f"{earlier:.2f} then {later:.2f}"
+
+
+EXPERIMENT = Experiment(
+    id="ext-architectures",
+    title="Who forgets exponentially",
+    source="beyond the papers; SSM-UA, theorem 3.13 and table 1",
+    question="LSTM, GRU, Mamba, RWKV and transformers under one instrument: how does each forget?",
+    claim="Recurrences forget exponentially, on whatever time scale; attention does not.",
+    configs={"smoke": ArchitectureConfig(horizon=640, directions=2, seeds=1), "paper": ArchitectureConfig()},
+    minutes={"smoke": 0.1, "paper": 3.0},
+    run=run,
+    figures=figures,
+    claims=claims,
+)

@@ -1,0 +1,11 @@
+"""The experiments of this folder, in the order of ``stablessm list``."""
+
+from __future__ import annotations
+
+from stablessm.experiments.beyond.activations import experiment as activations
+from stablessm.experiments.beyond.architectures import experiment as architectures
+from stablessm.experiments.beyond.ett import experiment as ett
+from stablessm.experiments.beyond.language import experiment as language
+from stablessm.experiments.beyond.precision import experiment as precision
+
+EXPERIMENTS = tuple(figure.EXPERIMENT for figure in (precision, architectures, activations, ett, language))

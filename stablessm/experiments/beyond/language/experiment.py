@@ -1,0 +1,283 @@
+"""Two language models that a user would train: byte pairs of an encyclopedia, and the words of WikiText-2."""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame.user_training import trained
+from stablessm.experiments.stable_ssm.language_stability import CLEAR
+from stablessm.experiments.stable_ssm.language_study import memories, remembered
+from stablessm.models import for_task, sample_tokens
+from stablessm.report.figure import Figure, Panel, Series
+from stablessm.tasks.base import SPLITS
+from stablessm.tasks.text import LanguageModelling, TextOptions
+from stablessm.tasks.tokenizers import Level
+from stablessm.training import TrainingConfig, perplexity
+from stablessm.training.perplexity import Perplexity
+
+SYNTHETIC = "synthetic"
+LSTM = {"Grave et al. 2016": 99.3, "AWD-LSTM, Merity et al. 2017": 65.8}
+"""Test perplexities of LSTMs on WikiText-2, without a cache or a pointer."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A text, a model and how it is trained."""
+
+    text: str
+    """A text of the task ``lm``, or ``synthetic``: made sentences, for a first try."""
+    level: Level
+    length: int
+    training: TrainingConfig
+    preset: str = "lm-small"
+    d_model: int | None = None
+    """Other than the preset's."""
+    n_layers: int | None = None
+    """Other than the preset's."""
+    dropout: float = 0.1
+    edge_dropout: float = 0.0
+    timescales: tuple[float, ...] = (1.0, 100.0)
+    """The shortest and the longest at the start, in tokens."""
+    prompt: str = "The city"
+    tokens: int = 300
+    """That are drawn after the prompt."""
+    horizon: int = 1024
+    """How long one token is repeated to measure the memory."""
+
+    def task(self) -> LanguageModelling:
+        """Its text."""
+        return _loaded(self.text, self.level, self.length)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One of bytes, one of words."""
+
+    pieces: Trained = field(
+        default_factory=lambda: Trained(
+            "wikifa", "bpe", 1024,
+            TrainingConfig(
+                steps=8000, batch_size=32, lr=0.003, weight_decay=0.1, autocast=True, graph=True, evaluate_every=800
+            ),
+        )
+    )  # fmt: skip
+    words: Trained = field(
+        default_factory=lambda: Trained(
+            "wikitext2", "word", 256,
+            TrainingConfig(epochs=40, batch_size=32, lr=0.002, weight_decay=0.1, autocast=True, graph=True),
+            d_model=320, n_layers=4, dropout=0.3, edge_dropout=0.5, timescales=(1.0, 50.0),
+        )
+    )  # fmt: skip
+
+    def models(self) -> dict[str, Trained]:
+        """By the name of their stage."""
+        return {"pieces": self.pieces, "words": self.words}
+
+
+@cache
+def _loaded(text: str, level: Level, length: int) -> LanguageModelling:
+    if text != SYNTHETIC:
+        return LanguageModelling(TextOptions(text=text, level=level, length=length))
+    rng = np.random.default_rng(0)
+    sentences = [" ".join(rng.choice(["the", "city", "was", "old", "and", "green", "a", "river"], 6)) for _ in range(9)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "made.txt"
+        path.write_text("\n".join(rng.choice(sentences, 600)), encoding="utf-8")
+        return LanguageModelling(TextOptions(text=str(path), level=level, length=length))
+
+
+def run(config: Config, run: Run) -> None:
+    """One after the other."""
+    for job in jobs(config).values():
+        job(run)
+
+
+def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
+    """Each can be computed apart."""
+    return {name: partial(_measure, config, name) for name in config.models()}
+
+
+def _measure(config: Config, name: str, run: Run) -> None:
+    run.stage(name, lambda: _measured(config.models()[name], run, name))
+
+
+def one(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+    """A model trained by the loop that users have, read, asked for a text and measured.
+
+    ``losses`` (rows, 2); of every split and with the state carried on or not, ``SPLIT-carried`` and ``SPLIT-windows``:
+    nats, tokens, words, bytes and lost, as in ``Perplexity``; ``sample``; ``memory`` and ``floor``; ``compressed``:
+    bits that the better of two compressors takes for a byte of test.
+    """
+    return stages[name]
+
+
+def _measured(own: Trained, run: Run, name: str) -> dict[str, Any]:
+    task = own.task()
+    torch.manual_seed(own.training.seed)
+    sizes = {"d_model": own.d_model, "n_layers": own.n_layers}
+    model = for_task(
+        task.inputs, task.outputs, own.preset, dropout=own.dropout, edge_dropout=own.edge_dropout,
+        mixer_options={"time": "discrete", "timescales": list(own.timescales)},
+        **{key: value for key, value in sizes.items() if value is not None},
+    )  # fmt: skip
+    result = trained(model, task, own.training, run, name)
+    last = -1 if result.diverged is None else result.diverged.step
+    memory = remembered(model, task, 8, own.horizon, {"diverged": np.array(last)})
+    read = {
+        f"{split}-{how}": _counts(
+            perplexity(model, task, split, carry=how == "carried", autocast=own.training.autocast)
+        )
+        for split in SPLITS[1:]
+        for how in ("carried", "windows")
+    }
+    return {
+        "losses": result.losses,
+        "steps": np.array(result.steps),
+        "diverged": np.array(last),
+        "parameters": np.array(sum(p.numel() for p in model.parameters())),
+        "sample": np.array("" if last >= 0 else sampled(own, model, task)),
+        "compressed": np.array(compressed(task)),
+        **read,
+        **memory,
+    }
+
+
+def sampled(own: Trained, model: Any, task: LanguageModelling) -> str:
+    """What the model makes of the prompt, at a temperature of 0.8 among the 40 most likely tokens."""
+    tokenizer = task.tokenizer
+    prompt = tokenizer.encode(own.prompt).tolist()
+    begin = torch.tensor([tokenizer.border, *prompt])
+    drawn = sample_tokens(model, begin, count=own.tokens, temperature=0.8, top_k=40, never=[tokenizer.border], seed=0)
+    return tokenizer.decode([*prompt, *drawn])
+
+
+def compressed(task: LanguageModelling) -> float:
+    """Bits that bz2 or xz, whichever is better, takes for a byte of the test text, knowing nothing else."""
+    text = task.decode(torch.from_numpy(task.streams["test"].tokens.astype(np.int64))).encode()
+    return 8 * min(len(bz2.compress(text, 9)), len(lzma.compress(text, preset=9))) / max(len(text), 1)
+
+
+def _counts(found: Perplexity) -> np.ndarray:
+    return np.array([found.nats, found.tokens, found.words, found.bytes, found.lost])
+
+
+def scored(found: Mapping[str, np.ndarray], split: str, how: str) -> Perplexity:
+    """As it was measured."""
+    nats, *counts = found[f"{split}-{how}"].tolist()
+    tokens, words, bytes, lost = map(int, counts)
+    return Perplexity(nats, tokens, words, bytes, lost, how == "carried")
+
+
+def figures(config: Config, stages: Stages) -> list[Figure]:
+    """Trainings and memories."""
+    found = {f"{own.text}, {name}": one(stages, name) for name, own in config.models().items()}
+    lines = [Series(label, *cell["losses"].T.tolist()) for label, cell in found.items()]
+    return [
+        Figure(
+            "training",
+            "Left: the training loss. Right: how strongly the output of each trained model still moves after t "
+            "repetitions of a token, the largest over eight.",
+            [Panel("loss", "step", "cross-entropy [nats]", lines), memories("memory", found)],
+        )
+    ]
+
+
+def claims(config: Config, stages: Stages) -> list[Claim]:
+    """Bits, words, and what the state is good for."""
+    found = {name: one(stages, name) for name in config.models()}
+    made = [
+        (found["pieces"], fewer_bits(config.pieces, found["pieces"])),
+        (found["words"], like_an_lstm(config.words, found["words"])),
+        *((found[name], carries(name, own, found[name])) for name, own in config.models().items()),
+    ]
+    return [_lost(claim, int(cell["diverged"])) if int(cell["diverged"]) >= 0 else claim for cell, claim in made]
+
+
+def _lost(claim: Claim, step: int) -> Claim:
+    """The same of a training that diverged."""
+    why = "What is measured is the model with the weights that were kept."
+    return replace(
+        claim,
+        ours=f"diverged at step {step}",
+        verdict=rules.given(False, cast("rules.Verdict", claim.verdict)),
+        why=why,
+    )
+
+
+def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
+    """Against what needs no training."""
+    score, needed = scored(found, "test", "carried"), float(found["compressed"])
+    return Claim(
+        f"{own.text} is predicted in fewer bits than a compressor takes",
+        "no number of a paper",
+        f"{score.bits_per_byte:.3f} bits a byte of test; bz2 or xz, without the training text, {needed:.3f}",
+        rules.ours(rules.graded(score.bits_per_byte < needed)),
+        f"{_told(own, found)} Perplexity {score.per_token:.4g} a token, {score.per_word:.4g} a word. A sample: "
+        f"{' '.join(str(found['sample']).split())}",
+    )
+
+
+def like_an_lstm(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
+    """Perplexities of words."""
+    test, valid = (scored(found, split, "carried").per_token for split in ("test", "valid"))
+    published = ", ".join(f"{value} ({source})" for source, value in LSTM.items())
+    worst = max(LSTM.values())
+    return Claim(
+        f"words of {own.text} are predicted as well as by an LSTM",
+        f"{published}, without a cache or a pointer",
+        f"perplexity {test:.4g} on test, {valid:.4g} on valid",
+        rules.graded(test <= worst, test <= 1.25 * worst),
+        f"'Reproduced' is {worst:g} or less, 'partly' within a quarter of it. {_told(own, found)}",
+    )
+
+
+def carries(name: str, own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
+    """The same model with and without a state at the beginning of a window."""
+    carried, windows = (scored(found, "test", how) for how in ("carried", "windows"))
+    gain = (windows.nats - carried.nats) / windows.tokens
+    return Claim(
+        f"on {own.text} ({name}) a state carried past the {own.length} tokens of a training window helps",
+        "a recurrent model has no longest context",
+        f"test perplexity {carried.per_token:.4g} carried, {windows.per_token:.4g} in windows",
+        rules.graded(gain > CLEAR, gain > -CLEAR),
+        f"{gain:+.3f} nats a token; more than {CLEAR:g} counts, and 'partly' is a difference below that. Windows that "
+        "begin without a state know less of what came before.",
+    )
+
+
+def _told(own: Trained, found: Mapping[str, np.ndarray]) -> str:
+    return (
+        f"{int(found['parameters']):,} parameters, {int(found['steps']):,} steps of {own.training.batch_size} x "
+        f"{own.length} tokens, the weights that are best on valid; one seed."
+    )
+
+
+SMALL = Trained(
+    SYNTHETIC, "char", 24, TrainingConfig(steps=8, batch_size=8, lr=0.01, device="cpu"), "lm-tiny",
+    timescales=(2.0, 20.0), prompt="the", tokens=8, horizon=24,
+)  # fmt: skip
+
+EXPERIMENT = Experiment(
+    id="ext-language",
+    title="Two language models to use",
+    source="beyond the papers; wikifa, WikiText-2",
+    question="How well do Hyena blocks with a stable recurrence predict text after minutes of training on one GPU?",
+    claim="Better than a compressor in bits a byte, and near an LSTM in words.",
+    configs={"smoke": Config(SMALL, replace(SMALL, level="word", n_layers=1)), "paper": Config()},
+    minutes={"smoke": 0.1, "paper": 10000.0},
+    run=run,
+    figures=figures,
+    claims=claims,
+    jobs=jobs,
+)

@@ -1,0 +1,133 @@
+"""Rounding the weights of exponential sums: what it does to modes, kernels and curves."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm import reparam
+from stablessm._typing import Time
+from stablessm.experiments.frame import Run, Stages
+from stablessm.experiments.iat.exponential_sums import TARGETS, fitted_layer, longest_time
+from stablessm.instruments import MemoryCurve, PerturbationCurve, memory_function, perturbation_error
+from stablessm.layers import RealSSM
+from stablessm.layers.initialize import timescales
+
+FLOATS = ("float32", "float16", "bfloat16")
+FORMATS = (*FLOATS, "int8")
+STABLE = ("exp", "softplus", "best")
+MAPS = ("direct", *STABLE)
+CURVES = ("direct", "exp", "best")
+"""Maps whose curves are measured in every format; softplus does what exp does."""
+TIMES: tuple[Time, ...] = get_args(Time)
+
+
+@dataclass(frozen=True)
+class PrecisionConfig:
+    """Sizes."""
+
+    widths: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
+    horizon: int = 10_000
+    draws: int = 10
+    """Random perturbations of the size of the rounding."""
+    scales: int = 2000
+    longest: float = 1e9
+    """Time scales of the single modes."""
+    width: int = 32
+    """Of the model whose curves are measured in several formats."""
+    steps: int = 1000
+    """The horizon of these curves."""
+    radii: tuple[float, ...] = (0.0, *(10.0**k for k in np.arange(-8, 0.1, 0.5).tolist()))
+    samples: int = 5
+    climb: int = 20
+    seed: int = 0
+
+
+def rounded(w: Tensor, format: str) -> Tensor:
+    """The nearest weights that the format can hold, in float64."""
+    if format == "int8":
+        scale = w.abs().max() / 127
+        return (w / scale).round() * scale
+    return w.to(getattr(torch, format)).to(w.dtype)
+
+
+def model(width: int, horizon: int, map: str, time: Time) -> RealSSM:
+    """The float64 model."""
+    return fitted_layer(TARGETS["polynomial"], width, longest_time("polynomial", width), horizon, map, time)
+
+
+def single_modes(config: PrecisionConfig, map: str, time: Time) -> Mapping[str, np.ndarray]:
+    """By what part each time scale changes, in every floating-point format; ∞ where the mode is lost."""
+    f, scale = reparam.get(map, time), timescales(config.scales, 1.0, config.longest)
+    w = f.inverse(-1 / scale if time == "continuous" else torch.exp(-1 / scale))
+    arrays = {"scale": scale}
+    for format in FLOATS:
+        distance = f.distance(rounded(w, format))
+        arrays[format] = torch.where(distance > 0, (f.distance(w) / distance - 1).abs(), torch.inf)
+    return {name: array.numpy() for name, array in arrays.items()}
+
+
+def whole_models(config: PrecisionConfig, map: str, time: Time) -> Mapping[str, np.ndarray]:
+    """(widths, formats): β, modes lost, and changes of the kernel relative to its norm: ours, at random, the bound."""
+    rows = [one_model(config, model(width, config.horizon, map, time)) for width in config.widths]
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+@torch.no_grad()
+def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]:
+    """The same for one width."""
+    compare = partial(perturbation_error, target=layer, parameters="recurrent", horizon=config.horizon, progress=False)
+    size = float(layer.kernel(torch.arange(config.horizon, dtype=torch.float64)).abs().sum())
+    found: dict[str, list[float]] = {name: [] for name in ("beta", "lost", "change", "random", "bound")}
+    for format in FORMATS:
+        twin = copy.deepcopy(layer)
+        twin.w.copy_(rounded(layer.w, format))
+        beta = float((twin.w - layer.w).norm())
+        curve = compare(layer, radii=[beta], samples=config.draws, seed=config.seed)
+        bound = np.inf if curve.upper is None else curve.upper[0]
+        lost = int((layer.map.distance(twin.w) <= 0).sum())
+        change = compare(twin, radii=[0.0], samples=1).lower[0]
+        for name, value in zip(found, (beta, lost, change / size, curve.lower[0] / size, bound / size), strict=True):
+            found[name].append(float(value))
+    return found
+
+
+def measure_curve(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> None:
+    """Compute the stage that :func:`measured` reads."""
+
+    def measure() -> PerturbationCurve:
+        layer = model(config.width, config.steps, map, time)
+        return perturbation_error(
+            copy.deepcopy(layer).to(getattr(torch, format)), layer, config.radii, parameters="recurrent",
+            search="ascent", samples=config.samples, steps=config.climb, horizon=config.steps, seed=config.seed,
+            progress=False,
+        )  # fmt: skip
+
+    run.keep(f"curve-{time}-{map}-{format}", PerturbationCurve, measure)
+
+
+def measured(stages: Stages, time: Time, map: str, format: str) -> PerturbationCurve:
+    """E(β) against the float64 model, of the model in that format."""
+    return stages.load(f"curve-{time}-{map}-{format}", PerturbationCurve)
+
+
+def measure_memory(config: PrecisionConfig, run: Run, time: Time, map: str, format: str) -> None:
+    """Compute the stage that :func:`memory` reads."""
+
+    def measure() -> MemoryCurve:
+        layer = model(config.width, config.steps, map, time).to(getattr(torch, format))
+        return memory_function(layer, config.steps, progress=False)
+
+    run.keep(f"memory-{time}-{map}-{format}", MemoryCurve, measure)
+
+
+def memory(stages: Stages, time: Time, map: str, format: str) -> MemoryCurve:
+    """The memory function of the model in that format."""
+    return stages.load(f"memory-{time}-{map}-{format}", MemoryCurve)

@@ -1,0 +1,197 @@
+"""What an experiment is: a question, a claim of a paper, two sizes, and statements a machine can check."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, final, get_args
+
+from stablessm import _locks as locks
+from stablessm import record
+from stablessm._errors import ArgumentError
+from stablessm.experiments.frame.run import Run, settings
+from stablessm.experiments.frame.settings import changed
+from stablessm.experiments.frame.stages import PACK, Stages
+from stablessm.report.claim import Claim as Claim
+from stablessm.report.figure import Figure
+
+Size: TypeAlias = Literal["smoke", "paper"]
+C = TypeVar("C")
+
+
+@final
+@dataclass(frozen=True)
+class Experiment(Generic[C]):
+    """One figure or table. ``run`` computes stages; ``figures`` and ``claims`` read them and cannot compute."""
+
+    id: str
+    title: str
+    source: str
+    question: str
+    claim: str
+    configs: Mapping[Size, C]
+    minutes: Mapping[Size, float]
+    """How long each size takes, on two cores; where a record was made is in its ``computed``."""
+    run: Callable[[C, Run], None]
+    figures: Callable[[C, Stages], Sequence[Figure]]
+    claims: Callable[[C, Stages], Sequence[Claim]]
+    jobs: Callable[[C], Mapping[str, Callable[[Run], object]]] | None = None
+    """What can be computed apart, by a name that stays: each job has stages of its own and waits for no other. ``run``
+    computes the same stages, and those that need them all. Without it the experiment is one job."""
+
+    def config(self, size: Size) -> C:
+        """The frozen settings of that size."""
+        if size not in get_args(Size):
+            raise ArgumentError("size", " or ".join(get_args(Size)), repr(size))
+        return self.configs[size]
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """An experiment, its settings and the folder they belong to: ``out/ID/SIZE``, or ``out/ID/SIZE-…`` with changes."""
+
+    experiment: Experiment[Any]
+    size: Size
+    changes: Mapping[str, str]
+    config: Any
+    folder: Path
+
+    @staticmethod
+    def of(experiment: Experiment[Any], size: Size, out: Path, changes: Mapping[str, str] | None = None) -> Plan:
+        """With ``changes`` of settings, by name and as text, each config has another folder."""
+        config, label = experiment.config(size), str(size)
+        if changes and (custom := changed(config, changes)) != config:
+            config, label = custom, f"{size}-{_digest(custom)}"
+        return Plan(experiment, size, changes or {}, config, out / experiment.id / label)
+
+    @property
+    def id(self) -> str:
+        """The same in every place: ``ID/SIZE``."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
+
+    def jobs(self) -> dict[str, Callable[[Run], object]]:
+        """What can be computed apart, by name."""
+        if self.experiment.jobs is None:
+            return {"all": lambda run: self.experiment.run(self.config, run)}
+        return dict(self.experiment.jobs(self.config))
+
+    @contextmanager
+    def begun(self, *, fresh: bool = False, progress: bool = True) -> Iterator[Run]:
+        """The run, for this process alone."""
+        with locks.alone(self.folder):
+            if fresh and self.folder.exists():
+                self._discard()
+            new = not self.folder.exists()
+            run = Run(self.folder, asdict(self.config), progress=progress, command=self.command)
+            if is_complete(self.folder):
+                run.tidy()
+            try:
+                yield run
+            except ArgumentError:
+                if new and [path.name for path in self.folder.iterdir()] == ["config.json"]:  # nothing was computed
+                    shutil.rmtree(self.folder)
+                raise
+
+    def _discard(self) -> None:
+        if settings(self.folder) is None:
+            raise ArgumentError("--fresh", "a run folder, which has a config.json", str(self.folder))
+        discarded = self.folder.with_name(f".{self.folder.name}-discarded")
+        shutil.rmtree(discarded, ignore_errors=True)
+        self.folder.rename(discarded)  # a kill while files are deleted leaves no half of a run behind
+        shutil.rmtree(discarded)
+
+    @property
+    def command(self) -> str:
+        """The command that computes this run."""
+        options = [word for name, text in self.changes.items() for word in ("--set", f"{name}={text}")]
+        return shlex.join(["stablessm", "run", self.experiment.id, "--size", self.size, *options])
+
+    def finish(self, run: Run) -> None:
+        """Compute the stages that are missing, draw the figures, check the claims, write the record."""
+        run.gather(list(self.jobs()))
+        self.experiment.run(self.config, run)
+        facts = run.facts()
+        for name in self.conclude(facts["stages"], facts["environments"]):
+            Figure.load(self.folder / f"{name}.json").save_pictures(self.folder)
+        run.tidy()
+
+    def conclude(self, timed: Mapping[str, Any], places: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Make the figures and check the claims from the stages alone, and write the record; the figures' names.
+
+        Args:
+            timed: ``seconds`` of each stage, and ``environment``, the number of the place where it was computed.
+            places: Commit, versions and hardware of each place.
+        """
+        stages = Stages(self.folder, command=self.command)
+        figures = list(self.experiment.figures(self.config, stages))
+        for figure in figures:
+            figure.save(self.folder)
+        claims = list(self.experiment.claims(self.config, stages))
+        if self.size == "smoke":
+            small = f"Too small to judge; --size paper takes {self.experiment.minutes['paper']:g} minutes."
+            claims = [replace(claim, verdict="", why=small) for claim in claims]
+        stages.pack()
+        computed = []
+        for i, place in enumerate(places):
+            seconds = [fact["seconds"] for fact in timed.values() if fact["environment"] == i]
+            computed.append({**place, "stages": len(seconds), "seconds": round(sum(seconds), 1)})
+        about = {name: getattr(self.experiment, name) for name in ("id", "title", "source", "question", "claim")}
+        content = {
+            **about,
+            "size": self.folder.name,
+            "status": "complete",
+            "config": asdict(self.config),
+            "claims": [asdict(claim) for claim in claims],
+            "figures": [figure.name for figure in figures],
+            "arrays": [PACK],
+            "command": self.command,
+            **record.environment(),
+            "computed": computed,
+            "stages": timed,
+            "wall_time_s": round(sum(place["seconds"] for place in computed), 1),
+            "date": datetime.date.today().isoformat(),
+        }
+        record.write_json(self.folder / "record.json", content)
+        return content["figures"]
+
+
+def execute(
+    experiment: Experiment[Any],
+    size: Size,
+    out: Path,
+    *,
+    changes: Mapping[str, str] | None = None,
+    fresh: bool = False,
+    progress: bool = True,
+) -> tuple[Path, bool]:
+    """Run an experiment in this process, or go on with it; the folder, and whether it was all there before."""
+    plan = Plan.of(experiment, size, out, changes)
+    with plan.begun(fresh=fresh, progress=progress) as run:
+        complete = is_complete(plan.folder)
+        if not complete:
+            if busy := [job for job in plan.jobs() if locks.running(run.notes(job))]:
+                raise ArgumentError("folder", "no jobs of a sweep at work in it", f"{', '.join(busy)} in {plan.folder}")
+            plan.finish(run)
+    return plan.folder, complete
+
+
+def _digest(config: Any) -> str:
+    """A short name for a config."""
+    return hashlib.sha256(json.dumps(record.plain(asdict(config))).encode()).hexdigest()[:8]
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether this run folder has come to its end."""
+    try:
+        content = json.loads((folder / "record.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("status") == "complete"

@@ -1,0 +1,159 @@
+"""Memories of many random models: built from a seed, measured, kept in one file, counted by how they decay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TypeVar, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stablessm.experiments.frame.run import Run
+from stablessm.experiments.frame.stages import Stages
+from stablessm.instruments import MemoryCurve
+from stablessm.report.figure import Panel, Scale, Series
+
+M = TypeVar("M", bound=nn.Module)
+
+POINTS = 240
+"""How many points of a curve a figure shows."""
+
+
+@final
+class Chain(nn.Sequential):
+    """Layers one after another; of a layer that returns its state too, the output goes on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, time, d_input) to (batch, time, d_output)."""
+        for layer in self:
+            y = layer(x)
+            x = y[0] if isinstance(y, tuple) else y
+        return x
+
+
+def seeded(seed: int, build: Callable[[], M]) -> M:
+    """A model drawn with that seed, in double precision; the global random state is left as it was.
+
+    >>> torch.equal(seeded(3, lambda: nn.Linear(2, 2)).weight, seeded(3, lambda: nn.Linear(2, 2)).weight)
+    True
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build().double().eval()
+
+
+def survey(run: Run, name: str, seeds: int, measure: Callable[[int], MemoryCurve]) -> None:
+    """Measure the memory for each seed, as one stage."""
+
+    def compute() -> Mapping[str, np.ndarray]:
+        curves = [measure(seed) for seed in range(seeds)]
+        rows, floors = np.stack([_short(curve.value) for curve in curves]), np.array([curve.floor for curve in curves])
+        return {"time": curves[0].time, "planes": planes(rows), "floor": floors}
+
+    run.stage(name, compute)
+
+
+def surveyed(stages: Stages, name: str) -> list[MemoryCurve]:
+    """Return the memory for each seed that :func:`survey` measured."""
+    kept = stages[name]
+    pairs = zip(from_planes(kept["planes"]), kept["floor"], strict=True)
+    return [MemoryCurve(kept["time"], value, floor=float(floor)) for value, floor in pairs]
+
+
+def _short(value: np.ndarray) -> np.ndarray:
+    """Seven digits of each number: what comes after is rounding, and does not compress."""
+    mantissa, exponent = np.frexp(value)
+    return np.ldexp(mantissa.astype(np.float32).astype(np.float64), exponent)
+
+
+def planes(rows: np.ndarray) -> np.ndarray:
+    """Return rows of floats as bytes (8, seeds, time) that compress well, from which they come back bit by bit.
+
+    They are the bytes, least significant first, of the differences of the bit patterns of successive floats.
+
+    >>> rows = np.array([[1.0, 0.5, -np.inf], [3e-300, 0.0, np.pi]])
+    >>> np.array_equal(from_planes(planes(rows)), rows)
+    True
+    """
+    differences = np.diff(rows.astype("<f8").view("<i8"), axis=1, prepend=0)
+    return np.moveaxis(differences.view(np.uint8).reshape(*rows.shape, 8), -1, 0).copy()
+
+
+def from_planes(planes: np.ndarray) -> np.ndarray:
+    """Return the rows from which :func:`planes` made these bytes."""
+    differences = np.moveaxis(planes, 0, -1).copy().view("<i8")[..., 0]
+    return differences.cumsum(axis=1).view("<f8")
+
+
+def tally(curves: Iterable[MemoryCurve]) -> Counter[str]:
+    """How many decay in which way."""
+    return Counter(curve.decay().kind for curve in curves)
+
+
+def listed(kinds: Counter[str]) -> str:
+    """A tally in words.
+
+    >>> listed(Counter(["exponential", "none", "exponential"]))
+    '2 exponential, 1 none'
+    """
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+
+
+def rates(curves: Iterable[MemoryCurve]) -> np.ndarray:
+    """The rates of those that decay exponentially."""
+    return np.array([fit.rate for curve in curves if (fit := curve.decay()).rate is not None])
+
+
+def span(values: Sequence[float] | np.ndarray) -> str:
+    """The smallest and the largest of some numbers.
+
+    >>> span([0.25, 1.0, 0.5])
+    '0.25 to 1'
+    """
+    return f"{min(values):.3g} to {max(values):.3g}" if len(values) else "none"
+
+
+def octave_slopes(curve: MemoryCurve) -> tuple[float, float]:
+    """By which power of t M falls from an octave of t to the next, for the last three octaves above rounding.
+
+    A power law gives its exponent twice; an exponential gives βt, which doubles. No fit, and no dips: maxima count.
+
+    >>> t = np.arange(1000.0)
+    >>> [round(slope, 1) for slope in octave_slopes(MemoryCurve(t, (1 + t) ** -2))]
+    [2.0, 2.0]
+    >>> [round(slope, 1) for slope in octave_slopes(MemoryCurve(t, np.exp(-t / 50)))]
+    [3.6, 7.2]
+    """
+    last = _end(curve)
+    tops = [curve.value[last // 2 ** (k + 1) + 1 : last // 2**k + 1].max() for k in (2, 1, 0)]
+    earlier, later = np.log2(tops[:2]) - np.log2(tops[1:])
+    return float(earlier), float(later)
+
+
+def _end(curve: MemoryCurve) -> int:
+    """The last sample clear of rounding."""
+    return int(np.searchsorted(curve.time, curve.decay().used[1] * (1 + 1e-9), side="right")) - 1
+
+
+def is_power(curve: MemoryCurve) -> bool:
+    """Whether M falls as a power of t, or does not fall, in its last octaves: their slopes are far from doubling."""
+    earlier, later = octave_slopes(curve)
+    return later < max(1.5 * earlier, 0.1)
+
+
+def series(name: str, curve: MemoryCurve, x_scale: Scale = "linear", *, group: str | None = None) -> Series:
+    """What a figure shows of a curve: the highest point of each of many short spans, down to the rounding level."""
+    first = 1 if x_scale == "log" else 0
+    spacing = np.geomspace if x_scale == "log" else np.linspace
+    edges = np.unique(spacing(first, max(_end(curve), first) + 1, POINTS + 1).round().astype(int))
+    top = [a + int(curve.value[a:b].argmax()) for a, b in pairwise(edges)]
+    return Series(name, curve.time[top].tolist(), curve.value[top].tolist(), group=group)
+
+
+def panel(title: str, curves: dict[str, MemoryCurve], unit: str, x_scale: Scale = "linear") -> Panel:
+    """Memories on a logarithmic axis, on which an exponential is a straight line (a power law, if x is one too)."""
+    lines = [series(name, curve, x_scale) for name, curve in curves.items()]
+    return Panel(title, f"t [{unit}]", "memory M(t)", lines, x_scale, "log")

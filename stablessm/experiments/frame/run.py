@@ -1,0 +1,276 @@
+"""A run folder that survives being killed: stages are computed once, long loops leave checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from stablessm import record
+from stablessm._errors import ArgumentError
+from stablessm.experiments.frame.stages import Arrays, K, Stages
+from stablessm.training.checkpoint import Checkpoint, Checkpoints
+from stablessm.training.steps import Cadence, StepLoop
+
+CHECKPOINT_SECONDS = 5.0
+"""How much work a kill can cost, or twenty times what it takes to save it."""
+
+JOBS = "jobs"
+"""The folder in a run folder where the jobs of a sweep note what they do, until it is complete."""
+
+_CHECKPOINT = ".checkpoints"
+_METRICS, _FACTS = "metrics.jsonl", "stages.json"
+
+
+@final
+class Run(Stages):
+    """One experiment at one size in one folder.
+
+    Every number comes from a *stage*: a function of the config alone whose arrays are written to ``NAME.npz`` when it
+    ends. A run that is started again skips the stages that are there and goes on in the middle of a loop from its last
+    checkpoint, to the same bits. ``metrics.jsonl`` has what stages said on their way, ``stages.json`` how long each
+    took and where: a folder may be begun on one machine and ended on another.
+
+    Several processes may compute stages of one folder, each other ones. Each says what it does as a ``job``: its notes
+    lie in ``jobs/JOB`` until :meth:`gather` puts them together.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        *,
+        progress: bool = True,
+        job: str | None = None,
+        command: str = "",
+    ) -> None:
+        super().__init__(folder, command=command)
+        self.config, self.progress = dict(record.plain(config)), progress
+        self._notes = folder if job is None else self.notes(job)
+        self._elsewhere = 0.0
+        self._spent: dict[str, float] = {}
+        path = folder / "config.json"
+        known = settings(folder)
+        if known is not None and known != self.config:
+            raise ArgumentError("config", f"the one in {path}, or --fresh to start again", "another")
+        if known is None and self.stages():
+            raise ArgumentError("folder", "a run folder, which has a config.json, or an empty one", str(folder))
+        record.write_json(path, self.config)
+        if not (folder / JOBS).exists():
+            self._tidy()  # otherwise others may be at work here
+        self._notes.mkdir(exist_ok=True, parents=True)
+
+    def stage(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> Arrays:
+        """The arrays of this stage, from its file or else computed and written."""
+
+        def computed() -> Callable[[Path], None]:
+            arrays = {key: np.asarray(value) for key, value in compute().items()}
+            self.log(name, **{key: value.item() for key, value in arrays.items() if value.size == 1})
+            return lambda path: record.save_arrays(path, "stage", {}, arrays)
+
+        self._once(name, computed)
+        return self[name]
+
+    def keep(self, name: str, kind: type[K], measure: Callable[[], K]) -> K:
+        """A stage that is one measured thing, such as a curve, with its own ``save`` and ``load``."""
+        self._once(name, lambda: measure().save)
+        return self.load(name, kind)
+
+    def adopt(self, name: str, folder: Path) -> None:
+        """Take a stage from the folder of another run, with how long it took there and where.
+
+        The caller knows that both compute the same.
+        """
+        facts = self._facts_of(folder)
+        known = facts["stages"].get(name)
+        if known is not None:
+            self._note(name, known["seconds"], facts["environments"][known["environment"]])
+        with record.atomic(self._own(name)) as temporary:
+            shutil.copyfile(folder / f"{name}.npz", temporary)
+
+    def log(self, stage: str, **values: Any) -> None:
+        """A line of ``metrics.jsonl``. In a loop, give its ``step``: after a kill the lines since the checkpoint go."""
+        with self._metrics.open("a", encoding="utf-8") as file:
+            file.write(_line({"stage": stage, **values}))
+
+    def facts(self) -> dict[str, Any]:
+        """Return where each stage was computed and for how long, over all interruptions as far as checkpoints tell.
+
+        ``environments``: commit, versions and hardware of each place. ``stages``: for each stage its ``seconds`` and
+        the number of its ``environment``.
+        """
+        return self._facts_of(self._notes)
+
+    def gather(self, jobs: Sequence[str]) -> None:
+        """Put together what the jobs noted, in this order. To do it again changes nothing."""
+        facts, said = self.facts(), _said(self._metrics)
+        for notes in map(self.notes, jobs):
+            theirs = self._facts_of(notes)
+            for name, fact in theirs["stages"].items():
+                place = _index(facts["environments"], theirs["environments"][fact["environment"]])
+                facts["stages"][name] = {**fact, "environment": place}
+            lines = _said(notes / _METRICS)
+            first = {line["stage"]: _step(line) for line in reversed(lines)}
+            said = [line for line in said if line["stage"] not in first or _step(line) < first[line["stage"]]] + lines
+        if (self.folder / JOBS).exists():
+            record.write_json(self._notes / _FACTS, facts)
+            self._say(said)
+
+    def notes(self, job: str) -> Path:
+        """The folder where a job notes what it does."""
+        return self.folder / JOBS / job
+
+    def tidy(self) -> None:
+        """Delete the notes of jobs; none may be at work."""
+        shutil.rmtree(self.folder / JOBS, ignore_errors=True)
+        self._tidy()
+
+    def loop(
+        self,
+        name: str,
+        steps: int,
+        save: Callable[[], Mapping[str, np.ndarray]],
+        restore: Callable[[Mapping[str, np.ndarray]], None],
+    ) -> Iterator[int]:
+        """Count to ``steps`` inside a stage, with checkpoints of what ``save`` returns; from the last one, if any.
+
+        >>> import tempfile
+        >>> total = np.zeros(1)
+        >>> def restore(arrays):
+        ...     total[:] = arrays["total"]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for i in Run(Path(folder), {}, progress=False).loop("sum", 4, lambda: {"total": total}, restore):
+        ...         total += i
+        >>> total
+        array([6.])
+        """
+        from tqdm import tqdm
+
+        first, spent, checkpoints, cadence = 0, 0.0, self.checkpoints(name), self.cadence()
+        found = checkpoints.load()
+        if found is not None:
+            first, spent = found.step, float(found.facts["seconds"])
+            self._spent[name] = spent
+            restore({key: tensor.numpy() for key, tensor in found.tensors.items()})
+        started = time.perf_counter()
+        bar = tqdm(total=steps, initial=first, desc=name, disable=None if self.progress else True, mininterval=0.5)
+        with bar:
+            for step in range(first, steps):
+                yield step
+                bar.update()
+                if cadence.due(step + 1):
+                    now = time.perf_counter()
+                    tensors = {key: torch.from_numpy(np.asarray(array)) for key, array in save().items()}
+                    checkpoints.save(Checkpoint(step + 1, tensors, {"seconds": spent + now - started}))
+                    cadence.wrote(now)
+
+    def train(self, name: str, loop: StepLoop) -> None:
+        """Run a training inside a stage, from its last checkpoint if there is one."""
+        loop.resume()
+        self._spent[name] = loop.seconds_before
+        loop.run(progress=self.progress, name=name)
+
+    def checkpoints(self, name: str) -> Checkpoints:
+        """Of a stage that is being computed."""
+        return Checkpoints(self.folder / f"{name}{_CHECKPOINT}", {})
+
+    def cadence(self) -> Cadence:
+        """How often a stage leaves a checkpoint."""
+        return Cadence(seconds=CHECKPOINT_SECONDS)
+
+    def _once(self, name: str, compute: Callable[[], Callable[[Path], None]]) -> None:
+        """Unless it is there: compute a stage, note how long that took and where, and write it with what came back."""
+        if name not in self:
+            started, outside, self._elsewhere = time.perf_counter(), self._elsewhere, 0.0
+            self._forget(name)
+            write = compute()
+            took = time.perf_counter() - started
+            self._note(name, self._spent.pop(name, 0.0) + took - self._elsewhere, self._environment)
+            write(self._own(name))
+            self._elsewhere = outside + time.perf_counter() - started  # what a stage waits for another is the other's
+        shutil.rmtree(self.checkpoints(name).folder, ignore_errors=True)
+
+    def _note(self, name: str, seconds: float, environment: dict[str, Any]) -> None:
+        facts = self.facts()
+        place = _index(facts["environments"], environment)
+        facts["stages"][name] = {"seconds": round(seconds, 3), "environment": place}
+        record.write_json(self._notes / _FACTS, facts)
+
+    def _forget(self, name: str) -> None:
+        """Leave out what a killed stage said after its last checkpoint, and a line that was cut off."""
+        if not self._metrics.exists():
+            return
+        first = self.checkpoints(name).last_step()
+        self._say([line for line in _said(self._metrics) if line["stage"] != name or _step(line) < first])
+
+    def _say(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        with record.atomic(self._metrics) as temporary:
+            temporary.write_text("".join(map(_line, lines)), encoding="utf-8")
+
+    def _tidy(self) -> None:
+        for torn in self.folder.glob(".*-*"):  # what a kill left of record.atomic
+            torn.unlink(missing_ok=True)
+
+    @cached_property
+    def _environment(self) -> dict[str, Any]:
+        return dict(record.plain(record.environment()))
+
+    @property
+    def _metrics(self) -> Path:
+        return self._notes / _METRICS
+
+    @staticmethod
+    def _facts_of(folder: Path) -> dict[str, Any]:
+        path = folder / _FACTS
+        text = path.read_text(encoding="utf-8") if path.exists() else '{"environments": [], "stages": {}}'
+        return dict(json.loads(text))
+
+    def _own(self, name: str) -> Path:
+        return self.folder / f"{name}.npz"
+
+
+def settings(folder: Path) -> Any:
+    """Return the config of a run folder, from ``config.json`` or else from its record; None if it has neither."""
+    path = folder / "config.json"
+    try:
+        if path.exists():
+            return json.loads(path.read_text(encoding="utf-8"))
+        kept = folder / "record.json"
+        return json.loads(kept.read_text(encoding="utf-8")).get("config") if kept.exists() else None
+    except ValueError as error:
+        raise ArgumentError("folder", "a run folder with a config.json that is JSON, or --fresh", str(path)) from error
+
+
+def _line(said: Mapping[str, Any]) -> str:
+    return json.dumps(record.plain(said), ensure_ascii=False) + "\n"
+
+
+def _said(path: Path) -> list[dict[str, Any]]:
+    """The lines of ``metrics.jsonl``, without one that was cut off."""
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            continue
+    return lines
+
+
+def _step(said: Mapping[str, Any]) -> float:
+    """Of a line of ``metrics.jsonl``; the last one of a stage has none."""
+    return float(said.get("step", math.inf))
+
+
+def _index(places: list[dict[str, Any]], place: dict[str, Any]) -> int:
+    """Where it is in the list, of which it becomes a part."""
+    if place not in places:
+        places.append(place)
+    return places.index(place)

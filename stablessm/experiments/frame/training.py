@@ -1,0 +1,252 @@
+"""Many small models trained as one computation, in steps that can be killed and gone on with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stablessm._errors import ArgumentError
+from stablessm.experiments.frame.run import Run
+from stablessm.instruments import PerturbationFamily
+from stablessm.instruments.family import MARGIN
+from stablessm.layers import ContinuousRNN, activations
+from stablessm.training import TrainingConfig
+from stablessm.training.divergence import Watch
+from stablessm.training.gradient import Objective
+from stablessm.training.optimizer import StackedOptimizer
+from stablessm.training.stack import Stack, stacked_name
+from stablessm.training.steps import Hooks, StepLoop
+
+M = TypeVar("M", bound=nn.Module)
+Batch: TypeAlias = tuple[Tensor, ...]
+Loss: TypeAlias = Callable[..., Tensor]
+"""From a model and what is in a batch to one number."""
+Weights: TypeAlias = dict[str, Tensor]
+Observe: TypeAlias = Callable[[Weights, Weights], Tensor]
+"""From the stacked weights and their gradients, as they come, to a few numbers for each model: (models, …)."""
+
+
+def device_called(name: str) -> torch.device:
+    """The device of that name; ``auto``: a GPU if there is one."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Adam; gradients clipped model by model; the learning rate falls to 0 along a cosine."""
+
+    samples: int
+    """In one epoch, which sees the same batches in the same order every time."""
+    batch: int
+    epochs: int
+    lr: float = 0.01
+    clip: float = 0.5
+    rows_per_epoch: int = 1
+    """How often losses are noted."""
+    device: str = "auto"
+    """``auto``: a GPU if there is one."""
+    graphed: bool = False
+    """Whether a GPU replays the loss as a CUDA graph: for many small kernels, which take longer to launch than to run.
+    Nothing in the loss may come from the host."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.batch <= self.samples:
+            raise ArgumentError("batch", f"from 1 to the {self.samples} samples", self.batch)
+        if not 0 < self.rows_per_epoch <= self.batches:
+            expected = f"from 1 to the {self.batches} batches of an epoch"
+            raise ArgumentError("rows_per_epoch", expected, self.rows_per_epoch)
+
+    @property
+    def batches(self) -> int:
+        """In one epoch."""
+        return self.samples // self.batch
+
+    @property
+    def steps(self) -> int:
+        """In all."""
+        return self.epochs * self.batches
+
+    @property
+    def steps_per_row(self) -> int:
+        """Over which losses are averaged."""
+        return self.batches // self.rows_per_epoch
+
+    def chosen_device(self) -> torch.device:
+        """Where to train."""
+        return device_called(self.device)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Trained(Generic[M]):
+    """What came out, on the CPU."""
+
+    models: list[M]
+    losses: np.ndarray
+    """(rows, models): means over as many steps."""
+    seen: np.ndarray | None
+    """(rows, models, …) what ``observe`` said at the first of these steps."""
+
+
+def train(
+    run: Run,
+    name: str,
+    models: Sequence[M],
+    loss: Loss,
+    batches: Callable[[int], Batch],
+    options: Training,
+    *,
+    each_its_own: bool = False,
+    observe: Observe | None = None,
+) -> Trained[M]:
+    """Train all parameters of models of one class that differ in their weights and width, as a stage of a run.
+
+    Narrow models are padded with units that nothing reaches and that reach nothing: all weights 0. These have zero
+    gradients, and so stay.
+
+    Args:
+        name: of the stage.
+        loss: ``loss(model, *batch)``, in operations that ``torch.vmap`` knows.
+        batches: from the number of a batch in its epoch to its tensors, the same whenever it is asked: a resumed run
+            draws them again.
+        each_its_own: whether the tensors of a batch have a first axis of models; otherwise all see the same.
+    """
+    arrays = run.stage(name, lambda: _train(run, name, models, loss, batches, options, each_its_own, observe))
+    return Trained(restored(models, arrays), arrays["losses"], arrays.get("seen"))
+
+
+def restored(models: Sequence[M], arrays: Mapping[str, np.ndarray]) -> list[M]:
+    """The models with the weights that ``train`` left in the arrays of its stage."""
+    twins = [copy.deepcopy(model) for model in models]
+    for i, twin in enumerate(twins):
+        for name, p in twin.named_parameters():
+            corner = tuple(slice(size) for size in p.shape)
+            p.data = torch.from_numpy(arrays[f"weights.{name}"][i][corner]).to(p).clone()
+    return twins
+
+
+def noise(seed: int, index: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """White noise that depends on ``seed`` and ``index`` alone, so that no random state has to be kept.
+
+    >>> torch.equal(noise(0, 3, 2, 5), noise(0, 3, 2, 5)), torch.equal(noise(0, 3, 5), noise(0, 4, 5))
+    (True, False)
+    """
+    words = np.random.SeedSequence([seed, index]).generate_state(2, np.uint32)
+    generator = torch.Generator().manual_seed(int(words[0]) << 31 ^ int(words[1]))
+    return torch.randn(*shape, generator=generator, dtype=dtype)
+
+
+def mean_square(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The loss of a layer on inputs x (B, T, d_input) whose outputs should be y."""
+    return (model(x)[0] - y).square().mean()
+
+
+def rnn_mean_square(model: ContinuousRNN, x: Tensor, y: Tensor) -> Tensor:
+    """``mean_square`` of a dense RNN in Euler steps: the same numbers in operations that a CUDA graph can hold."""
+    sigma, W, drive = (
+        activations.get(model.activation).value,
+        model.recurrent_matrix(),
+        F.linear(x, model.U, model.bias),
+    )
+    states = [torch.zeros_like(drive[:, 0])]
+    for now in drive.unbind(1):
+        states.append(states[-1] + model.dt * sigma(F.linear(states[-1], W) + now))
+    return (F.linear(torch.stack(states[1:], 1), model.C) - y).square().mean()
+
+
+def improving(family: PerturbationFamily) -> PerturbationFamily:
+    """The first widths, as long as each model is better than all narrower ones.
+
+    Where a wider model is no better it is the optimiser that limits it, and its error says nothing about the width.
+    """
+    best, kept = np.inf, {}
+    for (width, curve), error in zip(family.curves.items(), family.errors[:, 0], strict=True):
+        if not error < (1 - MARGIN) * best:
+            break
+        best, kept[width] = error, curve
+    return PerturbationFamily(kept) if kept else family
+
+
+def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
+    """Copies of the widest model, with the weights of each of the models in their first rows and columns."""
+    if not models:
+        raise ArgumentError("models", "one or more", "none")
+    widest = max(models, key=lambda model: sum(p.numel() for p in model.parameters()))
+    found = [copy.deepcopy(widest).requires_grad_() for _ in models]
+    for twin, model in zip(found, models, strict=True):
+        for name, p in twin.named_parameters():
+            own = model.get_parameter(name).detach()
+            gap = [n - m for n, m in zip(p.shape, own.shape, strict=True)]
+            p.data = F.pad(own, [side for n in reversed(gap) for side in (0, n)])
+    return found
+
+
+def _train(
+    run: Run,
+    name: str,
+    models: Sequence[nn.Module],
+    loss: Loss,
+    batches: Callable[[int], Batch],
+    options: Training,
+    each_its_own: bool,
+    observe: Observe | None,
+) -> Mapping[str, np.ndarray]:
+    device = options.chosen_device()
+    stack, watch = Stack(_padded(models), device), Watch(device, len(models), forgiving=True)
+    config = TrainingConfig(lr=options.lr, weight_decay=0.0, clip=options.clip, warmup=0.0)
+    optimiser = StackedOptimizer(stack, config, config.schedule(options.steps))
+
+    def batch(step: int) -> Batch:
+        return tuple(tensor.to(device) for tensor in batches(step % options.batches))
+
+    strategy = Objective(
+        lambda *tensors: stack.call(loss, *tensors, shared=not each_its_own), batch, stack.parameters(),
+        graph=options.graphed and device.type == "cuda",
+    )  # fmt: skip
+    hook = _Rows(stack, watch, options.steps_per_row, observe, partial(run.log, name))
+    loop = StepLoop(
+        stack, strategy, optimiser, watch, options.steps, [hook],
+        look=lambda step: step % options.steps_per_row == 0 or step == options.steps,
+        checkpoints=run.checkpoints(name), cadence=run.cadence(),
+    )  # fmt: skip
+    run.train(name, loop)
+    weights = {f"weights.{key}": p.detach().cpu().numpy() for key, p in hook.named.items()}
+    return weights | {key: tensor.cpu().numpy() for key, tensor in hook.tensors().items()}
+
+
+class _Rows(Hooks):
+    """Losses, averaged over as many steps, and what ``observe`` says at the first of these."""
+
+    def __init__(
+        self, stack: Stack, watch: Watch, every: int, observe: Observe | None, log: Callable[..., None]
+    ) -> None:
+        self.named = {name: stack.get_parameter(stacked_name(name)) for name, _ in stack.models[0].named_parameters()}
+        self.watch, self.every, self.observe, self.log = watch, every, observe, log
+        self.losses: list[Tensor] = []
+        self.seen: list[Tensor] = []
+
+    def computed(self, step: int) -> None:
+        if self.observe is not None and step % self.every == 0:
+            weights = {name: p.detach() for name, p in self.named.items()}
+            gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.named.items()}
+            self.seen.append(self.observe(weights, gradients))
+
+    def looked(self, step: int) -> None:
+        self.losses.append(torch.from_numpy(self.watch.values()[:, 0].mean(0)))
+        self.log(step=step - 1, losses=self.losses[-1].tolist())
+
+    def tensors(self) -> dict[str, Tensor]:
+        rows = {"losses": self.losses, "seen": self.seen}
+        return {name: torch.stack(row) for name, row in rows.items() if row}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        device = self.watch.bad.device
+        self.losses, self.seen = [*tensors.get("losses", ())], [t.to(device) for t in tensors.get("seen", ())]

@@ -1,0 +1,1 @@
+"""Experiments of IAT: Inverse Approximation Theory for Nonlinear Recurrent Neural Networks."""

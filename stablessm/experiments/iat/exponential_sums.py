@@ -1,0 +1,103 @@
+"""Linear models written down by least squares, and what becomes of them under perturbation (IAT appendix C)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+
+from stablessm._typing import Time
+from stablessm.experiments.frame import Run, Stages
+from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
+from stablessm.layers import RealSSM
+from stablessm.layers.initialize import timescales
+from stablessm.report.figure import Panel, Series, Style
+from stablessm.targets import LinearFunctional
+
+TARGETS = {
+    "exponential": LinearFunctional(lambda t: 0.9**t),
+    "polynomial": LinearFunctional("polynomial", exponent=1.1),
+}
+Search: TypeAlias = Literal["random", "ascent"]
+SEARCHES: tuple[Search, ...] = ("random", "ascent")
+SHORTEST = 0.6
+
+
+@dataclass(frozen=True)
+class SumConfig:
+    """Sizes; the defaults are those of IAT, figure 1."""
+
+    maps: tuple[str, ...] = ("direct",)
+    widths: tuple[int, ...] = (4, 8, 16, 32)
+    horizons: tuple[int, ...] = (100, 1000)
+    """The published one, and one in which models of these widths do not yet see the end of a power law."""
+    radii: tuple[float, ...] = (0.0, *(5e-4 * 2.0**k for k in range(21)))
+    samples: int = 10
+    steps: int = 40
+    seed: int = 0
+
+
+def fitted_layer(
+    target: LinearFunctional, width: int, longest: float, horizon: int, map: str, time: Time = "continuous"
+) -> RealSSM:
+    """The non-negative least-squares fit to a kernel on t = 0, 1, …, with time scales spread evenly on a log axis.
+
+    IAT appendix C fits coefficients on a grid and leaves the rates open. Positive weights keep Σ |c_i/λ_i|
+    bounded, which StableSSM (eq. 57) asks of a well-defined family.
+
+    >>> layer = fitted_layer(TARGETS["exponential"], 8, 30.0, 100, "exp")
+    >>> float((layer.kernel(torch.arange(100.0))[:, 0, 0] - 0.9 ** torch.arange(100)).abs().max()) < 0.02
+    True
+    """
+    from scipy.optimize import nnls
+
+    rates, times = -1 / timescales(width, SHORTEST, longest), torch.arange(horizon + 1, dtype=torch.float64)
+    eigenvalues = rates if time == "continuous" else rates.exp()
+    with torch.random.fork_rng(devices=[]):  # what it draws is replaced below
+        layer = RealSSM(1, width, 1, map=map, time=time, bias=False, eigenvalues=eigenvalues).double()
+    modes = torch.exp(rates * times[:, None]).numpy()
+    with torch.no_grad():
+        layer.w.copy_(layer.map.inverse(eigenvalues))  # in double precision
+        layer.B.fill_(1)
+        layer.C.copy_(torch.from_numpy(nnls(modes, target.kernel(times).flatten().numpy())[0]))
+    return layer
+
+
+def longest_time(kind: str, width: int) -> float:
+    """How far a model of that width reaches: a fixed multiple of an exponential memory; ever further into a power."""
+    return 30.0 if kind == "exponential" else 2 * width**1.5
+
+
+def measure_family(config: SumConfig, run: Run, kind: str, map: str, horizon: int, search: Search) -> None:
+    """Measure E_m(β) for every width of the config, recurrent weights perturbed."""
+
+    def measure(width: int) -> PerturbationCurve:
+        layer = fitted_layer(TARGETS[kind], width, longest_time(kind, width), horizon, map)
+        return perturbation_error(
+            layer, TARGETS[kind], config.radii, norm="kernel_l1", parameters="recurrent", search=search,
+            samples=config.samples, steps=config.steps, horizon=horizon, seed=config.seed, progress=False,
+        )  # fmt: skip
+
+    for m in config.widths:
+        run.keep(f"{kind}-{map}-{horizon}-{m}-{search}", PerturbationCurve, partial(measure, m))
+
+
+def family(config: SumConfig, stages: Stages, kind: str, map: str, horizon: int, search: Search) -> PerturbationFamily:
+    """Return what :func:`measure_family` found."""
+    names = {m: f"{kind}-{map}-{horizon}-{m}-{search}" for m in config.widths}
+    return PerturbationFamily({m: stages.load(name, PerturbationCurve) for m, name in names.items()})
+
+
+def panel(title: str, config: SumConfig, stages: Stages, kind: str, map: str, horizon: int) -> Panel:
+    """E_m(β) over β: lines by ascent, points by random draws."""
+    series: list[Series] = []
+    styles: Sequence[Style] = ("points", "solid")
+    for search, style in zip(SEARCHES, styles, strict=True):
+        for width, curve in family(config, stages, kind, map, horizon, search).curves.items():
+            name = f"m = {width}" if search == "ascent" else f"m = {width}, {config.samples} draws"
+            x, y = curve.radius[1:].tolist(), curve.lower[1:].tolist()
+            series.append(Series(name, x, y, style, group=f"m = {width}"))
+    return Panel(title, "β", "E_m(β), L¹ of the kernel", series, "log", "log", y_range=(1e-4, 1e3))

@@ -1,0 +1,113 @@
+"""Recurrent sentiment models: what they remember of a word that is repeated."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame.memories import listed, rates, span, tally
+from stablessm.experiments.iat.sentiment_memory import (
+    RecurrentConfig,
+    accuracies,
+    memory_panel,
+    percent,
+    recurrent,
+    remembered,
+    study,
+)
+from stablessm.experiments.iat.sentiment_training import Fitting
+from stablessm.instruments import MemoryCurve
+from stablessm.report.figure import Figure
+
+SLOW = "ha"
+"""The word that the paper finds complicated."""
+LEFT = 0.01
+"""A memory is over when it stays below this part of its top."""
+
+
+def run(config: RecurrentConfig, run: Run) -> None:
+    """Train, test, ask."""
+    study(run, recurrent(config, run), config.seeds, config.words, config.horizon)
+
+
+def figures(config: RecurrentConfig, stages: Stages) -> list[Figure]:
+    """One panel for each architecture."""
+    panels = [memory_panel(name, remembered(stages, name, config.seeds)) for name in config.architectures]
+    caption = (
+        "How much one more repeat of a word moves the score (the log-odds of a positive review) after k repeats, down "
+        "to rounding. An exponential is a straight line. Solid: seed 0; dotted: other seeds."
+    )
+    return [Figure("words", caption, panels)]
+
+
+def claims(config: RecurrentConfig, stages: Stages) -> list[Claim]:
+    """For each architecture: simple words decay exponentially, "ha" slowly."""
+    found = []
+    for name in config.architectures:
+        curves = remembered(stages, name, config.seeds)
+        learnt = f"Test accuracy {percent(accuracies(stages, name, config.seeds))} over {config.seeds} seeds."
+        simple = [word for word in config.words if word != SLOW]
+        if simple:
+            found.append(exponential(name, simple, curves, learnt))
+        if simple and SLOW in config.words:
+            found.append(slow(name, simple, curves, learnt))
+    return found
+
+
+def exponential(name: str, words: list[str], curves: list[MemoryCurve], learnt: str) -> Claim:
+    """Whether the memory of these words decays exponentially."""
+    kinds = {word: tally(curve.of(word) for curve in curves) for word in words}
+    hits = sum(kind["exponential"] for kind in kinds.values())
+    fast = {word: rates(curve.of(word) for curve in curves) for word in words}
+    ours = "; ".join(f"“{word}”: {listed(kinds[word])}, rates {span(fast[word])} per repeat" for word in words)
+    return Claim(
+        f"{name}: the memory of {' and '.join(f'“{word}”' for word in words)} decays exponentially",
+        "exponentially (figure 5)",
+        ours,
+        rules.most_seen(sum(kinds.values(), Counter())),
+        f"{hits} of {len(words) * len(curves)} curves are classified as exponential (their tails: a state that settles "
+        f"at a fixed point does so exponentially). {learnt}",
+    )
+
+
+def slow(name: str, words: list[str], curves: list[MemoryCurve], learnt: str) -> Claim:
+    """Whether "ha" is remembered longer."""
+    own = [curve.of(SLOW).memory_time(LEFT) for curve in curves]
+    others = [max(curve.of(word).memory_time(LEFT) for word in words) for curve in curves]
+    longer = sum(mine > most for mine, most in zip(own, others, strict=True))
+    kinds = tally(curve.of(SLOW) for curve in curves)
+    return Claim(
+        f"{name}: the memory of “{SLOW}” does not decay fast",
+        "complicated, as it is not decaying fast (figure 5)",
+        f"below {LEFT:.0%} of its top after {span(own)} repeats (the others: {span(others)}); {listed(kinds)}",
+        rules.most(longer, len(curves)),
+        f"In {longer} of {len(curves)} seeds “{SLOW}” takes longer than every other word; in "
+        f"{kinds['exponential']} it too decays exponentially. {learnt}",
+    )
+
+
+EXPERIMENT = Experiment(
+    id="ia-fig5",
+    title="Memory of recurrent sentiment models",
+    source="IAT, figure 5",
+    question="How does one more repeat of a word move the sentiment that an LSTM has found, after many?",
+    claim="“good” and “bad” are forgotten exponentially, “ha” slowly; in stacked models too.",
+    configs={
+        "smoke": RecurrentConfig(
+            data="synthetic",
+            reviews=200,
+            vocabulary=64,
+            length=24,
+            embedding=8,
+            hidden=8,
+            fitting=Fitting(epochs=4, batch=20, lr=0.02, device="cpu"),
+            seeds=1,
+            horizon=60,
+        ),
+        "paper": RecurrentConfig(),
+    },
+    minutes={"smoke": 0.1, "paper": 120.0},
+    run=run,
+    figures=figures,
+    claims=claims,
+)

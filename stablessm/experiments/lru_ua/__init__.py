@@ -1,0 +1,1 @@
+"""Experiments of LRU-UA: On the Universality of Linear Recurrences Followed by Nonlinear Projections."""

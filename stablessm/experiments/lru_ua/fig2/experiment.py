@@ -1,0 +1,152 @@
+"""Digits read back from the last state: eigenvalues on the whole disk, and close to the circle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.lru_ua.reconstructions import (
+    PERFECT,
+    Case,
+    DigitsConfig,
+    digit_rows,
+    eigenvalues,
+    error,
+    measure_errors,
+    measure_images,
+    measured,
+    missing,
+    pixels,
+    position_panel,
+    reach,
+    read_back,
+    seen,
+    spread,
+)
+from stablessm.reconstruction import Decoder
+from stablessm.report.figure import Figure
+
+CHUNK = 1000
+
+
+@dataclass(frozen=True)
+class Config(DigitsConfig):
+    """One N, the whole disk and a ring close to the circle."""
+
+    sizes: tuple[int, ...] = (784,)
+    rings: tuple[float, ...] = (0.0, 0.99)
+
+
+def _measure_directly(config: Config, run: Run) -> None:
+    def compute() -> Mapping[str, np.ndarray]:
+        lam = eigenvalues(config.rings[-1], config.sizes[0], config.length)
+        decoder = Decoder(lam, config.length, real=False)
+        parts = pixels(config).split(CHUNK)
+        total = sum(float((read_back(part, decoder, lam) - part).square().sum()) for part in parts)
+        return {"mse": np.array(total / pixels(config).numel())}
+
+    run.stage("image-by-image", compute)
+
+
+def directly(stages: Stages) -> float:
+    """The mean square error over all images, one by one, of the first draw of the last ring (complex)."""
+    return float(stages["image-by-image"]["mse"])
+
+
+def run(config: Config, run: Run) -> None:
+    """Both rings, and the comparison with one image after the other."""
+    for ring in config.rings:
+        measure_errors(config, run, ring, config.sizes[0])
+    _measure_directly(config, run)
+    measure_images(config, run)
+
+
+def cases(config: Config) -> dict[str, Case]:
+    """What is shown."""
+    disk, ring = config.rings
+    size = config.sizes[0]
+    return {
+        f"r_min = {disk:g}": (disk, size, "complex"),
+        f"r_min = {ring:g}": (ring, size, "complex"),
+        f"r_min = {disk:g}, real": (disk, size, "real"),
+        f"r_min = {ring:g}, real": (ring, size, "real"),
+    }
+
+
+def figures(config: Config, stages: Stages) -> list[Figure]:
+    """Digits, and where the errors are."""
+    title = f"{config.length} pixels from {config.sizes[0]} states"
+    caption = (
+        f"Images as sequences of {config.length} pixels, read back from the last state by the pseudo-inverse of V, and "
+        "(real) by that of its real and imaginary parts. Right: mean square errors by position, over "
+        f"{config.images} images and {config.draws} draws of the eigenvalues."
+    )
+    shown = cases(config)
+    return [
+        Figure("digits", caption, [digit_rows(config, stages, title, shown), position_panel(config, stages, shown)])
+    ]
+
+
+def claims(config: Config, stages: Stages) -> list[Claim]:
+    """Only the recent past, and everything."""
+    (disk, ring), size = config.rings, config.sizes[0]
+    far, near = (measured(stages, r, size) for r in (disk, ring))
+    energy = seen(stages)["energy"]
+    covered, whole = reach(energy, far, "complex"), reach(energy, near, "complex")
+    lost = missing(energy, far, "complex")
+    one, rows = directly(stages), float(near["mse"][0, 0])
+    over = f"{config.images} images and {config.draws} draws"
+    return [
+        Claim(
+            f"with eigenvalues on the whole disk only the recent past is read back, N = {size}",
+            "the lower half of the image",
+            f"the last {covered} of {config.length} pixels with at most 10% of their energy missing; {lost:.0%} of all "
+            "energy is missing",
+            rules.graded(0.1 * config.length < covered < 0.7 * config.length),
+            f"Mean square error {spread(far, 'complex')} over {over}; equations for real inputs reach "
+            f"{reach(energy, far, 'real')} pixels.",
+        ),
+        Claim(
+            f"with |λ| in ({ring:g}, 1) the whole image is read back by V⁺, N = {size}",
+            "the whole image",
+            f"mean square error {spread(near, 'complex')} over {over}; the last {whole} pixels",
+            rules.at_most(error(near, "complex"), PERFECT, 10 * PERFECT),
+            f"{missing(energy, near, 'complex'):.1%} of the energy is missing: V has rank "
+            f"{near['rank'][:, 0].min()} to {near['rank'][:, 0].max()} of {config.length} in double precision.",
+        ),
+        Claim(
+            f"the same from the equations for a real input, N = {size}",
+            "not tried",
+            f"mean square error {spread(near, 'real')} over {over}",
+            rules.ours(rules.at_most(error(near, "real"), PERFECT, 10 * PERFECT)),
+            "Real and imaginary parts of N complex states are 2N equations for L real pixels: with N = L there are "
+            f"twice as many as needed, and the rank is at least {near['rank'][:, 1].min()} of {config.length}.",
+        ),
+        Claim(
+            "sums of squares over the triangular factor of all images are sums over the images",
+            "not in the paper",
+            f"first draw: {rows:.6e} from the factor, {one:.6e} image by image",
+            rules.ours(rules.graded(abs(rows - one) < 1e-2 * one + 1e-12)),
+            "To read back is linear; only rounding can differ. All other numbers here come from the factor.",
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    id="lr-fig2",
+    title="Digits from the last state: the disk and the ring",
+    source="LRU-UA, figure 2",
+    question="How much of an image can be read back from the last state of a random linear recurrence?",
+    claim="From eigenvalues on the whole disk only the lower half; from eigenvalues near the circle everything.",
+    configs={
+        "smoke": Config(data="synthetic", images=30, side=10, sizes=(100,), draws=2),
+        "paper": Config(),
+    },
+    minutes={"smoke": 0.1, "paper": 1.5},
+    run=run,
+    figures=figures,
+    claims=claims,
+)

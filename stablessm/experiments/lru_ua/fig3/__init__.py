@@ -1,0 +1,1 @@
+"""LRU-UA, figure 3."""

@@ -1,0 +1,104 @@
+"""Digits read back from the last state, for several state sizes and rings."""
+
+from __future__ import annotations
+
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.lru_ua.reconstructions import (
+    PERFECT,
+    SATISFACTORY,
+    SOLVERS,
+    Case,
+    DigitsConfig,
+    digit_rows,
+    error,
+    measure_errors,
+    measure_images,
+    measured,
+    missing,
+    reach,
+    seen,
+    spread,
+)
+from stablessm.report.figure import Figure
+
+
+def run(config: DigitsConfig, run: Run) -> None:
+    """Every size on every ring."""
+    for size in config.sizes:
+        for ring in config.rings:
+            measure_errors(config, run, ring, size)
+    measure_images(config, run)
+
+
+def figures(config: DigitsConfig, stages: Stages) -> list[Figure]:
+    """A grid of digits for each ring, one figure for each way to solve."""
+
+    def cases(ring: float, solver: str) -> dict[str, Case]:
+        return {f"N = {size}": (ring, size, solver) for size in config.sizes}
+
+    return [
+        Figure(
+            f"digits-{solver}",
+            f"Images of {config.length} pixels from the last state, {label}; first draw of the eigenvalues.",
+            [digit_rows(config, stages, f"r_min = {ring:g}", cases(ring, solver)) for ring in config.rings],
+        )
+        for solver, label in SOLVERS.items()
+    ]
+
+
+def claims(config: DigitsConfig, stages: Stages) -> list[Claim]:
+    """Almost perfect at the largest N, satisfactory at the one before, the recent past on the disk."""
+    (*_, fewer, most), (disk, *_, ring) = config.sizes, config.rings
+    near, less, far = (measured(stages, r, n) for r, n in ((ring, most), (ring, fewer), (disk, most)))
+    over = f"over {config.images} images and {config.draws} draws"
+    energy = seen(stages)["energy"]
+    spans = ", ".join(f"{reach(energy, measured(stages, disk, n), 'complex')} at N = {n}" for n in config.sizes)
+    covered = reach(energy, far, "complex")
+    found = []
+    for solver, label in SOLVERS.items():
+        found += [
+            Claim(
+                f"almost perfect at N = {most} with |λ| in ({ring:g}, 1), {label}",
+                "almost perfect reconstruction",
+                f"mean square error {spread(near, solver)} {over}",
+                rules.at_most(error(near, solver), PERFECT, 10 * PERFECT),
+                f"{missing(energy, near, solver):.1%} of the energy is missing; up to a mean square of {PERFECT:g} "
+                "counts as invisible, up to ten times that as partly.",
+            ),
+            Claim(
+                f"satisfactory at N = {fewer} with |λ| in ({ring:g}, 1), {label}",
+                "a satisfactory result",
+                f"mean square error {spread(less, solver)} {over}",
+                rules.at_most(missing(energy, less, solver), SATISFACTORY, 0.5),
+                f"{missing(energy, less, solver):.1%} of the energy is missing; up to {SATISFACTORY:.0%} counts as "
+                f"satisfactory. Rank {less['rank'][:, list(SOLVERS).index(solver)].min()} of {config.length}.",
+            ),
+        ]
+    return [
+        *found,
+        Claim(
+            "with r_min = 0 only recent history is recovered",
+            "recent history",
+            f"pixels from the last one back with at most 10% of their energy missing: {spans}",
+            rules.graded(0.1 * config.length < covered < 0.7 * config.length),
+            f"By V⁺; {missing(energy, far, 'complex'):.0%} of the energy is missing at N = {most}, "
+            f"{missing(energy, far, 'real'):.0%} with the equations for real inputs.",
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    id="lr-fig3",
+    title="Digits from the last state: N and r_min",
+    source="LRU-UA, figure 3",
+    question="How large must the state be, and how near the circle the eigenvalues, to read an image back?",
+    claim="Near the circle almost perfect at N = L = 784 and satisfactory at 512; with r_min = 0 only recent history.",
+    configs={
+        "smoke": DigitsConfig(data="synthetic", images=30, side=10, sizes=(50, 70, 100), draws=2, shown=4),
+        "paper": DigitsConfig(draws=10),
+    },
+    minutes={"smoke": 0.2, "paper": 4.0},
+    run=run,
+    figures=figures,
+    claims=claims,
+)

@@ -1,0 +1,172 @@
+"""Errors of read-back digits and condition numbers, against N and r_min; error by position; a better placement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.lru_ua.reconstructions import (
+    Case,
+    DigitsConfig,
+    condition,
+    error,
+    measure_errors,
+    measure_images,
+    measured,
+    position_panel,
+    reach,
+    seen,
+    size_panel,
+)
+from stablessm.report.figure import Figure
+
+
+@dataclass(frozen=True)
+class Config(DigitsConfig):
+    """States up to more than there are pixels."""
+
+    sizes: tuple[int, ...] = (128, 256, 512, 784, 1024)
+
+
+def small(config: Config) -> list[int]:
+    """N < L, where placements are compared."""
+    return [size for size in config.sizes if size < config.length]
+
+
+def square(config: Config) -> int:
+    """The largest N up to L."""
+    return max(size for size in config.sizes if size <= config.length)
+
+
+def run(config: Config, run: Run) -> None:
+    """Every size on every ring, and the optimised placement below L."""
+    for size in config.sizes:
+        for ring in config.rings:
+            measure_errors(config, run, ring, size)
+    for size in small(config):
+        measure_errors(config, run, "optimised", size)
+    measure_images(config, run)
+
+
+def figures(config: Config, stages: Stages) -> list[Figure]:
+    """As published, and with the equations for real inputs."""
+
+    def line(ring: float, solver: str, what: str) -> list[float]:
+        found = [measured(stages, ring, size) for size in config.sizes]
+        return [error(one, solver) if what == "error" else condition(one, solver) ** 2 for one in found]
+
+    def column(solver: str) -> list[Figure]:
+        errors = {f"r_min = {ring:g}": line(ring, solver, "error") for ring in config.rings}
+        squares = {f"r_min = {ring:g}": line(ring, solver, "condition") for ring in config.rings}
+        most = square(config)
+        cases: dict[str, Case] = {f"r_min = {ring:g}, N = {most}": (ring, most, solver) for ring in config.rings}
+        panels = [
+            size_panel("error", "mean square error", config.sizes, errors),
+            size_panel("condition number of VᵀV", "κ²", config.sizes, squares),
+        ]
+        named = "the pseudo-inverse of V" if solver == "complex" else "the equations for real inputs"
+        caption = (
+            f"By {named}: mean square errors over {config.images} images and {config.draws} draws, the median of κ² "
+            "(beyond 1e30 it is rounding), and errors by position."
+        )
+        return [Figure(f"errors-{solver}", caption, [*panels, position_panel(config, stages, cases)])]
+
+    placed = {
+        "optimised": [condition(measured(stages, "optimised", size), "real") for size in small(config)],
+        **{
+            f"r_min = {ring:g}": [condition(measured(stages, ring, size), "real") for size in small(config)]
+            for ring in config.rings
+        },
+    }
+    panel = size_panel("placements for a real input", "κ", small(config), placed)
+    caption = "Condition numbers of the equations for a real input, N < L: optimised placement against random rings."
+    return [*column("complex"), *column("real"), Figure("placements", caption, [panel])]
+
+
+def falls(values: list[float]) -> bool:
+    """Whether each is below the one before."""
+    return all(after < before for before, after in pairwise(values))
+
+
+def claims(config: Config, stages: Stages) -> list[Claim]:
+    """Errors, condition numbers, positions, placement."""
+    found = {(ring, size): measured(stages, ring, size) for ring in config.rings for size in config.sizes}
+    mse = {key: error(one, "complex") for key, one in found.items()}
+    kappa = {key: condition(one, "complex") for key, one in found.items()}
+    in_size = {ring: falls([mse[ring, size] for size in config.sizes]) for ring in config.rings}
+    in_ring = {size: falls([mse[ring, size] for ring in config.rings]) for size in config.sizes}
+    table = "; ".join(
+        f"r_min = {ring:g}: {', '.join(f'{mse[ring, size]:.1e}' for size in config.sizes)}" for ring in config.rings
+    )
+    rings = {size: falls([kappa[ring, size] for ring in config.rings]) for size in config.sizes}
+    above = [size for size in config.sizes if size >= config.length]
+    beyond = {ring: falls([kappa[ring, size] for size in above]) for ring in config.rings}
+    powers = "; ".join(
+        f"r_min = {ring:g}: {', '.join(f'{kappa[ring, size]:.0e}' for size in config.sizes)}" for ring in config.rings
+    )
+    most, nearest = square(config), config.rings[-1]
+    energy = seen(stages)["energy"]
+    reached = {ring: reach(energy, found[ring, most], "complex") for ring in config.rings}
+    best = {size: condition(measured(stages, "optimised", size), "real") for size in small(config)}
+    others = {size: min(condition(found[ring, size], "real") for ring in config.rings) for size in small(config)}
+    sizes = ", ".join(map(str, config.sizes))
+    exceptions = [f"N = {size}" for size, holds in in_ring.items() if not holds]
+    return [
+        Claim(
+            "the error falls with the state size and with r_min",
+            "decreasing in both",
+            f"mean square errors for N = {sizes}: {table}",
+            rules.some([*in_size.values(), *in_ring.values()]),
+            f"Falls with N on {sum(in_size.values())} of {len(in_size)} rings, with r_min at {sum(in_ring.values())} "
+            f"of {len(in_ring)} sizes{' (not at ' + ', '.join(exceptions) + ')' if exceptions else ''}; by V⁺.",
+        ),
+        Claim(
+            "the condition number falls with r_min and with the state size",
+            "the same pattern for VᵀV",
+            f"median κ of V for N = {sizes}: {powers}",
+            rules.some([*rings.values(), *beyond.values(), falls([kappa[nearest, size] for size in config.sizes])]),
+            f"Falls with r_min at {sum(rings.values())} of {len(rings)} sizes. For N < L, VᵀV is singular; the "
+            "singular values that V has get worse up to N = L and better from there "
+            f"({sum(beyond.values())} of {len(beyond)} rings). Beyond 1e15 κ is rounding.",
+        ),
+        Claim(
+            "for r_min well below 1 only the last few hundred positions are covered",
+            "the last few hundreds of tokens",
+            f"N = {most}, at most 10% of the energy missing: "
+            + ", ".join(f"the last {n} of {config.length} at r_min = {ring:g}" for ring, n in reached.items()),
+            rules.graded(0 < reached[config.rings[0]] < 0.7 * config.length < reached[nearest], True),
+            "By V⁺, errors over all images and draws added up from the last position back.",
+        ),
+        Claim(
+            "the optimised placement is better conditioned than random rings at equal N < L",
+            "left open (section 3.1)",
+            "κ of the equations for a real input: "
+            + "; ".join(f"N = {size}: {best[size]:.3g} against {others[size]:.1e}" for size in small(config)),
+            rules.ours(rules.some([best[size] < others[size] for size in small(config)])),
+            "Against the best of the rings, in the median over draws. Mean square errors: "
+            + "; ".join(
+                f"N = {size}: {error(measured(stages, 'optimised', size), 'real'):.1e} against "
+                f"{min(error(found[ring, size], 'real') for ring in config.rings):.1e}"
+                for size in small(config)
+            )
+            + ".",
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    id="lr-fig4",
+    title="Read-back digits: errors and condition numbers",
+    source="LRU-UA, figure 4",
+    question="How do errors and condition numbers depend on the state size, the ring and the position?",
+    claim="Both fall with N and with r_min; for small r_min only the last few hundred positions are covered.",
+    configs={
+        "smoke": Config(data="synthetic", images=30, side=10, sizes=(30, 60, 100, 130), draws=2),
+        "paper": Config(),
+    },
+    minutes={"smoke": 0.2, "paper": 6.0},
+    run=run,
+    figures=figures,
+    claims=claims,
+)

@@ -1,0 +1,149 @@
+"""Digits read back where eigenvalues are roots of unity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.lru_ua.reconstructions import (
+    Case,
+    DigitsConfig,
+    Placement,
+    condition,
+    digit_rows,
+    eigenvalues,
+    error,
+    measure_errors,
+    measure_images,
+    measured,
+    missing,
+    pixels,
+    read_back,
+    seen,
+    size_panel,
+)
+from stablessm.reconstruction import Decoder
+from stablessm.report.figure import Figure
+
+UNIT = 1e-10
+"""How close to 1 a condition number must be."""
+ROUNDING = 1e-12
+"""What is left of machine precision after sums of some hundred terms."""
+PLACEMENTS: tuple[Placement, ...] = ("roots", "optimised")
+
+
+@dataclass(frozen=True)
+class Config(DigitsConfig):
+    """The last size is the number of pixels, one is half of it."""
+
+    sizes: tuple[int, ...] = (128, 256, 392, 512, 784)
+
+
+def _measure_largest(config: Config, run: Run) -> None:
+    def compute() -> Mapping[str, np.ndarray]:
+        lam = eigenvalues("roots", config.length, config.length)
+        decoder = Decoder(lam, config.length, real=False)
+        parts = pixels(config).split(1000)
+        worst = max(float((read_back(part, decoder, lam) - part).abs().max()) for part in parts)
+        return {"error": np.array(worst)}
+
+    run.stage("worst-pixel", compute)
+
+
+def largest(stages: Stages) -> float:
+    """The largest error of any pixel of any image, roots of unity, N = L."""
+    return float(stages["worst-pixel"]["error"])
+
+
+def run(config: Config, run: Run) -> None:
+    """Both placements at every size."""
+    for size in config.sizes:
+        for placement in PLACEMENTS:
+            measure_errors(config, run, placement, size)
+    _measure_largest(config, run)
+    measure_images(config, run)
+
+
+def figures(config: Config, stages: Stages) -> list[Figure]:
+    """Digits of both placements, and errors."""
+    roots: dict[str, Case] = {f"N = {size}": ("roots", size, "complex") for size in config.sizes}
+    placed: dict[str, Case] = {f"N = {size}": ("optimised", size, "real") for size in config.sizes}
+    lines = {
+        "roots of unity": [error(measured(stages, "roots", size), "complex") for size in config.sizes],
+        "optimised": [error(measured(stages, "optimised", size), "real") for size in config.sizes],
+    }
+    caption = (
+        f"Images of {config.length} pixels from the last state. Left: N-th roots of unity. Middle: the placement for "
+        f"real inputs, which needs half as many. Right: mean square errors over {config.images} images."
+    )
+    return [
+        Figure("digits", caption, [
+            digit_rows(config, stages, "roots of unity", roots),
+            digit_rows(config, stages, "optimised for real inputs", placed),
+            size_panel("error", "mean square error", config.sizes, lines),
+        ])
+    ]  # fmt: skip
+
+
+def claims(config: Config, stages: Stages) -> list[Claim]:
+    """κ = 1 and machine precision at N = L; artefacts below; half of the states for real inputs."""
+    whole = measured(stages, "roots", config.length)
+    kappa, worst = condition(whole, "complex"), largest(stages)
+    fewer = [size for size in config.sizes if size < config.length]
+    energy = seen(stages)["energy"]
+    lost = {size: missing(energy, measured(stages, "roots", size), "complex") for size in fewer}
+    half = min(size for size in config.sizes if 2 * size >= config.length)
+    placed = measured(stages, "optimised", half)
+    return [
+        Claim(
+            "with the N-th roots of unity, N = L, the condition number is 1",
+            "exactly 1",
+            f"κ - 1 = {kappa - 1:.1e}",
+            rules.graded(abs(kappa - 1) <= UNIT),
+            f"N = {config.length}, in double precision, from singular values.",
+        ),
+        Claim(
+            f"and images are read back perfectly, N = {config.length}",
+            "perfectly",
+            f"no pixel of {config.images} images is off by more than {worst:.1e}; mean square error "
+            f"{error(whole, 'complex'):.1e}",
+            rules.graded(worst <= ROUNDING),
+            f"Pixels lie between 0 and 1; up to {ROUNDING:g} counts as rounding.",
+        ),
+        Claim(
+            "for smaller N the images have artefacts",
+            "undesired artifacts",
+            "energy missing: " + ", ".join(f"{part:.0%} at N = {size}" for size, part in lost.items()),
+            rules.graded(min(lost.values()) > 0.05),
+            "λ^N = 1, so that pixels N positions apart look the same to the state: V⁺ gives each their mean.",
+        ),
+        Claim(
+            f"a real image needs half as many eigenvalues: N = {half} for L = {config.length}",
+            "not in the paper",
+            f"mean square error {error(placed, 'real'):.1e}, κ - 1 = {condition(placed, 'real') - 1:.1e}; with as many "
+            f"roots of unity {lost[half]:.0%} of the energy is missing",
+            rules.ours(rules.graded(error(placed, "real") <= ROUNDING**2)),
+            "Roots of unity come in conjugate pairs, which tell a real input twice; reconstruction.optimised takes "
+            "points above the real axis only.",
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    id="lr-fig5",
+    title="Digits from the last state: roots of unity",
+    source="LRU-UA, figure 5",
+    question="What do eigenvalues on the roots of unity give back?",
+    claim="Everything, with condition number 1, at N = L; artefacts at smaller N.",
+    configs={
+        "smoke": Config(data="synthetic", images=30, side=10, sizes=(30, 50, 70, 100), shown=4),
+        "paper": Config(),
+    },
+    minutes={"smoke": 0.1, "paper": 1.0},
+    run=run,
+    figures=figures,
+    claims=claims,
+)

@@ -1,0 +1,305 @@
+"""A fixed random linear recurrence and one MLP on a controlled Lotka–Volterra system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame.memories import POINTS, seeded
+from stablessm.experiments.frame.training import Batch, Training, train
+from stablessm.models.linear_rnn_mlp import LinearRNNMLP, PointwiseMLP
+from stablessm.reconstruction import fourier
+from stablessm.report.figure import Figure, Panel, Series
+from stablessm.targets import LotkaVolterra
+
+TARGET = LotkaVolterra()
+WAYS = {"fixed": "fixed recurrence, trained MLP", "end-to-end": "all trained on from there"}
+CONTROLS = {"linear": "linear readout of the same states", "mean": "mean trajectory, input ignored"}
+FIXED = Training(samples=716 * 2048, batch=8192, epochs=60, lr=6e-3)
+END_TO_END = Training(samples=716, batch=4, epochs=15, lr=1e-4)
+NEGLIGIBLE = 0.02
+GOOD = 0.9
+"""Share of steps with a negligible error from which on the outputs are called found; half of them is partly."""
+ALIKE = 0.1
+"""By how much errors may differ and be called the same."""
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes; the defaults are those of LRU-UA, appendix E.3, where it says them."""
+
+    length: int = 2048
+    trajectories: int = 1024
+    share: float = 0.7
+    """Of the trajectories, to train on."""
+    mean: float = 0.5
+    """Of an input."""
+    d_state: int = 128
+    hidden: tuple[int, ...] = (512, 512)
+    r_min: float = 0.99
+    fixed: Training = FIXED
+    """Of the MLP; samples are time steps."""
+    end_to_end: Training = END_TO_END
+    """Of everything from there; samples are trajectories."""
+    slower: float = 3e-3
+    """The learning rate of the recurrence, as part of that of the MLP."""
+    seed: int = 0
+
+
+@cache
+def trajectories(config: Config) -> tuple[Tensor, Tensor]:
+    """Inputs (trajectories, length, 1), outputs (…, 2), in float64.
+
+    Inputs are mean + α₁ cos(2πk/L) + α₂ sin(2πk/L), (α₁, α₂) uniform in the disk of radius ``mean``: without a mean
+    they are negative for long, which makes predators negative, and prey explode.
+    """
+    draws = np.random.default_rng(config.seed).random((config.trajectories, 2))
+    alpha = config.mean * np.sqrt(draws[:, 0]) * np.exp(2j * np.pi * draws[:, 1])
+    waves = fourier(config.length, [1, 2]) * (config.length / 2) ** 0.5
+    u = config.mean + torch.from_numpy(np.stack([alpha.real, alpha.imag], 1)) @ waves.mT
+    return u[..., None], TARGET(u[..., None])
+
+
+def split(config: Config) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """To train on, and held out, in float32."""
+    u, y = (tensor.float() for tensor in trajectories(config))
+    cut = int(config.share * len(u))
+    return (u[:cut], y[:cut]), (u[cut:], y[cut:])
+
+
+def start(config: Config) -> LinearRNNMLP:
+    """Random, with units from the training set."""
+    model = seeded(
+        config.seed, lambda: LinearRNNMLP(1, config.d_state, 2, hidden=config.hidden, r_min=config.r_min)
+    ).float()
+    model.set_units(*split(config)[0])
+    return model
+
+
+def relative(found: Tensor, y: Tensor) -> Tensor:
+    """|ŷ - y| / |y|, (…,) from outputs (…, 2)."""
+    return torch.linalg.vector_norm(found - y, dim=-1) / torch.linalg.vector_norm(y, dim=-1)
+
+
+def trained(config: Config, run: Run, way: str) -> LinearRNNMLP:
+    """The MLP alone, or then everything."""
+    (u, y), model = split(config)[0], start(config)
+
+    @cache
+    def steps() -> Batch:
+        """States and outputs at all steps of all trajectories, shuffled."""
+        device = config.fixed.chosen_device()
+        with torch.no_grad():
+            parts = [model.to(device).features(part) for part in u.to(device).split(64)]
+        order = torch.from_numpy(np.random.default_rng(config.seed).permutation(y.shape[0] * y.shape[1])).to(device)
+        return torch.cat(parts).flatten(0, 1)[order], y.to(device).flatten(0, 1)[order]
+
+    def some_steps(k: int) -> Batch:
+        chosen = slice(k * config.fixed.batch, (k + 1) * config.fixed.batch)
+        return steps()[0][chosen], steps()[1][chosen]
+
+    def some_trajectories(k: int) -> Batch:
+        chosen = slice(k * config.end_to_end.batch, (k + 1) * config.end_to_end.batch)
+        return u[chosen], y[chosen]
+
+    def loss_of_mlp(mlp: PointwiseMLP, features: Tensor, y: Tensor) -> Tensor:
+        return relative(mlp(features), y).square().mean()
+
+    def loss_of_model(moved: LinearRNNMLP, u: Tensor, y: Tensor) -> Tensor:
+        found, _ = functional_call(moved, slowly(model, moved, config.slower), (u,))
+        return relative(found, y).square().mean()
+
+    model.mlp = train(run, "fixed", [model.mlp], loss_of_mlp, some_steps, config.fixed).models[0]
+    model = model.cpu()
+    if way == "fixed":
+        return model
+    moved = train(run, way, [model], loss_of_model, some_trajectories, config.end_to_end).models[0]
+    moved.load_state_dict(slowly(model, moved, config.slower), strict=False)
+    return moved
+
+
+def slowly(start: LinearRNNMLP, moved: LinearRNNMLP, part: float) -> dict[str, Tensor]:
+    """The weights of ``moved``, but for the recurrence only ``part`` of the way from the start.
+
+    That makes its learning rate so much smaller: λ^k turns by k steps of the phase.
+    """
+    weights: dict[str, Tensor] = dict(moved.named_parameters())
+    for name, w in start.recurrence.named_parameters(prefix="recurrence"):
+        weights[name] = w.detach().to(weights[name]).lerp(weights[name], part)
+    return weights
+
+
+def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
+    """Outputs for held-out inputs."""
+    if way in WAYS:
+        device = config.fixed.chosen_device()
+        model = trained(config, run, way).to(device)
+        with torch.no_grad():
+            return torch.cat([model(part)[0].cpu() for part in u.to(device).split(64)])
+    seen, y = split(config)[0]
+    if way == "mean":
+        return y.mean(0).expand(len(u), -1, -1)
+    model = start(config)
+    some = slice(None, None, max(1, len(seen) // 128))  # a linear map needs no more trajectories
+
+    @torch.no_grad()
+    def features(u: Tensor) -> Tensor:
+        z = model.mlp.inputs(model.features(u)).double()
+        return torch.cat([z, torch.ones_like(z[..., :1])], -1).flatten(0, 1)
+
+    A, b = features(seen[some]), y[some].double().flatten(0, 1)
+    ridge = 1e-9 * len(A) * torch.eye(A.shape[1], dtype=A.dtype)
+    weights = torch.linalg.solve(A.mT @ A + ridge, A.mT @ b)
+    return torch.cat([(features(part) @ weights).float() for part in u.split(64)]).unflatten(0, u.shape[:2])
+
+
+def _measure_errors(config: Config, run: Run, way: str) -> None:
+    def compute() -> Mapping[str, np.ndarray]:
+        u, y = split(config)[1]
+        found = predicted(config, run, way, u)
+        off = relative(found, y).double().numpy()
+        quantiles = np.quantile(off, [0.5, 0.9], axis=0)
+        return {
+            "median": quantiles[0], "ninth decile": quantiles[1], "share": (off < NEGLIGIBLE).mean(0),
+            "worst": off.max(), "u": u[:SHOWN, :, 0], "y": y[:SHOWN], "found": found[:SHOWN],
+        }  # fmt: skip
+
+    run.stage(f"errors-{way}", compute)
+
+
+def errors(stages: Stages, way: str) -> Mapping[str, np.ndarray]:
+    """|ŷ - y| / |y| of held-out trajectories, at every step."""
+    return stages[f"errors-{way}"]
+
+
+def run(config: Config, run: Run) -> None:
+    """Both trainings, and what to compare with."""
+    for way in (*WAYS, *CONTROLS):
+        _measure_errors(config, run, way)
+
+
+def figures(config: Config, stages: Stages) -> list[Figure]:
+    """Inputs and outputs; outputs found; errors along the way."""
+    kept = errors(stages, "fixed")
+    chosen = slice(None, None, max(1, config.length // POINTS))
+    x = (TARGET.dt * np.arange(1, config.length + 1))[chosen].tolist()
+    names = [f"trajectory {i + 1}" for i in range(len(kept["u"]))]
+    inputs = [Series(f"{n}, u", x, u[chosen].tolist(), "dotted", n) for n, u in zip(names, kept["u"], strict=True)]
+    outputs = [
+        Series(f"{n}, prey", x, y[chosen, 0].tolist(), "solid", n) for n, y in zip(names, kept["y"], strict=True)
+    ]
+
+    def component(i: int, name: str) -> Panel:
+        lines = [
+            Series(f"{n}, found", x, f[chosen, i].tolist(), "solid", n)
+            for n, f in zip(names, kept["found"], strict=True)
+        ]
+        truth = [
+            Series(f"{n}, true", x, y[chosen, i].tolist(), "dashed", n) for n, y in zip(names, kept["y"], strict=True)
+        ]
+        return Panel(f"held out: {name}", "time", name, [*lines, *truth])
+
+    lines = []
+    for way, label in (WAYS | CONTROLS).items():
+        found = errors(stages, way)
+        lines.append(Series(f"{label}: median", x, found["median"][chosen].tolist(), "solid", way))
+        if way in WAYS:
+            lines.append(
+                Series(f"{label}: 90% of trajectories", x, found["ninth decile"][chosen].tolist(), "dashed", way)
+            )
+    lines.append(Series("2%", [x[0], x[-1]], [NEGLIGIBLE, NEGLIGIBLE], "dotted"))
+    caption = (
+        "Left: inputs and outputs that training has not seen. Middle: what one MLP finds at every step from the state "
+        "of a fixed random recurrence, and the truth (dashed). Right: relative errors of held-out trajectories."
+    )
+    return [
+        Figure("trajectories", caption, [
+            Panel("held-out inputs and outputs", "time", "u, prey", [*inputs, *outputs]),
+            component(0, "prey"), component(1, "predators"),
+            Panel("relative error", "time", "|ŷ - y| / |y|", lines, y_scale="log"),
+        ])
+    ]  # fmt: skip
+
+
+def compared(error: float, other: float) -> str:
+    """In words; a tenth more or less is no difference.
+
+    >>> compared(1.0, 1.05), compared(1.0, 2.0)
+    ('as good as', 'better than')
+    """
+    if abs(error - other) <= ALIKE * other:
+        return "as good as"
+    return "better than" if error < other else "worse than"
+
+
+def claims(config: Config, stages: Stages) -> list[Claim]:
+    """Held-out errors of both trainings; that the input and the nonlinearity are needed."""
+    found = {way: errors(stages, way) for way in (*WAYS, *CONTROLS)}
+    share = {way: float(one["share"].mean()) for way, one in found.items()}
+    middle = {way: float(np.median(one["median"])) for way, one in found.items()}
+    held = config.trajectories - int(config.share * config.trajectories)
+    others = max(share[way] for way in CONTROLS)
+    ours = {
+        way: f"{share[way]:.1%} of the steps of {held} held-out trajectories below {NEGLIGIBLE:.0%}; median error "
+        f"{middle[way]:.2%}, worst {float(found[way]['worst']):.1%}"
+        for way in WAYS
+    }
+    return [
+        Claim(
+            "one MLP on the states of a fixed random recurrence gives the outputs at every step",
+            "figure 9: predictions on unseen inputs lie on the truth (no number is printed)",
+            ours["fixed"],
+            rules.at_least(share["fixed"], GOOD, 0.5),
+            f"N = {config.d_state}, |λ| in ({config.r_min}, 1), hidden layers {config.hidden}, {config.fixed.epochs} "
+            "epochs; the same weights at all steps, whose number the state tells by a constant input.",
+        ),
+        Claim(
+            "trained end to end",
+            "not tried",
+            ours["end-to-end"],
+            rules.ours(rules.at_least(share["end-to-end"], GOOD, 0.5)),
+            f"All weights on from the trained MLP, {config.end_to_end.epochs} epochs of whole trajectories: "
+            f"{compared(middle['end-to-end'], middle['fixed'])} with the recurrence fixed "
+            f"(median {middle['end-to-end']:.3%} against {middle['fixed']:.3%}).",
+        ),
+        Claim(
+            "the MLP, and not the recurrence, computes",
+            "the recurrence stores, the MLP computes (section 4)",
+            f"below {NEGLIGIBLE:.0%}: {share['linear']:.1%} of steps with a linear readout, {share['mean']:.1%} with "
+            "the mean trajectory",
+            rules.graded(others < 0.5 < share["fixed"]),
+            f"Median errors are {middle['linear']:.1%} and {middle['mean']:.1%}.",
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    id="lr-fig9",
+    title="A fixed recurrence and one MLP on Lotka–Volterra",
+    source="LRU-UA, figure 9 and appendix E.3",
+    question="Can one pointwise MLP on the states of a random linear recurrence compute a nonlinear controlled system?",
+    claim="Yes: on unseen inputs it gives the right outputs at every step.",
+    configs={
+        "smoke": Config(
+            length=128,
+            trajectories=32,
+            d_state=16,
+            hidden=(32, 32),
+            fixed=Training(samples=22 * 128, batch=256, epochs=4, lr=3e-3, device="cpu"),
+            end_to_end=Training(samples=22, batch=2, epochs=2, lr=3e-3, device="cpu"),
+        ),
+        "paper": Config(),
+    },
+    minutes={"smoke": 0.1, "paper": 3.0},
+    run=run,
+    figures=figures,
+    claims=claims,
+)

@@ -1,0 +1,201 @@
+"""Images read back from the last state of a linear recurrence: what figures 2 to 5 of LRU-UA share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm.experiments.frame import Run, Stages
+from stablessm.experiments.lru_ua.digits import Source, digits
+from stablessm.reconstruction import Decoder, condition_number, optimised, roots_of_unity, uniform_ring
+from stablessm.report.figure import ImageGrid, Panel, Scale, Series
+from stablessm.scan.vandermonde import powers
+
+Placement: TypeAlias = float | Literal["roots", "optimised"]
+"""r_min of a random ring with r_max = 1, or where the eigenvalues are."""
+
+Case: TypeAlias = tuple[Placement, int, str]
+"""Placement, N and solver."""
+
+SOLVERS = {"complex": "V⁺ as published", "real": "for real inputs"}
+"""The pseudo-inverse of V, with the real part taken; and of its real and imaginary parts, twice as many equations."""
+
+INDEX = {solver: i for i, solver in enumerate(SOLVERS)}
+
+PERFECT = 1e-3
+"""A mean square error that no eye sees: 8 of 255 grey levels."""
+SATISFACTORY = 0.2
+"""The part of the images' energy that may be missing."""
+
+
+@dataclass(frozen=True)
+class DigitsConfig:
+    """Sizes; the defaults are those of LRU-UA, appendix E.1, where it says them."""
+
+    data: Source = "mnist"
+    images: int = 10_000
+    side: int = 28
+    sizes: tuple[int, ...] = (128, 256, 512, 784)
+    """N."""
+    rings: tuple[float, ...] = (0.0, 0.9, 0.99)
+    """r_min; r_max is 1."""
+    draws: int = 10
+    """Of random eigenvalues."""
+    shown: int = 6
+
+    @property
+    def length(self) -> int:
+        """L: pixels of an image, row by row."""
+        return self.side**2
+
+
+@cache
+def pixels(config: DigitsConfig) -> Tensor:
+    """Images as sequences, (images, L)."""
+    return torch.from_numpy(digits(config.data, config.images, config.side).reshape(config.images, -1))
+
+
+@cache
+def factor(config: DigitsConfig) -> Tensor:
+    """R of the QR factors of all images: at most L rows.
+
+    To read back is linear, so sums of squares over the images are sums over these rows, at a fraction of the cost.
+    Rounding errors grow with the norm of what is read back, and the rows have the images' energy; lr-fig2 compares.
+    """
+    return torch.linalg.qr(pixels(config), mode="r")[1]
+
+
+def measure_images(config: DigitsConfig, run: Run) -> None:
+    """Compute the stage that :func:`seen` reads."""
+
+    def compute() -> Mapping[str, np.ndarray]:
+        energy = factor(config).square().sum(0) / config.images
+        return {"energy": energy.numpy(), "shown": pixels(config)[: config.shown].numpy()}
+
+    run.stage("images", compute)
+
+
+def seen(stages: Stages) -> Mapping[str, np.ndarray]:
+    """What figures and claims need of the images: ``energy``, the mean square at each position, (L,), and ``shown``."""
+    return stages["images"]
+
+
+def eigenvalues(placement: Placement, size: int, length: int, draw: int = 0) -> Tensor:
+    """(size,) complex128."""
+    if placement == "roots":
+        return roots_of_unity(size)
+    return optimised(size, length) if placement == "optimised" else uniform_ring(size, float(placement), seed=draw)
+
+
+def last_states(u: Tensor, lam: Tensor) -> Tensor:
+    """(…, N) after all of u (…, L): x = Σ_j λ^(L-1-j) u_j (LRU-UA eq. 4)."""
+    V = powers(lam, u.shape[-1]).flip(0)
+    return torch.complex(u @ V.real, u @ V.imag)
+
+
+def read_back(u: Tensor, decoder: Decoder, lam: Tensor) -> Tensor:
+    """What the decoder makes of the states that u leaves, (…, L) real."""
+    found = decoder(last_states(u, lam))
+    return found.real if found.is_complex() else found
+
+
+def name(placement: Placement, size: int) -> str:
+    """Of a stage."""
+    return f"{placement if isinstance(placement, str) else f'ring-{placement:g}'}-{size}"
+
+
+def measure_errors(config: DigitsConfig, run: Run, placement: Placement, size: int) -> None:
+    """Compute the stage that :func:`measured` reads."""
+
+    def one(draw: int) -> Mapping[str, np.ndarray]:
+        lam = eigenvalues(placement, size, config.length, draw)
+        rows, first = factor(config), pixels(config)[: config.shown]
+        decoders = [Decoder(lam, config.length, real=solver == "real") for solver in SOLVERS]
+        errors = [(read_back(rows, decoder, lam) - rows).square().sum(0) / config.images for decoder in decoders]
+        return {
+            "mse": np.array([float(error.mean()) for error in errors]),
+            "by position": torch.stack(errors).numpy(),
+            "rank": np.array([decoder.diagnosis.rank for decoder in decoders]),
+            "condition": np.array([condition_number(lam, config.length, real=solver == "real") for solver in SOLVERS]),
+            "shown": torch.stack([read_back(first, decoder, lam) for decoder in decoders]).float().numpy(),
+        }
+
+    def compute() -> Mapping[str, np.ndarray]:
+        found = [one(draw) for draw in range(1 if isinstance(placement, str) else config.draws)]
+        kept = {key: np.stack([row[key] for row in found]) for key in ("mse", "rank", "condition")}
+        return {**kept, "by position": np.mean([row["by position"] for row in found], 0), "shown": found[0]["shown"]}
+
+    run.stage(name(placement, size), compute)
+
+
+def measured(stages: Stages, placement: Placement, size: int) -> Mapping[str, np.ndarray]:
+    """Mean square errors of both solvers (``complex``, ``real``), κ, ranks, and some images.
+
+    ``mse``, ``rank`` and ``condition`` are (draws, solvers), ``by position`` (solvers, L), ``shown`` (solvers, images,
+    L) of the first draw. What is not random is placed once.
+    """
+    return stages[name(placement, size)]
+
+
+def error(found: Mapping[str, np.ndarray], solver: str) -> float:
+    """The mean square error over images, pixels and draws."""
+    return float(found["mse"][:, INDEX[solver]].mean())
+
+
+def condition(found: Mapping[str, np.ndarray], solver: str) -> float:
+    """The median over draws of κ of V, or of its real and imaginary parts."""
+    return float(np.median(found["condition"][:, INDEX[solver]]))
+
+
+def spread(found: Mapping[str, np.ndarray], solver: str) -> str:
+    """The mean square error and its range over draws, in words."""
+    values = found["mse"][:, INDEX[solver]]
+    mean = f"{values.mean():.1e}"
+    return mean if len(values) == 1 else f"{mean} ({values.min():.0e} to {values.max():.0e})"
+
+
+def missing(energy: np.ndarray, found: Mapping[str, np.ndarray], solver: str) -> float:
+    """The part of the images' energy that is not read back."""
+    return error(found, solver) / float(energy.mean())
+
+
+def reach(energy: np.ndarray, found: Mapping[str, np.ndarray], solver: str) -> int:
+    """How many of the latest positions are read back with at most a tenth of their energy missing, all together."""
+    missed = np.cumsum(found["by position"][INDEX[solver]][::-1])
+    there = np.cumsum(energy[::-1])
+    good = np.flatnonzero((missed <= 0.1 * there) & (there > 0))
+    return int(good[-1]) + 1 if len(good) else 0
+
+
+def digit_rows(config: DigitsConfig, stages: Stages, title: str, cases: Mapping[str, Case]) -> ImageGrid:
+    """The originals over what was read back."""
+    rows = {"original": seen(stages)["shown"]}
+    for label, (placement, size, solver) in cases.items():
+        rows[label] = measured(stages, placement, size)["shown"][INDEX[solver]]
+    square = (config.shown, config.side, config.side)
+    return ImageGrid.of(title, {label: images.reshape(square) for label, images in rows.items()})
+
+
+def position_panel(config: DigitsConfig, stages: Stages, cases: Mapping[str, Case]) -> Panel:
+    """Errors by position."""
+    x = list(range(1, config.length + 1))
+    lines = [
+        Series(label, x, measured(stages, placement, size)["by position"][INDEX[solver]].tolist())
+        for label, (placement, size, solver) in cases.items()
+    ]
+    lines.append(Series("nothing read back", x, seen(stages)["energy"].tolist(), "dotted"))
+    return Panel("error by position", "position (last = most recent)", "mean square error", lines, y_scale="log")
+
+
+def size_panel(
+    title: str, label: str, sizes: Sequence[int], lines: Mapping[str, Sequence[float]], y_scale: Scale = "log"
+) -> Panel:
+    """Something against N."""
+    series = [Series(key, list(sizes), list(values), "both") for key, values in lines.items()]
+    return Panel(title, "state size N", label, series, y_scale=y_scale)

@@ -1,0 +1,191 @@
+"""Haar-sparse inputs read back at every step: what figures 7 and 8 of LRU-UA share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.reconstruction import SparseDecoder, diagnose, haar, optimised, uniform_ring
+from stablessm.report.figure import Figure, Panel, Series
+from stablessm.scan.vandermonde import accumulate
+
+NEGLIGIBLE = 1e-2
+"""A relative error that counts as negligible."""
+
+
+@dataclass(frozen=True)
+class SparseConfig:
+    """Sizes; the defaults are those of LRU-UA, appendix E.2, where it says them."""
+
+    r_min: float
+    length: int = 4096
+    functions: int = 32
+    """P: the first Haar wavelets."""
+    sizes: tuple[int, ...] = (16, 32, 64, 128, 256)
+    """N."""
+    enough: int = 256
+    """The N that the paper finds to be enough."""
+    points: int = 32
+    """Steps k at which the past is read back."""
+    signals: int = 32
+    """Random coefficients, Gaussian."""
+    draws: int = 10
+
+    def steps(self) -> np.ndarray:
+        """k, evenly spaced up to L."""
+        return np.unique(np.linspace(1, self.length, self.points + 1)[1:].round().astype(int))
+
+
+def inputs(config: SparseConfig) -> tuple[Tensor, Tensor]:
+    """The basis (L, P), and inputs (signals, L)."""
+    basis = haar(config.length, config.functions)
+    alpha = np.random.default_rng(0).standard_normal((config.signals, config.functions))
+    return basis, torch.from_numpy(alpha) @ basis.mT
+
+
+def _measure_errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "optimised"] = "ring") -> None:
+    def compute() -> Mapping[str, np.ndarray]:
+        basis, u = inputs(config)
+        if kind == "ring":
+            placements = [uniform_ring(size, config.r_min, seed=draw) for draw in range(config.draws)]
+        else:
+            placements = [optimised(size, config.length, basis=basis)]
+        rows = []
+        for lam in placements:
+            row = []
+            for k in config.steps().tolist():
+                decoder = SparseDecoder(lam, basis, k)
+                off = decoder(accumulate(u[:, :k], lam)) - u[:, :k]
+                row.append(float((off.square().sum() / u[:, :k].square().sum()).sqrt()))
+            rows.append(row)
+        return {"error": np.array(rows)}
+
+    run.stage(f"errors-{kind}-{size}", compute)
+
+
+def errors(stages: Stages, size: int, kind: Literal["ring", "optimised"] = "ring") -> np.ndarray:
+    """Relative root mean square errors of u_1 … u_k from x_k, (draws, steps)."""
+    return stages[f"errors-{kind}-{size}"]["error"]
+
+
+def _measure_ranks(config: SparseConfig, run: Run, size: int) -> None:
+    def compute() -> Mapping[str, np.ndarray]:
+        basis, _ = inputs(config)
+        lam = uniform_ring(size, config.r_min, seed=0)
+        found = []
+        for k in config.steps().tolist():
+            decoder = SparseDecoder(lam, basis, k)
+            found.append((diagnose(lam, k).rank, decoder.basis_rank, decoder.diagnosis.rank))
+        return dict(zip(("V", "basis", "product"), np.array(found).T, strict=True))
+
+    run.stage(f"ranks-{size}", compute)
+
+
+def ranks(stages: Stages, size: int) -> Mapping[str, np.ndarray]:
+    """Numerical ranks of V_k, Ψ_k and Ω_k in real numbers, of the first draw: (steps,) each."""
+    return stages[f"ranks-{size}"]
+
+
+def compute_all(config: SparseConfig, run: Run) -> None:
+    """Every size: errors of rings and of the optimised placement, ranks."""
+    for size in config.sizes:
+        _measure_errors(config, run, size)
+        _measure_ranks(config, run, size)
+    for size in config.sizes:
+        _measure_errors(config, run, size, "optimised")
+
+
+def figures(config: SparseConfig, stages: Stages) -> list[Figure]:
+    """Ranks and errors along the way, as in the paper; the optimised placement beside them."""
+    steps = config.steps().tolist()
+    rank_lines = [Series(f"V, N = {n}", steps, ranks(stages, n)["V"].tolist()) for n in config.sizes]
+    some = config.sizes[-1]
+    rank_lines.append(Series("Ψ", steps, ranks(stages, some)["basis"].tolist(), "dashed"))
+    omega = [Series(f"Ω, N = {n}", steps, ranks(stages, n)["product"].tolist()) for n in config.sizes]
+    omega.append(Series("Ψ", steps, ranks(stages, some)["basis"].tolist(), "dashed"))
+
+    def lines(kind: Literal["ring", "optimised"]) -> list[Series]:
+        middle = {n: np.median(errors(stages, n, kind), axis=0) for n in config.sizes}
+        return [Series(f"N = {n}", steps, row.tolist()) for n, row in middle.items()]
+
+    ring = f"|λ| in ({config.r_min:g}, 1)"
+    caption = (
+        f"Inputs of {config.length} steps in the first {config.functions} Haar wavelets, read back from the state at "
+        f"step k. Ranks of the first draw; relative errors in the median over {config.draws} draws."
+    )
+    return [
+        Figure("sparse", caption, [
+            Panel("rank of V", "step k", "rank", rank_lines, y_scale="log"),
+            Panel("rank of Ω = VΨ", "step k", "rank", omega),
+            Panel(f"error, {ring}", "step k", "relative error of u up to k", lines("ring"), y_scale="log"),
+            Panel("error, optimised placement", "step k", "relative error of u up to k", lines("optimised"),
+                  y_scale="log"),
+        ])
+    ]  # fmt: skip
+
+
+def uniform_error(config: SparseConfig, stages: Stages, size: int) -> np.ndarray:
+    """The largest error over all k, (draws,)."""
+    return errors(stages, size).max(axis=1)
+
+
+def claims(config: SparseConfig, stages: Stages) -> list[Claim]:
+    """Enough at the published N; falls with N; smallest N that does; the optimised placement."""
+    worst = {n: uniform_error(config, stages, n) for n in config.sizes}
+    good = {n: int((row <= NEGLIGIBLE).sum()) for n, row in worst.items()}
+    doing = [n for n in config.sizes if good[n] == config.draws]
+    medians = [float(np.median(row)) for row in worst.values()]
+    placement = {n: float(errors(stages, n, "optimised").max()) for n in config.sizes}
+    published = worst[config.enough]
+    best = [n for n in config.sizes if placement[n] <= NEGLIGIBLE]
+    return [
+        Claim(
+            f"at N = {config.enough} the error is negligible at every step, |λ| in ({config.r_min:g}, 1)",
+            f"around N = {config.enough} is enough" if config.enough > 64 else f"N = {config.enough} is enough",
+            f"below {NEGLIGIBLE:.0%} at every k in {good[config.enough]} of {config.draws} draws; the largest error "
+            f"over k is {np.median(published):.1e} in the median, {published.max():.1e} at worst",
+            rules.most(good[config.enough], config.draws),
+            f"Negligible in every draw from N = {min(doing)} on." if doing else
+            f"No N up to {max(config.sizes)} is enough in every draw.",
+        ),
+        Claim(
+            "the error gets uniformly negligible as N grows",
+            "uniformly",
+            "largest error over k, median over draws: "
+            + ", ".join(f"{e:.1e} at N = {n}" for n, e in zip(config.sizes, medians, strict=True)),
+            rules.graded(medians[-1] <= NEGLIGIBLE and medians[-1] < medians[0]),
+            "Draws that do: " + ", ".join(f"{good[n]} of {config.draws} at N = {n}" for n in config.sizes) + ".",
+        ),
+        Claim(
+            "a placement optimised for the basis needs fewer states",
+            "left open (section 3.1)",
+            "largest error over k: " + ", ".join(f"{e:.1e} at N = {n}" for n, e in placement.items()),
+            rules.ours(rules.graded(bool(best) and (not doing or min(best) < min(doing)))),
+            f"On the circle, for the state after {config.length} steps; it is read back at all steps. P = "
+            f"{config.functions} real coefficients need at least {-(-config.functions // 2)} complex states.",
+        ),
+    ]  # fmt: skip
+
+
+def experiment(
+    number: int, run: Callable[[SparseConfig, Run], None], paper: SparseConfig, smoke: SparseConfig
+) -> Experiment[SparseConfig]:
+    """Figure 7 or 8; ``run`` stands beside the README."""
+    return Experiment(
+        id=f"lr-fig{number}",
+        title=f"Haar-sparse inputs from the state, |λ| in ({paper.r_min:g}, 1)",
+        source=f"LRU-UA, figure {number}",
+        question="How large must a state be to give back an input that is sparse in a basis, at every step?",
+        claim=f"N = {paper.enough} for P = {paper.functions} wavelets and L = {paper.length} steps.",
+        configs={"smoke": smoke, "paper": paper},
+        minutes={"smoke": 0.1, "paper": 3.0},
+        run=run,
+        figures=figures,
+        claims=claims,
+    )

@@ -1,0 +1,1 @@
+"""SSM-UA, proposition 3.2."""

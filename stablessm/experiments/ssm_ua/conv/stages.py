@@ -1,0 +1,184 @@
+"""What is measured: errors by order and by tolerance, layers against convolutions, rates, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from stablessm.constructions import ExponentialSum, FitError, exponential_sum
+from stablessm.constructions.sums.expression import parse
+from stablessm.experiments.frame import Run, Stages
+from stablessm.experiments.ssm_ua.conv import jackson
+
+KERNELS = {
+    "power 0.5": "(1+t)**-0.5",
+    "power 1.1": "(1+t)**-1.1",
+    "power 1.5": "(1+t)**-1.5",
+    "power 2": "(1+t)**-2",
+    "three exponentials": "0.5*exp(-t/5) + 0.3*exp(-t/50) + 0.2*exp(-t/500)",
+    "stretched exponential": "exp(-sqrt(t))",
+    "damped cosine": "exp(-t/50)*cos(t/2)",
+    "airy": "airy(t/10 - 6)",
+    "shift": "where(t == 50, 1, 0)",
+}
+TRAINED = {"as in the text": "(1+t)**-1.1", "as released": "(1+0.1*t)**-1.1"}
+PROOF = "power 1.1"
+"""The kernel that is also approximated as in the proof, by polynomials in e^(-t)."""
+BETA = 0.8
+"""For the proof's construction and for γ."""
+UNIT = 1e-3
+"""Another unit of time."""
+
+
+@dataclass(frozen=True)
+class ConvConfig:
+    """Sizes; the paper gives none."""
+
+    kernels: tuple[str, ...] = tuple(KERNELS)
+    horizon: int = 1000
+    orders: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20)
+    tolerances: tuple[float, ...] = (1e-2, 1e-4, 1e-6, 1e-8)
+    alphas: tuple[int, ...] = (1, 2, 3)
+    jackson_orders: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 10, 12)
+    jackson_steps: int = 800
+    trained_orders: tuple[int, ...] = (2, 4, 6, 8, 12)
+    trained_horizon: int = 100
+
+
+def measure_by_order(config: ConvConfig, run: Run, name: str) -> None:
+    """Compute the stage that :func:`by_order` reads."""
+
+    def compute() -> dict[str, Any]:
+        sums = [attempt(KERNELS[name], config.horizon, order=order) for order in config.orders]
+        found = {key: [getattr(es, key) for es in sums] for key in ("order", "error", "l1_error")}
+        if name == PROOF:
+            found["proof"] = [proof_error(name, config.horizon, order) for order in config.orders]
+        return found | {"sigma": hankel_values(KERNELS[name], config.horizon)}
+
+    run.stage(f"order-{slug(name)}", compute)
+
+
+def by_order(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+    """For each order: the sup and ℓ¹ errors of our sum, its states, and the proof's error; Hankel singular values."""
+    return stages[f"order-{slug(name)}"]
+
+
+def measure_by_tolerance(config: ConvConfig, run: Run, name: str) -> None:
+    """Compute the stage that :func:`by_tolerance` reads."""
+
+    def compute() -> dict[str, Any]:
+        rows = []
+        for tolerance in config.tolerances:
+            es = attempt(KERNELS[name], config.horizon, tol=tolerance)
+            off = layer_error(es, KERNELS[name], config.horizon)
+            rows.append([es.order, es.error, es.l1_error, off, es.rounding])
+        return dict(zip(("order", "error", "l1_error", "layer_error", "rounding"), np.array(rows).T, strict=True))
+
+    run.stage(f"tolerance-{slug(name)}", compute)
+
+
+def by_tolerance(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+    """For each tolerance: our sum's order and errors, and how far its layer is from the convolution."""
+    return stages[f"tolerance-{slug(name)}"]
+
+
+def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
+    """The sum, or the best one where there is none."""
+    try:
+        return exponential_sum(kernel, horizon, **bound)
+    except FitError as error:
+        return error.best
+
+
+def hankel_values(kernel: str, horizon: int) -> np.ndarray:
+    """Singular values of ρ(i + j), i, j = 0 … horizon/2."""
+    from scipy.linalg import hankel, svdvals
+
+    values, half = parse(kernel)(np.arange(horizon + 1)), horizon // 2
+    return np.asarray(svdvals(hankel(values[: half + 1], values[half : 2 * half + 1])))
+
+
+def proof_error(name: str, horizon: int, order: int) -> float:
+    """sup |ρ - ρ̂| on the grid for ρ̂ a polynomial in τ = e^(-t) (eq. 47), through Chebyshev points of [e^(-T), 1]."""
+    kernel, times = parse(KERNELS[name]), np.arange(horizon + 1.0)
+    ends = [float(np.exp(-float(horizon))), 1.0]
+    p = np.polynomial.Chebyshev.interpolate(lambda tau: kernel(-np.log(tau)), order - 1, domain=ends)
+    return float(np.abs(kernel(times) - p(np.exp(-times))).max())
+
+
+def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
+    """sup |y - ŷ| / sup |x| of the layer against the convolution, for noise, a step and an impulse."""
+    noise = np.random.default_rng(0).standard_normal(horizon + 1)
+    inputs = np.stack([noise / np.abs(noise).max(), np.ones(horizon + 1), np.eye(1, horizon + 1)[0]])
+    rho = parse(kernel)(np.arange(horizon + 1))
+    exact = np.stack([np.convolve(rho, x)[: horizon + 1] for x in inputs])
+    with torch.no_grad():
+        y, _ = es.to_layer(map="best", dtype=torch.float64)(torch.from_numpy(inputs)[..., None])
+    return float(np.abs(exact - y[..., 0].numpy()).max())
+
+
+def measure_rate(config: ConvConfig, run: Run, name: str) -> None:
+    """Compute the stage that :func:`rate` reads."""
+
+    def compute() -> dict[str, Any]:
+        rho, orders = jackson.KERNELS[name], np.array(config.jackson_orders)
+        rows = jackson.derivatives(rho, max(config.alphas))
+
+        def error(order: int, unit: float) -> float:
+            def kernel(t: np.ndarray) -> np.ndarray:
+                return unit * np.real(rho(unit * t))
+
+            dt = jackson.END / config.jackson_steps / unit
+            es = exponential_sum(kernel, config.jackson_steps, order=order, dt=dt, time="continuous")
+            return l1_distance(es, kernel)
+
+        return {
+            "ours": [error(int(m), 1.0) for m in orders],
+            "ours_in_other_unit": error(int(orders[0]), UNIT),
+            "proof": [[jackson.polynomial_error(rho, a, BETA, int(m)) for m in orders] for a in config.alphas],
+            "bound": [jackson.bound(rows[: a + 1], orders) for a in config.alphas],
+            "gamma": [[jackson.gamma(rows[: a + 1], BETA * u, u) for u in (1.0, UNIT)] for a in config.alphas],
+        }
+
+    run.stage(f"rate-{slug(name)}", compute)
+
+
+def rate(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
+    """R(m) = ∫ |ρ - ρ̂| dt in continuous time: ours, the theorem's construction for each α, and its bound."""
+    return stages[f"rate-{slug(name)}"]
+
+
+def l1_distance(es: ExponentialSum, kernel: Any) -> float:
+    """∫ |ρ - ρ̂| dt over [0, ∞): the trapezoidal rule to four horizons, then |weights| e^(rates t) in closed form."""
+    end = 4 * es.horizon * es.dt
+    times = np.linspace(0, end, 32 * es.horizon + 1)
+    rest = np.abs(es.weights) * np.exp(es.rates.real * end) / -es.rates.real
+    return float(np.trapezoid(np.abs(kernel(times) - es(times)), times) + rest.sum())
+
+
+def measure_trained(config: ConvConfig, run: Run) -> None:
+    """Compute the stage that :func:`trained` reads."""
+
+    def compute() -> dict[str, Any]:
+        times = np.arange(config.trained_horizon + 1.0)
+        losses = {}
+        for name, kernel in TRAINED.items():
+            sums = [attempt(kernel, config.trained_horizon, order=order) for order in config.trained_orders]
+            losses[slug(name)] = [((es(times) - parse(kernel)(times)) ** 2).sum() for es in sums]
+        return losses
+
+    run.stage("trained", compute)
+
+
+def trained(stages: Stages) -> Mapping[str, np.ndarray]:
+    """The mean square error at the last step under white noise of variance 1, Σ (ρ - ρ̂)², for each order."""
+    return stages["trained"]
+
+
+def slug(name: str) -> str:
+    """A name for a file."""
+    return name.replace(" ", "-").replace("/", "")

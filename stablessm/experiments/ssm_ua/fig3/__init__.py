@@ -1,0 +1,1 @@
+"""SSM-UA, figure 3."""

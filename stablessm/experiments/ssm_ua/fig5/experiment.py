@@ -1,0 +1,178 @@
+"""The memory of random RNN, GRU, LSTM and SSM, and how it depends on the size of the recurrent weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.frame.memories import Chain, listed, panel, rates, seeded, span, survey, surveyed, tally
+from stablessm.instruments import MemoryCurve, memory_function
+from stablessm.layers import ContinuousRNN
+from stablessm.report.figure import Figure, Panel, Series
+
+FAMILIES = ("RNN", "GRU", "LSTM", "SSM")
+
+
+@dataclass(frozen=True)
+class RandomConfig:
+    """Sizes; the paper gives none, the horizon is that of the authors' code."""
+
+    width: int = 64
+    layers: int = 2
+    horizon: int = 1024
+    seeds: int = 32
+    gains: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0, 3.0)
+    """They multiply the recurrent weights; as PyTorch draws those, U(-1/√m, 1/√m), the spectral radius is 0.58."""
+    gain_horizon: int = 512
+    gain_seeds: int = 16
+    shown: int = 6
+
+
+def naive_ssm(d_input: int, width: int, gain: float) -> ContinuousRNN:
+    """h[k+1] = W h[k] + U x + b, y = C h, every weight drawn as in ``torch.nn.RNN``, W multiplied by ``gain``."""
+    layer = ContinuousRNN(d_input, width, width, activation="linear", dt=1.0)  # Euler: h + (W - 1) h + …
+    with torch.no_grad():
+        for weight in layer.parameters():
+            nn.init.uniform_(weight, -(width**-0.5), width**-0.5)
+        layer.M.mul_(gain).sub_(torch.eye(width))
+    return layer
+
+
+def build(config: RandomConfig, family: str, gain: float) -> Chain:
+    """One number in, one number out."""
+    m = config.width
+    if family == "SSM":
+        layers = [(naive_ssm(m if depth else 1, m, gain), nn.Tanh()) for depth in range(config.layers)]
+        return Chain(*[module for pair in layers for module in pair][:-1], nn.Linear(m, 1))
+    recurrence = getattr(nn, family)(1, m, config.layers, batch_first=True)
+    with torch.no_grad():
+        for name, weight in recurrence.named_parameters():
+            weight.mul_(gain if name.startswith("weight_hh") else 1.0)
+    return Chain(recurrence, nn.Linear(m, 1))
+
+
+def scaled(config: RandomConfig, stages: Stages, family: str) -> dict[float, list[MemoryCurve]]:
+    """The memory of every seed for every gain."""
+    return {gain: surveyed(stages, f"{family}-gain-{gain:g}") for gain in config.gains}
+
+
+def _measure(config: RandomConfig, run: Run, name: str, family: str, gain: float, horizon: int, seeds: int) -> None:
+    def measure(seed: int) -> MemoryCurve:
+        model = seeded(seed, partial(build, config, family, gain))
+        return memory_function(model, horizon, d_input=1, norm="unit", progress=False)
+
+    survey(run, name, seeds, measure)
+
+
+def run(config: RandomConfig, run: Run) -> None:
+    """Every curve."""
+    for family in FAMILIES:
+        _measure(config, run, family, family, 1.0, config.horizon, config.seeds)
+        for gain in config.gains:
+            size = config.gain_horizon, config.gain_seeds
+            _measure(config, run, f"{family}-gain-{gain:g}", family, gain, *size)
+    for gain in config.gains:
+        _measure_radii(config, run, gain)
+
+
+def figures(config: RandomConfig, stages: Stages) -> list[Figure]:
+    """The figure of the paper, and how it changes with the size of the weights."""
+    panels = [
+        panel(f, {f"seed {i}": c for i, c in enumerate(surveyed(stages, f)[: config.shown])}, "steps") for f in FAMILIES
+    ]
+    shares = [
+        Series(f, list(gains), [tally(found)["exponential"] / len(found) for found in gains.values()], "both")
+        for f in FAMILIES
+        if (gains := scaled(config, stages, f))
+    ]
+    share = Panel("who still decays", "gain of the recurrent weights", "share that decays exponentially", shares)
+    at = {f"gain {gain:g}": found[0] for gain, found in scaled(config, stages, "RNN").items()}
+    return [
+        Figure("memory", "Memory of randomly initialised models down to rounding: straight lines.", panels),
+        Figure(
+            "gain",
+            f"Recurrent weights multiplied by a gain, over {config.gain_horizon} steps. Left: how many of "
+            f"{config.gain_seeds} models decay exponentially. Right: one RNN.",
+            [share, panel("RNN, seed 0", at, "steps")],
+        ),
+    ]
+
+
+def claims(config: RandomConfig, stages: Stages) -> list[Claim]:
+    """All decay exponentially; the SSM as long as it is stable."""
+    found = []
+    for family in FAMILIES:
+        measured = surveyed(stages, family)
+        kinds = tally(measured)
+        found.append(
+            Claim(
+                f"a random {family} has exponentially decaying memory",
+                "exponential",
+                f"{listed(kinds)} of {config.seeds} seeds; rates {span(rates(measured))} per step",
+                rules.most_seen(kinds),
+                f"Over {config.horizon} steps {kinds['exponential']} of {config.seeds} models come down to rounding, "
+                f"or to the end, along a straight line; the slowest e-folding time is "
+                f"{1 / min(rates(measured), default=float('nan')):.3g} steps.",
+            )
+        )
+    return [*found, _bounded(config, stages)]
+
+
+def _bounded(config: RandomConfig, stages: Stages) -> Claim:
+    """Theorem 3.13 needs eigenvalues below 1. Are they needed?"""
+    pairs = [
+        (radius, curve)
+        for gain, found in scaled(config, stages, "SSM").items()
+        for radius, curve in zip(radii(stages, gain), found, strict=True)
+    ]
+    stable, unstable = ([curve for radius, curve in pairs if (radius < 1) is inside] for inside in (True, False))
+    clear = [(radius, kind) for radius, curve in pairs if (kind := curve.decay().kind) != "undecided"]
+    against = [radius for radius, kind in clear if (radius < 1) is not (kind == "exponential")]
+    others = {family: scaled(config, stages, family)[max(config.gains)] for family in FAMILIES if family != "SSM"}
+    why = f"{len(clear) - len(against)} of the {len(clear)} models whose decay is clear agree"
+    why += f"; those that do not have |λ| = {span(against)}, too near to 1 for this horizon" if against else ""
+    return Claim(
+        "an SSM decays exponentially if its eigenvalues are bounded by 1",
+        "theorem 3.13 assumes that W is stable",
+        f"largest |λ| < 1: {listed(tally(stable))}; otherwise: {listed(tally(unstable))}",
+        rules.seen(len(pairs) - len(clear), len(pairs), rules.most(len(clear) - len(against), len(clear))),
+        f"{why}. Recurrent weights {max(config.gains):g} times the usual, over {config.gain_horizon} steps: "
+        + "; ".join(f"{family} {listed(tally(measured))}" for family, measured in others.items())
+        + ". So figure 5 is about the usual initialisation, not about every random weight.",
+    )
+
+
+def _measure_radii(config: RandomConfig, run: Run, gain: float) -> None:
+    @torch.no_grad()
+    def compute() -> dict[str, list[float]]:
+        models = [seeded(seed, partial(build, config, "SSM", gain)) for seed in range(config.gain_seeds)]
+        layers = [[layer for layer in model if isinstance(layer, ContinuousRNN)] for model in models]
+        return {"radius": [max(float((1 + each.eigenvalues()).abs().max()) for each in group) for group in layers]}
+
+    run.stage(f"radius-{gain:g}", compute)
+
+
+def radii(stages: Stages, gain: float) -> list[float]:
+    """The largest |λ| of each seed's SSM."""
+    return list(stages[f"radius-{gain:g}"]["radius"].tolist())
+
+
+EXPERIMENT = Experiment(
+    id="su-fig5",
+    title="Memory of random recurrent models",
+    source="SSM-UA, figure 5",
+    question="How does the memory of randomly initialised RNN, GRU, LSTM and SSM decay?",
+    claim="Exponentially, all of them: layer-wise nonlinearity does not change that of a state-space model.",
+    configs={
+        "smoke": RandomConfig(width=16, horizon=160, seeds=3, gains=(1.0, 3.0), gain_horizon=96, gain_seeds=2, shown=3),
+        "paper": RandomConfig(),
+    },
+    minutes={"smoke": 0.1, "paper": 3.0},
+    run=run,
+    figures=figures,
+    claims=claims,
+)

@@ -1,0 +1,98 @@
+"""A causal convolution, a causal attention block, and the four architectures at one size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stablessm.experiments.frame.memories import Chain
+from stablessm.layers import RealSSM
+
+NAMES = ("RNN", "SSM", "TCN", "transformer")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """L layers of width m, kernels of size K."""
+
+    layers: int = 4
+    width: int = 16
+    kernel: int = 4
+    heads: int = 2
+
+
+@final
+class CausalConvolution(nn.Conv1d):
+    """A convolution over the past: (batch, time, channel) to the same."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Padded with zeros on the left."""
+        return super().forward(F.pad(x.mT, (self.dilation[0] * (self.kernel_size[0] - 1), 0))).mT
+
+
+@final
+class Block(nn.Module):
+    """A pre-norm transformer block with causal attention, written out so that its products can be counted."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, time, width) to the same."""
+        steps = x.shape[1]
+        q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        score = q @ k.mT * q.shape[-1] ** -0.5
+        future = torch.ones(steps, steps, dtype=torch.bool, device=x.device).triu(1)
+        mixed = score.masked_fill(future, -torch.inf).softmax(-1) @ v
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.feed_forward(self.norms[1](x))
+
+
+def core(name: str, shape: Shape) -> Chain:
+    """The layers, width to width."""
+    m, depths = shape.width, range(shape.layers)
+    if name == "RNN":
+        return Chain(nn.RNN(m, m, shape.layers, batch_first=True))
+    if name == "transformer":
+        return Chain(*[Block(m, shape.heads) for _ in depths])
+    if name == "SSM":
+        layers: list[nn.Module] = [RealSSM(m, m, m, mode="scan") for _ in depths]
+    else:
+        layers = [CausalConvolution(m, m, shape.kernel, dilation=shape.kernel**depth) for depth in depths]
+    return Chain(*[module for layer in layers for module in (layer, nn.Tanh())])
+
+
+def receiver(name: str, shape: Shape) -> Chain:
+    """The same for an input of one number."""
+    return Chain(nn.Linear(1, shape.width), *core(name, shape))
+
+
+def linear_tcn(shape: Shape, channels: int) -> Chain:
+    """A TCN without activations, from one number to one number."""
+    layers = [
+        CausalConvolution(channels, channels, shape.kernel, dilation=shape.kernel**depth, bias=False)
+        for depth in range(shape.layers)
+    ]
+    return Chain(nn.Linear(1, channels, bias=False), *layers, nn.Linear(channels, 1, bias=False))
+
+
+def kept(name: str, shape: Shape, steps: int) -> int:
+    """How many numbers the layers must keep to go on after that many steps."""
+    if name == "TCN":
+        span = [(shape.kernel - 1) * shape.kernel**depth for depth in range(shape.layers)]
+        return shape.width * sum(min(each, steps) for each in span)
+    return shape.layers * shape.width * (2 * steps if name == "transformer" else 1)
+
+
+def formula(name: str, shape: Shape) -> int:
+    """The table's number of weights, with d_input = d_output = C = m."""
+    m = shape.width
+    return shape.layers * {"TCN": shape.kernel * m * m, "transformer": 3 * m * m}.get(name, m * (m + m + m))

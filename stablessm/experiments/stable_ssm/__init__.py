@@ -1,0 +1,1 @@
+"""Experiments of StableSSM: Alleviating the Curse of Memory in State-space Models."""

@@ -1,0 +1,194 @@
+"""Gradient scales and gradient-over-weight ratios of the maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm import reparam
+from stablessm._typing import Time
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.layers.initialize import timescales
+from stablessm.report.figure import Figure, Panel, Series
+
+Option = tuple[str, dict[str, Any]]
+BASIC: dict[str, Option] = {name: (name, {}) for name in ("direct", "relu", "exp", "softplus")}
+MAPS: dict[Time, dict[str, Option]] = {
+    "continuous": {**BASIC, "best": ("best", {})},
+    "discrete": {**BASIC, "tanh": ("tanh", {}), "best, b = 0.5": ("best", {"b": 0.5}), "best, b = 1": ("best", {})},
+}
+LEVEL = 1 + 1e-9
+"""A ratio that varies by less than this factor is constant, but for rounding."""
+UNEVEN = 10.0
+"""One that varies by more than this is not balanced."""
+
+
+@dataclass(frozen=True)
+class ScaleConfig:
+    """Where to look."""
+
+    weights: int = 1000
+    """An even number, to leave out w = 0."""
+    reach: float = 5.0
+    """Weights go from minus this to this."""
+    scales: int = 500
+    shortest: float = 2.0
+    longest: float = 1000.0
+    """Time scales, in steps."""
+
+
+def run(config: ScaleConfig, run: Run) -> None:
+    """G over weights and over time scales; two rows each, ours and as published."""
+    for time in get_args(Time):
+        run.stage(time, partial(measure, config, time))
+
+
+def measure(config: ScaleConfig, time: Time) -> Mapping[str, np.ndarray]:
+    """Ratios G/|w| of every map, (2, n), with the grids they are on."""
+    weights = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
+    scales = timescales(config.scales, config.shortest, config.longest)
+    eigenvalues = -1 / scales if time == "continuous" else torch.exp(-1 / scales)
+    arrays = {"weights": weights, "scales": scales}
+    for label, (name, options) in MAPS[time].items():
+        f = reparam.get(name, time, **options)
+        arrays |= {f"{label} weights": ratios(f, weights), f"{label} scales": ratios(f, f.inverse(eigenvalues))}
+    return {name: array.numpy() for name, array in arrays.items()}
+
+
+def ratios(f: reparam.Reparameterization, w: Tensor) -> Tensor:
+    """(2, n): G(w)/|w|, ours and as published; NaN where λ is unstable or the map is flat."""
+    scales = torch.stack([f.gradient_scale(w), f.gradient_scale_published(w)]) / w.abs()
+    return torch.where((f.distance(w) > 0) & (scales > 0), scales, torch.nan)
+
+
+def figures(config: ScaleConfig, stages: Stages) -> list[Figure]:
+    """One figure for each kind of time."""
+    return [figure(stages, time) for time in get_args(Time)]
+
+
+def figure(stages: Stages, time: Time) -> Figure:
+    """G and G/|w| over weights, G/|w| over time scales."""
+    found = stages[time]
+
+    def panel(title: str, grid: str, x: str, y: str, shown: tuple[float, float]) -> Panel:
+        times = np.abs(found[grid]) if y == "G(w)" else np.ones_like(found[grid])
+        series = [
+            Series(label + suffix, found[grid].tolist(), (times * row).tolist(), style, group=label)
+            for label in MAPS[time]
+            for row, suffix, style in lines(found[f"{label} {grid}"])
+        ]
+        return Panel(title, x, y, series, "log" if grid == "scales" else "linear", "log", y_range=shown)
+
+    published = " Dotted: as published, where that differs." if time == "discrete" else ""
+    return Figure(
+        time,
+        f"Gradient scale of the maps in {time} time, over weights (left, middle) and at equal eigenvalues (right)."
+        + published,
+        [
+            panel("gradient scale", "weights", "weight w", "G(w)", (1e-3, 1e6)),
+            panel("gradient over weight", "weights", "weight w", "G(w)/|w|", (1e-3, 1e6)),
+            panel("at the same eigenvalue", "scales", "time scale, in steps", "G(w)/|w|", (1, 1e9)),
+        ],
+    )
+
+
+def lines(rows: np.ndarray) -> list[tuple[np.ndarray, str, Any]]:
+    """Ours, and the published row where it is another one."""
+    ours, published = rows
+    differs = ~np.isclose(ours, published, equal_nan=True)
+    if not differs.any():
+        return [(ours, "", "solid")]
+    return [(ours, "", "solid"), (np.where(differs, published, np.nan), " (published)", "dotted")]
+
+
+def span(ratio: np.ndarray) -> tuple[float, float]:
+    """Smallest and largest."""
+    return float(np.nanmin(ratio)), float(np.nanmax(ratio))
+
+
+def claims(config: ScaleConfig, stages: Stages) -> list[Claim]:
+    """ "Best" is balanced, the others are not, and softplus is the mildest of them."""
+    return [
+        *(balanced(stages, time) for time in get_args(Time)),
+        *(unbalanced(config, stages, t) for t in get_args(Time)),
+        *(milder(stages, time) for time in get_args(Time)),
+    ]
+
+
+def balanced(stages: Stages, time: Time) -> Claim:
+    """G/|w| of "best" is 2a everywhere."""
+    found = stages[time]
+    papers = "best" if time == "continuous" else "best, b = 0.5"
+    (low, high), times = span(found[f"{papers} weights"][0]), span(found[f"{papers} scales"][0])
+    printed = span(found[f"{papers} weights"][1])
+    level = high / low < LEVEL
+    why = f"Over weights G/|w| is {low:.4g} to {high:.4g}, over time scales {times[0]:.4g} to {times[1]:.4g}."
+    if not level:
+        off = np.abs(found["weights"][~np.isclose(found[f"{papers} weights"][0], 2)])
+        other = span(found["best, b = 1 weights"][0])
+        why += (
+            f" The printed formula gives {printed[0]:.4g} to {printed[1]:.4g} but is too small for λ < 0 (erratum 4), "
+            f"here up to |w| = {off.max():.3g}; with b = 1 the ratio is {other[0]:.4g} to {other[1]:.4g}."
+        )
+    return Claim(
+        f'{time} time: "best" keeps a balanced ratio',
+        "G/|w| = 2a = 2 for every weight",
+        f"{low:.4g} to {high:.4g} over weights ({papers})",
+        rules.graded(level, times[1] / times[0] < LEVEL),
+        why,
+    )
+
+
+def unbalanced(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
+    """Every other map's ratio varies with the time scale."""
+    spans = {label: span(stages[time][f"{label} scales"][0]) for label in MAPS[time] if not label.startswith("best")}
+    factors = {label: high / low for label, (low, high) in spans.items()}
+    uneven = [factor > UNEVEN for factor in factors.values()]
+    return Claim(
+        f"{time} time: the other maps do not",
+        "curves that are not level (no number)",
+        "largest over smallest ratio: " + ", ".join(f"{label} {factor:.2g}" for label, factor in factors.items()),
+        rules.some(uneven),
+        f"For time scales from {config.shortest:g} to {config.longest:g} steps G/|w| goes "
+        + ", ".join(f"from {low:.2g} to {high:.2g} ({label})" for label, (low, high) in spans.items())
+        + f"; more than a factor {UNEVEN:g} counts as unbalanced.",
+    )
+
+
+def milder(stages: Stages, time: Time) -> Claim:
+    """Softplus has the smaller ratio, at the same eigenvalue."""
+    found = stages[time]
+    relative = {name: found["softplus scales"][0] / found[f"{name} scales"][0] for name in ("direct", "exp")}
+    shares = {name: float((r < 1).mean()) for name, r in relative.items()}
+    last = {name: float(found["scales"][r >= 1].max(initial=0)) for name, r in relative.items()}
+    return Claim(
+        f"{time} time: softplus is milder than direct and exp",
+        "generally milder (no number)",
+        ", ".join(f"smaller ratio than {name} at {share:.0%} of the time scales" for name, share in shares.items()),
+        rules.graded(min(shares.values()) == 1, min(shares.values()) > 0.5),
+        "At the same eigenvalue softplus has "
+        + ", ".join(f"{r.min():.3g} to {r.max():.3g} times the ratio of {name}" for name, r in relative.items())
+        + "; softplus has the larger one "
+        + ", ".join(f"up to a time scale of {t:.3g} ({name})" if t else f"nowhere ({name})" for name, t in last.items())
+        + ".",
+    )
+
+
+EXPERIMENT = Experiment(
+    id="st-fig2",
+    title="Gradient over weight, map by map",
+    source="StableSSM, figure 2",
+    question="Which map keeps the gradient in proportion to the weight?",
+    claim='The "best" map: G/|w| is the same for all weights; for the others it is not, softplus being the mildest.',
+    configs={"smoke": ScaleConfig(weights=100, scales=50), "paper": ScaleConfig()},
+    minutes={"smoke": 0.05, "paper": 0.1},
+    run=run,
+    figures=figures,
+    claims=claims,
+)

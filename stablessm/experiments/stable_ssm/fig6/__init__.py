@@ -1,0 +1,1 @@
+"""StableSSM, figure 6."""

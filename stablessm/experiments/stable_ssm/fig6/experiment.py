@@ -1,0 +1,244 @@
+"""Language models at four learning rates, map by map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.stable_ssm import language_study as study
+from stablessm.experiments.stable_ssm.language_stability import CLEAR, HEIGHT, WINDOW, Instability, calmest, final_loss
+from stablessm.experiments.stable_ssm.language_study import PAPERS, SMOKE, StudyConfig
+from stablessm.report.figure import Figure, Panel, Series
+
+Ends: TypeAlias = dict[float, dict[str, float]]
+"""Final losses, by rate and map."""
+Unrest: TypeAlias = dict[float, dict[str, Instability]]
+
+COMPARABLE = 0.05
+"""Nats within which final losses are called comparable."""
+RIVALS = ("direct", "relu", "exp", "softplus")
+"""The maps that the paper has beside best."""
+FADED = 0.01
+"""Of its largest value: below this, over the last tenth of the horizon, a memory has faded."""
+STABLE = ("exp", "softplus", "best-0.5", "best-1", "tanh")
+
+
+def run(config: StudyConfig, run: Run) -> None:
+    """Every map at every rate."""
+    for rate in config.rates:
+        study.train_all(config, run, rate)
+
+
+def final(config: StudyConfig, stages: Stages) -> Ends:
+    """At every rate."""
+    return {
+        rate: {scheme: final_loss(found) for scheme, found in study.at(config, stages, rate).items()}
+        for rate in config.rates
+    }
+
+
+def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
+    """Losses, one panel a rate; the final ones over the rate; and memories."""
+    cells = {rate: study.at(config, stages, rate) for rate in config.rates}
+    ends = final(config, stages)
+    over = [
+        Series(scheme, config.rates, [ends[rate][scheme] for rate in config.rates], "both") for scheme in config.maps
+    ]
+    return [
+        Figure(
+            "losses",
+            "The training loss of every map at every rate; a line that ends early diverged. Last: the mean loss of "
+            "the last tenth of the steps.",
+            [
+                *(study.losses(f"rate {rate:g}", found) for rate, found in cells.items()),
+                Panel("final", "learning rate", "cross-entropy [nats]", over, "log"),
+            ],
+        ),
+        Figure(
+            "memory",
+            "How strongly the output of each trained model still moves after a token has been repeated t times: the "
+            f"largest over {config.words} tokens. A model that is not there has an output that is not finite, or "
+            "diverged.",
+            [study.memories(f"rate {rate:g}", found) for rate, found in cells.items()],
+        ),
+    ]
+
+
+def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
+    """The figure's captions, the spectra, and the memories."""
+    ends = final(config, stages)
+    unrest = {rate: study.unrest(config, study.at(config, stages, rate)) for rate in config.rates}
+    made = [inside(config, stages), remembers(config, stages)] if set(STABLE) & set(config.maps) else []
+    rivals = [scheme for scheme in RIVALS if scheme in config.maps]
+    if PAPERS not in config.maps or not rivals:
+        return made
+    rates, alike = sorted(config.rates), [scheme for scheme in ("exp", "softplus") if scheme in rivals]
+    some = [calm(rates[0], ends, unrest, rivals)] if len(rates) > 1 else []
+    some += [comparable(rates[1], ends, alike)] if len(rates) > 2 and alike else []
+    some += [advantage(ends, rivals)] if len(rates) > 1 else []
+    return [*some, wins(rates[-1], ends, unrest, rivals), counted(unrest, rivals, lost(config, stages)), *made]
+
+
+def calm(rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
+    """Figure 6 (a)."""
+    told, losses = unrest[rate], ends[rate]
+    quiet = told[PAPERS] == Instability(False, 0)
+    behind = losses[PAPERS] - min(losses[scheme] for scheme in rivals)
+    return Claim(
+        f"at the smallest rate, {rate:g}, best has no large fluctuation, and not the smallest loss",
+        "figure 6 (a): not optimal in loss, but no large fluctuation; exp is stable too",
+        f"best: {told[PAPERS]}, final loss {losses[PAPERS]:.3f}; " + _listed(losses, rivals),
+        rules.graded(quiet and behind > CLEAR, quiet),
+        f"Best is {abs(behind):.3f} nats {'behind' if behind > 0 else 'ahead of'} the lowest of the others, and more "
+        f"than {CLEAR:g} counts. " + "; ".join(f"{scheme}: {told[scheme]}" for scheme in rivals) + ".",
+    )
+
+
+def comparable(rate: float, ends: Ends, alike: Sequence[str]) -> Claim:
+    """Figure 6 (b)."""
+    losses = ends[rate]
+    behind = {scheme: losses[PAPERS] - losses[scheme] for scheme in alike}
+    held = [gap < COMPARABLE for gap in behind.values()]
+    return Claim(
+        f"at the rate {rate:g} the final loss of best is comparable with that of {' and '.join(alike)}",
+        "figure 6 (b): not optimal, but comparable",
+        f"best {losses[PAPERS]:.3f}; " + _listed(losses, alike),
+        rules.some(held),
+        "It is higher by "
+        + ", ".join(f"{gap:+.3f} ({scheme})" for scheme, gap in behind.items())
+        + f" nats; below {COMPARABLE:g} is called comparable.",
+    )
+
+
+def advantage(ends: Ends, rivals: list[str]) -> Claim:
+    """The caption of figure 6."""
+    rates = sorted(ends)
+    gap = [_gap(ends[rate], rivals) for rate in rates]
+    grows = [after >= before for before, after in pairwise(gap)]
+    verdict = rules.given(gap[-1] > gap[0] + CLEAR, rules.graded(all(grows), True))
+    return Claim(
+        "the larger the learning rate, the further best is ahead of the others",
+        "figure 6: its advantage is usually better when the rate is larger",
+        "; ".join(f"{rate:g}: {g:+.3f}" for rate, g in zip(rates, gap, strict=True)),
+        verdict,
+        "Nats by which its final loss is below the median of the other maps'; one that diverged counts as infinite. It "
+        f"does not shrink in {sum(grows)} of {len(grows)} steps from a rate to the next.",
+    )
+
+
+def wins(rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
+    """Figure 6 (c)."""
+    losses, told = ends[rate], unrest[rate]
+    next_best = min(losses[scheme] for scheme in rivals)
+    finite, lead = np.isfinite(losses[PAPERS]), next_best - losses[PAPERS]
+    return Claim(
+        f"at the largest rate, {rate:g}, best has the smallest loss",
+        "figure 6 (c): the smallest",
+        f"best {losses[PAPERS]:.3f}; " + _listed(losses, rivals),
+        rules.graded(finite and lead > CLEAR, finite and lead > -COMPARABLE),
+        f"'Reproduced' is lower by more than {CLEAR:g} nats than each other map, 'partly' higher by less than "
+        f"{COMPARABLE:g}. " + "; ".join(f"{scheme}: {told[scheme]}" for scheme in (PAPERS, *rivals)) + ".",
+    )
+
+
+def lost(config: StudyConfig, stages: Stages) -> str:
+    """Which trainings diverged, and when."""
+    cells = ((scheme, rate, study.cell(stages, scheme, rate)) for scheme in config.maps for rate in config.rates)
+    found = [
+        f"{scheme} at {rate:g} (step {int(cell['diverged'])})" for scheme, rate, cell in cells if cell["diverged"] >= 0
+    ]
+    return ", ".join(found) or "none"
+
+
+def counted(unrest: Unrest, rivals: list[str], diverged: str) -> Claim:
+    """Divergences and spikes over all rates."""
+    total = {
+        scheme: (
+            sum(told[scheme].diverged for told in unrest.values()),
+            sum(told[scheme].spikes for told in unrest.values()),
+        )
+        for scheme in (PAPERS, *rivals)
+    }
+    verdict = calmest(total[PAPERS], [total[scheme] for scheme in rivals])
+    return Claim(
+        "over all rates, best diverges and spikes least",
+        "section 4.2: it enhances training stability",
+        "; ".join(f"{scheme}: {lost} diverged, {spikes} spikes" for scheme, (lost, spikes) in total.items()),
+        verdict,
+        f"Of {len(unrest)} rates. A spike is a loss {HEIGHT:g} nats above the median of the {WINDOW} before it, after "
+        "the warm-up; diverged is as the README says. 'Reproduced' is less than each other map, 'partly' no more. "
+        f"Diverged: {diverged}.",
+    )
+
+
+def inside(config: StudyConfig, stages: Stages) -> Claim:
+    """Where the eigenvalues end."""
+    ends = {
+        scheme: [float(np.abs(study.cell(stages, scheme, rate)["eigenvalues"]).max()) for rate in config.rates]
+        for scheme in config.maps
+    }
+    stable = [scheme for scheme in config.maps if scheme in STABLE]
+    held = [value <= 1 for scheme in stable for value in ends[scheme]]
+    left = [scheme for scheme in config.maps if scheme not in STABLE and max(ends[scheme]) > 1]
+    return Claim(
+        "no rate brings a stable map out of the unit circle",
+        "definition 3.2: f maps every weight to a stable eigenvalue",
+        "; ".join(f"{scheme} {max(values):.6f}" for scheme, values in ends.items()),
+        rules.graded(all(held)),
+        f"The largest |λ| of each map over layers and rates, after training; above 1: {', '.join(left) or 'none'}. In "
+        "float32 a λ that is 1 to rounding is written 1.",
+    )
+
+
+def remembers(config: StudyConfig, stages: Stages) -> Claim:
+    """The memory of every trained model."""
+    told, fade = [], []
+    for scheme in config.maps:
+        curves = [study.memory(study.cell(stages, scheme, rate)) for rate in config.rates]
+        left = [np.inf if curve is None else _left(curve.value) for curve in curves]
+        kinds = ["not finite" if curve is None else curve.decay().kind for curve in curves]
+        told.append(f"{scheme} " + ", ".join(f"{100 * a:.2g} % ({b})" for a, b in zip(left, kinds, strict=True)))
+        fade += [part < FADED for part in left if scheme in STABLE]
+    return Claim(
+        "the memory of every model with a stable map fades",
+        "section 2.2: a model without an unstable eigenvalue has decaying memory",
+        "; ".join(told),
+        rules.some(fade),
+        f"{sum(fade)} of {len(fade)} do: the largest M(t) of the last tenth of {config.horizon} tokens is below "
+        f"{FADED:.0%} of the largest of all. In brackets how it decays, as far as a fit can tell; one for each of "
+        f"the rates {', '.join(f'{rate:g}' for rate in config.rates)}.",
+    )
+
+
+def _left(value: np.ndarray) -> float:
+    """Of a memory, at its end, relative to its largest value."""
+    return float(value[-max(1, len(value) // 10) :].max() / max(value.max(), np.finfo(float).tiny))
+
+
+def _gap(losses: dict[str, float], rivals: list[str]) -> float:
+    with np.errstate(invalid="ignore"):
+        gap = float(np.median([losses[scheme] for scheme in rivals]) - losses[PAPERS])
+    return -np.inf if np.isnan(gap) else gap
+
+
+def _listed(losses: dict[str, float], schemes: Sequence[str]) -> str:
+    return ", ".join(f"{scheme} {losses[scheme]:.3f}" for scheme in schemes)
+
+
+EXPERIMENT = Experiment(
+    id="st-fig6",
+    title="Language models at four learning rates",
+    source="StableSSM, figure 6",
+    question="How does the stability of each parameterization depend on the learning rate of a language model?",
+    claim="Best is not the lowest at small rates, but the calmest, and the lowest at the largest rate.",
+    configs={"smoke": SMOKE, "paper": StudyConfig()},
+    minutes={"smoke": 0.1, "paper": 15000.0},
+    run=run,
+    figures=figures,
+    claims=claims,
+    jobs=lambda config: study.jobs(config, config.rates),
+)

@@ -1,0 +1,226 @@
+"""Images as sequences, map by map: what tables 5 and 6 of StableSSM share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from stablessm import tasks
+from stablessm.experiments.frame import Claim, Run, Stages, rules
+from stablessm.experiments.stable_ssm.map_tables import (
+    BEST,
+    RELEASED,
+    Grid,
+    Scores,
+    Study,
+    losses,
+    percent,
+    sensitivity,
+    start,
+)
+from stablessm.experiments.stable_ssm.stacked_training import StackTraining
+from stablessm.models import SequenceClassifier
+from stablessm.report.figure import Figure
+from stablessm.tasks.base import Task
+
+SYNTHETIC = "synthetic"
+FAILED = 0.2
+"""An accuracy below, among ten classes, is called a failure, whether the loss was still finite or not."""
+
+
+@dataclass(frozen=True)
+class ImageConfig:
+    """Sizes; the defaults are those of StableSSM, appendix D.4, as far as they are known."""
+
+    data: str = "mnist"
+    """A task of images, or ``synthetic``: waves, for a first try."""
+    valid: float = 0.05
+    """Share of the training images by which the learning rate of each map is chosen."""
+    preset: str = "paper-images"
+    dropout: float = 0.1
+    grid: Grid = field(default_factory=Grid)
+    """For one layer."""
+    deep: Grid = field(default_factory=lambda: Grid(("direct", "exp", "softplus", *BEST), rates=(0.01,)))
+    """For more."""
+    layers: int = 6
+    """More."""
+    training: StackTraining = field(default_factory=lambda: StackTraining(batch=128, fast=True))
+
+
+@cache
+def loaded(data: str, valid: float) -> Task:
+    """The task of these images."""
+    return waves() if data == SYNTHETIC else tasks.get(data, valid=valid)
+
+
+def waves(examples: int = 400, length: int = 40, classes: int = 10) -> Task:
+    """Classes that differ in how fast a wave is, of any phase.
+
+    >>> waves(50, 20).batch("train", 4).inputs.shape
+    torch.Size([4, 20, 1])
+    """
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.arange(examples) % classes
+    phase, times = 6.3 * torch.rand(examples, 1, generator=generator), torch.arange(length)
+    x = torch.sin(0.15 * (1 + targets[:, None]) * times + phase)
+    return tasks.get("arrays", inputs=x, targets=targets, test=0.3)
+
+
+def studies(config: ImageConfig) -> dict[int, Study]:
+    """The table as stages, by the number of layers."""
+    task = partial(loaded, config.data, config.valid)
+
+    def first(layers: int, scheme: str, rate: float, seed: int) -> SequenceClassifier:
+        return start(task(), config.preset, scheme, seed, n_layers=layers, dropout=config.dropout)
+
+    def study(layers: int, grid: Grid) -> Study:
+        return Study(f"layers-{layers}", grid, task, partial(first, layers), config.training)
+
+    return {1: study(1, config.grid), config.layers: study(config.layers, config.deep)}
+
+
+def jobs(config: ImageConfig) -> dict[str, Callable[[Run], object]]:
+    """One for each stack of models."""
+    return {name: job for study in studies(config).values() for name, job in study.jobs().items()}
+
+
+def run(config: ImageConfig, run: Run) -> None:
+    """Train and score."""
+    for study in studies(config).values():
+        study.train(run)
+
+
+def figures(config: ImageConfig, stages: Stages) -> list[Figure]:
+    """The sensitivity to the learning rate, and the training."""
+    found = {named(layers): study.scores(stages) for layers, study in studies(config).items()}
+    return [
+        Figure(
+            "learning-rates",
+            f"{config.data}: test accuracy over the learning rate, the mean over seeds; a model that diverged "
+            "is scored with its last finite weights.",
+            [sensitivity(scores, title) for title, scores in found.items()],
+        ),
+        Figure(
+            "trainings",
+            "The training loss of each map at the rate that held-out images prefer, the mean over seeds.",
+            [losses(scores, title) for title, scores in found.items()],
+        ),
+    ]
+
+
+def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) -> list[Claim]:
+    """The number, the order, who diverges, who survives; ``published`` are test accuracies in per cent."""
+    found: list[Claim] = []
+    for layers, study in studies(config).items():
+        scores, depth = study.scores(stages), named(layers)
+        best, others = scores.named(BEST), [scheme for scheme in scores.grid.schemes if scheme not in BEST]
+        found += [reaches(scores, f"{config.data}, {depth}", published["best"])] if best else []
+        found += [order(scores, depth, published)] if best and scores.named(("exp", "softplus")) else []
+        found += [diverges(scores, depth, scheme, published["direct"]) for scheme in scores.named(("direct", RELEASED))]
+        found += [survives(scores, depth)] if best and others else []
+    return found
+
+
+def named(layers: int) -> str:
+    """In words.
+
+    >>> named(1), named(6)
+    ('one layer', '6 layers')
+    """
+    return "one layer" if layers == 1 else f"{layers} layers"
+
+
+def table(scores: Scores) -> str:
+    """Every map at its rate."""
+    return "; ".join(scores.told(scheme) for scheme in scores.grid.schemes)
+
+
+def reaches(scores: Scores, data: str, published: float) -> Claim:
+    """Best is as good as the paper says."""
+    name = scores.best()
+    found = 100 * scores.of(name)
+    return Claim(
+        f"best reaches a test accuracy of {published:g} % on {data}",
+        f"{published:g} %, on a split of its own",
+        scores.told(name),
+        rules.graded(found.mean() >= published, found.max() >= published),
+        f"Mean (deviation) over {found.size} seeds, {', '.join(f'{f:.2f}' for f in found)}, at "
+        f"the rate and with the b that held-out training images prefer. All: {table(scores)}.",
+    )
+
+
+def order(scores: Scores, depth: str, published: Mapping[str, float]) -> Claim:
+    """Best, then exp, then softplus."""
+    ranks = [scores.best(), *scores.named(("exp", "softplus"))]
+    gaps, errors = zip(*(ahead(scores.of(a), scores.of(b)) for a, b in pairwise(ranks)), strict=True)
+    held, clear = [gap > 0 for gap in gaps], [gap > 2 * error for gap, error in zip(gaps, errors, strict=True)]
+    verdict = rules.ahead(gaps, [2 * error for error in errors])
+    return Claim(
+        f"best is ahead of exp, and exp of softplus ({depth})",
+        ", ".join(f"{name} {value:g}" for name, value in published.items() if name != "direct"),
+        "; ".join(scores.told(scheme) for scheme in ranks),
+        verdict,
+        "The gaps are "
+        + " and ".join(f"{gap:+.2f} (standard error {error:.2f})" for gap, error in zip(gaps, errors, strict=True))
+        + f" points: {sum(held)} of {len(held)} as claimed, {sum(clear)} of them by more than two standard errors.",
+    )
+
+
+def ahead(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """By how many points the first is better, the mean over seeds, and the standard error of that."""
+    error = np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / first.size) if first.size > 1 else np.inf
+    return 100 * float(first.mean() - second.mean()), 100 * float(error)
+
+
+def diverges(scores: Scores, depth: str, scheme: str, published: float) -> Claim:
+    """Whether direct fails, from a stable start and as released."""
+    test = scores.arrays["test"][scores.grid.schemes.index(scheme)]
+    lost, failed = scores.diverged(scheme), test < FAILED
+    rates = scores.grid.rates
+    stated = {RELEASED: "direct, started at Re λ = +1/2 as in the authors' code, diverges"}
+    return Claim(
+        stated.get(scheme, "direct diverges, from the stable eigenvalues that the others start from") + f" ({depth})",
+        f"diverged, {published:g} %",
+        "; ".join(
+            f"lr {r:g}: {percent(test[i])}, {int(lost[i].sum())} of {lost[i].size} not finite"
+            for i, r in enumerate(rates)
+        ),
+        rules.some(failed.ravel().tolist()),
+        f"{int(failed.sum())} of {failed.size} runs end below {FAILED:.0%}, {int(lost.sum())} of them or others with a "
+        f"loss or gradient that is not finite. At its best rate: {scores.told(scheme)}.",
+    )
+
+
+def survives(scores: Scores, depth: str) -> Claim:
+    """The largest rate."""
+    last = len(scores.grid.rates) - 1
+    found = {scheme: scores.of(scheme, last) for scheme in scores.grid.schemes}
+    best = max(scores.named(BEST), key=lambda scheme: found[scheme].mean())
+    other = max((scheme for scheme in found if scheme not in BEST), key=lambda scheme: found[scheme].mean())
+    gap, error = ahead(found[best], found[other])
+    lost = {scheme: int(scores.diverged(scheme)[last].sum()) for scheme in found}
+    safe = all(lost[scheme] == 0 for scheme in scores.named(BEST))
+    return Claim(
+        f"best is the most stable at the largest learning rate, {scores.grid.rates[last]:g} ({depth})",
+        "figure 6 and table 3: its advantage grows with the rate",
+        "; ".join(f"{scheme} {percent(values)}" for scheme, values in found.items()),
+        rules.given(safe, rules.ahead([gap], [2 * error])),
+        f"{best} is {gap:+.2f} points (standard error {error:.2f}) ahead of {other}, the best of the other maps. "
+        f"Diverged, of {scores.grid.seeds}: {', '.join(f'{scheme} {n}' for scheme, n in lost.items() if n) or 'none'}.",
+    )
+
+
+SMOKE = ImageConfig(
+    data=SYNTHETIC,
+    preset="tiny",
+    grid=Grid(rates=(0.02, 0.1), seeds=2),
+    deep=Grid(("direct", *BEST), rates=(0.02,), seeds=2),
+    layers=2,
+    training=StackTraining(batch=40, epochs=4, device="cpu"),
+)
+"""Seconds on a CPU."""

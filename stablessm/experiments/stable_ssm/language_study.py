@@ -1,0 +1,234 @@
+"""Language models map by map and rate by rate: the trainings that figures 4 to 6 and table 2 of StableSSM share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm.experiments.frame import Stages
+from stablessm.experiments.frame.memories import panel
+from stablessm.experiments.frame.run import Run, settings
+from stablessm.experiments.frame.training import device_called
+from stablessm.experiments.stable_ssm.language_stability import Instability, instability
+from stablessm.experiments.stable_ssm.language_text import loaded
+from stablessm.experiments.stable_ssm.language_training import LanguageTraining, fit, scores
+from stablessm.experiments.stable_ssm.map_tables import SCHEMES as TABLES
+from stablessm.instruments import MemoryCurve, gradient_over_weight, memory_function
+from stablessm.instruments.modes import recurrent_modules
+from stablessm.models import for_task
+from stablessm.models.sequence_model import SequenceModel
+from stablessm.report.figure import Panel, Series
+from stablessm.tasks.base import Task
+from stablessm.training.evaluate import apply
+
+FAMILY = ("st-fig4", "st-fig5", "st-fig6", "st-table2")
+"""Experiments of one config: what one of them has trained the others take from its folder."""
+SCHEMES: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    **{name: TABLES[name] for name in ("direct", "relu", "exp", "softplus", "best-0.5", "best-1")},
+    "tanh": ("tanh", {}),
+}
+"""Maps in discrete time, each from the same eigenvalues."""
+PAPERS = "best-0.5"
+"""The paper's: λ = 1 - 1/(w² + 0.5)."""
+POINTS = 300
+"""Of a training in a figure, at most."""
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """Sizes; batch, decay and the ratio of rates are those of StableSSM, appendix C.2."""
+
+    text: str = "wikifa"
+    """A text of the task ``lm``, or ``synthetic``: a Markov chain, for a first try."""
+    vocabulary: int = 8192
+    length: int = 1024
+    preset: str = "lm-small"
+    timescales: tuple[float, ...] = (2.0, 1000.0)
+    """The shortest and the longest at the start, in tokens, of every layer and map."""
+    maps: tuple[str, ...] = ("direct", "relu", "exp", "softplus", "best-0.5", "best-1")
+    rates: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01)
+    rate: float = 0.005
+    """That of figures 4 and 5 and of table 2."""
+    training: LanguageTraining = field(default_factory=lambda: LanguageTraining(steps=1200, graph=True))
+    words: int = 8
+    """Tokens that are repeated to measure a memory."""
+    horizon: int = 1024
+    """How long."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.maps:
+            if name not in SCHEMES:
+                raise ArgumentError("maps", f"some of {', '.join(SCHEMES)}", repr(name))
+        if len(self.timescales) != 2 or not 0 < self.timescales[0] <= self.timescales[1]:
+            raise ArgumentError("timescales", "the shortest and the longest, above 0", self.timescales)
+
+    def task(self) -> Task:
+        """Its text."""
+        return loaded(self.text, self.vocabulary, self.length)
+
+
+SMOKE = StudyConfig(
+    text="synthetic",
+    vocabulary=16,
+    length=24,
+    preset="lm-tiny",
+    timescales=(2.0, 20.0),
+    maps=("direct", "relu", "exp", "best-0.5"),
+    rates=(0.005, 0.05),
+    training=LanguageTraining(steps=12, batch=8, warmup=4, look_every=4, scored=2, autocast=False, device="cpu"),
+    words=2,
+    horizon=24,
+)
+"""Seconds on a CPU."""
+
+
+def start(
+    task: Task, preset: str, scheme: str, seed: int, timescales: Sequence[float], device: torch.device, **changes: Any
+) -> SequenceModel:
+    """The model of a map on a device: of one seed all are the same function, but for rounding."""
+    map, options = SCHEMES[scheme]
+    torch.manual_seed(seed)
+    with device:
+        model = for_task(
+            task.inputs, task.outputs, preset, map=map, map_options=options, mixer="hyena-real", dropout=0.0,
+            mixer_options={"time": "discrete", "timescales": list(timescales)}, **changes,
+        )  # fmt: skip
+    return model.to(device)
+
+
+def cell(stages: Stages, scheme: str, rate: float) -> Mapping[str, np.ndarray]:
+    """A model trained at a rate, scored and measured: what ``fit`` returns, and
+
+    ``train``, ``test``: nats a token; ``eigenvalues`` (layers, states); and what ``remembered`` returns.
+    """
+    return stages[f"training-{scheme}-{rate:g}"]
+
+
+def beginning(stages: Stages, scheme: str) -> Mapping[str, np.ndarray]:
+    """Before training: ``ratio`` = |gradient| / |weight| and ``bound`` = G(w)/|w| of each mode, (layers, states)."""
+    return stages[f"start-{scheme}"]
+
+
+def at(config: StudyConfig, stages: Stages, rate: float) -> dict[str, Mapping[str, np.ndarray]]:
+    """Every map at a rate."""
+    return {scheme: cell(stages, scheme, rate) for scheme in config.maps}
+
+
+def start_all(config: StudyConfig, run: Run, schemes: Sequence[str]) -> None:
+    """Measure models before training."""
+    for scheme in schemes:
+        shared(run, f"start-{scheme}", partial(_started, config, scheme))
+
+
+def train_all(config: StudyConfig, run: Run, rate: float) -> None:
+    """Train and measure every map at a rate."""
+    for scheme in config.maps:
+        _job(config, scheme, rate, run)
+
+
+def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> None:
+    """Compute a stage; take it from the folder of a sibling that has the same config, where it is there."""
+    for id in FAMILY:
+        folder = run.folder.parent.parent / id / run.folder.name
+        if name not in run and (folder / f"{name}.npz").exists() and settings(folder) == run.config:
+            run.adopt(name, folder)
+    run.stage(name, compute)
+
+
+def jobs(config: StudyConfig, rates: Sequence[float]) -> dict[str, Callable[[Run], object]]:
+    """Every map and rate can be computed apart."""
+    cells = [(scheme, rate) for rate in rates for scheme in config.maps]
+    return {f"{scheme}-{rate:g}": partial(_job, config, scheme, rate) for scheme, rate in cells}
+
+
+def unrest(config: StudyConfig, cells: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Instability]:
+    """How unstable each training was."""
+    return {scheme: instability(found, config.training.warmup) for scheme, found in cells.items()}
+
+
+def memory(found: Mapping[str, np.ndarray]) -> MemoryCurve | None:
+    """The memory of a trained model; None where its output was not finite."""
+    value = found["memory"]
+    if not np.isfinite(value).all():
+        return None
+    return MemoryCurve(np.arange(len(value)) * 1.0, value, unit="tokens", floor=float(found["floor"]), dt=1.0)
+
+
+def losses(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
+    """Training losses, means over a few steps; one that ends early diverged."""
+    lines = [Series(scheme, *thinned(found["losses"])) for scheme, found in cells.items()]
+    return Panel(title, "step", "cross-entropy [nats]", lines)
+
+
+def memories(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
+    """Memories of trained models, as far as they are finite."""
+    curves = {scheme: curve for scheme, found in cells.items() if (curve := memory(found)) is not None}
+    return panel(title, curves, "tokens", "log")
+
+
+def thinned(values: np.ndarray) -> tuple[list[float], list[float]]:
+    """Steps, and means over as many steps that few points remain.
+
+    >>> thinned(np.arange(4.0)), thinned(np.arange(600.0))[1][:2]
+    (([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]), [0.5, 2.5])
+    """
+    width = -(-len(values) // POINTS) or 1
+    parts = [values[first : first + width] for first in range(0, len(values), width)]
+    return [float(i * width) for i in range(len(parts))], [float(part.mean()) for part in parts]
+
+
+def remembered(
+    model: SequenceModel, task: Task, words: int, horizon: int, found: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+    """What is left of a token after t repetitions, at most over the first tokens of the test text.
+
+    ``memory`` (horizon,) and its ``floor`` are NaN where the model's output is not finite; or where its training, which
+    ``found`` tells of, diverged so far that rounding alone makes two runs of it differ.
+    """
+    text = task.batch("test", 1).inputs[0].tolist()
+    tokens = list(dict.fromkeys(text))[:words]
+    try:
+        curve = memory_function(model.eval(), horizon, tokens=tokens, prefix=text[:1], progress=False)
+    except (NumericalError, ArgumentError) as error:
+        if isinstance(error, ArgumentError) and int(found["diverged"]) < 0:
+            raise
+        return {"memory": np.full(horizon, np.nan), "floor": np.nan}
+    return {"memory": curve.value, "floor": curve.floor}
+
+
+def _job(config: StudyConfig, scheme: str, rate: float, run: Run) -> None:
+    shared(run, f"training-{scheme}-{rate:g}", partial(_trained, config, run, scheme, rate))
+
+
+def _trained(config: StudyConfig, run: Run, scheme: str, rate: float) -> dict[str, Any]:
+    task, options = config.task(), config.training
+    model = start(task, config.preset, scheme, config.seed, config.timescales, device_called(options.device))
+    name = f"{scheme} at {rate:g}"
+    found = fit(model, task, options, rate, config.seed, name=name, progress=run.progress)
+    memory = remembered(model, task, config.words, config.horizon, found)
+    return {**found, **scores(model, task, options, found), **memory, **_spectrum(model)}
+
+
+@torch.no_grad()
+def _spectrum(model: SequenceModel) -> Mapping[str, np.ndarray]:
+    return {"eigenvalues": np.stack([layer.eigenvalues().cpu().numpy() for _, layer in recurrent_modules(model)])}
+
+
+def _started(config: StudyConfig, scheme: str) -> Mapping[str, np.ndarray]:
+    task, device = config.task(), device_called(config.training.device)
+    model = start(task, config.preset, scheme, config.seed, config.timescales, device)
+    batch = task.to(device).batch("train", config.training.batch, seed=config.seed)
+    task.loss(apply(model, batch), batch).backward()
+    found = gradient_over_weight(model, recurrent_only=True).parameters.values()
+    return {
+        "ratio": np.stack([entry.ratio.cpu().numpy() for entry in found if entry.ratio is not None]),
+        "bound": np.stack([entry.predicted.cpu().numpy() for entry in found if entry.predicted is not None]),
+        **_spectrum(model),
+    }

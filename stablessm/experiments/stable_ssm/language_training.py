@@ -1,0 +1,187 @@
+"""One language model trained and measured; its weights are not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from stablessm._errors import ArgumentError
+from stablessm.experiments.frame.user_training import possible
+from stablessm.instruments import GradientTracker
+from stablessm.tasks.base import Split, Task
+from stablessm.training import TrainingConfig
+from stablessm.training.divergence import DivergenceReport, Watch, diagnose
+from stablessm.training.evaluate import apply
+from stablessm.training.gradient import Gradient
+from stablessm.training.optimizer import Optimizer
+from stablessm.training.ranks import Ranks
+from stablessm.training.steps import Hooks, StepLoop
+from stablessm.training.trainee import trainee
+
+
+@dataclass(frozen=True)
+class LanguageTraining:
+    """AdamW without decay of recurrent weights, a linear warm-up, then a cosine; StableSSM, appendix C.2."""
+
+    steps: int
+    batch: int = 16
+    warmup: int = 100
+    """Steps over which the rate rises from 0."""
+    planned: int | None = None
+    """The steps that the cosine takes to come to zero, if not ``steps``: a training may be a longer one's beginning."""
+    recurrent: float = 0.8
+    """The rate of recurrent weights, over that of the others: the paper has 0.004 and 0.005."""
+    weight_decay: float = 0.25
+    clip: float | None = None
+    """Largest norm of the gradient; the paper names none."""
+    explode: float = 1.5
+    """A training has diverged when its loss, over about ten steps, is so many times that of an untrained model."""
+    look_every: int = 10
+    """Steps between two looks at |gradient| / |weight|; on a GPU also at whether it has diverged."""
+    scored: int = 50
+    """Batches of a split on which it is scored, at most."""
+    autocast: bool = True
+    """Products of matrices in bfloat16."""
+    graph: bool = False
+    """The passes of a step as a CUDA graph; a CPU takes no notice."""
+    device: str = "auto"
+    """``auto``: a GPU if there is one."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warmup < (self.planned or self.steps):
+            raise ArgumentError("training.warmup", f"from 0 to less than {self.planned or self.steps}", self.warmup)
+
+    def config(self, lr: float, seed: int) -> TrainingConfig:
+        """As the training loop has it."""
+        planned = self.planned or self.steps
+        settings = TrainingConfig(
+            steps=planned,
+            batch_size=self.batch,
+            lr=lr,
+            recurrent_lr=self.recurrent * lr,
+            weight_decay=self.weight_decay,
+            warmup=self.warmup / planned,
+            clip=self.clip,
+            autocast=self.autocast,
+            graph=self.graph,
+            seed=seed,
+            explode=self.explode,
+            device=self.device,
+        )
+        return possible(settings)
+
+
+def fit(
+    model: nn.Module,
+    task: Task,
+    options: LanguageTraining,
+    lr: float,
+    seed: int,
+    *,
+    name: str = "",
+    progress: bool = False,
+) -> dict[str, np.ndarray]:
+    """Train the model until its end or until it diverges, which leaves the weights with which that happened.
+
+    Returns:
+        ``losses`` and ``norms`` (of the gradient) of every step, up to the one that diverged and without it;
+        ``looks``, ``largest`` and ``typical``: steps, and the largest and the median |gradient| / |weight| of recurrent
+        weights at these; ``diverged``: the step, or -1; ``report``: what the loop and ``trace_divergence`` say of it.
+    """
+    config = options.config(lr, seed)
+    device, planned = config.chosen_device(), options.planned or options.steps
+    model, task, watch, ranks = model.to(device).train(), task.to(device), Watch(device), Ranks()
+    optimiser = Optimizer(model, config, config.schedule(planned))
+    epoch = config.steps_per_epoch(task.steps("train", config.batch_size))
+    gradient = Gradient(trainee(model, config, device, ranks), task, config, epoch, watch, ranks)
+    hook = _Seen(model, gradient, options.look_every)
+    StepLoop(model, gradient, optimiser, watch, options.steps, [hook], look=lambda step: False).run(
+        progress=progress, name=name
+    )
+    optimiser.clear()
+    return hook.arrays(options.steps)
+
+
+class _Seen(Hooks):
+    """|gradient| / |weight| every so many steps, and why a training diverged."""
+
+    def __init__(self, model: nn.Module, gradient: Gradient, every: int) -> None:
+        self.gradient, self.every = gradient, every
+        self.tracker = GradientTracker(model, every=every, recurrent_only=True)
+        self.report: DivergenceReport | None = None
+
+    def computed(self, step: int) -> None:
+        self.tracker.update()
+
+    def updated(self, step: int) -> None:
+        """Look for a divergence: on a GPU, which has to be waited for, only every so many steps."""
+        if self.gradient.task.device.type == "cpu" or step % self.every == 0:
+            self.look(step)
+
+    def look(self, step: int) -> None:
+        """Diagnose the first bad step, of which the optimiser has made nothing, nor of all that followed."""
+        found = self.gradient.watch.first_bad()
+        if found is not None and self.report is None:
+            at, model = step - found[0], self.gradient.trainee.model
+            self.report = diagnose(model, lambda: self.gradient.replay(at), at, found[1])
+
+    @property
+    def stopped(self) -> bool:
+        return self.report is not None
+
+    def arrays(self, steps: int) -> dict[str, np.ndarray]:
+        """What :func:`fit` returns."""
+        self.look(len(self.gradient.watch.losses))
+        last = steps if self.report is None else self.report.step
+        seen, history = self.gradient.watch.values()[:last], self.tracker.history
+        known = history.step < max(last, 1)
+        return {
+            "losses": seen[:, 0],
+            "norms": seen[:, 1],
+            "looks": history.step[known],
+            "largest": history.maximum[known].max(1),
+            "typical": np.median(history.quantiles[known, :, 0], 1),
+            "diverged": np.array(-1 if self.report is None else self.report.step),
+            "report": np.array("" if self.report is None else str(self.report)),
+        }
+
+
+@torch.no_grad()
+def mean_loss(model: nn.Module, task: Task, split: Split, options: LanguageTraining) -> float:
+    """Nats a token over the first batches of a split, each window from a state of zeros."""
+    device = next(model.parameters()).device
+    task, before = task.to(device), model.training
+    model.eval()
+    total = torch.zeros(2, dtype=torch.float64, device=device)
+    for index in range(min(options.scored, task.steps(split, options.batch))):
+        batch = task.batch(split, options.batch, index=index)
+        output = apply(model, batch, autocast=options.autocast)
+        _, count = task.score(output, batch)
+        total += torch.stack([task.loss(output, batch).double() * count, count])
+    model.train(before)
+    loss, count = total.tolist()
+    return float(loss / count)
+
+
+def perplexity(loss: float | np.ndarray) -> float:
+    """Of a loss in nats; infinite where there is none.
+
+    >>> round(perplexity(3.0), 3), perplexity(float("nan"))
+    (20.086, inf)
+    """
+    value = float(np.exp(loss))
+    return value if np.isfinite(value) else float("inf")
+
+
+def scores(
+    model: nn.Module, task: Task, options: LanguageTraining, found: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """``train`` and ``test``: nats a token after the training; NaN if it diverged."""
+    splits: tuple[Split, ...] = ("train", "test")
+    if int(found["diverged"]) >= 0:
+        return dict.fromkeys(splits, float("nan"))
+    return {split: mean_loss(model, task, split, options) for split in splits}

@@ -1,0 +1,205 @@
+"""A table of maps × learning rates × seeds, trained as stacks: what tables 4 to 6 of StableSSM share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from stablessm._errors import ArgumentError
+from stablessm.experiments.frame import Run, Stages
+from stablessm.experiments.stable_ssm import stacked_training
+from stablessm.experiments.stable_ssm.stacked_classifier import StackedClassifier
+from stablessm.experiments.stable_ssm.stacked_training import StackTraining
+from stablessm.layers import S4D
+from stablessm.models import SequenceClassifier, for_task
+from stablessm.report.figure import Panel, Series
+from stablessm.tasks.base import Split, Task
+
+RELEASED = "direct-as-released"
+"""Starts at Re λ = +1/2 in place of -1/2, as the authors' code does."""
+SCHEMES: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "direct": ("direct", {}),
+    "clip": ("clip", {}),
+    "relu": ("relu", {}),
+    "exp": ("exp", {}),
+    "softplus": ("softplus", {}),
+    "best-0.5": ("best", {"b": 0.5}),
+    "best-1": ("best", {"b": 1.0}),
+    RELEASED: ("direct", {}),
+}
+"""A map and its options, each from the same eigenvalues but for the last."""
+BEST = ("best-0.5", "best-1")
+STABLE = ("exp", "softplus", *BEST)
+RATES = (0.001, 0.002, 0.005, 0.01, 0.05)
+_SPLITS: tuple[Split, ...] = ("valid", "test")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is compared."""
+
+    schemes: tuple[str, ...] = tuple(SCHEMES)
+    rates: tuple[float, ...] = RATES
+    seeds: int = 3
+    at_once: int = 40
+    """Models in one stack, at most: as many as memory holds."""
+
+    def __post_init__(self) -> None:
+        for name in self.schemes:
+            if name not in SCHEMES:
+                raise ArgumentError("schemes", f"some of {', '.join(SCHEMES)}", repr(name))
+
+    @property
+    def parts(self) -> int:
+        """Stacks of a seed."""
+        return -(-len(self.cells()) // self.at_once)
+
+    def cells(self) -> list[tuple[str, float]]:
+        """Scheme and rate of every model of a seed."""
+        return [(scheme, rate) for scheme in self.schemes for rate in self.rates]
+
+
+def start(task: Task, preset: str, scheme: str, seed: int, **changes: Any) -> SequenceClassifier:
+    """The model of a scheme: of one seed all are the same function, but for the one that starts as released."""
+    torch.manual_seed(seed)
+    map, options = SCHEMES[scheme]
+    model = for_task(task.inputs, task.outputs, preset, map=map, map_options=options, **changes)
+    assert isinstance(model, SequenceClassifier)
+    for module in model.modules():
+        if scheme == RELEASED and isinstance(module, S4D):
+            module.w.data.neg_()
+    return model
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What came out, by scheme, rate and seed: arrays (schemes, rates, seeds) unless said."""
+
+    grid: Grid
+    arrays: Mapping[str, np.ndarray]
+    """``valid``, ``test``: accuracies; ``valid_loss``, ``test_loss``; ``diverged``: the step, or -1; ``losses`` and
+    ``accuracies`` (…, rows) of the training."""
+
+    @cached_property
+    def chosen(self) -> dict[str, int]:
+        """For each scheme the place of the rate with the best mean accuracy on the held-out training examples."""
+        means = self.arrays["valid"].mean(2)
+        return {scheme: int(means[i].argmax()) for i, scheme in enumerate(self.grid.schemes)}
+
+    def of(self, scheme: str, rate: int | None = None, name: str = "test") -> np.ndarray:
+        """A number of each seed, at a rate (by its place), or else at the chosen one."""
+        at = self.chosen[scheme] if rate is None else rate
+        return np.asarray(self.arrays[name][self.grid.schemes.index(scheme), at])
+
+    def diverged(self, scheme: str) -> np.ndarray:
+        """(rates, seeds) bool."""
+        return np.asarray(self.arrays["diverged"][self.grid.schemes.index(scheme)] >= 0)
+
+    def told(self, scheme: str) -> str:
+        """Mean and deviation over seeds, in per cent, and the rate they belong to."""
+        found = self.of(scheme)
+        lost = int(self.diverged(scheme)[self.chosen[scheme]].sum())
+        note = f", {lost} of {found.size} diverged" if lost else ""
+        return f"{scheme} {percent(found)} at {self.grid.rates[self.chosen[scheme]]:g}{note}"
+
+    def named(self, schemes: Sequence[str]) -> list[str]:
+        """Those of the schemes that were run."""
+        return [scheme for scheme in schemes if scheme in self.grid.schemes]
+
+    def best(self) -> str:
+        """Which of the two best maps the held-out examples prefer."""
+        valid = {scheme: self.of(scheme, name="valid").mean() for scheme in self.named(BEST)}
+        return max(valid, key=lambda scheme: valid[scheme])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Study:
+    """A grid on a task."""
+
+    label: str
+    grid: Grid
+    task: Callable[[], Task]
+    """Loaded only where something is left to compute."""
+    start: Callable[[str, float, int], SequenceClassifier]
+    """The model of a scheme, a rate and a seed before it is trained."""
+    training: StackTraining
+
+    def train(self, run: Run) -> None:
+        """Train the grid, a stack at a time, and score it."""
+        for job in self.jobs().values():
+            job(run)
+
+    def scores(self, stages: Stages) -> Scores:
+        """Return what :meth:`train` found."""
+        grid, found = self.grid, dict[str, list[np.ndarray]]()
+        for seed in range(grid.seeds):
+            parts = [stages[f"scores-{self.label}-{seed}-{part}"] for part in range(grid.parts)]
+            for name in parts[0]:
+                found.setdefault(name, []).append(np.concatenate([part[name] for part in parts]))
+        stacked = {name: np.stack(seeds, 1) for name, seeds in found.items()}
+        shape = (len(grid.schemes), len(grid.rates))
+        return Scores(grid, {name: array.reshape(*shape, *array.shape[1:]) for name, array in stacked.items()})
+
+    def jobs(self) -> dict[str, Callable[[Run], object]]:
+        """One for each stack."""
+        places = [(part, seed) for seed in range(self.grid.seeds) for part in range(self.grid.parts)]
+        return {f"{self.label}-{seed}-{part}": partial(self._part, part=part, seed=seed) for part, seed in places}
+
+    def trained(self, stages: Stages, scheme: str, rate: float, seed: int) -> SequenceClassifier:
+        """One of the models, after."""
+        part, row = divmod(self.grid.cells().index((scheme, rate)), self.grid.at_once)
+        model = self.start(scheme, rate, seed)
+        return StackedClassifier([model]).model(
+            0, torch.from_numpy(stages[self._name(part, seed)]["weights"][row : row + 1])
+        )
+
+    def _name(self, part: int, seed: int) -> str:
+        return f"training-{self.label}-{seed}-{part}"
+
+    def _part(self, run: Run, part: int, seed: int) -> None:
+        """One stack: its weights in one stage, which is large, and its scores in another."""
+
+        def compute() -> Mapping[str, np.ndarray]:
+            cells, task = self.grid.cells()[self.grid.at_once * part :][: self.grid.at_once], self.task()
+            models = [self.start(scheme, rate, seed) for scheme, rate in cells]
+            rates = [rate for _, rate in cells]
+            found = stacked_training.train(run, self._name(part, seed), models, rates, task, self.training, seed)
+            arrays = {"diverged": found["diverged"], "losses": found["losses"].T, "accuracies": found["accuracies"].T}
+            for split in _SPLITS:
+                scored = stacked_training.evaluate(models, found["weights"], task, split, self.training)
+                arrays |= {split: scored["accuracy"], f"{split}_loss": scored["loss"]}
+            return arrays
+
+        run.stage(f"scores-{self.label}-{seed}-{part}", compute)
+
+
+def sensitivity(scores: Scores, title: str) -> Panel:
+    """Test accuracy over the learning rate, the mean over seeds."""
+    means = 100 * scores.arrays["test"].mean(2)
+    named = zip(scores.grid.schemes, means.tolist(), strict=True)
+    lines = [Series(scheme, scores.grid.rates, mean, "both") for scheme, mean in named]
+    return Panel(title, "learning rate", "test accuracy, per cent", lines, "log")
+
+
+def losses(scores: Scores, title: str) -> Panel:
+    """The training loss of each map at the rate that was chosen, the mean over seeds."""
+    curves = {scheme: scores.of(scheme, name="losses").mean(0) for scheme in scores.grid.schemes}
+    lines = [Series(name, np.arange(1, len(y) + 1).tolist(), y.tolist()) for name, y in curves.items()]
+    return Panel(title, "part of the training", "cross-entropy", lines, y_scale="log")
+
+
+def percent(values: np.ndarray) -> str:
+    """Mean, and the deviation over seeds.
+
+    >>> percent(np.array([0.99, 0.992]))
+    '99.10 (0.14)'
+    """
+    deviation = values.std(ddof=1) if values.size > 1 else 0.0
+    return f"{100 * values.mean():.2f} ({100 * deviation:.2f})"

@@ -1,0 +1,183 @@
+"""AdamW for a stack of classifiers, each with its own rate; one that diverges stops, the others go on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stablessm._errors import ArgumentError
+from stablessm.experiments.frame import Run
+from stablessm.experiments.frame.training import device_called
+from stablessm.experiments.stable_ssm.stacked_classifier import StackedClassifier
+from stablessm.models import SequenceClassifier
+from stablessm.tasks.base import Batch, Split, Task
+from stablessm.training import TrainingConfig
+from stablessm.training.divergence import Watch
+from stablessm.training.gradient import Objective
+from stablessm.training.optimizer import StackedOptimizer
+from stablessm.training.precision import tensor_float32
+from stablessm.training.stack import Stack, stacked_name
+from stablessm.training.steps import Hooks, StepLoop
+
+_DROPOUT = 1 << 62
+"""Apart from the seeds with which tasks order their data."""
+
+
+@dataclass(frozen=True)
+class StackTraining:
+    """AdamW without decay of recurrent weights, a linear warm-up, then a cosine to zero."""
+
+    batch: int
+    epochs: int = 10
+    steps: int | None = None
+    """Instead of ``epochs``."""
+    weight_decay: float = 0.01
+    warmup: float = 0.1
+    """Share of the steps in which the rate rises from 0."""
+    clip: float = 1.0
+    """Largest norm of a model's gradient."""
+    test_batch: int = 200
+    device: str = "auto"
+    """``auto``: a GPU if there is one."""
+    fast: bool = False
+    """In training: compiled, a CUDA graph, dense products in bfloat16, and those inside a scan in TF32."""
+
+    def total(self, task: Task) -> int:
+        """Steps in all."""
+        return self.epochs * task.steps("train", self.batch) if self.steps is None else self.steps
+
+
+def train(
+    run: Run,
+    name: str,
+    models: Sequence[SequenceClassifier],
+    rates: Sequence[float],
+    task: Task,
+    options: StackTraining,
+    seed: int,
+    rows: int = 20,
+) -> dict[str, np.ndarray]:
+    """Train the models, each at its rate, as a stage of a run.
+
+    All see the same batches, in the order that ``seed`` decides, and the same dropout. A model whose loss or gradient
+    is not finite keeps the weights that it had before.
+
+    Returns:
+        ``weights`` (M, P); ``diverged`` (M,) the step at which a model did, or -1; and over ``rows`` equal parts of the
+        training ``losses`` and ``accuracies`` (rows, M), with dropout and before each update.
+    """
+
+    def compute() -> Mapping[str, np.ndarray]:
+        with tensor_float32(options.fast):
+            return _train(run, name, models, rates, task, options, seed, rows)
+
+    return dict(run.stage(name, compute))
+
+
+def evaluate(
+    models: Sequence[SequenceClassifier], weights: np.ndarray, task: Task, split: Split, options: StackTraining
+) -> dict[str, np.ndarray]:
+    """``loss`` and ``accuracy`` (M,) on a split; an answer that is not finite is wrong."""
+    device = device_called(options.device)
+    stack, task = StackedClassifier(models), task.to(device)
+    own = torch.from_numpy(weights).to(device)
+    total = torch.zeros(3, len(models), dtype=torch.float64, device=device)
+    with torch.no_grad():
+        for index in range(task.steps(split, options.test_batch)):
+            batch = task.batch(split, options.test_batch, index=index)
+            at = None if batch.weights is None else batch.weights.any(0).nonzero()[:, 0]
+            total += torch.stack(_sums(stack(own, batch.inputs, at=at), batch, at))
+    loss, hits, count = total.cpu().numpy()
+    return {"loss": loss / count, "accuracy": hits / count}
+
+
+def _train(
+    run: Run,
+    name: str,
+    models: Sequence[SequenceClassifier],
+    rates: Sequence[float],
+    task: Task,
+    options: StackTraining,
+    seed: int,
+    rows: int,
+) -> Mapping[str, np.ndarray]:
+    device = device_called(options.device)
+    classifier, task, total = StackedClassifier(models, fast=options.fast), task.to(device), options.total(task)
+    stack, watch = Stack(copy.deepcopy(list(models)), device), Watch(device, len(models))
+    epoch, generator = task.steps("train", options.batch), torch.Generator(device)
+    config = TrainingConfig(lr=1.0, weight_decay=options.weight_decay, clip=options.clip, warmup=options.warmup)
+    optimiser = StackedOptimizer(stack, config, config.schedule(total), rates)
+    named = {name: stack.get_parameter(stacked_name(name)) for name in classifier.shapes}
+
+    def batch(step: int) -> list[Tensor]:
+        found = task.batch("train", options.batch, seed=seed, epoch=step // epoch, index=step % epoch)
+        if found.lengths is not None:
+            raise ArgumentError("task", "sequences of one length", "lengths")
+        generator.manual_seed(_DROPOUT + seed * 2**31 + step)
+        return [tensor for tensor in (found.inputs, found.targets, found.weights) if tensor is not None]
+
+    def loss(inputs: Tensor, targets: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        sums = _sums(classifier(named, inputs, generator), Batch(inputs, targets, weights=counted))
+        return sums[0] / sums[2], torch.stack(sums).detach()
+
+    graph = options.fast and device.type == "cuda"
+    strategy = Objective(loss, batch, stack.parameters(), graph=graph, generator=generator)
+    hook = _Parts(strategy, watch, total, -(-total // rows), partial(run.log, name))
+    loop = StepLoop(
+        stack, strategy, optimiser, watch, total, [hook], look=lambda step: step % hook.every == 0 or step == total,
+        checkpoints=run.checkpoints(name), cadence=run.cadence(),
+    )  # fmt: skip
+    run.train(name, loop)
+    sums = hook.sums.cpu().numpy()
+    return {
+        "weights": torch.cat([p.detach().flatten(1) for p in named.values()], 1).cpu().numpy(),
+        "diverged": hook.diverged.cpu().numpy(),
+        "losses": sums[:, 0] / sums[:, 2],
+        "accuracies": sums[:, 1] / sums[:, 2],
+    }
+
+
+class _Parts(Hooks):
+    """Sums of the loss, of right answers and of what counts over parts of a training, and when each model diverged."""
+
+    def __init__(self, strategy: Objective, watch: Watch, total: int, every: int, log: Callable[..., None]) -> None:
+        self.strategy, self.watch, self.every, self.log = strategy, watch, every, log
+        bad = watch.bad
+        self.sums = torch.zeros(-(-total // every), 3, len(bad), dtype=torch.float64, device=bad.device)
+        self.diverged = torch.full((len(bad),), -1, device=bad.device)
+
+    def clipped(self, step: int) -> None:
+        assert self.strategy.noted is not None
+        self.sums[step // self.every] += self.strategy.noted
+        self.diverged = torch.where((self.watch.bad > 0) & (self.diverged < 0), step, self.diverged)
+
+    def looked(self, step: int) -> None:
+        loss, _, count = self.sums[(step - 1) // self.every].tolist()
+        self.log(step=step - 1, losses=[a / b for a, b in zip(loss, count, strict=True)])
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"sums": self.sums, "diverged": self.diverged}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        self.sums, self.diverged = tensors["sums"].to(self.sums), tensors["diverged"].to(self.diverged)
+
+
+def _sums(logits: Tensor, batch: Batch, at: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """For each model the sums (M,) of the cross-entropy, of right answers and of what counts."""
+    targets, weights = batch.targets, batch.weights
+    if at is not None:
+        targets, weights = targets[:, at], None if weights is None else weights[:, at]
+    flat = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
+    every = targets.expand(len(logits), *targets.shape)
+    entropy = F.cross_entropy(flat, every.flatten(), reduction="none").view(every.shape)
+    right = (flat.detach().argmax(-1).view(every.shape) == every) & entropy.detach().isfinite()
+    counted = torch.ones_like(targets, dtype=entropy.dtype) if weights is None else weights.to(entropy.dtype)
+    hits = (right * counted).flatten(1).sum(1)
+    return (entropy * counted).flatten(1).sum(1), hits, counted.sum().expand(len(logits))

@@ -1,0 +1,127 @@
+"""Train and test perplexity of language models, map by map."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
+from stablessm.experiments.stable_ssm import language_study as study
+from stablessm.experiments.stable_ssm.language_stability import CLEAR
+from stablessm.experiments.stable_ssm.language_study import SMOKE, StudyConfig
+from stablessm.experiments.stable_ssm.language_training import perplexity
+from stablessm.report.figure import Figure, Panel, Series
+
+PUBLISHED = {
+    "train": {"softplus": 14.570, "exp": 15.721, "best-0.5": 17.182, "direct": 18.916},
+    "test": {"softplus": 20.136, "exp": 20.218, "best-0.5": 20.811, "direct": 28.167},
+}
+"""Perplexities on WikiText-103, in their order: only that can be compared."""
+Part = Literal["train", "test"]
+
+
+def run(config: StudyConfig, run: Run) -> None:
+    """Every map at the rate of the table."""
+    study.train_all(config, run, config.rate)
+
+
+def table(config: StudyConfig, stages: Stages) -> dict[str, dict[str, float]]:
+    """Nats a token, by part and map; infinite for one that diverged."""
+    cells = study.at(config, stages, config.rate)
+    return {
+        part: {scheme: float(np.nan_to_num(found[part], nan=np.inf)) for scheme, found in cells.items()}
+        for part in ("train", "test")
+    }
+
+
+def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
+    """Perplexities, losses and memories."""
+    cells, losses = study.at(config, stages, config.rate), table(config, stages)
+    places = list(range(len(config.maps)))
+    bars = [
+        Series(part, places, [perplexity(found[scheme]) for scheme in config.maps], "points")
+        for part, found in losses.items()
+    ]
+    names = ", ".join(f"{place} {scheme}" for place, scheme in enumerate(config.maps))
+    return [
+        Figure(
+            "perplexity",
+            f"Left: perplexity a token of every map ({names}) at the rate {config.rate:g}; one that is not there "
+            "diverged. Middle: the training. Right: how strongly the output still moves after t repetitions of a "
+            f"token, the largest over {config.words}.",
+            [
+                Panel("perplexity", "map", "perplexity", bars),
+                study.losses("training", cells),
+                study.memories("memory", cells),
+            ],
+        )
+    ]
+
+
+def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
+    """Stable ones ahead of direct, and the order."""
+    losses = table(config, stages)
+    parts: tuple[Part, ...] = ("train", "test")
+    known = [scheme for scheme in PUBLISHED["test"] if scheme in config.maps]
+    made = [ahead(losses, config, known)] if "direct" in known and len(known) > 1 else []
+    return [*made, *(order(losses[part], config, part, known) for part in parts)] if len(known) > 1 else made
+
+
+def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[str]) -> Claim:
+    """The caption of table 2."""
+    stable = [scheme for scheme in known if scheme != "direct"]
+    held = [found[scheme] < found["direct"] - CLEAR for found in losses.values() for scheme in stable]
+    return Claim(
+        f"stable maps have lower train and test perplexities than direct, at the rate {config.rate:g}",
+        "table 2: " + "; ".join(f"{part} {_listed(PUBLISHED[part], known)}" for part in losses),
+        "; ".join(
+            f"{part} " + _listed({scheme: perplexity(loss) for scheme, loss in found.items()}, list(config.maps))
+            for part, found in losses.items()
+        ),
+        rules.some(held),
+        f"{sum(held)} of {len(held)} comparisons, by more than {CLEAR:g} nats; inf is one that diverged. On "
+        f"{config.text}, whose perplexities cannot be compared with the paper's; one seed.",
+    )
+
+
+def order(losses: dict[str, float], config: StudyConfig, part: Part, known: list[str]) -> Claim:
+    """Softplus, exp, best, direct."""
+    gaps = [_minus(losses[after], losses[before]) for before, after in pairwise(known)]
+    held, clear = [gap > 0 for gap in gaps], [gap > CLEAR for gap in gaps]
+    verdict = rules.ahead(gaps, [CLEAR] * len(gaps))
+    found = {scheme: perplexity(losses[scheme]) for scheme in sorted(losses, key=lambda scheme: losses[scheme])}
+    return Claim(
+        f"{part} perplexities come in the order {', '.join(known)}",
+        _listed(PUBLISHED[part], known),
+        _listed(found, list(found)),
+        verdict,
+        f"From each to the next the loss rises by {', '.join(f'{gap:+.3f}' for gap in gaps)} nats: {sum(held)} of "
+        f"{len(held)} as published, {sum(clear)} by more than {CLEAR:g}, which one seed can tell apart. Best here has "
+        "b = 0.5.",
+    )
+
+
+def _minus(a: float, b: float) -> float:
+    """Two that diverged are equal."""
+    return 0.0 if np.isinf(a) and np.isinf(b) else a - b
+
+
+def _listed(numbers: dict[str, float], schemes: list[str]) -> str:
+    return ", ".join(f"{scheme} {numbers[scheme]:.2f}" for scheme in schemes)
+
+
+EXPERIMENT = Experiment(
+    id="st-table2",
+    title="Perplexities of language models by map",
+    source="StableSSM, table 2",
+    question="How well does a language model of each parameterization predict text after the same training?",
+    claim="All stable maps are better than direct; softplus is first, then exp, then best.",
+    configs={"smoke": SMOKE, "paper": StudyConfig()},
+    minutes={"smoke": 0.1, "paper": 4000.0},
+    run=run,
+    figures=figures,
+    claims=claims,
+    jobs=lambda config: study.jobs(config, (config.rate,)),
+)

@@ -1,0 +1,1 @@
+"""StableSSM, table 3."""

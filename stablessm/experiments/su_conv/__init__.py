@@ -1,1 +1,0 @@
-"""Paper 002, proposition 3.2."""

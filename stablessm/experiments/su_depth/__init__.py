@@ -1,1 +1,0 @@
-"""Paper 002, appendix A."""

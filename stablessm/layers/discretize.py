@@ -1,0 +1,49 @@
+"""From dh/dt = λ h + u to h[k] = a h[k-1] + g u[k]: three ways to take a step of length dt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from stablessm._arguments import one_of
+from stablessm.layers.zero_order_hold import zero_order_hold
+
+
+def bilinear(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+    """a = (1 + λ dt/2) / (1 - λ dt/2), g = dt / (1 - λ dt/2): the trapezoidal rule, stable whenever λ is."""
+    half = eigenvalues * dt / 2
+    return (1 + half) / (1 - half), dt / (1 - half)
+
+
+def exponential(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+    """a = e^{λ dt}, g = dt: the sampled kernel is exactly that of continuous time."""
+    z = eigenvalues * dt
+    return z.exp(), dt.to(z.dtype).expand_as(z)
+
+
+def forgotten(name: str, z: Tensor) -> Tensor:
+    """Return 1 - a² of the discretization called ``name`` at z = λ dt ≤ 0, without the cancellation at small |z|.
+
+    A state that is driven by white noise has the variance g² / (1 - a²) of the noise, once it is stationary.
+    """
+    return -2 * z / (1 - z / 2) ** 2 if name == "bilinear" else -(2 * z).expm1()
+
+
+METHODS: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    "zoh": zero_order_hold,
+    "bilinear": bilinear,
+    "exponential": exponential,
+}
+"""Every discretization, by name."""
+
+
+def get(name: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Return the discretization called ``name``.
+
+    >>> import torch
+    >>> decay, gain = get("zoh")(torch.tensor([-1.0]), torch.tensor(0.1))
+    >>> round(decay.item(), 4), round(gain.item(), 4)
+    (0.9048, 0.0952)
+    """
+    return METHODS[one_of("discretisation", name, METHODS)]

@@ -1,0 +1,65 @@
+"""Where eigenvalues start."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+
+
+def timescales(count: int, shortest: float, longest: float) -> Tensor:
+    """``count`` time scales from ``shortest`` to ``longest``, evenly spaced in their logarithm.
+
+    >>> timescales(3, 1.0, 100.0).round(decimals=4).tolist()
+    [1.0, 10.0, 100.0]
+    """
+    return shortest * (longest / shortest) ** torch.linspace(0, 1, count, dtype=torch.float64)
+
+
+def spread_rates(count: int, dt: float, fastest: float) -> Tensor:
+    """-1/τ with time scales τ from one step of ``dt``, or the shortest above -1/fastest, to 1000 times that.
+
+    >>> spread_rates(4, 0.1, -torch.inf).round(decimals=4).tolist()
+    [-10.0, -1.0, -0.1, -0.01]
+    """
+    shortest = max(dt, -1.1 / fastest)
+    return -1 / timescales(count, shortest, 1000 * shortest)
+
+
+def ring(count: int, r_min: float, r_max: float, max_phase: float) -> Tensor:
+    """Complex eigenvalues uniform in area on a ring r_min ≤ |λ| ≤ r_max, 0 ≤ arg λ ≤ max_phase.
+
+    Papers 003 (section 3.1, appendix E) and the LRU start here; |λ|² is uniform between the squared radii.
+    """
+    if not 0 <= r_min <= r_max <= 1:
+        raise ArgumentError("r_min, r_max", "0 <= r_min <= r_max <= 1", f"{r_min}, {r_max}")
+    squared = r_min**2 + (r_max**2 - r_min**2) * torch.rand(count, dtype=torch.float64)
+    return torch.polar(squared.sqrt(), max_phase * torch.rand(count, dtype=torch.float64))
+
+
+def s4d_lin(count: int) -> Tensor:
+    """λ_n = -1/2 + iπn (S4D-Lin)."""
+    return -0.5 + 1j * math.pi * torch.arange(count, dtype=torch.float64)
+
+
+def s4d_inv(count: int) -> Tensor:
+    """λ_n = -1/2 + i (N/π)(N/(2n+1) - 1) with N = 2 count (S4D-Inv)."""
+    n, size = torch.arange(count, dtype=torch.float64), 2 * count
+    return -0.5 + 1j * size / math.pi * (size / (2 * n + 1) - 1)
+
+
+def s4d_legs(count: int) -> Tensor:
+    """The eigenvalues of HiPPO-LegS's normal part with positive frequency (S4D-LegS).
+
+    LegS of size 2 count is a normal matrix -1/2 + S, S skew, plus a matrix of rank one; these are -1/2 + i spec(S).
+    """
+    p = (2 * torch.arange(2 * count, dtype=torch.float64) + 1).sqrt()
+    lower = torch.tril(torch.outer(p, p), -1)
+    return -0.5 + 1j * torch.linalg.eigvalsh(1j * (lower - lower.T) / 2)[count:]
+
+
+S4D = {"lin": s4d_lin, "inv": s4d_inv, "legs": s4d_legs}
+"""The initializations of an S4D layer, by name."""
