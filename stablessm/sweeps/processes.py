@@ -50,7 +50,7 @@ class Processes(Retrying):
 
         def ended() -> list[tuple[_Slot, Outcome | str]]:
             busy = {slot.connection: slot for slot in placed}
-            ready = [busy[connection] for connection in wait(list(busy))]  # type: ignore[index]
+            ready = [busy[connection] for connection in wait(list(busy))]
             return [(slot, slot.take() or "its process died {} times") for slot in ready]
 
         try:
@@ -95,7 +95,7 @@ class _Slot:
     def take(self) -> Outcome | None:
         """What became of the job; None if the process died, and there is a new one."""
         try:
-            return self.connection.recv()  # type: ignore[no-any-return]
+            return self.connection.recv()
         except (EOFError, OSError):
             self.close(idle=True)
             self._start()

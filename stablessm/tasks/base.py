@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, Self, TypeAlias, final, get_args
 
@@ -58,7 +58,7 @@ class Batch:
         return self._each(lambda tensor: tensor[mine])
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> Batch:
-        return Batch(**{name: t if t is None else function(t) for name, t in vars(self).items()})
+        return replace(self, **{name: function(t) for name, t in vars(self).items() if t is not None})
 
 
 @final

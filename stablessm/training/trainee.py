@@ -64,9 +64,7 @@ class Carrying(nn.Module):
 class Whole(Trainee):
     """All weights on every rank; gradients are averaged by ``DistributedDataParallel`` where there are several."""
 
-    def __init__(
-        self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool, carries: bool = False
-    ) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool, carries: bool) -> None:
         self.model = self.trained = model.to(device)
         ranks.share(model)
         self.runner = _runner(model, compiled, carries)
@@ -94,9 +92,7 @@ class Sharded(Trainee):
 
     sharded = True
 
-    def __init__(
-        self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool, carries: bool = False
-    ) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool, carries: bool) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
@@ -154,16 +150,17 @@ def _runner(model: nn.Module, compiled: bool, carries: bool) -> Any:
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor of which every rank may have a shard; to be called by all of them."""
-    return tensor.full_tensor() if _in_shards(tensor) else tensor  # type: ignore[operator]
+    found: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
+    return found
 
 
-def placed(tensor: Tensor, like: Tensor) -> Tensor:
-    """A tensor that every rank has, where and in the shards that ``like`` is in."""
+def placed(tensor: Tensor, like: Any) -> Tensor:
+    """A tensor that every rank has, where and in the shards (a DTensor's placements) that ``like`` is in."""
     there = tensor.to(like.device)
-    if _in_shards(like) and not _in_shards(tensor):
+    if hasattr(like, "placements") and not hasattr(tensor, "placements"):
         from torch.distributed.tensor import distribute_tensor
 
-        return distribute_tensor(there, like.device_mesh, like.placements, src_data_rank=None)  # type: ignore[arg-type]
+        return distribute_tensor(there, like.device_mesh, like.placements, src_data_rank=None)
     return there
 
 
@@ -172,10 +169,6 @@ def load(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """A module's state from tensors that are whole or in the module's shards."""
     own = module.state_dict()
     module.load_state_dict({name: placed(tensor, own[name]) for name, tensor in tensors.items()})
-
-
-def _in_shards(tensor: Tensor) -> bool:
-    return hasattr(tensor, "full_tensor")  # a DTensor; a PyTorch without torch.distributed has no such class
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:

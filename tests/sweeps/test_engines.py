@@ -15,7 +15,7 @@ import pytest
 from sweep_experiment import REFERENCE
 
 from stablessm import ArgumentError, record
-from stablessm.experiments.run import JOBS
+from stablessm.experiments.frame.run import JOBS
 from stablessm.sweeps import Processes, RayCluster, Resources, Slurm, processes, ray_cluster, slurm, worker
 from stablessm.sweeps.engine import Retrying, memory
 from stablessm.sweeps.job import expand
@@ -94,6 +94,8 @@ def test_the_environments_of_processes(monkeypatch):
     assert Processes(2, Resources(3))._environments(2) == [threads] * 2
     parts = [environment.pop("CUDA_VISIBLE_DEVICES") for environment in Processes(2, Resources(3, 2))._environments(2)]
     assert parts == ["4,5", "6,7"]
+    (all_of_them,) = Processes(1, Resources(gpus=5))._environments(1)
+    assert all_of_them["CUDA_VISIBLE_DEVICES"] == "4,5,6,7,9"
     with pytest.raises(ArgumentError, match="--gpus: expected at most the 5 there are, for 3 jobs at once, got 2"):
         Processes(3, Resources(gpus=2))._environments(3)
     monkeypatch.undo()

@@ -152,9 +152,9 @@ def proposed(folder, seed=0, ranges=(LR,), **options):
 
 
 def test_the_seed_and_the_storage_are_those_given(tmp_path):
-    first = proposed(tmp_path / "a", seed=3, storage=f"sqlite:///{tmp_path / 'trials.db'}")
+    first = proposed(tmp_path / "new" / "a", seed=3, storage=f"sqlite:///{tmp_path / 'trials.db'}")
     assert (tmp_path / "trials.db").exists()
-    assert not (tmp_path / "a" / "search.db").exists()
+    assert not (tmp_path / "new" / "a" / "search.db").exists()
     assert proposed(tmp_path / "b", seed=3) == first
     assert (tmp_path / "b" / "search.db").exists()
     assert not set(proposed(tmp_path / "c", seed=4)) & set(first)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import math
 import random
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import tqdm
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from torch import nn
 from training_task import Net, Sums, stop_after
 
 import stablessm as ssm
 from stablessm import ArgumentError
 from stablessm.training import DivergenceReport, Interrupted, TrainingConfig, TrainingResult, session, steps, train
-from stablessm.training.divergence import BadStep, Watch
+from stablessm.training.divergence import BadStep, Watch, _pushed_hardest
 from stablessm.training.gradient import Gradient
 from stablessm.training.metrics import Metrics
 from stablessm.training.ranks import Ranks
@@ -276,3 +279,52 @@ def test_a_training_leaves_the_modes_of_models(tmp_path):
     with pytest.raises(ArgumentError):
         train(failing, ssm.tasks.get("recall"), TrainingConfig(steps=1, device="cpu"), tmp_path / "x", progress=False)
     assert not failing.training
+
+
+@pytest.mark.parametrize("at", [(0,), (3,), (7,)])
+def test_the_mode_that_is_pushed_hardest_is_named(at):
+    torch.manual_seed(0)
+    model = nn.ModuleList([Net(), Net()])
+    for parameter in model.parameters():
+        parameter.grad = torch.rand_like(parameter) * parameter.detach().abs()
+    weight = model[1].layer.w
+    weight.grad[at] = 5.0 * weight.detach()[at]
+    mode, ratio = _pushed_hardest(model)
+    assert (mode.module, mode.index) == ("1.layer", at)
+    assert ratio == pytest.approx(5.0)
+    model.zero_grad()
+    assert _pushed_hardest(model) == _pushed_hardest(nn.Linear(1, 1)) == (None, None)
+
+
+def test_gradients_are_exchanged_after_the_last_batch_of_a_step():
+    settings = TrainingConfig(batch_size=4, accumulate=3, device="cpu")
+    trained, entered = trainee(Net(), settings, CPU, Ranks()), []
+    trained.accumulating = lambda: entered.append(1) or nullcontext()
+    Gradient(trained, Sums(), settings, 8, Watch(CPU), Ranks()).compute(0)
+    assert len(entered) == 2
+
+
+def test_each_rank_has_its_gpu(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert Ranks(3, 4).device(torch.device("cuda")) == torch.device("cuda:1")
+    assert chosen == [torch.device("cuda:1")]
+    for ranks, device in ((Ranks(), "cuda"), (Ranks(1, 2), "cpu"), (Ranks(1, 2), "cuda:0")):
+        assert ranks.device(torch.device(device)) == torch.device(device)
+    monkeypatch.delenv("LOCAL_RANK")
+    assert Ranks(0, 2).device(torch.device("cuda")) == torch.device("cuda:0")
+    with pytest.raises(ArgumentError, match=r"device: expected a GPU for each process here \(2\), got cuda:2"):
+        Ranks(2, 3).device(torch.device("cuda"))
+    assert len(chosen) == 2
+
+
+def test_what_a_bar_is_told(tmp_path, monkeypatch):
+    told, bar = [], tqdm.tqdm
+    monkeypatch.setattr(tqdm, "tqdm", lambda *args, **options: told.append(options) or bar(*args, **options))
+    settings = TrainingConfig(steps=9, batch_size=8, device="cpu")
+    with pytest.raises(Interrupted), stop_after(4):
+        train(Net(), Sums(), settings, tmp_path, progress=False)
+    train(Net(), Sums(), settings, tmp_path)
+    assert [(one["total"], one["initial"], one["disable"]) for one in told] == [(9, 0, True), (9, 4, None)]
