@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from claim_cases import CASES, NEVER, Case
 from invented_stages import RESULTS, Invented
 
 from stablessm import record
@@ -82,3 +83,33 @@ def test_claims_and_figures_are_those_of_the_record(id):
     for figure in figures:
         path = RESULTS / id / "paper" / f"{figure.name}.json"
         assert_figure(figure.to_json(), json.loads(path.read_text(encoding="utf-8")))
+
+
+LETTERS = {
+    "reproduced": "r", "partly": "p", "not reproduced": "n", "inconclusive": "i", "holds": "h", "does not hold": "d",
+}  # fmt: skip
+
+
+def verdicts(id: str, case: Case) -> str:
+    experiment = catalogue.get(id)
+    config = replace(experiment.config("paper"), **case.settings)
+    return "".join(LETTERS[claim.verdict] for claim in experiment.claims(config, Invented(id, case.changes)))
+
+
+@pytest.mark.parametrize(
+    ("id", "case"),
+    [pytest.param(id, case, id=f"{id}-{i}") for id, cases in CASES.items() for i, case in enumerate(cases)],
+)
+def test_invented_stages_give_the_verdict(id, case):
+    found = verdicts(id, case)
+    assert len(found) == len(case.verdicts)
+    assert "".join("." if any == "." else one for one, any in zip(found, case.verdicts, strict=True)) == case.verdicts
+
+
+@pytest.mark.parametrize("id", catalogue.IDS)
+def test_every_claim_can_succeed_and_fail(id):
+    record = committed(id)["claims"]
+    for place, claim in enumerate(record):
+        seen = {case.verdicts[place] for case in CASES[id]} | {LETTERS[claim["verdict"]]}
+        yes, no = ("h", "d") if seen & set("hd") else ("r", "n")
+        assert {yes, no} - {NEVER.get(id, {}).get(place)} <= seen, claim["statement"]

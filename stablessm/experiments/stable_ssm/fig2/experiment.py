@@ -129,12 +129,12 @@ def balanced(stages: Stages, time: Time) -> Claim:
     printed = span(found[f"{papers} weights"][1])
     level = high / low < LEVEL
     why = f"Over weights G/|w| is {low:.4g} to {high:.4g}, over time scales {times[0]:.4g} to {times[1]:.4g}."
-    if not level:
+    if not level and time == "discrete":
         off = np.abs(found["weights"][~np.isclose(found[f"{papers} weights"][0], 2)])
         other = span(found["best, b = 1 weights"][0])
         why += (
             f" The printed formula gives {printed[0]:.4g} to {printed[1]:.4g} but is too small for λ < 0 (erratum 4), "
-            f"here up to |w| = {off.max():.3g}; with b = 1 the ratio is {other[0]:.4g} to {other[1]:.4g}."
+            f"here up to |w| = {off.max(initial=0):.3g}; with b = 1 the ratio is {other[0]:.4g} to {other[1]:.4g}."
         )
     return Claim(
         f'{time} time: "best" keeps a balanced ratio',
