@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from invented_stages import Changes
 
+from stablessm.experiments.catalogue import IDS
 from stablessm.experiments.frame.memories import planes
+from stablessm.experiments.stable_ssm.language_stability import LIMITS
 from stablessm.experiments.stable_ssm.map_tables import BEST, SCHEMES
 
 T = np.arange(64.0)
@@ -1000,7 +1002,132 @@ BEYOND = {
     ],
 }  # fmt: skip
 
-CASES = {**IAT, **LRU_UA, **SSM_UA, **STABLE_SSM, **BEYOND}
+EDGE = {**read(1.0), "by position": np.where(np.arange(PIXELS) >= PIXELS - 100, 0.0, np.ones((2, PIXELS)))}
+"""The last 100 pixels, and nothing before them."""
+
+STRICTER = {
+    "ia-fig2": [Case("p.", losses(1e-4, 1e-5, 1e-6, 1e-7, 1e-8), {"goal": 1e-9})],
+    "ia-fig4": [Case("....nn", sums("polynomial-*", cost(1.1)), {"slack": 1.0})],
+    "ia-fig5": [
+        Case(".r.r.r", {"memory-*": inputs(EXP, EXP, np.where(T > 0, 0.1 * SLOW, 1.0))}),
+        Case(".n.n.n", {"memory-*": inputs(EXP, EXP, np.where(T > 0, 0.1 * SLOW, 1.0))}, {"left": 0.5}),
+    ],
+    "lr-fig2": [
+        Case("npp.", {**ENERGY, DISK: read(1.0, 548), RING: read(1e-3)}, {"recent": (0.8, 0.9), "perfect": 1e-4}),
+        Case("r..h", {**ENERGY, DISK: EDGE, RING: read(1.005), "image-by-image": {"mse": 1.0}}),
+        Case("n..d", {**ENERGY, DISK: EDGE, RING: read(1.005), "image-by-image": {"mse": 1.0}},
+             {"lacking": 0.9, "alike": 1e-3}),
+    ],
+    "lr-fig3": [
+        Case(".p...", {**ENERGY, "ring-0.99-512": read(0.2)}, {"satisfactory": 0.1}),
+        Case(".n...", {**ENERGY, "ring-0.99-512": read(0.4)}, {"fair": 0.3}),
+    ],
+    "lr-fig5": [
+        Case("nnn.", {**ENERGY, "roots-*": read(0.06, kappa=1 + 1e-11), "worst-pixel": {"error": 1e-12}},
+             {"unit": 1e-12, "rounding": 1e-13, "artefacts": 0.1}),
+    ],
+    "lr-fig6": [
+        Case("p...", conditions(first_rise(1.1)), {"slack": 1.0}),
+        Case("p...", conditions(lambda p, n, r: np.where(n > 0, 2e15, 1e15)), {"rounding": 1e16}),
+    ],
+    "lr-fig7": [Case("nnd", sparse(ring_256=1e-2, optimised_256=1e-2), {"negligible": 1e-3})],
+    "lr-fig9": [Case("ppr", shares(0.9, 0.9), {"good": 0.95}), Case("p.n", shares(0.6), {"fair": 0.6})],
+    "su-conv": [
+        Case("..r....", {"order-*": {**ONES["order-*"], "l1_error": np.full(14, 1 - 1e-8)}}, {"allowance": 1e-7}),
+        Case(".....p.", rate(4.0, 1.0, gamma=1.001), {"moved": 1e-3 / 2}),
+    ],
+    "su-depth": [
+        Case("pnn.", {
+            "two-layers-*": {"ours": np.full(8, 1e-8), "printed": np.full(8, 1e-8), "value": np.ones(9)},
+            "two-layers-1e-14": {"value": np.full(9, 1 - 5e-7)},
+        }, {"exact": 1e-9, "met": 1e-7}),
+        Case("n...", {"two-layers-*": {"ours": np.full(8, 1e-3)}}, {"fair": 1e-4}),
+    ],
+    "su-fig3": [
+        Case("p.n.", {**levels(0.4, 0.2, 0.1, 0.01), "target-*": {"realisation": 1e-10}},
+             {"enough": 0.001, "rounding": 1e-11}),
+    ],
+    "su-fig4": [
+        Case(".nn", {"*": {"width": 4.0, "dense": 2e-3}, "*-10000": {"width": 5.0}}, {"growth": 1.2, "scatter": 1.0}),
+    ],
+    "su-fig6": [
+        Case("n.", s4(touching(1535)), {"seeds": 1, "early": 0.7}),
+        Case("nr", s4(fall(1e-4), fall(1e-4)), {"seeds": 2, "slope": 1.1}),
+    ],
+    "su-table1": [
+        Case("p....", costs([1.1, 4.4, 2.2]), {"weights_within": 0.05}),
+        Case("n....", costs([1, 2**2.1, 2]), {"width_within": 0.05}),
+        Case("n....", costs([1, 4, 2**1.03]), {"depth_within": 0.01}),
+        Case(".p...", costs([1, 4, 2], RNN=1.05, transformer=2), {"steps_within": 0.01}),
+        Case("...n.", ranks(1), {"zero": 1e-11}),
+    ],
+    "st-fig1": [
+        Case("p.....", {**trained("*-#-*", flat(1.0)), **trained("direct-*-#-*", flat(1e6))}, {"bounded": 1e7}),
+    ],
+    "st-fig2": [
+        Case("pp....", ratios(1 + 0.9e-9), {"level": 1 + 1e-10}),
+        Case("..nn..", varying(above(10.0), SIX), {"uneven": 20.0}),
+        Case("....nn", scales([1, 1, 1, 1], [2, 2, 2, 1]), {"mostly": 0.8}),
+    ],
+    "st-fig3": [
+        Case(".pp", {**final_losses(1.5), **bounds(SIX, (1, 0, 2, 3, 4, 5))}, {"similar": 1.2, "ordered": (0.95, 0.9)}),
+    ],
+    "st-table1": [Case("nnnnnpppppp", {"*": row([1 + 0.5e-6, 1.0], [-1.0, 1.0])}, {"exact": 1e-7})],
+    "st-table3": [
+        Case("nrrrnrrr", {"*": {**fate(2.0, 1.0), "losses": np.array([2.0, 99.0, *[1.0] * 9])}}),
+        Case("rnnnrnnn", {"*": {**fate(2.0, 1.0), "losses": np.array([2.0, 99.0, *[1.0] * 9])}}, {"last": 9}),
+    ],
+    "st-table5": [
+        Case("..nn...n.", images(by_scheme(direct=0.19, direct_as_released=0.19)), {"failed": 0.1}),
+        Case(".r..r.r.r", images(by_scheme(best=0.95, exp=0.9, softplus=0.85, spread=0.02)), {"errors": 0.5}),
+    ],
+    "st-table6": [Case(".........p", {"recommended": {"test": 0.8}}, {"goal": 90.0})],
+    "ext-precision": [
+        Case("..dddd...", {"models-*": kernels(0.05)}, {"works": 0.01}),
+        Case(".......d.", curves(1.0199), {"agrees": 1e-3}),
+        Case("......p..", {"models-*": kernels(5.0)}, {"alike": 2.0}),
+    ],
+    "ext-activations": [Case("....p", RANDOM, {"seeds": 2, "explodes": 1e4})],
+    "ext-language": [
+        Case(".n..", {"words": nats(100 * math.log(99.4), 0.0)}, {"fair": 1.0}),
+        Case("..pp", {"*": nats(0.0, 2.0)}, {"clear": 0.1}),
+    ],
+}  # fmt: skip
+"""Thresholds of the config decide: the same stages with other ones give other verdicts."""
+
+
+def study(verdicts: str, changes: Changes, **limits: Any) -> Case:
+    """A case with other limits of the language experiments."""
+    return Case(verdicts, changes, {"limits": replace(LIMITS, **limits)})
+
+
+LANGUAGE = {
+    "st-fig4": [
+        study(".p", at("0.005", spiked(), spiked(0.6)), height=0.7),
+        study(".p", at("0.005", spiked(0.6, 0.6), spiked(0.6, 0.6, 0.6)), window=150),
+        study("n.", {
+            "start-*": {"ratio": np.arange(5.0)}, "start-[dr]*": {"ratio": np.array([-9.0, 1, 2, 3, 9])},
+        }, ends=0.4),
+    ],
+    "st-fig5": [
+        study(".nn", {**highest([1, 2, 3, 4, 5, 6], [3, 2, 1, 4, 5, 6]), **bounds(LM, (2, 1, 0, 3, 4, 5))},
+              decides=(0.9, 0.8), ordered=(0.9, 0.8)),
+        study(".rr", {**highest([1, 2, 3, 4, 5, 6], [3, 2, 1, 4, 5, 6]), **bounds(LM, (2, 1, 0, 3, 4, 5))},
+              decides=(0.7, 0.6), ordered=(0.7, 0.6)),
+    ],
+    "st-fig6": [
+        study("p..p...", {**at("0.001", ended(0.02), ended(0.0)), **at("0.01", ended(0.0), ended(0.02))}, clear=0.03),
+        study(".r.n...", {
+            **at("0.002", ended(0.06), ended(0.0)), **at("0.01", ended(0.09), ended(0.0)),
+        }, comparable=0.07),
+        study("......n", {"training-*": {"memory": np.where(T > 57, 0.005, 1.0), "floor": 0.0}}, faded=1e-3),
+        study("p......", at("0.001", {**ended(0.0), "losses": np.repeat([-1.0, 1.0], 5)}, ended(0.0)), final=1.0),
+    ],
+    "st-table2": [study("nii", scored(softplus=0.0, exp=0.02, best=0.04, direct=0.06), clear=0.1)],
+}  # fmt: skip
+
+PARTS = (IAT, LRU_UA, SSM_UA, STABLE_SSM, BEYOND, STRICTER, LANGUAGE)
+CASES = {id: [case for part in PARTS for case in part.get(id, ())] for id in IDS}
 
 NEVER = {
     "su-conv": {5: "r"},  # a theorem without its factor can be reproduced in part at best

@@ -29,8 +29,6 @@ from stablessm.report.figure import Figure
 from stablessm.tasks.base import Task
 
 SYNTHETIC = "synthetic"
-FAILED = 0.2
-"""An accuracy below, among ten classes, is called a failure, whether the loss was still finite or not."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,10 @@ class ImageConfig:
     layers: int = 6
     """More."""
     training: StackTraining = field(default_factory=lambda: StackTraining(batch=128, fast=True))
+    failed: float = 0.2
+    """Accuracy below which a run has failed, among ten classes, whether the loss was still finite or not."""
+    errors: float = 2.0
+    """Standard errors by which one map must be ahead of another."""
 
 
 @cache
@@ -120,9 +122,12 @@ def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) 
         scores, depth = study.scores(stages), named(layers)
         best, others = scores.named(BEST), [scheme for scheme in scores.grid.schemes if scheme not in BEST]
         found += [reaches(scores, f"{config.data}, {depth}", published["best"])] if best else []
-        found += [order(scores, depth, published)] if best and scores.named(("exp", "softplus")) else []
-        found += [diverges(scores, depth, scheme, published["direct"]) for scheme in scores.named(("direct", RELEASED))]
-        found += [survives(scores, depth)] if best and others else []
+        found += [order(scores, depth, published, config.errors)] if best and scores.named(("exp", "softplus")) else []
+        found += [
+            diverges(scores, depth, scheme, published["direct"], config.failed)
+            for scheme in scores.named(("direct", RELEASED))
+        ]
+        found += [survives(scores, depth, config.errors)] if best and others else []
     return found
 
 
@@ -154,20 +159,21 @@ def reaches(scores: Scores, data: str, published: float) -> Claim:
     )
 
 
-def order(scores: Scores, depth: str, published: Mapping[str, float]) -> Claim:
+def order(scores: Scores, depth: str, published: Mapping[str, float], most: float) -> Claim:
     """Best, then exp, then softplus."""
     ranks = [scores.best(), *scores.named(("exp", "softplus"))]
     gaps, errors = zip(*(ahead(scores.of(a), scores.of(b)) for a, b in pairwise(ranks)), strict=True)
-    held, clear = [gap > 0 for gap in gaps], [gap > 2 * error for gap, error in zip(gaps, errors, strict=True)]
-    verdict = rules.ahead(gaps, [2 * error for error in errors])
+    margins = [most * error for error in errors]
+    clear = sum(gap > margin for gap, margin in zip(gaps, margins, strict=True))
     return Claim(
         f"best is ahead of exp, and exp of softplus ({depth})",
         ", ".join(f"{name} {value:g}" for name, value in published.items() if name != "direct"),
         "; ".join(scores.told(scheme) for scheme in ranks),
-        verdict,
+        rules.ahead(gaps, margins),
         "The gaps are "
         + " and ".join(f"{gap:+.2f} (standard error {error:.2f})" for gap, error in zip(gaps, errors, strict=True))
-        + f" points: {sum(held)} of {len(held)} as claimed, {sum(clear)} of them by more than two standard errors.",
+        + f" points: {sum(gap > 0 for gap in gaps)} of {len(gaps)} as claimed, {clear} of them by more than "
+        f"{most:g} standard errors.",
     )
 
 
@@ -177,10 +183,10 @@ def ahead(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     return 100 * float(first.mean() - second.mean()), 100 * float(error)
 
 
-def diverges(scores: Scores, depth: str, scheme: str, published: float) -> Claim:
+def diverges(scores: Scores, depth: str, scheme: str, published: float, least: float) -> Claim:
     """Whether direct fails, from a stable start and as released."""
     test = scores.arrays["test"][scores.grid.schemes.index(scheme)]
-    lost, failed = scores.diverged(scheme), test < FAILED
+    lost, failed = scores.diverged(scheme), test < least
     rates = scores.grid.rates
     stated = {RELEASED: "direct, started at Re λ = +1/2 as in the authors' code, diverges"}
     return Claim(
@@ -191,12 +197,12 @@ def diverges(scores: Scores, depth: str, scheme: str, published: float) -> Claim
             for i, r in enumerate(rates)
         ),
         rules.some(failed.ravel().tolist()),
-        f"{int(failed.sum())} of {failed.size} runs end below {FAILED:.0%}, {int(lost.sum())} of them or others with a "
+        f"{int(failed.sum())} of {failed.size} runs end below {least:.0%}, {int(lost.sum())} of them or others with a "
         f"loss or gradient that is not finite. At its best rate: {scores.told(scheme)}.",
     )
 
 
-def survives(scores: Scores, depth: str) -> Claim:
+def survives(scores: Scores, depth: str, most: float) -> Claim:
     """The largest rate."""
     last = len(scores.grid.rates) - 1
     found = {scheme: scores.of(scheme, last) for scheme in scores.grid.schemes}
@@ -209,7 +215,7 @@ def survives(scores: Scores, depth: str) -> Claim:
         f"best is the most stable at the largest learning rate, {scores.grid.rates[last]:g} ({depth})",
         "figure 6 and table 3: its advantage grows with the rate",
         "; ".join(f"{scheme} {percent(values)}" for scheme, values in found.items()),
-        rules.given(safe, rules.ahead([gap], [2 * error])),
+        rules.given(safe, rules.ahead([gap], [most * error])),
         f"{best} is {gap:+.2f} points (standard error {error:.2f}) ahead of {other}, the best of the other maps. "
         f"Diverged, of {scores.grid.seeds}: {', '.join(f'{scheme} {n}' for scheme, n in lost.items() if n) or 'none'}.",
     )

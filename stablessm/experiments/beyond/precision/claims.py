@@ -19,10 +19,6 @@ from stablessm.experiments.beyond.precision.rounding import (
 )
 from stablessm.experiments.frame import Claim, Stages, rules
 
-WORKS = 0.05
-"""A kernel that changed by less than this part of its L¹ norm still works."""
-AGREES = 0.01
-"""Two curves that differ by less than this part are one."""
 NO_VALUE = "— (ours; the papers compute in one precision)"
 
 
@@ -30,7 +26,7 @@ def claims(config: PrecisionConfig, stages: Stages) -> list[Claim]:
     """What rounding does to modes, kernels and curves."""
     works = [kernel_claim(config, stages, format) for format in FORMATS]
     curves = [curve_claim(config, stages), memory_claim(config, stages)]
-    return [stable_claim(stages), direct_claim(config, stages), *works, size_claim(stages), *curves]
+    return [stable_claim(stages), direct_claim(config, stages), *works, size_claim(config, stages), *curves]
 
 
 def stable_claim(stages: Stages) -> Claim:
@@ -80,9 +76,9 @@ def kernel_claim(config: PrecisionConfig, stages: Stages, format: str) -> Claim:
         for map in MAPS
         for time in TIMES
     }
-    kept = [worst[map, time] <= WORKS for map in STABLE for time in TIMES]
+    kept = [worst[map, time] <= config.works for map in STABLE for time in TIMES]
     return Claim(
-        f"{format}: a stable map keeps working (its kernel moves by at most {WORKS:.0%})",
+        f"{format}: a stable map keeps working (its kernel moves by at most {config.works:.0%})",
         NO_VALUE,
         ", ".join(f"{map} {max(worst[map, time] for time in TIMES):.2g}" for map in STABLE),
         rules.ours(rules.some(kept)),
@@ -92,14 +88,14 @@ def kernel_claim(config: PrecisionConfig, stages: Stages, format: str) -> Claim:
     )
 
 
-def size_claim(stages: Stages) -> Claim:
+def size_claim(config: PrecisionConfig, stages: Stages) -> Claim:
     """Rounding by β does no more than E(β), and about what a random perturbation of that size does."""
     ratios, below = {}, []
     for map, time in product(MAPS, TIMES):
         found = stages[f"models-{time}-{map}"]
         below.append(bool((found["change"] <= found["bound"]).all()))
         ratios[f"{map} {time}"] = found["change"] / found["random"]
-    alike = [bool((r > 0.1).all() and (r < 10).all()) for r in ratios.values()]
+    alike = [bool((r > 1 / config.alike).all() and (r < config.alike).all()) for r in ratios.values()]
     return Claim(
         "rounding acts as a random perturbation of its size β",
         NO_VALUE,
@@ -107,7 +103,7 @@ def size_claim(stages: Stages) -> Claim:
         rules.ours(rules.graded(all(below) and all(alike), all(below))),
         "Change by rounding over the largest by random draws of the same β: "
         + ", ".join(f"{name} {r.min():.2g} to {r.max():.2g}" for name, r in ratios.items())
-        + "; within a factor 10 counts as alike.",
+        + f"; within a factor {config.alike:g} counts as alike.",
     )
 
 
@@ -116,14 +112,15 @@ def curve_claim(config: PrecisionConfig, stages: Stages) -> Claim:
     off, hidden = {}, {}
     for time, map in product(TIMES, CURVES):
         truth, single, half = (measured(stages, time, map, f) for f in ("float64", "float32", "bfloat16"))
-        seen = (truth.lower > single.lower[0] / AGREES) & (truth.lower < np.finfo(np.float32).max ** 0.5)
+        seen = (truth.lower > single.lower[0] / config.agrees) & (truth.lower < np.finfo(np.float32).max ** 0.5)
         off[f"{map} {time}"] = float(np.abs(single.lower[seen] / truth.lower[seen] - 1).max(initial=0))
         hidden[f"{map} {time}"] = (half.lower[0], float(truth.radius[truth.lower > half.lower[0]].min(initial=np.inf)))
-    agree = [value <= 2 * AGREES for value in off.values()]  # half of it may be the rounding itself
+    agree = [value <= 2 * config.agrees for value in off.values()]  # half of it may be the rounding itself
     return Claim(
         "E_m(β) measured in float32 is that of float64",
         NO_VALUE,
-        f"relative difference at most {max(off.values()):.1e} where E is {1 / AGREES:.0f} times the rounding error",
+        f"relative difference at most {max(off.values()):.1e} where E is {1 / config.agrees:.0f} times the rounding "
+        "error",
         rules.ours(rules.some(agree)),
         "Float32: " + ", ".join(f"{name} {value:.1e}" for name, value in off.items()) + ". "
         "In bfloat16 the curve begins at its rounding error and means something only from larger β on: "

@@ -9,7 +9,6 @@ import numpy as np
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
 from stablessm.experiments.lru_ua.reconstructions import (
-    PERFECT,
     Case,
     DigitsConfig,
     digit_rows,
@@ -38,6 +37,8 @@ class Config(DigitsConfig):
 
     sizes: tuple[int, ...] = (784,)
     rings: tuple[float, ...] = (0.0, 0.99)
+    alike: float = 1e-2
+    """Relative difference of errors that count as the same."""
 
 
 def _measure_directly(config: Config, run: Run) -> None:
@@ -95,7 +96,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
     (disk, ring), size = config.rings, config.sizes[0]
     far, near = (measured(stages, r, size) for r in (disk, ring))
     energy = seen(stages)["energy"]
-    covered, whole = reach(energy, far, "complex"), reach(energy, near, "complex")
+    covered, whole = (reach(config, stages, found, "complex") for found in (far, near))
     lost = missing(energy, far, "complex")
     one, rows = directly(stages), float(near["mse"][0, 0])
     over = f"{config.images} images and {config.draws} draws"
@@ -103,17 +104,17 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
         Claim(
             f"with eigenvalues on the whole disk only the recent past is read back, N = {size}",
             "the lower half of the image",
-            f"the last {covered} of {config.length} pixels with at most 10% of their energy missing; {lost:.0%} of all "
-            "energy is missing",
-            rules.graded(0.1 * config.length < covered < 0.7 * config.length),
+            f"the last {covered} of {config.length} pixels with at most {config.lacking:.0%} of their energy "
+            f"missing; {lost:.0%} of all energy is missing",
+            rules.graded(config.is_recent(covered)),
             f"Mean square error {spread(far, 'complex')} over {over}; equations for real inputs reach "
-            f"{reach(energy, far, 'real')} pixels.",
+            f"{reach(config, stages, far, 'real')} pixels.",
         ),
         Claim(
             f"with |λ| in ({ring:g}, 1) the whole image is read back by V⁺, N = {size}",
             "the whole image",
             f"mean square error {spread(near, 'complex')} over {over}; the last {whole} pixels",
-            rules.at_most(error(near, "complex"), PERFECT, 10 * PERFECT),
+            rules.at_most(error(near, "complex"), config.perfect, 10 * config.perfect),
             f"{missing(energy, near, 'complex'):.1%} of the energy is missing: V has rank "
             f"{near['rank'][:, 0].min()} to {near['rank'][:, 0].max()} of {config.length} in double precision.",
         ),
@@ -121,7 +122,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             f"the same from the equations for a real input, N = {size}",
             "not tried",
             f"mean square error {spread(near, 'real')} over {over}",
-            rules.ours(rules.at_most(error(near, "real"), PERFECT, 10 * PERFECT)),
+            rules.ours(rules.at_most(error(near, "real"), config.perfect, 10 * config.perfect)),
             "Real and imaginary parts of N complex states are 2N equations for L real pixels: with N = L there are "
             f"twice as many as needed, and the rank is at least {near['rank'][:, 1].min()} of {config.length}.",
         ),
@@ -129,7 +130,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "sums of squares over the triangular factor of all images are sums over the images",
             "not in the paper",
             f"first draw: {rows:.6e} from the factor, {one:.6e} image by image",
-            rules.ours(rules.graded(abs(rows - one) < 1e-2 * one + 1e-12)),
+            rules.ours(rules.graded(abs(rows - one) < config.alike * one + 1e-12)),
             "To read back is linear; only rounding can differ. All other numbers here come from the factor.",
         ),
     ]

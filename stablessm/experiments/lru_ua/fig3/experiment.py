@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
 from stablessm.experiments.lru_ua.reconstructions import (
-    PERFECT,
-    SATISFACTORY,
     SOLVERS,
     Case,
     DigitsConfig,
@@ -52,8 +50,8 @@ def claims(config: DigitsConfig, stages: Stages) -> list[Claim]:
     near, less, far = (measured(stages, r, n) for r, n in ((ring, most), (ring, fewer), (disk, most)))
     over = f"over {config.images} images and {config.draws} draws"
     energy = seen(stages)["energy"]
-    spans = ", ".join(f"{reach(energy, measured(stages, disk, n), 'complex')} at N = {n}" for n in config.sizes)
-    covered = reach(energy, far, "complex")
+    spans = ", ".join(f"{reach(config, stages, measured(stages, disk, n), 'complex')} at N = {n}" for n in config.sizes)
+    covered = reach(config, stages, far, "complex")
     found = []
     for solver, label in SOLVERS.items():
         found += [
@@ -61,17 +59,18 @@ def claims(config: DigitsConfig, stages: Stages) -> list[Claim]:
                 f"almost perfect at N = {most} with |λ| in ({ring:g}, 1), {label}",
                 "almost perfect reconstruction",
                 f"mean square error {spread(near, solver)} {over}",
-                rules.at_most(error(near, solver), PERFECT, 10 * PERFECT),
-                f"{missing(energy, near, solver):.1%} of the energy is missing; up to a mean square of {PERFECT:g} "
-                "counts as invisible, up to ten times that as partly.",
+                rules.at_most(error(near, solver), config.perfect, 10 * config.perfect),
+                f"{missing(energy, near, solver):.1%} of the energy is missing; up to a mean square of "
+                f"{config.perfect:g} counts as invisible, up to ten times that as partly.",
             ),
             Claim(
                 f"satisfactory at N = {fewer} with |λ| in ({ring:g}, 1), {label}",
                 "a satisfactory result",
                 f"mean square error {spread(less, solver)} {over}",
-                rules.at_most(missing(energy, less, solver), SATISFACTORY, 0.5),
-                f"{missing(energy, less, solver):.1%} of the energy is missing; up to {SATISFACTORY:.0%} counts as "
-                f"satisfactory. Rank {less['rank'][:, list(SOLVERS).index(solver)].min()} of {config.length}.",
+                rules.at_most(missing(energy, less, solver), config.satisfactory, config.fair),
+                f"{missing(energy, less, solver):.1%} of the energy is missing; up to {config.satisfactory:.0%} "
+                f"counts as satisfactory. Rank {less['rank'][:, list(SOLVERS).index(solver)].min()} of "
+                f"{config.length}.",
             ),
         ]
     return [
@@ -79,8 +78,8 @@ def claims(config: DigitsConfig, stages: Stages) -> list[Claim]:
         Claim(
             "with r_min = 0 only recent history is recovered",
             "recent history",
-            f"pixels from the last one back with at most 10% of their energy missing: {spans}",
-            rules.graded(0.1 * config.length < covered < 0.7 * config.length),
+            f"pixels from the last one back with at most {config.lacking:.0%} of their energy missing: {spans}",
+            rules.graded(config.is_recent(covered)),
             f"By V⁺; {missing(energy, far, 'complex'):.0%} of the energy is missing at N = {most}, "
             f"{missing(energy, far, 'real'):.0%} with the equations for real inputs.",
         ),

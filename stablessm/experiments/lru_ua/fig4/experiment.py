@@ -16,7 +16,6 @@ from stablessm.experiments.lru_ua.reconstructions import (
     measured,
     position_panel,
     reach,
-    seen,
     size_panel,
 )
 from stablessm.report.figure import Figure
@@ -106,8 +105,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
         f"r_min = {ring:g}: {', '.join(f'{kappa[ring, size]:.0e}' for size in config.sizes)}" for ring in config.rings
     )
     most, nearest = square(config), config.rings[-1]
-    energy = seen(stages)["energy"]
-    reached = {ring: reach(energy, found[ring, most], "complex") for ring in config.rings}
+    reached = {ring: reach(config, stages, found[ring, most], "complex") for ring in config.rings}
     best = {size: condition(measured(stages, "optimised", size), "real") for size in small(config)}
     others = {size: min(condition(found[ring, size], "real") for ring in config.rings) for size in small(config)}
     sizes = ", ".join(map(str, config.sizes))
@@ -133,9 +131,9 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
         Claim(
             "for r_min well below 1 only the last few hundred positions are covered",
             "the last few hundreds of tokens",
-            f"N = {most}, at most 10% of the energy missing: "
+            f"N = {most}, at most {config.lacking:.0%} of the energy missing: "
             + ", ".join(f"the last {n} of {config.length} at r_min = {ring:g}" for ring, n in reached.items()),
-            rules.graded(0 < reached[config.rings[0]] < 0.7 * config.length < reached[nearest], True),
+            rules.graded(0 < reached[config.rings[0]] < config.recent[1] * config.length < reached[nearest], True),
             "By V⁺, errors over all images and draws added up from the last position back.",
         ),
         Claim(

@@ -28,10 +28,6 @@ from stablessm.experiments.lru_ua.reconstructions import (
 from stablessm.reconstruction import Decoder
 from stablessm.report.figure import Figure
 
-UNIT = 1e-10
-"""How close to 1 a condition number must be."""
-ROUNDING = 1e-12
-"""What is left of machine precision after sums of some hundred terms."""
 PLACEMENTS: tuple[Placement, ...] = ("roots", "optimised")
 
 
@@ -40,6 +36,12 @@ class Config(DigitsConfig):
     """The last size is the number of pixels, one is half of it."""
 
     sizes: tuple[int, ...] = (128, 256, 392, 512, 784)
+    unit: float = 1e-10
+    """Largest distance from 1 of a condition number that counts as 1."""
+    rounding: float = 1e-12
+    """What is left of machine precision after sums of some hundred terms."""
+    artefacts: float = 0.05
+    """Share of the energy that an image with artefacts lacks at least."""
 
 
 def _measure_largest(config: Config, run: Run) -> None:
@@ -102,7 +104,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "with the N-th roots of unity, N = L, the condition number is 1",
             "exactly 1",
             f"κ - 1 = {kappa - 1:.1e}",
-            rules.graded(abs(kappa - 1) <= UNIT),
+            rules.graded(abs(kappa - 1) <= config.unit),
             f"N = {config.length}, in double precision, from singular values.",
         ),
         Claim(
@@ -110,14 +112,14 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "perfectly",
             f"no pixel of {config.images} images is off by more than {worst:.1e}; mean square error "
             f"{error(whole, 'complex'):.1e}",
-            rules.graded(worst <= ROUNDING),
-            f"Pixels lie between 0 and 1; up to {ROUNDING:g} counts as rounding.",
+            rules.graded(worst <= config.rounding),
+            f"Pixels lie between 0 and 1; up to {config.rounding:g} counts as rounding.",
         ),
         Claim(
             "for smaller N the images have artefacts",
             "undesired artifacts",
             "energy missing: " + ", ".join(f"{part:.0%} at N = {size}" for size, part in lost.items()),
-            rules.graded(min(lost.values()) > 0.05),
+            rules.graded(min(lost.values()) > config.artefacts),
             "λ^N = 1, so that pixels N positions apart look the same to the state: V⁺ gives each their mean.",
         ),
         Claim(
@@ -125,7 +127,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "not in the paper",
             f"mean square error {error(placed, 'real'):.1e}, κ - 1 = {condition(placed, 'real') - 1:.1e}; with as many "
             f"roots of unity {lost[half]:.0%} of the energy is missing",
-            rules.ours(rules.graded(error(placed, "real") <= ROUNDING**2)),
+            rules.ours(rules.graded(error(placed, "real") <= config.rounding**2)),
             "Roots of unity come in conjugate pairs, which tell a real input twice; reconstruction.optimised takes "
             "points above the real axis only.",
         ),

@@ -20,9 +20,6 @@ from stablessm.experiments.ssm_ua.conv.stages import (
     trained,
 )
 
-ROUNDING = 1e-12
-"""Below this an error is that of double precision."""
-
 PUBLISHED = {"direct": 2.8e-6, "softplus": 1.6e-3, "S4": 1.6e-3}
 """Losses of trained models of width 64 behind StableSSM, figure 1, at β = 0."""
 
@@ -87,11 +84,11 @@ def hankel_limit(config: ConvConfig, orders: Found) -> Claim:
     low, high = [], []
     for found in orders.values():
         sigma = found["sigma"][found["order"].astype(int)]
-        above = sigma > ROUNDING
+        above = sigma > config.rounding
         low += (found["l1_error"] / sigma)[above].tolist()
         high += (found["error"] / sigma)[above].tolist()
     within = sum(ratio <= 1 for ratio in high)
-    respected = min(low) >= 1 - 1e-9
+    respected = min(low) >= 1 - config.allowance
     return Claim(
         "no m states have an ℓ¹ error below σ_(m+1); our sup error is no larger than it",
         "no statement; Adamyan, Arov and Krein",
@@ -129,7 +126,7 @@ def jackson_claims(config: ConvConfig, rates: Found) -> list[Claim]:
             valid = orders > alpha
             below += int((found["ours"] <= bound)[valid].sum())
             cases += int(valid.sum())
-        above = found["ours"] > ROUNDING
+        above = found["ours"] > config.rounding
         steeper.append(float(-np.polyfit(np.log(orders[above]), np.log(found["ours"][above]), 1)[0]))
     gammas = np.concatenate([found["gamma"] for found in rates.values()])
     moved = [float(np.abs(gammas[:, 1] / gammas[:, 0] - 1).max())]
@@ -149,7 +146,7 @@ def jackson_claims(config: ConvConfig, rates: Found) -> list[Claim]:
             "R(m) ≤ C(α) γ d / (β m^α), C(α) universal",
             f"with time in units of {UNIT:g}, γ changes by {moved[0]:.0e} of itself, R({orders[0]}) by {moved[1]:.0e}, "
             f"β and so the printed bound by a factor of {1 / UNIT:g}",
-            rules.graded(False, max(moved) >= 0.01),
+            rules.graded(False, max(moved) >= config.moved),
             "R and γ have no unit of time and β has: the printed bound can be made as small as one likes by the choice "
             "of unit. Without 1/β the theorem holds (an erratum).",
         ),

@@ -26,11 +26,6 @@ from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.layers import S4D
 from stablessm.report.figure import Figure, Panel, Series
 
-SLOPE = 0.9
-"""Of the cap, in units of the slowest rate: a little less steep, so that the curve must fall away from it."""
-EARLY = 0.75
-"""The cap must be touched in this part of the horizon."""
-
 
 @dataclass(frozen=True)
 class S4Config:
@@ -43,6 +38,10 @@ class S4Config:
     """The authors' code's, and one in which the slowest mode is seen to decay."""
     seeds: int = 16
     shown: int = 5
+    slope: float = 0.9
+    """Of the cap, in units of the slowest rate: a little less steep, so that the curve must fall away from it."""
+    early: float = 0.75
+    """The cap must be touched in this part of the horizon."""
 
 
 def build(config: S4Config) -> Chain:
@@ -97,7 +96,7 @@ def figures(config: S4Config, stages: Stages) -> list[Figure]:
     """Left, what 1024 steps show; right, the asymptotics with the caps."""
     short, long = (curves(stages, horizon)[: config.shown] for horizon in config.horizons)
     lines: list[Series] = []
-    for seed, (curve, rate) in enumerate(zip(long, SLOPE * slowest(stages), strict=False)):
+    for seed, (curve, rate) in enumerate(zip(long, config.slope * slowest(stages), strict=False)):
         ends = curve.time[[config.horizons[0], -1]]
         line = np.exp(cap(curve, rate, config.horizons[0])[0] - rate * ends)
         lines.append(series(f"seed {seed}", curve, group=f"seed {seed}"))
@@ -105,8 +104,8 @@ def figures(config: S4Config, stages: Stages) -> list[Figure]:
     left = panel(f"{config.horizons[0]} steps", {f"seed {i}": c for i, c in enumerate(short)}, "steps")
     right = Panel(f"{config.horizons[1]} steps, with caps", "t [steps]", "memory M(t)", lines, "linear", "log")
     caption = (
-        f"Upper envelope of the memory of randomly initialised S4D stacks. Dashed: lines of {SLOPE} times the slowest "
-        f"rate of each model's eigenvalues, touching the curve after step {config.horizons[0]}."
+        f"Upper envelope of the memory of randomly initialised S4D stacks. Dashed: lines of {config.slope} times the "
+        f"slowest rate of each model's eigenvalues, touching the curve after step {config.horizons[0]}."
     )
     return [Figure("memory", caption, [left, right])]
 
@@ -115,8 +114,10 @@ def claims(config: S4Config, stages: Stages) -> list[Claim]:
     """A straight line caps every memory; its decay is exponential; 1024 steps do not show it."""
     short, long = (curves(stages, horizon) for horizon in config.horizons)
     rate, n = slowest(stages), config.seeds
-    touched = np.array([cap(curve, SLOPE * r, config.horizons[0])[1] for curve, r in zip(long, rate, strict=True)])
-    capped = int((touched < EARLY * config.horizons[1]).sum())
+    touched = np.array(
+        [cap(curve, config.slope * r, config.horizons[0])[1] for curve, r in zip(long, rate, strict=True)]
+    )
+    capped = int((touched < config.early * config.horizons[1]).sum())
     kinds, early = tally(long), tally(short)
     ratio = [fit.rate / r for curve, r in zip(long, rate, strict=True) if (fit := curve.decay()).rate is not None]
     near = sum(abs(q - 1) < 0.25 for q in ratio)
@@ -124,9 +125,9 @@ def claims(config: S4Config, stages: Stages) -> list[Claim]:
         Claim(
             "the memory of S4 is capped by a straight line in logarithmic scale",
             "for each model",
-            f"{capped} of {n} models touch their cap before {EARLY:.0%} of {config.horizons[1]} steps",
+            f"{capped} of {n} models touch their cap before {config.early:.0%} of {config.horizons[1]} steps",
             rules.most(capped, n),
-            f"The caps have {SLOPE} of the slope of the slowest mode, {span(rate)} per step, and are touched at "
+            f"The caps have {config.slope} of the slope of the slowest mode, {span(rate)} per step, and are touched at "
             f"{touched.min():.0f} to {touched.max():.0f} steps: afterwards the memories fall away from them.",
         ),
         Claim(

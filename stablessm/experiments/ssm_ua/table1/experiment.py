@@ -43,6 +43,16 @@ class TableConfig:
     """The recurrent models are seen this many times longer: the slowest mode of a RealSSM lasts 1000 steps."""
     channels: tuple[int, ...] = (1, 2, 4, 8)
     seeds: int = 8
+    weights_within: float = 0.15
+    """Relative distance from the table's number of weights."""
+    width_within: float = 0.15
+    """Distance of the growth with the width from m²."""
+    depth_within: float = 0.05
+    """Distance of the growth with the depth from L¹."""
+    steps_within: float = 0.1
+    """Distance of the growth of the cost with the steps from the table's power."""
+    zero: float = 1e-10
+    """Singular values, relative to the largest, up to which they count as zero."""
 
 
 def flops(name: str, shape: Shape, steps: int) -> int:
@@ -159,10 +169,13 @@ def claims(config: TableConfig, stages: Stages) -> list[Claim]:
     cost = {name: costs(stages, name) for name in NAMES}
     ratio = {name: cost[name]["weights"][0] / formula(name, config.shape) for name in NAMES}
     orders = {n: [math.log2(cost[n]["weights"][i] / cost[n]["weights"][0]) for i in (1, 2)] for n in NAMES}
-    ordered = all(abs(wide - 2) < 0.15 and abs(deep - 1) < 0.05 for wide, deep in orders.values())
-    count = rules.given(ordered, rules.graded(span_of(ratio) <= 0.15, True))
+    ordered = all(
+        abs(wide - 2) < config.width_within and abs(deep - 1) < config.depth_within for wide, deep in orders.values()
+    )
+    farthest = max(abs(value - 1) for value in ratio.values())
+    count = rules.given(ordered, rules.graded(farthest <= config.weights_within, True))
     growth = {name: exponent(cost[name]["flops"], config.lengths) for name in NAMES}
-    agree = sum(abs(growth[name] - ORDERS[name]) < 0.1 for name in NAMES)
+    agree = sum(abs(growth[name] - ORDERS[name]) < config.steps_within for name in NAMES)
     state = {name: exponent(cost[name]["kept"], config.lengths) for name in NAMES}
     return [
         Claim(
@@ -188,18 +201,13 @@ def claims(config: TableConfig, stages: Stages) -> list[Claim]:
     ]
 
 
-def span_of(ratio: dict[str, float]) -> float:
-    """How far the ratios are from 1 at most."""
-    return max(abs(value - 1) for value in ratio.values())
-
-
 def patterns(config: TableConfig, stages: Stages) -> list[Claim]:
     """How each remembers."""
     found = {name: memories(stages, name) for name in NAMES}
     kinds, n = {name: tally(curves) for name, curves in found.items()}, config.seeds
     reach = config.shape.kernel**config.shape.layers - 1
     lags = [fit.last_lag for curve in found["TCN"] if (fit := curve.decay()).last_lag is not None]
-    ranks = {c: int((spectrum(stages, c) > 1e-10).sum(1).max()) for c in config.channels}
+    ranks = {c: int((spectrum(stages, c) > config.zero).sum(1).max()) for c in config.channels}
     low = all(rank <= c for c, rank in ranks.items())
     powers = [octave_slopes(curve)[1] for curve in found["transformer"]]
     free = sum(map(is_power, found["transformer"]))
@@ -218,8 +226,9 @@ def patterns(config: TableConfig, stages: Stages) -> list[Claim]:
             ", ".join(f"C = {c}: rank {rank}" for c, rank in ranks.items())
             + f" of {config.shape.kernel ** (config.shape.layers // 2)}; with tanh: {listed(kinds['TCN'])}",
             rules.graded(low and kinds["TCN"]["finite"] == n, low),
-            f"Folded by the digits of the lag, a linear TCN's kernel has no more singular values above 1e-10 than "
-            f"channels; and memory ends at lag {span(lags)}, K^L - 1 = {reach} being the last that a TCN can see.",
+            "Folded by the digits of the lag, a linear TCN's kernel has no more singular values above "
+            f"{config.zero:g} than channels; and memory ends at lag {span(lags)}, K^L - 1 = {reach} being the last "
+            "that a TCN can see.",
         ),
         Claim(
             "the memory of a transformer is not restricted",
