@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.frame.training import Batch, Training, mean_square, noise, train
+from stablessm.experiments.frame.training import Batch, Training, differentiate, mean_square, noise, train
 from stablessm.instruments import (
     MemoryCurve,
     PerturbationCurve,
@@ -112,7 +112,7 @@ def _measure_numbers(config: Config, run: Run, map: str) -> None:
     def compute() -> dict[str, object]:
         layer = trained(config, run, map)
         fresh = start(config, map)
-        mean_square(fresh, *batch(config, 0)).backward()
+        differentiate(mean_square(fresh, *batch(config, 0)), fresh)
         ratio = gradient_over_weight(fresh, recurrent_only=True)["w"].ratio
         eigenvalues = layer.eigenvalues().detach()
         scales = -1 / fresh.eigenvalues().detach()

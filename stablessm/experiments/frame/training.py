@@ -162,6 +162,13 @@ def rnn_mean_square(model: ContinuousRNN, x: Tensor, y: Tensor) -> Tensor:
     return (F.linear(torch.stack(states[1:], 1), model.C) - y).square().mean()
 
 
+def differentiate(loss: Tensor, model: nn.Module) -> None:
+    """Leave the gradient of a loss in the parameters of a model, for an instrument to measure."""
+    parameters = list(model.parameters())
+    for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
+        p.grad = gradient
+
+
 def improving(family: PerturbationFamily) -> PerturbationFamily:
     """The first widths, as long as each model is better than all narrower ones.
 

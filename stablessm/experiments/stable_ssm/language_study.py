@@ -14,7 +14,7 @@ from stablessm._errors import ArgumentError, NumericalError
 from stablessm.experiments.frame import Stages
 from stablessm.experiments.frame.memories import panel
 from stablessm.experiments.frame.run import Run, agree, settings
-from stablessm.experiments.frame.training import device_called
+from stablessm.experiments.frame.training import device_called, differentiate
 from stablessm.experiments.stable_ssm.language_stability import LIMITS, Instability, Limits, instability
 from stablessm.experiments.stable_ssm.language_text import loaded
 from stablessm.experiments.stable_ssm.language_training import LanguageTraining, fit, scores
@@ -226,7 +226,7 @@ def _started(config: StudyConfig, scheme: str) -> Mapping[str, np.ndarray]:
     task, device = config.task(), device_called(config.training.device)
     model = start(task, config.preset, scheme, config.seed, config.timescales, device)
     batch = task.to(device).batch("train", config.training.batch, seed=config.seed)
-    task.loss(apply(model, batch), batch).backward()
+    differentiate(task.loss(apply(model, batch), batch), model)
     found = gradient_over_weight(model, recurrent_only=True).parameters.values()
     return {
         "ratio": np.stack([entry.ratio.cpu().numpy() for entry in found if entry.ratio is not None]),

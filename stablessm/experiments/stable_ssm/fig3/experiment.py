@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.frame.training import Batch, Training, mean_square, noise, train
+from stablessm.experiments.frame.training import Batch, Training, differentiate, mean_square, noise, train
 from stablessm.instruments import gradient_over_weight
 from stablessm.instruments.modes import ratio
 from stablessm.layers import RealSSM
@@ -71,7 +71,7 @@ def ratios(weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> Te
 def bound(config: Config, map: str) -> Mapping[str, np.ndarray]:
     """Theorem 3.4 at the start: the ratio of each mode, and G(w)/|w|."""
     layer = start(config, map, 0).to(config.training.chosen_device())
-    mean_square(layer, *batch(config, 0)).backward()
+    differentiate(mean_square(layer, *batch(config, 0)), layer)
     found = gradient_over_weight(layer, recurrent_only=True)["w"]
     assert found.ratio is not None
     assert found.predicted is not None
