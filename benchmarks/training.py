@@ -36,7 +36,7 @@ from torch.nn import functional as F
 import stablessm as ssm
 from stablessm.bench.measure import event_clock, host_clock, timings
 from stablessm.training import TrainingConfig
-from stablessm.training.optimiser import Optimiser
+from stablessm.training.optimizer import Optimizer
 from stablessm.training.replayed import Replayed
 
 OURS, CONVOLUTION, PEER = "stablessm", "stablessm, convolution", "S4D, FFT"
@@ -95,7 +95,7 @@ def largest_error(found: Sequence[Tensor], truth: Sequence[Tensor]) -> float:
 
 
 def training_step(model: nn.Module, x: Tensor, classes: Tensor, *, graph: bool = False) -> Callable[[], Tensor]:
-    optimiser, numbers = Optimiser(model, TrainingConfig(), TrainingConfig().schedule(10**6)), itertools.count()
+    optimizer, numbers = Optimizer(model, TrainingConfig(), TrainingConfig().schedule(10**6)), itertools.count()
     never, parameters = torch.zeros((), device=x.device), list(model.parameters())
     run = torch.compile(model) if graph else model
 
@@ -111,8 +111,8 @@ def training_step(model: nn.Module, x: Tensor, classes: Tensor, *, graph: bool =
         loss, found = passes()
         for parameter, gradient in zip(parameters, found, strict=True):
             parameter.grad = gradient
-        optimiser.clip()
-        optimiser.step(next(numbers), never)
+        optimizer.clip()
+        optimizer.step(next(numbers), never)
         return loss
 
     return step

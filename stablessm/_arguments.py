@@ -1,13 +1,25 @@
-"""Numbers that callers pass, of whatever type, or an error that says what was wrong. No torch."""
+"""Numbers and words that callers pass, of whatever type, or an error that says what was wrong. No torch."""
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Collection
 from numbers import Real
 from typing import Any
 
 from stablessm._errors import ArgumentError
+
+
+def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
+    """One of some words.
+
+    >>> one_of("mode", "scan", ("scan", "conv"))
+    'scan'
+    """
+    if value not in allowed:
+        raise ArgumentError(name, f"one of {', '.join(map(repr, allowed))}", repr(value))
+    return value
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:

@@ -26,3 +26,12 @@ Sequence: TypeAlias = Tensor
 
 State: TypeAlias = Tensor
 """(B, N), or (B, H, N) for S4D; complex where the recurrence is."""
+
+Lengths: TypeAlias = Tensor | None
+"""(B,) whole numbers: how many steps of each right-padded sequence are real; all by default."""
+
+Reset: TypeAlias = Tensor | None
+"""(T,) or (B, T) bool: True at the first step of a new episode; none by default."""
+
+Dt: TypeAlias = float | Tensor | None
+"""The time since the previous sample: a number, (T,) or (B, T); the layer's own step by default."""

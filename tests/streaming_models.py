@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from random_parameters import randomized
 from torch import Tensor, nn
 
 import stablessm as ssm
@@ -38,15 +39,7 @@ def _filters(*shape: int, head: int = 1) -> nn.Module:
 
 def _regressor() -> nn.Module:
     options = {"mixer": "lru", "mlp": 2, "norm": "batch", "prenorm": False, "activation": "silu", "gate": False}
-    model = ssm.models.SequenceRegressor(2, d_input=3, d_model=9, n_layers=1, d_state=5, **options)
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, nn.BatchNorm1d):
-                module.running_mean.normal_()
-                module.running_var.uniform_(0.5, 2.0)
-                module.weight.normal_()
-                module.bias.normal_()
-    return model
+    return ssm.models.SequenceRegressor(2, d_input=3, d_model=9, n_layers=1, d_state=5, **options)
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -85,7 +78,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 def make(name: str, dtype: torch.dtype = torch.float32) -> nn.Module:
     torch.manual_seed(0)
-    return MODELS[name]().to(dtype).eval()
+    return randomized(MODELS[name]()).to(dtype).eval()
 
 
 def width(model: nn.Module) -> int:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 
@@ -52,6 +53,7 @@ def test_a_record_says_how_to_run_it_again(tmp_path):
     assert content["config"] == {"seed": 0}
     assert content["versions"].keys() >= {"python", "torch", "numpy"}
     assert content.keys() >= {"command", "commit", "hardware", "wall_time_s"}
+    assert 0 <= content["wall_time_s"] < 600
 
 
 @pytest.mark.parametrize("refusals", [3, 100])
@@ -76,3 +78,56 @@ def test_a_file_that_is_open_elsewhere_is_replaced_when_windows_allows(tmp_path,
         record.write_json(path, {"n": 2})
     assert json.loads(path.read_text(encoding="utf-8")) == {"n": 1 if refusals > 10 else 2}
     assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_parts_come_back_one_by_one_and_nothing_is_pickled(tmp_path):
+    path = tmp_path / "pack.npz"
+    parts = {"a": ({"kind": "curve", "n": 3}, {"x": np.arange(3.0)}), "b": ({"kind": "stage"}, {"x": np.array("é")})}
+    record.save_parts(path, parts)
+    assert record.part_names(path) == {"a", "b"}
+    assert record.part_names(tmp_path / "nothing.npz") == set()
+    meta, arrays = record.load_arrays(path / "a", "curve")
+    assert (meta, arrays["x"].tolist()) == ({"n": 3}, [0.0, 1.0, 2.0])
+    meta, arrays = record.load_arrays(path / "b")
+    assert (meta, arrays["x"].item()) == ({"kind": "stage"}, "é")
+    before = path.read_bytes()
+    record.save_parts(path, parts)
+    assert path.read_bytes() == before
+    with pytest.raises(ValueError, match=r"[Oo]bject"):
+        record.save_parts(path, {"a": ({}, {"x": np.array([{}], dtype=object)})})
+    assert path.read_bytes() == before
+    (tmp_path / "torn.npz").write_bytes(before[:40])
+    with pytest.raises(ArgumentError, match=r"path: expected a whole \.npz file"):
+        record.part_names(tmp_path / "torn.npz")
+
+
+def test_arrays_without_facts(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.arange(2))
+    meta, arrays = record.load_arrays(tmp_path / "x.npz")
+    assert (meta, arrays["x"].tolist()) == ({}, [0, 1])
+    (tmp_path / "torn.npz").write_bytes((tmp_path / "x.npz").read_bytes()[:50])
+    with pytest.raises(ArgumentError, match="path: expected a whole file of kind 'curve'"):
+        record.load_arrays(tmp_path / "torn.npz", "curve")
+
+
+def test_json_is_plain(tmp_path):
+    content = {"a": np.float32(0.5), "b": [math.nan, -math.inf], 3: (True, None, "é"), "p": tmp_path}
+    expected = {"a": 0.5, "b": ["nan", "-inf"], "3": [True, None, "é"], "p": str(tmp_path)}
+    assert record.plain(content) == expected
+    for compact, lines in ((False, 13), (True, 1)):
+        record.write_json(tmp_path / "a.json", content, compact=compact)
+        text = (tmp_path / "a.json").read_text(encoding="utf-8")
+        assert json.loads(text) == expected
+        assert "é" in text
+        assert text.endswith("}\n")
+        assert len(text.splitlines()) == lines
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
+def test_files_have_the_permissions_of_others(tmp_path):
+    before = os.umask(0o027)
+    try:
+        record.write_json(tmp_path / "deep" / "a.json", {})
+    finally:
+        assert os.umask(before) == 0o027
+    assert (tmp_path / "deep" / "a.json").stat().st_mode & 0o777 == 0o640

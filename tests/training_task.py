@@ -135,8 +135,9 @@ def nursery() -> None:
     Importing and compiling is done once, before.
     """
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        train_slowly(folder, {"steps": 2})
+    for options in ({"steps": 2}, {"steps": 2, "carries": True}):
+        with tempfile.TemporaryDirectory() as folder:
+            train_slowly(folder, options)
     print("ready", flush=True)
     for line in sys.stdin:
         arguments = json.loads(line)

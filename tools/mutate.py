@@ -5,9 +5,11 @@
 ./dev mutate --only training,cli      # packages to draw from
 
 A change is a wrong sign, a swapped comparison, a dropped term, a constant that is off, a condition that is ignored or
-an argument that does not reach its callee. Each is made in a copy of the repository and met by the default tests of
-the parts that can notice it: first the tests of the same package, then all the others. ``noticed`` counts changes
-after which a test fails; a change that makes Python reject the file is not drawn.
+an argument that does not reach its callee. Each change is made in a copy of the repository, where the default tests
+that execute the changed line (or the file, if the line is executed when it is imported) are run until one fails: tests
+of the same package first, quick tests before slow ones. Which tests execute a line, and how long they take, comes from
+``./dev coverage``. ``noticed`` counts the changes after which a test fails; a change that makes Python reject the file
+is not drawn, and a change of a line that no test executes counts as unnoticed.
 """
 
 from __future__ import annotations
@@ -17,17 +19,21 @@ import ast
 import itertools
 import json
 import os
+import queue
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
+import coverage
 from tqdm import tqdm
 
 ROOT = Path(__file__).parent.parent
@@ -130,35 +136,68 @@ def draw(count: int, seed: int, only: list[str]) -> list[Mutation]:
     raise SystemExit(f"--only: expected packages of stablessm, got {', '.join(only)}")
 
 
-def noticed(mutation: Mutation, tree: Path) -> str | None:
+@dataclass(frozen=True)
+class Coverage:
+    """The tests that execute each line, and the seconds that each test takes."""
+
+    tests: Mapping[str, Mapping[int, list[str]]]
+    seconds: Mapping[str, float]
+
+    @classmethod
+    def load(cls, folder: Path) -> Coverage:
+        """Read what ``./dev coverage`` wrote."""
+        if not (folder / "data").exists():
+            raise SystemExit(f"{folder} is empty: run ./dev coverage first")
+        data = coverage.CoverageData(str(folder / "data"))
+        data.read()
+        tests = {}
+        for path in data.measured_files():
+            lines = data.contexts_by_lineno(path)
+            found = {line: sorted({name.partition("|")[0] for name in names if name}) for line, names in lines.items()}
+            tests[path] = found
+        seconds: dict[str, float] = {}
+        for line in (folder / "log").read_text(encoding="utf-8").splitlines():
+            if (match := re.match(r"([\d.]+)s (?:call|setup|teardown) +(.+)", line)) is not None:
+                seconds[match[2]] = seconds.get(match[2], 0.0) + float(match[1])
+        return cls(tests, seconds)
+
+    def of(self, mutation: Mutation) -> list[str]:
+        """The tests that execute the changed lines, those most likely to notice the change first."""
+        lines = self.tests.get(mutation.file, {})
+        last = mutation.line + mutation.old.count("\n")
+        changed = [lines[line] for line in range(mutation.line, last + 1) if line in lines]
+        on_import = changed and not any(changed)
+        found = {test for tests in (lines.values() if on_import else changed) for test in tests}
+        package = Path(mutation.file).parts[1].removesuffix(".py")
+        return sorted(found, key=lambda test: (package not in test, self.seconds.get(test, 0.0), test))
+
+
+def noticed(mutation: Mutation, tests: list[str], tree: Path) -> str | None:
     """The first test that fails with this change, or None."""
     path = tree / mutation.file
     text = path.read_text(encoding="utf-8")
-    package = Path(mutation.file).parts[1].removesuffix(".py")
-    near = [str(folder) for folder in (tree / "tests" / package, tree / "stablessm" / package) if folder.exists()]
     path.write_text(mutation.apply(text), encoding="utf-8")
     try:
-        for tests in filter(None, (near, ["tests", "stablessm"])):
-            if (found := _first_failure(tests, tree)) is not None:
-                return found
+        return _first_failure(tests, tree) if tests else None
     finally:
         path.write_text(text, encoding="utf-8")
-    return None
 
 
 def _first_failure(tests: list[str], tree: Path) -> str | None:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider", *tests]
+    chosen = tree / "chosen-tests.txt"
+    chosen.write_text("\n".join(tests), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"@{chosen}"]
     environment = os.environ | {"PYTHONPATH": str(tree), "CI": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
-            command, cwd=tree, capture_output=True, text=True, check=False, env=environment, timeout=1800
+            command, cwd=tree, capture_output=True, text=True, check=False, env=environment, timeout=900
         )
     except subprocess.TimeoutExpired:
-        return "it does not end"
+        return "the tests do not end"
     if done.returncode == 0:
         return None
     failures = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return failures[0] if failures else f"pytest ended with {done.returncode}: {done.stderr[-200:]}"
+    return failures[0] if failures else f"pytest ended with {done.returncode}: {done.stdout[-200:]}{done.stderr[-200:]}"
 
 
 def main() -> None:
@@ -166,30 +205,43 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20, help="number of changes (default: 20)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     parser.add_argument("--only", default="", help="packages, separated by commas (default: all)")
+    parser.add_argument("--workers", type=int, default=2, help="number of changes tested at a time (default: 2)")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "mutate.json")
     options = parser.parse_args()
     drawn = draw(options.count, options.seed, [name for name in options.only.split(",") if name])
     known = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else []
-    answers = {json.dumps(row["mutation"]): row for row in known}
+    rows = {json.dumps(row["mutation"]): row for row in known}
+    missing = [mutation for mutation in drawn if json.dumps(asdict(mutation)) not in rows]
+    covered = Coverage.load(ROOT / "runs" / "coverage")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        ignored = shutil.ignore_patterns(".git", ".venv*", ".*_cache", "runs", "site", "build", "__pycache__")
-        shutil.copytree(ROOT, tree, ignore=ignored, symlinks=True)
-        for mutation in tqdm(drawn, desc="changes"):
-            started, key = time.perf_counter(), json.dumps(asdict(mutation))
-            if key not in answers:
-                test = noticed(mutation, tree)
-                seconds = round(time.perf_counter() - started, 1)
-                answers[key] = {"mutation": asdict(mutation), "test": test, "seconds": seconds}
-            rows.append(answers[key])
-            options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    for row in rows:
+    with tempfile.TemporaryDirectory() as folder, ThreadPool(options.workers) as pool:
+        trees: queue.Queue[Path] = queue.Queue()
+        for i in range(options.workers):
+            trees.put(_copy(Path(folder) / str(i)))
+
+        def examine(mutation: Mutation) -> dict[str, Any]:
+            tree, started, tests = trees.get(), time.perf_counter(), covered.of(mutation)
+            test = noticed(mutation, tests, tree)
+            trees.put(tree)
+            seconds = round(time.perf_counter() - started, 1)
+            return {"mutation": asdict(mutation), "tests": len(tests), "test": test, "seconds": seconds}
+
+        for row in tqdm(pool.imap_unordered(examine, missing), desc="changes", total=len(missing)):
+            rows[json.dumps(row["mutation"])] = row
+            options.out.write_text(json.dumps(list(rows.values()), indent=1), encoding="utf-8")
+    sample = [rows[json.dumps(asdict(mutation))] for mutation in drawn]
+    for row in sample:
         if row["test"] is None:
             at = row["mutation"]
-            print(f"unnoticed  {at['file']}:{at['line']}  {at['old']!r} -> {at['new']!r}")
-    print(f"{sum(row['test'] is not None for row in rows)} of {len(rows)} changes noticed; {options.out}")
+            print(f"unnoticed by {row['tests']:4} tests  {at['file']}:{at['line']}  {at['old']!r} -> {at['new']!r}")
+    print(f"{sum(row['test'] is not None for row in sample)} of {len(sample)} changes noticed; {options.out}")
+
+
+def _copy(tree: Path) -> Path:
+    """Copy the repository without what is built, downloaded or run in it."""
+    ignored = shutil.ignore_patterns(".git", ".venv*", ".*_cache", "runs", "site", "build", "__pycache__")
+    shutil.copytree(ROOT, tree, ignore=ignored, symlinks=True)
+    return tree
 
 
 if __name__ == "__main__":

@@ -6,19 +6,18 @@ difference over the largest true value.
 
 from __future__ import annotations
 
-import itertools
 import math
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from stablessm.bench import table
 from stablessm.bench.options import Options
-from stablessm.bench.records import write_record
+from stablessm.bench.suite import Axes, Row, run_cases
 from stablessm.scan import linear_scan
-
-Row: TypeAlias = dict[str, Any]
 
 STEPS = [(10_000,), (100_000,), (1_000_000,)]
 SMOKE = [(100,)]
@@ -35,14 +34,8 @@ def run(options: Options) -> None:
     """Compare, print a table, and keep the record up to date."""
     lengths = [size[0] for size in options.pick_sizes(SMOKE if options.smoke else STEPS, "STEPS")]
     dtypes = options.pick_dtypes(DTYPES, DTYPES)
-    cases, rows = list(itertools.product(lengths, dtypes, DECAYS)), []
-    for number, (steps, dtype, decay) in enumerate(table.progress(cases), 1):
-        rows += one_case(steps, dtype, decay, options.device)
-        summary = summarise(rows)
-        complete = number == len(cases)
-        write_record(options.path("accuracy"), options.device, rows, summary, complete=complete)
-    table.say(show(rows))
-    table.say("\n" + "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in summary.items()))
+    axes: Axes = {"steps": lengths, "dtype": dtypes, "decay": DECAYS}
+    run_cases("accuracy", options, axes, partial(one_case, device=options.device), show, summarise)
 
 
 def one_case(steps: int, dtype: str, decay: str, device: str) -> list[Row]:
@@ -58,12 +51,12 @@ def one_case(steps: int, dtype: str, decay: str, device: str) -> list[Row]:
     exact = _reference(a, x, g, with_gradients)
     return [
         {
-            "steps": steps, "dtype": dtype, "decay": decay, "what": what,
+            "what": what,
             "relative_error": relative_error(ours[what], exact[what]),
             "same_bits": torch.equal(ours[what], again[what]),
         }
         for what in exact
-    ]  # fmt: skip
+    ]
 
 
 def relative_error(ours: Tensor, exact: Tensor) -> float:
@@ -85,7 +78,7 @@ def show(rows: list[Row]) -> str:
     return table.columns(["relative error against float64", "error", "bits of two runs"], lines)
 
 
-def summarise(rows: list[Row]) -> dict[str, Any]:
+def summarise(rows: Sequence[Row]) -> dict[str, Any]:
     """The worst of all."""
     values = [row["relative_error"] for row in rows if row["what"] == "states"]
     gradients = [row["relative_error"] for row in rows if row["what"] != "states"]

@@ -17,9 +17,9 @@ from torch import Tensor
 from stablessm.bench import table
 from stablessm.bench.measure import Call, Clock, Timing, event_clock, host_clock, queued_clock, rotating, timings
 from stablessm.bench.options import Options
+from stablessm.bench.suite import Row
 from stablessm.training.replayed import Replayed
 
-Row: TypeAlias = dict[str, Any]
 Select: TypeAlias = Callable[[Sequence[Any]], Sequence[np.ndarray]]
 """The numbers of a result that are compared."""
 
@@ -93,7 +93,7 @@ class Gate:
         try:
             parts = self.select(contender.answer(contender.calls[phase][0]()))
         except Exception as error:
-            return None, _failure(error)
+            return None, failure(error)
         pairs = list(zip(parts, self.expected, strict=False))  # a forward call has no gradients
         if any(u.shape != v.shape for u, v in pairs):
             return None, "wrong"
@@ -101,8 +101,8 @@ class Gate:
         return worst, None if worst <= self.tolerance else "wrong"
 
 
-def contest(facts: Row, makers: Makers, gate: Gate, floors: Mapping[str, float], options: Options) -> list[Row]:
-    """A row for each phase and contender: ``facts`` of the case, times, × floor (milliseconds by phase), error."""
+def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Options) -> list[Row]:
+    """A row for each phase and contender: times, × floor (milliseconds by phase), error."""
     made, failed = make(makers)
     rows = []
     for phase, floor in floors.items():
@@ -119,7 +119,7 @@ def contest(facts: Row, makers: Makers, gate: Gate, floors: Mapping[str, float],
             if name not in running and absent is None:
                 continue
             error, note = checked.get(name, (None, absent))
-            row = facts | {"phase": phase, "contender": name} | timed(taken.get(name), floor, best)
+            row: Row = {"phase": phase, "contender": name} | timed(taken.get(name), floor, best)
             row |= {"floor_ms": floor, "relative_error": error, "note": note}
             if name in running:
                 row["clock"] = running[name].clock.__name__.removesuffix("_clock")
@@ -138,7 +138,7 @@ def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
         try:
             made[name] = maker()
         except Exception as error:
-            failed[name] = _failure(error)
+            failed[name] = failure(error)
     return made, failed
 
 
@@ -178,7 +178,7 @@ def peak_memory(call: Call) -> int:
 
 
 def show(title: str, rows: Sequence[Row]) -> str:
-    """One case as a table."""
+    """One case as a table; names in braces in the title are entries of its rows."""
     lines = []
     for name in dict.fromkeys(row["contender"] for row in rows):
         phases = {row["phase"]: row for row in rows if row["contender"] == name}
@@ -189,7 +189,7 @@ def show(title: str, rows: Sequence[Row]) -> str:
         notes = dict.fromkeys(row["note"] for row in phases.values() if row["note"] not in (None, "wrong"))
         lines += [[f"  {note}", *[""] * 7] for note in notes]
     head = ["", "forward ms", "× floor", "vs peer", "both ms", "× floor", "vs peer", "error"]
-    return f"{title}\n{table.columns(head, lines)}"
+    return f"{title.format(**rows[0])}\n{table.columns(head, lines)}"
 
 
 def _cells(phases: Mapping[str, Row], prefix: str) -> list[str]:
@@ -204,5 +204,6 @@ def _cells(phases: Mapping[str, Row], prefix: str) -> list[str]:
     return cells
 
 
-def _failure(error: Exception) -> str:
+def failure(error: Exception) -> str:
+    """A contender's failure, in a line of a record."""
     return f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"

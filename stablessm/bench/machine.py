@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -39,16 +41,24 @@ def matmul_rates(device: str, size: int, seconds: float = 1.0) -> dict[str, floa
     kinds = {"float32": ("highest", torch.float32)}
     if device == "cuda":
         kinds |= {"tf32": ("high", torch.float32), "bfloat16": ("highest", torch.bfloat16)}
-    before, rates = torch.get_float32_matmul_precision(), {}
-    try:
-        for name, (precision, dtype) in kinds.items():
-            torch.set_float32_matmul_precision(precision)
-            left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    rates = {}
+    for name, (precision, dtype) in kinds.items():
+        left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        with matmul_precision(precision):
             took = _milliseconds(name, partial(torch.matmul, left, right), device, seconds)
-            rates[name] = 2 * size**3 / took * 1e3
+        rates[name] = 2 * size**3 / took * 1e3
+    return rates
+
+
+@contextmanager
+def matmul_precision(name: str) -> Iterator[None]:
+    """``torch.set_float32_matmul_precision(name)``, meanwhile."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
     finally:
         torch.set_float32_matmul_precision(before)
-    return rates
 
 
 def limits(device: str, *, smoke: bool) -> dict[str, float]:

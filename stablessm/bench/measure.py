@@ -109,15 +109,13 @@ def timings(
     ``seconds`` bounds what one of them may take. Where a GPU is used, a call so short that the clock or the first
     launch would show is repeated within its turn.
     """
-    clocks = clocks or {}
+    clock = {name: (clocks or {}).get(name, host_clock) for name in calls}
     once, repeat, turns = {}, {}, {}
     for name, call in calls.items():
         finish(call())  # compiles
-        once[name] = max(clocks.get(name, host_clock)(call, 1), 1e-4)
-        clock = clocks.get(name, host_clock)
-        repeat[name] = max(1, min(_QUEUED if clock is queued_clock else 100, math.ceil(_TURN / once[name])))
-        if not torch.cuda.is_available():
-            repeat[name] = 1
+        once[name] = max(clock[name](call, 1), 1e-4)
+        most = 1 if not torch.cuda.is_available() else _QUEUED if clock[name] is queued_clock else 100
+        repeat[name] = max(1, min(most, math.ceil(_TURN / once[name])))
         turns[name] = max(3, min(40, int(seconds * 1e3 / (once[name] * (repeat[name] + 1)))))
     measured: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(max(turns.values(), default=0)):
@@ -125,7 +123,7 @@ def timings(
             if turn < turns[name]:
                 if once[name] < _LONG:
                     finish(call())  # not timed: the one before left its data in the caches and its threads spinning
-                measured[name].append(clocks.get(name, host_clock)(call, repeat[name]) / repeat[name])
+                measured[name].append(clock[name](call, repeat[name]) / repeat[name])
     return {name: _timing(values) for name, values in measured.items()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeAlias, final
+from typing import Any, Self, TypeAlias, final
 
 import torch
 
@@ -44,24 +44,12 @@ class Options:
         real_number("seconds", self.seconds, 0)
 
     @classmethod
-    def of(
-        cls,
-        *,
-        device: str = "cpu",
-        sizes: str | None = None,
-        dtype: str | None = None,
-        smoke: bool = False,
-        seconds: float = 1.0,
-        out: Path | None = None,
-    ) -> Self:
+    def of(cls, *, sizes: str | None = None, dtype: str | None = None, **others: Any) -> Self:
         """From what was typed: sizes such as ``8x1024x256`` and dtypes, several separated by commas."""
         return cls(
-            device,
-            None if sizes is None else tuple(_size(text) for text in sizes.split(",")),
-            None if dtype is None else tuple(name.strip() for name in dtype.split(",")),
-            smoke,
-            seconds,
-            cls.out if out is None else out,
+            sizes=None if sizes is None else tuple(_size(text) for text in sizes.split(",")),
+            dtypes=None if dtype is None else tuple(name.strip() for name in dtype.split(",")),
+            **others,
         )
 
     def path(self, suite: str) -> Path:

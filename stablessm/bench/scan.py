@@ -7,26 +7,25 @@ run.
 
 from __future__ import annotations
 
-import itertools
 import math
+import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm.bench import machine, scan_peers, table
-from stablessm.bench.contest import OURS, PHASES, Gate, Row, contest, show
+from stablessm.bench import scan_peers, table
+from stablessm.bench.contest import OURS, PHASES, Gate, contest, show
 from stablessm.bench.measure import copies
 from stablessm.bench.options import Options
-from stablessm.bench.records import rows_so_far, write_record
+from stablessm.bench.suite import Axes, Row, announce, run_cases
 from stablessm.scan import linear_scan
 
-SIZES = {
-    "cpu": [(8, 1024, 256), (1, 16384, 256), (1, 131072, 64)],
-    "cuda": [(8, 1024, 256), (1, 16384, 256), (1, 131072, 64), (8, 2048, 2048)],
-}
+_SIZES = [(8, 1024, 256), (1, 16384, 256), (1, 131072, 64)]
+SIZES = {"cpu": _SIZES, "cuda": [*_SIZES, (8, 2048, 2048)]}
 SMOKE = [(2, 64, 16)]
 DTYPES = ["float32", "complex64", "bfloat16"]
 DECAYS = ("step", "channel")
@@ -42,23 +41,12 @@ def run(options: Options) -> None:
     """Measure, print a table a case, and keep the record up to date."""
     sizes = options.pick_sizes(SMOKE if options.smoke else SIZES[options.device], "BATCHxTIMExCHANNELS")
     dtypes = options.pick_dtypes(DTYPES if options.device == "cuda" else DTYPES[:2], DTYPES)
-    peers = scan_peers.available(options.device)
-    limits = machine.limits(options.device, smoke=options.smoke)
-    table.say(f"{machine.describe(options.device)['device']}, {torch.get_num_threads()} threads")
-    table.say("\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in limits.items()))
+    peers, limits = scan_peers.available(options.device), announce(options)
     table.say("peers: " + ", ".join(f"{name} {version}" for name, version in peers.items()))
-    cases, rows = list(itertools.product(sizes, dtypes, DECAYS)), rows_so_far(options.path("scan"))
-    measured = {(row["size"], row["dtype"], row["decay"]) for row in rows}
-    for number, (size, dtype, decay) in enumerate(table.progress(cases), 1):
-        if ("x".join(map(str, size)), dtype, decay) in measured:
-            continue
-        found = one_case(size, dtype, decay, peers, limits["copy_gigabytes_per_second"] * 1e9, options)
-        table.say("\n" + show(f"{'x'.join(map(str, size))}  {dtype}  decay per {decay}", found))
-        rows += found
-        summary = limits | summarise(rows)
-        complete = number == len(cases)
-        write_record(options.path("scan"), options.device, rows, summary, complete=complete, peers=peers)
-    table.say("\n" + "\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in summary.items()))
+    measure = partial(one_case, peers=peers, bandwidth=limits["copy_gigabytes_per_second"] * 1e9, options=options)
+    title = partial(show, "{size}  {dtype}  decay per {decay}")
+    axes: Axes = {"size": sizes, "dtype": dtypes, "decay": DECAYS}
+    run_cases("scan", options, axes, measure, title, lambda rows: limits | summarise(rows), peers=peers)
 
 
 def one_case(
@@ -69,9 +57,8 @@ def one_case(
     gate = Gate(truth(*inputs), some_channels, TOLERANCE[dtype])
     a, x, g = (tensor.to(options.device) for tensor in inputs)
     clones = ((a.clone(), x.clone(), g.clone()) for _ in range(copies(options.device, a.nbytes + x.nbytes) - 1))
-    facts = {"size": "x".join(map(str, size)), "dtype": dtype, "decay": decay}
     floors = {phase: SCALARS[phase][decay] * x.nbytes / bandwidth * 1e3 for phase in PHASES}
-    return contest(facts, scan_peers.contenders([(a, x, g), *clones], peers), gate, floors, options)
+    return contest(scan_peers.contenders([(a, x, g), *clones], peers), gate, floors, options)
 
 
 def draw(size: tuple[int, ...], dtype: str, decay: str) -> scan_peers.Inputs:
@@ -124,7 +111,7 @@ def _extremes(rows: Sequence[Row], prefix: str) -> dict[str, float]:
     found = {}
     if ahead:
         found["least_ahead_of_best_peer"] = min(ahead)
-        found["geometric_mean_ahead_of_best_peer"] = math.exp(sum(map(math.log, ahead)) / len(ahead))
+        found["geometric_mean_ahead_of_best_peer"] = statistics.geometric_mean(ahead)
     for phase in PHASES:
         larger = [row for row in ours if row["phase"] == phase and not row["size"].startswith("8x1024x")]
         if larger:

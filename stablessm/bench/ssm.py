@@ -8,19 +8,19 @@ and of y written (backward: two read, one written) over the rate of a plain copy
 
 from __future__ import annotations
 
-import itertools
-import math
+import statistics
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm.bench import machine, table
-from stablessm.bench.contest import OURS, PHASES, Gate, Makers, Row, contest, show, torch_contender
+from stablessm.bench.contest import OURS, PHASES, Gate, Makers, contest, show, torch_contender
+from stablessm.bench.machine import matmul_precision
 from stablessm.bench.measure import copies
 from stablessm.bench.options import Options
-from stablessm.bench.records import rows_so_far, write_record
+from stablessm.bench.suite import Row, announce, run_cases
 from stablessm.scan import causal_convolution, evaluate, resolve, ssm_scan
 from stablessm.scan.protocol import DiagonalSSM
 from stablessm.scan.reference.ssm import by_states
@@ -49,27 +49,14 @@ def run(options: Options) -> None:
     """Measure, print a table a case, and keep the record up to date."""
     sizes = options.pick_sizes(SMOKE if options.smoke else SIZES[options.device], "BATCHxTIMExCHANNELSxSTATES")
     dtypes = options.pick_dtypes(DTYPES if options.device == "cuda" else DTYPES[:1], DTYPES)
-    limits = machine.limits(options.device, smoke=options.smoke)
-    table.say(f"{machine.describe(options.device)['device']}, {torch.get_num_threads()} threads")
-    table.say("\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in limits.items()))
-    rows = rows_so_far(options.path("ssm"))
-    measured = {(row["size"], row["dtype"]) for row in rows}
-    cases = list(itertools.product(sizes, dtypes))
-    for number, (size, dtype) in enumerate(table.progress(cases), 1):
-        if ("x".join(map(str, size)), dtype) in measured:
-            continue
-        precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-        try:
-            found = one_case(size, dtype, limits["copy_gigabytes_per_second"] * 1e9, options)
-        finally:
-            torch.set_float32_matmul_precision(precision)
-        title = f"{'x'.join(map(str, size))}  {dtype}  (batch x time x channels x complex states)"
-        table.say("\n" + show(title, found))
-        rows += found
-        summary = limits | summarise([row for row in rows if row["dtype"] == dtypes[0]])
-        write_record(options.path("ssm"), options.device, rows, summary, complete=number == len(cases))
-    table.say("\n" + "\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in summary.items()))
+    limits = announce(options)
+    measure = partial(one_case, bandwidth=limits["copy_gigabytes_per_second"] * 1e9, options=options)
+    title = partial(show, "{size}  {dtype}  (batch x time x channels x complex states)")
+
+    def summary(rows: Sequence[Row]) -> dict[str, float]:
+        return limits | summarise([row for row in rows if row["dtype"] == dtypes[0]])
+
+    run_cases("ssm", options, {"size": sizes, "dtype": dtypes}, measure, title, summary)
 
 
 def one_case(size: tuple[int, ...], dtype: str, bandwidth: float, options: Options) -> list[Row]:
@@ -80,8 +67,8 @@ def one_case(size: tuple[int, ...], dtype: str, bandwidth: float, options: Optio
     x = first[0]
     sets = [first, *([t.clone() for t in first] for _ in range(copies(options.device, 2 * x.nbytes) - 1))]
     floors = {phase: SCALARS[phase] * x.nbytes / bandwidth * 1e3 for phase in PHASES}
-    facts = {"size": "x".join(map(str, size)), "dtype": dtype}
-    return contest(facts, contenders(sets, MOST_BYTES[options.device]), gate, floors, options)
+    with matmul_precision("high" if dtype == "tf32" else "highest"):
+        return contest(contenders(sets, MOST_BYTES[options.device]), gate, floors, options)
 
 
 def draw(size: tuple[int, ...]) -> list[Tensor]:
@@ -171,5 +158,5 @@ def summarise(rows: Sequence[Row]) -> dict[str, float]:
             if ratios:
                 what = f"{phase.replace('+', '_')}_ahead_of_{name.replace(',', '').replace(' ', '_')}"
                 found[f"least_{what}"] = min(ratios)
-                found[f"mean_{what}"] = math.exp(sum(map(math.log, ratios)) / len(ratios))
+                found[f"mean_{what}"] = statistics.geometric_mean(ratios)
     return found

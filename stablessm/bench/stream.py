@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,13 +25,13 @@ from torch import Tensor
 
 from stablessm._errors import ArgumentError
 from stablessm.bench import machine, table
+from stablessm.bench.contest import failure
 from stablessm.bench.options import Options
-from stablessm.bench.records import write_record
+from stablessm.bench.suite import Axes, Row, run_cases
 from stablessm.layers import LRU, S4D, RealSSM
 from stablessm.layers.base import SequenceLayer
 from stablessm.streaming import Streamer, export_step
 
-Row: TypeAlias = dict[str, Any]
 Step: TypeAlias = Callable[[Any], Any]
 """A sample to an output, from the state that the contender keeps."""
 
@@ -56,17 +56,14 @@ def run(options: Options) -> None:
         raise ArgumentError("device", "cpu: a streamer runs there", repr(options.device))
     widths = [size[0] for size in options.pick_sizes(SMOKE if options.smoke else WIDTHS, "WIDTH")]
     options.pick_dtypes(["float32"], ["float32"])
-    cases, rows = list(itertools.product(LAYERS, widths)), []
     steps = 400 if options.smoke else STEPS
     with one_thread():
         clock = statistics([_clock_alone(steps)])["median_us"]
         print(f"{machine.describe('cpu')['device']}, 1 thread; the clock itself takes {clock:.2f} µs of every step")
-        for number, (layer, width) in enumerate(table.progress(cases), 1):
-            rows += (found := one_case(layer, width, steps, compiled=not options.smoke))
-            table.say("\n" + show(found))
-            summary = {"clock_us": clock} | summarise(rows)
-            write_record(options.path("stream"), "cpu", rows, summary, complete=number == len(cases))
-    print("\n" + "\n".join(f"{name.replace('_', ' ')}: {value:.4g}" for name, value in summary.items()))
+
+        measure = partial(one_case, steps=steps, compiled=not options.smoke)
+        axes: Axes = {"layer": list(LAYERS), "width": widths}
+        run_cases("stream", options, axes, measure, show, lambda rows: {"clock_us": clock} | summarise(rows))
 
 
 @contextmanager
@@ -80,23 +77,23 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def one_case(name: str, width: int, steps: int, *, compiled: bool) -> list[Row]:
+def one_case(layer: str, width: int, steps: int, *, compiled: bool) -> list[Row]:
     """A row for every contender."""
     torch.manual_seed(0)
     torch.compiler.reset()  # it gives up on a function that it compiled for many layers
-    layer = LAYERS[name](width).requires_grad_(False)
+    made = LAYERS[layer](width).requires_grad_(False)
     x = torch.randn(SAMPLES, 1, width)
-    expected = copy.deepcopy(layer).double()(x.double().transpose(0, 1))[0][0].numpy()
+    expected = copy.deepcopy(made).double()(x.double().transpose(0, 1))[0][0].numpy()
     rows: dict[str, Row] = {}
     right: dict[str, tuple[Step, list[Any]]] = {}
-    for contender, make in contenders(layer, compiled=compiled).items():
-        row = rows[contender] = {"layer": name, "width": width, "contender": contender, **dict.fromkeys(TAIL)}
+    for contender, make in contenders(made, compiled=compiled).items():
+        row = rows[contender] = {"contender": contender, **dict.fromkeys(TAIL)}
         row |= {"steps": 0, "relative_error": None, "note": None}
         try:
             step, inputs = make(x)
             outputs = torch.stack([torch.as_tensor(step(x_t)).flatten().clone() for x_t in inputs]).numpy()
         except Exception as error:  # a peer's failure is a result
-            row["note"] = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            row["note"] = failure(error)
             continue
         row["relative_error"] = float(np.abs(outputs - expected).max() / np.abs(expected).max())
         if row["relative_error"] <= TOLERANCE:
@@ -223,14 +220,12 @@ def show(rows: list[Row]) -> str:
     return f"{rows[0]['layer']}, width {rows[0]['width']}\n" + table.columns(head, lines)
 
 
-def summarise(rows: list[Row]) -> dict[str, float]:
+def summarise(rows: Sequence[Row]) -> dict[str, float]:
     """How far ours is ahead of the best peer, and its slowest step in a thousand."""
     ours = [row for row in rows if row["contender"] == OURS and row["median_us"] is not None]
     ahead = [row["best_peer_over_this"] for row in ours if row["best_peer_over_this"] is not None]
-    found = {"worst_median_us": max(row["median_us"] for row in ours)} if ours else {}
-    if ours:
-        found["worst_p99_9_us"] = max(row["p99_9_us"] for row in ours)
+    found = {f"worst_{key}": max(row[key] for row in ours) for key in ("median_us", "p99_9_us") if ours}
     if ahead:
         found["least_ahead_of_best_peer"] = min(ahead)
-        found["geometric_mean_ahead_of_best_peer"] = math.exp(sum(map(math.log, ahead)) / len(ahead))
+        found["geometric_mean_ahead_of_best_peer"] = geometric_mean(ahead)
     return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 _CLEAR = "\r\x1b[K"
@@ -37,13 +37,23 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     ours   1.2
     a peer  30
     """
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    first, *others = widths
+    first, *others = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [
         " ".join([cells[0].ljust(first), *(c.rjust(w) for c, w in zip(cells[1:], others, strict=True))]).rstrip()
         for cells in (head, *rows)
     ]
     return "\n".join(lines)
+
+
+def facts(values: Mapping[str, Any]) -> str:
+    """Values by name, a line each.
+
+    >>> print(facts({"least_ahead": 2.34567, "same_bits": True}))
+    least ahead: 2.346
+    same bits: True
+    """
+    said = {name.replace("_", " "): value for name, value in values.items()}
+    return "\n".join(f"{name}: {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in said.items())
 
 
 def milliseconds(ms: float, quartiles: Sequence[float] | None) -> str:

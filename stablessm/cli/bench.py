@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from stablessm.cli.options import refusing
+
+STOPPED = "interrupted; the record holds what was measured and says that it is not complete"
+
 
 def bench(
     suite: Annotated[str, typer.Argument(help="scan, ssm, accuracy, stream, or all.")] = "all",
@@ -46,15 +50,8 @@ def bench(
 
       stablessm bench all --smoke
     """
-    from stablessm._errors import ArgumentError
     from stablessm.bench.command import run
     from stablessm.bench.options import Options
 
-    try:
+    with refusing(interrupted=STOPPED):
         run(suite, Options.of(device=device, sizes=sizes, dtype=dtype, smoke=smoke, seconds=seconds, out=out))
-    except ArgumentError as error:
-        typer.secho(str(error), fg="red", err=True)
-        raise typer.Exit(2) from error
-    except KeyboardInterrupt:
-        typer.echo("interrupted; the record holds what was measured and says that it is not complete")
-        raise typer.Exit(130) from None

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from stablessm.cli import tables
+
 
 def describe() -> dict[str, Any]:
     """Everything the command prints, as plain data."""
@@ -51,8 +53,6 @@ def env(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    from stablessm.cli import tables
-
     versions = [*found["versions"].items(), ("commit of stablessm", found["commit"] or "unknown")]
     tables.show(("package", "version"), versions, title="versions")
     devices = ((name, what, found["auto"][name]) for name, what in found["devices"].items())

@@ -9,6 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from stablessm._errors import ArgumentError
+from stablessm.cli.options import Device, Json, pairs, refusing
+
 _MEASURES = ("per_token", "per_word", "per_byte", "bits_per_byte")
 
 
@@ -16,12 +19,12 @@ def evaluate(
     folder: Annotated[Path, typer.Argument(help="What stablessm train wrote.")],
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
     batch_size: Annotated[int | None, typer.Option(min=1, help="As in training if not given.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     option: Annotated[
         list[str] | None,
         typer.Option("--option", "-o", help="Other data: an option of the task, such as text=other.txt; repeatable."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Score a trained model on a split of the task it was trained on, or of the same task with other data.
 
@@ -40,25 +43,14 @@ def evaluate(
 
       stablessm eval runs/wikifa -o text=wikitext2
     """
-    from stablessm._errors import ArgumentError
-    from stablessm.cli.train import pairs
-
-    try:
+    with refusing(cannot=f"evaluate {folder}"):
         scores = _scores(folder, split, batch_size, device, pairs("--option", option))
-    except ArgumentError as error:
-        typer.secho(f"cannot evaluate {folder}: {error}", fg="red", err=True)
-        raise typer.Exit(2) from error
-    if as_json:
-        typer.echo(json.dumps(scores))
-        return
-    for line in _lines(scores):
-        typer.echo(line)
+    typer.echo(json.dumps(scores) if as_json else "\n".join(_lines(scores)))
 
 
 def _scores(folder: Path, split: Any, batch_size: int | None, device: str, changes: dict[str, str]) -> dict[str, Any]:
     import stablessm
     from stablessm import tasks, training
-    from stablessm._errors import ArgumentError
     from stablessm.tasks.text import LanguageModelling
     from stablessm.training.settings import require_same
 

@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from stablessm._errors import ArgumentError, BackendUnavailableError
+from stablessm.cli.options import refusing
+
 FORMATS = {".onnx": "onnx", ".pt2": "torch"}
 
 
@@ -23,16 +26,13 @@ def export(
 
       stablessm export my_package.models:build step.pt2 --batch 4
     """
-    from stablessm import ArgumentError, BackendUnavailableError, export_step
+    from stablessm import export_step
     from stablessm.cli import model_source
 
-    try:
+    with refusing(BackendUnavailableError, OSError, cannot=f"export {model}"):
         if path.suffix not in FORMATS:
             raise ArgumentError("PATH", f"a file that ends in {' or '.join(FORMATS)}", str(path))
         loaded, _ = model_source.load_model(model)
         kind: Any = FORMATS[path.suffix]
         export_step(loaded, path, format=kind, batch=batch)
-    except (ArgumentError, BackendUnavailableError, OSError) as error:
-        typer.secho(f"cannot export {model}: {error}", fg="red", err=True)
-        raise typer.Exit(2) from error
     typer.echo(f"written: {path}")

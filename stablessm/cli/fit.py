@@ -8,19 +8,21 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, final
 
 import typer
 
 from stablessm._errors import ArgumentError, NumericalError
+from stablessm.cli import tables
+from stablessm.cli.options import grouped, refusing, slug
 
 if TYPE_CHECKING:
     import numpy as np
 
     from stablessm.constructions import ExponentialSum
-    from stablessm.constructions.sums.result import TimeKind
     from stablessm.report.figure import Scale
 
 DEFAULT_TOL = 1e-6
@@ -32,34 +34,128 @@ POINTS = 400
 """Times between the ends of an interval, and points of a curve in the plot."""
 
 
-def fit(
-    expression: Annotated[str | None, typer.Argument(help="A formula in t, such as '1/(1+t)**1.1'.")] = None,
-    horizon: Annotated[int | None, typer.Option(min=1, help="Last step of the grid 0, dt, …, horizon·dt.")] = None,
-    tol: Annotated[float | None, typer.Option(help="Largest error; finds the order. 1e-6 by default.")] = None,
-    order: Annotated[int | None, typer.Option(min=1, help="Number of states instead of a tolerance.")] = None,
+@final
+@dataclass(frozen=True)
+class KernelOptions:
+    """Options of the command line that say what to fit, and where."""
+
+    expression: Annotated[str | None, typer.Argument(help="A formula in t, such as '1/(1+t)**1.1'.")] = None
+    horizon: Annotated[int | None, typer.Option(min=1, help="Last step of the grid 0, dt, …, horizon·dt.")] = None
     dt: Annotated[
         float | None, typer.Option(help="Time between samples, or of a step in an interval; 1 by default.")
-    ] = None,
+    ] = None
     interval: Annotated[
         tuple[float, float] | None,
         typer.Option(help="Fit between these two times, on a logarithmic grid: for a kernel singular at 0."),
-    ] = None,
+    ] = None
     samples: Annotated[
         Path | None, typer.Option("--from", help="Samples instead of a formula: lines of value, or of t, value.")
-    ] = None,
+    ] = None
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Hold between the samples too; rates that no grid aliases.")
-    ] = False,
-    real: Annotated[bool, typer.Option("--real", help="No oscillating modes.")] = False,
-    positive: Annotated[bool, typer.Option("--positive", help="No negative weights, no oscillating modes.")] = False,
-    relative: Annotated[bool, typer.Option("--relative", help="Errors relative to the kernel.")] = False,
+    ] = False
+
+    @property
+    def name(self) -> str:
+        """The formula, or the name of the file."""
+        return self.expression if self.expression is not None else self.samples.name if self.samples else "nothing"
+
+    def read(self) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+        """Return times and values for the plot, and what ``exponential_sum`` is told of them."""
+        if (self.expression is None) == (self.samples is None):
+            got = "neither" if self.samples is None else "both"
+            raise ArgumentError("EXPRESSION", "a formula, or samples with --from", got)
+        times, values, grid = self._formula() if self.samples is None else self._file(self.samples)
+        return times, values, {**grid, "time": "continuous" if self.continuous or "times" in grid else "discrete"}
+
+    def _file(self, path: Path) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+        import numpy as np
+
+        from stablessm.cli.samples_source import read_samples
+
+        if self.interval is not None:
+            raise ArgumentError("--interval", "a formula", "--from")
+        found = read_samples(path, None if self.horizon is None else self.horizon + 1)
+        if self.dt is not None and (found.dt is not None or found.times is not None):
+            raise ArgumentError("--dt", "none, as the file has times", f"{self.dt:g}")
+        grid: dict[str, Any] = {"kernel": found.values, "dt": found.dt or self._step()}
+        times = grid["dt"] * np.arange(len(found.values))
+        if found.times is not None:
+            times = found.times
+            grid |= {"times": times, "dt": _longest_step(float(np.diff(times).min()), float(times[-1]))}
+        return times, found.values, grid
+
+    def _formula(self) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+        """The plot of a formula in continuous time, or over many steps, has times of its own."""
+        import numpy as np
+
+        from stablessm.constructions.sums.expression import parse
+
+        kernel = parse(str(self.expression))
+        times: np.ndarray
+        grid: dict[str, Any]
+        if self.interval is not None:
+            start, end = self.interval
+            if self.horizon is not None:
+                raise ArgumentError("--horizon", "none, as --interval says where it ends", self.horizon)
+            if not 0 < start < end < np.inf:
+                raise ArgumentError("--interval", "two positive times, the smaller one first", self.interval)
+            times = np.geomspace(start, end, POINTS * max(1, round(np.log10(end / start) / 2)))
+            grid = {"times": times, "dt": _longest_step(start, end) if self.dt is None else self._step()}
+        else:
+            if self.horizon is None:
+                raise ArgumentError("--horizon", "a number of steps", "none")
+            step = self._step()
+            times, grid = step * np.arange(min(self.horizon, DENSE) + 1), {"horizon": self.horizon, "dt": step}
+            if self.continuous or self.horizon > DENSE:
+                end = step * self.horizon
+                times = np.union1d(np.linspace(0, end, DENSE), np.geomspace(min(step, end) * 1e-4, end, DENSE // 4))
+                times = times if self.continuous else step * np.unique(np.rint(times / step))
+        values = kernel(times)
+        if not np.isfinite(values).all():
+            first = int(np.argmax(~np.isfinite(values)))
+            rest = f"; if only 0 is singular, start later: --interval {times[1]:g} {times[-1]:g}" if first == 0 else ""
+            raise ArgumentError("EXPRESSION", f"finite values{rest}", f"{values[first]} at t = {times[first]:g}")
+        return times, values, {"kernel": kernel, **grid}
+
+    def _step(self) -> float:
+        if self.dt is not None and not 0 < self.dt < math.inf:
+            raise ArgumentError("--dt", "a positive number", self.dt)
+        return 1.0 if self.dt is None else self.dt
+
+
+@final
+@dataclass(frozen=True)
+class SumOptions:
+    """Options of the command line that say how to fit."""
+
+    tol: Annotated[float | None, typer.Option(help="Largest error; finds the order. 1e-6 by default.")] = None
+    order: Annotated[int | None, typer.Option(min=1, help="Number of states instead of a tolerance.")] = None
+    real: Annotated[bool, typer.Option("--real", help="No oscillating modes.")] = False
+    positive: Annotated[bool, typer.Option("--positive", help="No negative weights, no oscillating modes.")] = False
+    relative: Annotated[bool, typer.Option("--relative", help="Errors relative to the kernel.")] = False
     norm: Annotated[
         str, typer.Option(help="sup: the largest error, for exact kernels. l2: least squares, for noisy samples.")
-    ] = "sup",
+    ] = "sup"
     noise: Annotated[
         float | None, typer.Option(help="Standard deviation of the noise, with --norm l2 (default: estimated).")
-    ] = None,
-    max_order: Annotated[int | None, typer.Option(min=1, help="Highest order that is tried for a tolerance.")] = None,
+    ] = None
+    max_order: Annotated[int | None, typer.Option(min=1, help="Highest order that is tried for a tolerance.")] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what ``exponential_sum`` is told, without what is at its default."""
+        tol = DEFAULT_TOL if self.tol is None and self.norm == "sup" else self.tol
+        bound = {"tol": tol} if self.order is None else {"order": self.order}
+        noisy = {"norm": self.norm, "noise": self.noise} if self.norm != "sup" or self.noise is not None else {}
+        most = {} if self.max_order is None else {"max_order": self.max_order}
+        return {**bound, "real": self.real, "positive": self.positive, "relative": self.relative, **noisy, **most}
+
+
+@grouped
+def fit(
+    *,
+    kernel: KernelOptions,
+    wanted: SumOptions,
     out: Annotated[Path | None, typer.Option(help="Folder for what is written; runs/fit/… by default.")] = None,
 ) -> None:
     """Replace a kernel by a sum of exponentials: rates, weights, and the error measured on the whole grid.
@@ -85,128 +181,54 @@ def fit(
     from rich.text import Text
 
     from stablessm import record
-    from stablessm.cli import tables
     from stablessm.constructions import exponential_sum
 
-    started = time.perf_counter()
-    name = expression if expression is not None else samples.name if samples is not None else "nothing"
-    bound: dict[str, Any] = {"order": order} if order is not None else {"tol": tol}
-    if norm == "sup" and order is None and tol is None:
-        bound = {"tol": DEFAULT_TOL}
-    flags: dict[str, Any] = {"real": real, "positive": positive, "relative": relative}
-    if norm != "sup" or noise is not None:
-        flags |= {"norm": norm, "noise": noise}
-    if max_order is not None:
-        flags |= {"max_order": max_order}
-    config = {"expression": expression, "from": samples, "horizon": horizon, "dt": dt, "interval": interval}
-    config |= {**bound, **flags, "continuous": continuous}
-    folder = out or Path("runs") / "fit" / f"{_slug(name)}-{_fingerprint(config)}"
+    started, how = time.perf_counter(), wanted.arguments()
+    config = {**vars(kernel), "from": kernel.samples, **how}
+    del config["samples"]
+    folder = out or Path("runs") / "fit" / f"{slug(kernel.name, 'kernel')[:60]}-{_fingerprint(config)}"
     try:
-        if order is not None and tol is not None:
-            raise ArgumentError("--tol", "a tolerance or an --order, not both", f"{tol:g} and {order}")
+        if wanted.order is not None and wanted.tol is not None:
+            raise ArgumentError("--tol", "a tolerance or an --order, not both", f"{wanted.tol:g} and {wanted.order}")
         place = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         if not place.is_dir() or not os.access(place, os.W_OK):
             raise ArgumentError("--out", "a folder that can be written to", f"{folder}")
-        times, values, grid = _data(expression, samples, horizon, dt, interval, continuous)
-        kind: TimeKind = "continuous" if continuous or "times" in grid else "discrete"
-        with Console(stderr=True).status(Text(f"fitting {name}")):
-            es = exponential_sum(grid.pop("kernel"), **grid, **bound, time=kind, **flags)
+        times, values, grid = kernel.read()
+        with Console(stderr=True).status(Text(f"fitting {kernel.name}")):
+            es = exponential_sum(**grid, **how)
     except (ArgumentError, NumericalError) as error:
-        typer.secho(f"cannot fit {name}: {error}", fg="red", err=True)
-        best: ExponentialSum | None = getattr(error, "best", None)
-        if best is not None:
-            tables.show((), _facts(best).items(), title="the best that was found")
-            reached = best.residual if norm == "l2" else best.relative_error if relative else best.error
-            typer.echo(f"nothing was written; --order {best.order} or --tol {_round_up(reached):g} gives this")
-        raise typer.Exit(1 if isinstance(error, NumericalError) else 2) from error
+        _refuse(error, kernel.name, wanted)
     facts = _facts(es)
-    tables.show((), facts.items(), title=f"{name}, {len(times)} times from {times[0]:g} to {times[-1]:g}")
+    tables.show((), facts.items(), title=f"{kernel.name}, {len(times)} times from {times[0]:g} to {times[-1]:g}")
     errors = () if es.rate_errors is None else ("standard error of rate",)
     tables.show(("rate", "time scale", "weight", *errors), _modes(es))
-    try:
-        figure = _figure(name, times, values, es, bound.get("tol"), relative)
+    with refusing(OSError, cannot=f"write to {folder}"):
+        figure = _figure(kernel.name, times, values, es, how.get("tol"), wanted.relative)
         figure.save(folder)
         figure.save_pictures(folder)
         es.save(folder / "sum.safetensors")
         record.write_record(folder, started=started, kind="fit", config=config, results=facts)
-    except OSError as error:
-        typer.secho(f"cannot write to {folder}: {error}", fg="red", err=True)
-        raise typer.Exit(2) from error
-    written = "record.json, sum.safetensors, sum.csv, fit.json, fit.png, fit.svg"
-    typer.echo(f"written: {folder}/{written}")
+    typer.echo(f"written: {folder}/record.json, sum.safetensors, sum.csv, fit.json, fit.png, fit.svg")
 
 
-def _data(
-    expression: str | None,
-    samples: Path | None,
-    horizon: int | None,
-    dt: float | None,
-    interval: tuple[float, float] | None,
-    continuous: bool,
-) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """Times and values, for the plot, and what ``exponential_sum`` is told of them.
-
-    The plot of a formula in continuous time, or over many steps, has times of its own.
-    """
-    import numpy as np
-
-    from stablessm.cli.samples_source import read_samples
-    from stablessm.constructions.sums.expression import parse
-
-    if (expression is None) == (samples is None):
-        got = "neither" if samples is None else "both"
-        raise ArgumentError("EXPRESSION", "a formula, or samples with --from", got)
-    if samples is not None:
-        if interval is not None:
-            raise ArgumentError("--interval", "a formula", "--from")
-        found = read_samples(samples, None if horizon is None else horizon + 1)
-        if dt is not None and (found.dt is not None or found.times is not None):
-            raise ArgumentError("--dt", "none, as the file has times", f"{dt:g}")
-        step = found.dt or _positive("--dt", dt)
-        if found.times is not None:
-            times = found.times
-            grid: dict[str, Any] = {"times": times, "dt": _step(float(np.diff(times).min()), float(times[-1]))}
-        else:
-            times, grid = step * np.arange(len(found.values)), {"dt": step}
-        return times, found.values, {"kernel": found.values, "horizon": None, **grid}
-    kernel = parse(str(expression))
-    if interval is not None:
-        if horizon is not None:
-            raise ArgumentError("--horizon", "none, as --interval says where it ends", horizon)
-        if not 0 < interval[0] < interval[1] < np.inf:
-            raise ArgumentError("--interval", "two positive times, the smaller one first", interval)
-        times = np.geomspace(*interval, POINTS * max(1, round(np.log10(interval[1] / interval[0]) / 2)))
-        step = _step(*interval) if dt is None else _positive("--dt", dt)
-        grid = {"horizon": None, "times": times, "dt": step}
-    else:
-        if horizon is None:
-            raise ArgumentError("--horizon", "a number of steps", "none")
-        step = _positive("--dt", dt)
-        times, grid = step * np.arange(min(horizon, DENSE) + 1), {"horizon": horizon, "dt": step}
-        if continuous or horizon > DENSE:
-            end = step * horizon
-            times = np.union1d(np.linspace(0, end, DENSE), np.geomspace(min(step, end) * 1e-4, end, DENSE // 4))
-            times = times if continuous else step * np.unique(np.rint(times / step))
-    values = kernel(times)
-    if not np.isfinite(values).all():
-        first = int(np.argmax(~np.isfinite(values)))
-        rest = "; if only 0 is singular, start later: " + f"--interval {times[1]:g} {times[-1]:g}" if first == 0 else ""
-        raise ArgumentError("EXPRESSION", f"finite values{rest}", f"{values[first]} at t = {times[first]:g}")
-    return times, values, {"kernel": kernel, **grid}
+def _refuse(error: ArgumentError | NumericalError, name: str, wanted: SumOptions) -> NoReturn:
+    """Say why there is no fit, show the best that was found, and exit."""
+    typer.secho(f"cannot fit {name}: {error}", fg="red", err=True)
+    best: ExponentialSum | None = getattr(error, "best", None)
+    if best is not None:
+        tables.show((), _facts(best).items(), title="the best that was found")
+        reached = best.residual if wanted.norm == "l2" else best.relative_error if wanted.relative else best.error
+        typer.echo(f"nothing was written; --order {best.order} or --tol {_round_up(reached):g} gives this")
+    raise typer.Exit(1 if isinstance(error, NumericalError) else 2) from error
 
 
-def _step(shortest: float, end: float) -> float:
+def _longest_step(shortest: float, end: float) -> float:
     """dt where the grid has none: a step of the slowest mode, rounded to float32, must stay below 1."""
     return max(shortest, end / LONGEST)
 
 
-def _positive(name: str, value: float | None) -> float:
-    if value is not None and not 0 < value < float("inf"):
-        raise ArgumentError(name, "a positive number", value)
-    return 1.0 if value is None else float(value)
-
-
 def _facts(es: ExponentialSum) -> dict[str, Any]:
+    scales = sorted({float(-1 / rate) for rate in (es.rates.real.min(), es.rates.real.max())})
     noisy = {"rms residual": es.residual, "noise (standard deviation)": es.noise} if es.norm == "l2" else {}
     return {
         "order (states)": es.order,
@@ -217,14 +239,10 @@ def _facts(es: ExponentialSum) -> dict[str, Any]:
         "rounding in float64, for inputs up to 1": es.rounding,
         "lower bound of the L1 error at this order": "unknown" if math.isnan(es.lower_bound) else es.lower_bound,
         "condition of the modes": es.condition,
-        "time scales": " to ".join(f"{scale:.4g}" for scale in sorted({*_ends(-1 / es.rates.real)})),
+        "time scales": " to ".join(f"{scale:.4g}" for scale in scales),
         "found by": es.method,
         "seconds": es.seconds,
     }
-
-
-def _ends(values: np.ndarray) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
 
 
 def _modes(es: ExponentialSum) -> Iterator[tuple[str, ...]]:
@@ -280,11 +298,6 @@ def _round_up(value: float) -> float:
     """Two digits, not below the value."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1) if value > 0 else 1.0
     return float(f"{math.ceil(value / unit) * unit:.1e}")
-
-
-def _slug(name: str) -> str:
-    kept = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
-    return "-".join(filter(None, kept[:60].split("-"))).strip(".") or "kernel"
 
 
 def _fingerprint(config: dict[str, Any]) -> str:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from stablessm._errors import ArgumentError
+from stablessm.cli import model_source
+from stablessm.cli.options import Device, TrustRemoteCode, refusing
 
 
 def generate(
@@ -18,10 +23,8 @@ def generate(
     temperature: Annotated[float, typer.Option(min=0, help="0: always the most likely token.")] = 0.8,
     top_k: Annotated[int | None, typer.Option(min=1, help="Draw among so many of the most likely tokens.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed, the same text.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with a hub model.")
-    ] = False,
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Go on with a prompt, and print the text as it comes.
 
@@ -37,14 +40,12 @@ def generate(
 
       stablessm generate path/to/huggingface-folder "One day" --temperature 0
     """
-    from stablessm._errors import ArgumentError
-    from stablessm.cli.model_source import load_model
     from stablessm.training import TrainingConfig
 
     how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "seed": seed}
-    try:
+    with refusing(cannot="generate", interrupted=""):
         chosen = TrainingConfig(device=device).chosen_device()
-        loaded, kind = load_model(model, trust_remote_code=trust_remote_code)
+        loaded, kind = model_source.load_model(model, trust_remote_code=trust_remote_code)
         loaded = loaded.to(chosen).eval()
         if kind.startswith("Hugging Face"):
             _by_hugging_face(loaded, model, prompt, tokens, trust_remote_code=trust_remote_code, **how)
@@ -52,18 +53,12 @@ def generate(
             for piece in _by_us(loaded, model, prompt, tokens, **how):
                 typer.echo(piece, nl=False)
             typer.echo()
-    except ArgumentError as error:
-        typer.secho(f"cannot generate: {error}", fg="red", err=True)
-        raise typer.Exit(2) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
 
 
 def _by_us(model: Any, source: str, prompt: str, count: int, **how: Any) -> Iterator[str]:
     """The text in pieces, with the tokenizer beside the model."""
     import torch
 
-    from stablessm._errors import ArgumentError
     from stablessm.models import sample_tokens
     from stablessm.tasks import tokenizers
     from stablessm.tasks.tokenizers import Characters
@@ -80,54 +75,35 @@ def _by_us(model: Any, source: str, prompt: str, count: int, **how: Any) -> Iter
     drawn = sample_tokens(model, tokens, count=count, never=never, **how)
     end = None if tokenizer.level == "word" else tokenizer.border  # a line end of words ends no document
     yield prompt + (" " if tokenizer.level == "word" and prompt else "")
-    yield from tokenizer.decode_stream(_until(end, drawn))
+    yield from tokenizer.decode_stream(takewhile(lambda token: token != end, drawn))
 
 
-def _until(end: int | None, tokens: Iterator[int]) -> Iterator[int]:
-    for token in tokens:
-        if token == end:
-            return
-        yield token
-
-
-def _by_hugging_face(
-    model: Any,
-    source: str,
-    prompt: str,
-    count: int,
-    *,
-    temperature: float,
-    top_k: int | None,
-    seed: int,
-    trust_remote_code: bool,
-) -> None:
-    """Printed by its own ``generate``."""
+def _by_hugging_face(model: Any, source: str, prompt: str, count: int, *, trust_remote_code: bool, **how: Any) -> None:
+    """Print the text with the model's own ``generate``."""
     import torch
     from transformers import TextStreamer
 
-    from stablessm._errors import ArgumentError
-    from stablessm.cli.model_source import load_tokenizer
-
     if not hasattr(model, "generate"):
         raise ArgumentError("MODEL", "a causal language model", f"{source} ({type(model).__name__})")
-    tokenizer = load_tokenizer(source, "MODEL", trust_remote_code=trust_remote_code)
+    tokenizer = model_source.load_tokenizer(source, "MODEL", trust_remote_code=trust_remote_code)
     tokens = tokenizer(prompt, return_tensors="pt")["input_ids"].to(torch.int64)
     if not tokens.shape[1]:
-        first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+        first = _first(tokenizer.bos_token_id, tokenizer.eos_token_id)
         if first is None:
-            raise ArgumentError(
-                "PROMPT", f"some text, since the tokenizer of {source} has no token to begin with", "''"
-            )
+            raise ArgumentError("PROMPT", f"some text, as the tokenizer of {source} has no token to begin with", "''")
         tokens = torch.tensor([[first]])
-    drawing = (
-        {"do_sample": True, "temperature": temperature, "top_k": top_k or 0} if temperature else {"do_sample": False}
-    )
-    torch.manual_seed(seed)
+    drawing = {"temperature": how["temperature"], "top_k": how["top_k"] or 0} if how["temperature"] else {}
+    torch.manual_seed(how["seed"])
     model.generate(
         tokens.to(model.device),
         attention_mask=torch.ones_like(tokens, device=model.device),
         max_new_tokens=count,
-        pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+        pad_token_id=_first(tokenizer.pad_token_id, tokenizer.eos_token_id),
         streamer=TextStreamer(tokenizer, skip_special_tokens=True),
+        do_sample=bool(drawing),
         **drawing,
     )
+
+
+def _first(*tokens: int | None) -> int | None:
+    return next((token for token in tokens if token is not None), None)

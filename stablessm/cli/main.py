@@ -10,42 +10,6 @@ from typer.core import TyperGroup
 from stablessm._optional import import_failure
 from stablessm.cli import bench, demo, env, eval, export, fit, generate, measure, report, run, search, status, train
 
-HELP = """
-Sequence models with long memory: measure it, build it stable, reproduce it.
-
-Examples:
-
-  stablessm env               what is installed here, and which scan runs
-
-  stablessm env --json        the same, for a bug report
-
-  stablessm demo              train, measure and compare a direct and three stable models (two minutes)
-
-  stablessm demo --out runs/demo
-
-  stablessm measure my_package.models:build --d-input 3 --horizon 1000
-
-  stablessm train --data load.csv --target temperature --out runs/load && stablessm measure runs/load
-
-  stablessm eval runs/load
-
-  stablessm train lm -o text=mine.txt --model lm-small --out runs/mine && stablessm generate runs/mine "Once"
-
-  stablessm fit "1/(1+t)**1.1" --horizon 1000 --tol 1e-6
-
-  stablessm export runs/my-layer step.onnx
-
-  stablessm run ia-fig1 && stablessm report
-
-  stablessm run st-fig1 --jobs 2    side by side; also --on ray, --on slurm
-
-  stablessm status            what is done, running, failed, left
-
-  stablessm search recall --over lr=log:1e-4:1e-1 --trials 20
-
-  stablessm bench scan        speed beside the peers that are installed
-"""
-
 
 class Commands(TyperGroup):
     """The commands; one that needs a package which cannot be imported ends with a line that says what to install."""
@@ -63,9 +27,7 @@ class Commands(TyperGroup):
             raise typer.Exit(2) from error
 
 
-app = typer.Typer(
-    name="stablessm", cls=Commands, help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None
-)
+app = typer.Typer(name="stablessm", cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 app.command("env")(env.env)
 app.command("demo")(demo.demo)
 app.command("measure")(measure.measure)
@@ -97,4 +59,37 @@ def main(
         typer.Option("--version", callback=_version, is_eager=True, help="Print version and commit, and stop."),
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Sequence models with long memory: measure it, build it stable, reproduce it.
+
+    Examples:
+
+      stablessm env               what is installed here, and which scan runs
+
+      stablessm env --json        the same, for a bug report
+
+      stablessm demo              train, measure and compare a direct and three stable models (two minutes)
+
+      stablessm demo --out runs/demo
+
+      stablessm measure my_package.models:build --d-input 3 --horizon 1000
+
+      stablessm train --data load.csv --target temperature --out runs/load && stablessm measure runs/load
+
+      stablessm eval runs/load
+
+      stablessm train lm -o text=mine.txt --model lm-small --out runs/mine && stablessm generate runs/mine "Once"
+
+      stablessm fit "1/(1+t)**1.1" --horizon 1000 --tol 1e-6
+
+      stablessm export runs/my-layer step.onnx
+
+      stablessm run ia-fig1 && stablessm report
+
+      stablessm run st-fig1 --jobs 2    side by side; also --on ray, --on slurm
+
+      stablessm status            what is done, running, failed, left
+
+      stablessm search recall --over lr=log:1e-4:1e-1 --trials 20
+
+      stablessm bench scan        speed beside the peers that are installed
+    """

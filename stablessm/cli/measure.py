@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, final
 
 import typer
 
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm.cli import model_source, tables
+from stablessm.cli.options import TrustRemoteCode, grouped, refusing, slug
 
+
+@final
+@dataclass(frozen=True)
+class MemoryOptions:
+    """Options of the command line that ``memory_function`` takes."""
+
+    horizon: Annotated[int, typer.Option(min=1, help="How many steps to look back.")] = 256
+    d_input: Annotated[int | None, typer.Option(min=1, help="Input channels, if the model does not say.")] = None
+    dt: Annotated[float | None, typer.Option(help="Time between samples; the model's own, or 1.")] = None
+    unit: Annotated[str | None, typer.Option(help="Name of the time unit.")] = None
+    norm: Annotated[str, typer.Option(help="ball, plus_one or unit.")] = "ball"
+    bound: Annotated[float, typer.Option(help="Largest input.")] = 1.0
+    output: Annotated[str | None, typer.Option(help="Hugging Face: logits or hidden.")] = None
+    samples: Annotated[int, typer.Option(min=1, help="Inputs the search tries first.")] = 64
+    ascent: Annotated[int, typer.Option(min=0, help="Steps of gradient ascent after that.")] = 8
+    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0
+
+
+@grouped
 def measure(
     model: Annotated[
         str,
         typer.Argument(help="A folder saved by stablessm, a Hugging Face folder or name, or package.module:factory."),
     ],
-    horizon: Annotated[int, typer.Option(min=1, help="How many steps to look back.")] = 256,
-    d_input: Annotated[int | None, typer.Option(min=1, help="Input channels, if the model does not say.")] = None,
-    dt: Annotated[float | None, typer.Option(help="Time between samples; the model's own, or 1.")] = None,
-    unit: Annotated[str | None, typer.Option(help="Name of the time unit.")] = None,
-    norm: Annotated[str, typer.Option(help="ball, plus_one or unit.")] = "ball",
-    bound: Annotated[float, typer.Option(help="Largest input.")] = 1.0,
+    *,
+    memory: MemoryOptions,
     words: Annotated[
         str | None,
         typer.Option(
@@ -27,14 +46,8 @@ def measure(
             "Without: embedding space."
         ),
     ] = None,
-    output: Annotated[str | None, typer.Option(help="Hugging Face: logits or hidden.")] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Inputs the search tries first.")] = 64,
-    ascent: Annotated[int, typer.Option(min=0, help="Steps of gradient ascent after that.")] = 8,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for record and plots; runs/measure/… by default.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Let a hub model run Python code that comes with it.")
-    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Measure the memory of a model: how it decays, for how long, how far the model is from instability.
 
@@ -46,13 +59,12 @@ def measure(
 
       stablessm measure my_package.models:build --d-input 3 --dt 0.01
     """
-    from stablessm import ArgumentError, NumericalError, memory_function, record
-    from stablessm.cli import model_source, tables
+    from stablessm import memory_function, record
 
     started = time.perf_counter()
-    folder = out or Path("runs") / "measure" / _slug(model)
-    options: dict[str, Any] = {"norm": norm, "bound": bound, "samples": samples, "ascent": ascent, "seed": seed}
-    try:
+    folder = out or Path("runs") / "measure" / slug(model, "model")
+    config: dict[str, Any] = vars(memory)
+    with refusing(NumericalError, cannot=f"measure {model}"):
         if folder.exists() and not folder.is_dir():
             raise ArgumentError("--out", "a folder", f"{folder}, a file")
         loaded, kind = model_source.load_model(model, trust_remote_code=trust_remote_code)
@@ -60,13 +72,21 @@ def measure(
         if words is not None:
             tokenizer = model_source.load_tokenizer(model, "--words", trust_remote_code=trust_remote_code)
             names = _tokens(tokenizer, words)
-            options["tokens"] = [int(token) for token in names]
-        curve = memory_function(loaded, horizon, d_input=d_input, dt=dt, unit=unit, output=output, **options)
+            config = {**config, "tokens": [int(token) for token in names]}
+        curve = memory_function(loaded, **config)
         facts = _facts(loaded, curve, names)
-    except (ArgumentError, NumericalError) as error:
-        typer.secho(f"cannot measure {model}: {error}", fg="red", err=True)
-        raise typer.Exit(2) from error
     tables.show((), facts.items(), title=f"memory of {model} ({kind})")
+    _save(curve, folder)
+    config = {"model": model, "source": kind, **config, "words": words, "trust_remote_code": trust_remote_code}
+    record.write_record(folder, started=started, kind="measure", config=config, results=facts)
+    files = "record.json, memory.npz, memory.png, memory.svg, memory.html"
+    typer.echo(f"written: {folder}/{files}")
+
+
+def _save(curve: Any, folder: Path) -> None:
+    """Write the numbers, two pictures and an interactive page."""
+    from stablessm import record
+
     curve.save(folder / "memory.npz")
     picture: Any = curve.plot().figure
     for suffix in ("png", "svg"):
@@ -75,17 +95,10 @@ def measure(
     with record.atomic(folder / "memory.html") as path:
         # self-contained, and without plotly's button that sends the data to its makers
         curve.plotly().write_html(path, include_plotlyjs=True, config={"showSendToCloud": False, "plotlyServerURL": ""})
-    config = {"model": model, "source": kind, "horizon": horizon, "d_input": d_input, "dt": dt, "unit": unit, **options}
-    config |= {"words": words, "output": output, "trust_remote_code": trust_remote_code}
-    record.write_record(folder, started=started, kind="measure", config=config, results=facts)
-    files = "record.json, memory.npz, memory.png, memory.svg, memory.html"
-    typer.echo(f"written: {folder}/{files}")
 
 
 def _tokens(tokenizer: Any, words: str) -> dict[str, str]:
     """The last token of each word, by id: what is repeated."""
-    from stablessm import ArgumentError
-
     names: dict[str, str] = {}
     for word in (word.strip() for word in words.split(",")):
         ids = tokenizer.encode(word, add_special_tokens=False)
@@ -100,7 +113,7 @@ def _tokens(tokenizer: Any, words: str) -> dict[str, str]:
 def _facts(model: Any, curve: Any, names: dict[str, str]) -> dict[str, Any]:
     from torch import nn
 
-    from stablessm import ArgumentError, NumericalError, stability_radius
+    from stablessm import stability_radius
 
     facts: dict[str, Any] = {"model": type(model).__name__}
     if isinstance(model, nn.Module):
@@ -133,7 +146,3 @@ def _decay(curve: Any) -> dict[str, Any]:
     facts["effective length"] = curve.effective_length()
     facts["half-life"] = curve.half_life()
     return facts
-
-
-def _slug(model: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in model).strip("-.") or "model"

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from stablessm.cli.options import refusing
+
 
 def report(
     runs: Annotated[
@@ -26,14 +28,10 @@ def report(
 
       stablessm report results runs/ia-fig1 --out report.html --open
     """
-    from stablessm._errors import ArgumentError
     from stablessm.report import front, page
 
-    try:
+    with refusing(OSError, cannot="write the report"):
         found = page.write(out, runs)
-    except (ArgumentError, OSError) as error:
-        typer.secho(f"cannot write the report: {error}", fg="red", err=True)
-        raise typer.Exit(2) from error
     for problem in found.problems:
         typer.secho(f"could not be read: {problem.where}: {problem.reason}", fg="red", err=True)
     verdicts = ", ".join(f"{count} {verdict or 'without verdict'}" for verdict, count in front.counts(found).items())

@@ -41,12 +41,10 @@ def read_samples(path: Path, rows: int | None = None) -> SampleFile:
     started = False
     for number, line in enumerate(lines, 1):
         cells = [cell for cell in re.split(r"\s*[,;\t]\s*|\s+", line.split("#")[0].strip()) if cell]
-        if not cells:
+        names = not started and not any(map(_is_number, cells))
+        started = started or bool(cells)
+        if not cells or names:
             continue
-        if not started and not any(map(_is_number, cells)):
-            started = True  # names
-            continue
-        started = True
         if rows is not None and len(table) == rows:
             break
         table.append([_number(path, number, cell) for cell in cells])
@@ -64,9 +62,8 @@ def _columns(path: Path, table: np.ndarray) -> SampleFile:
     steps = np.diff(times)
     if times[0] < 0 or not (steps > 0).all():
         row = 0 if times[0] < 0 else int(np.argmax(steps <= 0)) + 1
-        raise ArgumentError(
-            "--from", "times that increase, from 0 up, in the first column", f"{times[row]:g} in {path}"
-        )
+        expected = "times that increase, from 0 up, in the first column"
+        raise ArgumentError("--from", expected, f"{times[row]:g} in {path}")
     dt = float(times[-1] / (len(times) - 1))
     even = bool(np.abs(times - dt * np.arange(len(times))).max() <= _UNEVEN * dt)
     return SampleFile(values, None, dt) if even else SampleFile(values, times, None)
@@ -74,9 +71,7 @@ def _columns(path: Path, table: np.ndarray) -> SampleFile:
 
 def _number(path: Path, line: int, cell: str) -> float:
     if not _is_number(cell) or not np.isfinite(float(cell)):
-        expected = (
-            "finite numbers (leave a line out where there is none: with a column of times, samples may be uneven)"
-        )
+        expected = "finite numbers (with a column of times samples may be uneven: leave out lines that have none)"
         raise ArgumentError("--from", expected, f"{cell!r} in {path}:{line}")
     return float(cell)
 

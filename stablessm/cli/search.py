@@ -8,6 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from stablessm._errors import ArgumentError
+from stablessm.cli.options import RESUME, pairs, refusing
+
 
 def search(
     name: Annotated[str, typer.Argument(help="A task to train on, or an experiment.")],
@@ -42,22 +45,15 @@ def search(
 
       stablessm search st-fig1 --over training.lr=log:1e-3:1e-1 --objective training-best-20/losses:last
     """
-    from stablessm import ArgumentError, sweeps
-    from stablessm.cli.train import pairs
-    from stablessm.sweeps.space import told
+    from stablessm import sweeps
+    from stablessm.sweeps.search import told
 
     sys.path.insert(0, "")  # as python -m does, so that a module of the current folder is found
-    try:
+    with refusing(interrupted=RESUME):
         ranges = [sweeps.Range.read("--over", text) for text in over]
         aim = _objective(name, model, size, objective, maximize, pairs("--set", settings))
         folder = out or Path("runs") / "search" / name.replace(":", "-")
         found = sweeps.search(aim, ranges, folder, trials=trials, storage=storage, seed=seed)
-    except ArgumentError as error:
-        typer.secho(str(error), fg="red", err=True)
-        raise typer.Exit(2) from error
-    except KeyboardInterrupt:
-        typer.echo("interrupted; run the same command again to resume")
-        raise typer.Exit(130) from None
     if found is None:
         typer.echo(f"no trial had a score: each diverged, or its objective is no number; see {folder / 'trials'}")
         raise typer.Exit(1)
@@ -68,7 +64,7 @@ def search(
 def _objective(
     name: str, model: str, size: Any, objective: str | None, maximize: bool, settings: dict[str, str]
 ) -> Any:
-    from stablessm import ArgumentError, sweeps, tasks
+    from stablessm import sweeps, tasks
     from stablessm.experiments import catalogue
 
     if name in tasks.TASKS:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from stablessm.cli import tables
+
 
 def status(
     out: Annotated[Path, typer.Option(help="Folder of run folders.")] = Path("runs"),
@@ -20,7 +22,6 @@ def status(
 
       stablessm status --out results --all
     """
-    from stablessm.cli import tables
     from stablessm.sweeps import runs
 
     found = runs(out)

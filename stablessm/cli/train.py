@@ -4,75 +4,124 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, final
 
 import typer
 
+from stablessm._errors import ArgumentError
+from stablessm.cli.options import Device, grouped, pairs
 
-def train(
-    task: Annotated[
-        str | None, typer.Argument(help="A task by name; --list shows them. Not needed with --data.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A preset; --list shows them. small by default, lm-small for the task lm.")
-    ] = None,
-    map: Annotated[str | None, typer.Option(help="Reparameterization: best, exp, softplus, direct, …")] = None,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the model, such as n_layers=4; repeatable.")
-    ] = None,
+
+@final
+@dataclass(frozen=True)
+class DataOptions:
+    """Options of the command line that say what to train on."""
+
+    task: Annotated[str | None, typer.Argument(help="A task by name; --list shows them. Not needed with --data.")] = (
+        None
+    )
     option: Annotated[
         list[str] | None,
         typer.Option("--option", "-o", help="An option of the task, such as length=20 or carry=true; repeatable."),
-    ] = None,
+    ] = None
     data: Annotated[
         Path | None,
         typer.Option(help="Yours: .csv (--target or --label), .npz with inputs and targets, .txt, or any text for lm."),
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="With --data: columns to forecast.")] = None,
+    ] = None
+    target: Annotated[str | None, typer.Option(help="With --data: columns to forecast.")] = None
     label: Annotated[
         str | None, typer.Option(help="With --data: the column with the label of each sequence (-o sequence=COLUMN).")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="10 if neither they nor steps are given.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Updates of the weights, instead of epochs.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Sequences in memory at once, of all ranks together.")] = 64,
-    accumulate: Annotated[int, typer.Option(min=1, help="Batches to a step.")] = 1,
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.004,
-    recurrent_lr: Annotated[float | None, typer.Option(help="That of the recurrent parameters; --lr.")] = None,
-    weight_decay: Annotated[float, typer.Option(help="Of all but the recurrent parameters.")] = 0.01,
-    warmup: Annotated[float, typer.Option(help="Share of the steps in which the rate rises.")] = 0.05,
-    clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 for none.")] = 1.0,
-    select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best",
-    seed: Annotated[int, typer.Option(min=0, help="Of first weights, order of the data and dropout.")] = 0,
+    ] = None
+
+
+@final
+@dataclass(frozen=True)
+class ModelOptions:
+    """Options of the command line that say which model to train."""
+
+    model: Annotated[
+        str | None, typer.Option(help="A preset; --list shows them. small by default, lm-small for the task lm.")
+    ] = None
+    map: Annotated[str | None, typer.Option(help="Reparameterization: best, exp, softplus, direct, …")] = None
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the model, such as n_layers=4; repeatable.")
+    ] = None
+
+
+@final
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Options of the command line that ``TrainingConfig`` takes."""
+
+    epochs: Annotated[int | None, typer.Option(min=1, help="10 if neither they nor steps are given.")] = None
+    steps: Annotated[int | None, typer.Option(min=1, help="Updates of the weights, instead of epochs.")] = None
+    batch_size: Annotated[int, typer.Option(min=1, help="Sequences in memory at once, of all ranks together.")] = 64
+    accumulate: Annotated[int, typer.Option(min=1, help="Batches to a step.")] = 1
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.004
+    recurrent_lr: Annotated[
+        float | None, typer.Option(help="Learning rate of the recurrent parameters (default: --lr).")
+    ] = None
+    weight_decay: Annotated[float, typer.Option(help="Of all but the recurrent parameters.")] = 0.01
+    warmup: Annotated[float, typer.Option(help="Share of the steps in which the rate rises.")] = 0.05
+    clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 for none.")] = 1.0
+    select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best"
+    seed: Annotated[int, typer.Option(min=0, help="Of first weights, order of the data and dropout.")] = 0
     replicas: Annotated[
         int,
         typer.Option(min=1, help="Number of models to train as one computation, with the seeds --seed, --seed + 1, …"),
-    ] = 1,
-    evaluate_every: Annotated[int | None, typer.Option(min=1, help="Steps; an epoch by default.")] = None,
-    checkpoint_every: Annotated[int | None, typer.Option(min=1, help="Steps; a minute by default.")] = None,
-    log_every: Annotated[int, typer.Option(min=1, help="Steps.")] = 20,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    ] = 1
+    evaluate_every: Annotated[int | None, typer.Option(min=1, help="Steps; an epoch by default.")] = None
+    checkpoint_every: Annotated[int | None, typer.Option(min=1, help="Steps; a minute by default.")] = None
+    log_every: Annotated[int, typer.Option(min=1, help="Steps.")] = 20
+    device: Device = "auto"
     autocast: Annotated[
         bool, typer.Option("--autocast", help="bfloat16 outside of the recurrences; on a GPU, TF32 inside them.")
-    ] = False,
-    compile: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False,
+    ] = False
+    compile: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False
     graph: Annotated[
         bool, typer.Option("--graph", help="On a GPU: a step as a CUDA graph, without waiting for the host.")
-    ] = False,
+    ] = False
     parallel: Annotated[
         str, typer.Option(help="Under torchrun: ddp, the whole model on every rank, or fsdp, a shard of it.")
-    ] = "ddp",
-    out: Annotated[Path | None, typer.Option(help="Folder for the run; runs/train/TASK-MODEL by default.")] = None,
+    ] = "ddp"
+
+    def config(self) -> Any:
+        """Return the configuration of a training."""
+        from stablessm.training import TrainingConfig
+
+        if self.epochs is not None and self.steps is not None:
+            raise ArgumentError("--epochs, --steps", "one of them", "both")
+        given: dict[str, Any] = {**vars(self), "clip": self.clip or None}
+        return TrainingConfig(**{**given, "epochs": self.epochs or TrainingConfig.epochs})
+
+
+@final
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of the command line that say where the run is, and whether to resume it."""
+
+    out: Annotated[Path | None, typer.Option(help="Folder for the run; runs/train/TASK-MODEL by default.")] = None
     resume: Annotated[
         bool, typer.Option("--resume/--fresh", help="Go on with the run in the folder, or start again.")
-    ] = True,
+    ] = True
     last_good: Annotated[
         bool, typer.Option("--last-good", help="If the last checkpoint is damaged, go on from the one before.")
-    ] = False,
-    show: Annotated[
-        bool, typer.Option("--list", help="List tasks and models, or the options of TASK, and stop.")
-    ] = False,
-) -> None:
+    ] = False
+    show: Annotated[bool, typer.Option("--list", help="List tasks and models, or the options of TASK, and stop.")] = (
+        False
+    )
+
+    def again(self) -> Any:
+        """Return what ``training.train`` takes as ``resume``."""
+        if self.last_good and not self.resume:
+            raise ArgumentError("--last-good", "no --fresh beside it", "both")
+        return "last-good" if self.last_good else self.resume
+
+
+@grouped
+def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOptions, run: RunOptions) -> None:
     """Train a model on a task or on your own data; stopped or killed, the same command goes on.
 
     The folder gets model/ (for stablessm.load and stablessm measure), record.json, metrics.jsonl, checkpoints and
@@ -101,44 +150,19 @@ def train(
 
       torchrun --nproc-per-node 2 -m stablessm train mnist --model paper-images --parallel fsdp --out runs/mnist
     """
-    from stablessm import models, tasks
-    from stablessm._errors import ArgumentError
-    from stablessm.training import Interrupted, TrainingConfig
-    from stablessm.training.ranks import joined, launched
+    from stablessm.training import Interrupted
+    from stablessm.training.ranks import launched
 
-    name, ranks = task, launched()
+    name, ranks = source.task, launched()
     try:
-        if show and task is None and data is None:
+        if run.show and source.task is None and source.data is None:
             typer.echo(_overview())
             return
-        name, options = _chosen_task(task, pairs("--option", option), data, target, label)
-        if show:
+        name, options = _chosen_task(source)
+        if run.show:
             typer.echo(_listing(name))
             return
-        if last_good and not resume:
-            raise ArgumentError("--last-good", "no --fresh beside it", "both")
-        if epochs is not None and steps is not None:
-            raise ArgumentError("--epochs, --steps", "one of them", "both")
-        model = model or ("lm-small" if name == "lm" else "small")
-        if model not in models.PRESETS:
-            raise ArgumentError("--model", f"one of {', '.join(models.PRESETS)}", repr(model))
-        config = TrainingConfig(
-            epochs=epochs or TrainingConfig.epochs, steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr,
-            recurrent_lr=recurrent_lr, weight_decay=weight_decay, warmup=warmup, clip=clip or None, autocast=autocast,
-            compile=compile, graph=graph, seed=seed, replicas=replicas, select=cast(Any, select),
-            evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, log_every=log_every, device=device,
-            parallel=cast(Any, parallel),
-        )  # fmt: skip
-        config.chosen_device()  # an error now, not after the data was read
-        changes = {key: _value(text) for key, text in pairs("--set", setting).items()}
-        if map is not None and changes.setdefault("map", map) != map:
-            raise ArgumentError("--map, --set map", "one of them", "both")
-        built = tasks.get(name, **tasks.read_options(name, options))
-        folder = out or Path("runs") / "train" / f"{name}-{model}"
-        origin = {"task": name, "options": _wherever(name, options)}
-        with joined() as ranks:
-            again = "last-good" if last_good else resume
-            result = _run(built, origin, model, changes, config, folder, cast(Any, again), ranks)
+        result = _run(name, options, wanted, training.config(), run.out, run.again())
     except ArgumentError as error:
         for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
             typer.secho(line if ranks.main else f"rank {ranks.rank}: {line}", fg="red", err=True)
@@ -153,35 +177,37 @@ def train(
         raise typer.Exit(1)
 
 
-def _run(
-    task: Any,
-    origin: dict[str, Any],
-    preset: str,
-    changes: dict[str, Any],
-    config: Any,
-    folder: Path,
-    resume: bool | Literal["last-good"],
-    ranks: Any,
-) -> Any:
+def _run(name: str, options: dict[str, str], wanted: ModelOptions, config: Any, out: Path | None, resume: Any) -> Any:
     import torch
 
-    from stablessm import models, training
+    from stablessm import models, tasks, training
+
+    preset = wanted.model or ("lm-small" if name == "lm" else "small")
+    if preset not in models.PRESETS:
+        raise ArgumentError("--model", f"one of {', '.join(models.PRESETS)}", repr(preset))
+    device = config.chosen_device()  # an error now, not after the data was read
+    changes = {key: _value(text) for key, text in pairs("--set", wanted.setting).items()}
+    if wanted.map is not None and changes.setdefault("map", wanted.map) != wanted.map:
+        raise ArgumentError("--map, --set map", "one of them", "both")
+    task = tasks.get(name, **tasks.read_options(name, options))
+    folder = out or Path("runs") / "train" / f"{name}-{preset}"
 
     def build() -> torch.nn.Module:
         return models.for_task(task.inputs, task.outputs, preset, **changes)
 
-    torch.manual_seed(config.seed)
-    model = build()
-    count = sum(parameter.numel() for parameter in model.parameters())
-    sizes = ", ".join(f"{size} {split}" for split, size in task.sizes.items())
-    where = (
-        config.chosen_device() if ranks.size == 1 else f"{ranks.size} × {config.chosen_device()} ({config.parallel})"
-    )
-    if ranks.main:
-        typer.echo(f"{task.name}: {sizes}; chance {task.metric} {task.chance:.4g}")
-        times = f"{config.replicas} × " if config.replicas > 1 else ""
-        typer.echo(f"{times}{type(model).__name__} {preset}: {count:,} parameters; on {where}, into {folder}")
-    return training.train(build if config.replicas > 1 else model, task, config, folder, resume=resume, origin=origin)
+    with training.joined() as ranks:
+        torch.manual_seed(config.seed)
+        model = build()
+        if ranks.main:
+            count = sum(parameter.numel() for parameter in model.parameters())
+            sizes = ", ".join(f"{size} {split}" for split, size in task.sizes.items())
+            where = device if ranks.size == 1 else f"{ranks.size} × {device} ({config.parallel})"
+            times = f"{config.replicas} × " if config.replicas > 1 else ""
+            typer.echo(f"{task.name}: {sizes}; chance {task.metric} {task.chance:.4g}")
+            typer.echo(f"{times}{type(model).__name__} {preset}: {count:,} parameters; on {where}, into {folder}")
+        origin = {"task": name, "options": _wherever(name, options)}
+        made = build if config.replicas > 1 else model
+        return training.train(made, task, config, folder, resume=resume, origin=origin)
 
 
 def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
@@ -206,11 +232,9 @@ def _remedies(argument: str, task: str | None) -> list[str]:
     return []
 
 
-def _chosen_task(
-    name: str | None, options: dict[str, str], data: Path | None, target: str | None, label: str | None
-) -> tuple[str, dict[str, str]]:
-    from stablessm._errors import ArgumentError
-
+def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
+    name, data, target, label = source.task, source.data, source.target, source.label
+    options = pairs("--option", source.option)
     if data is None:
         if name is None:
             raise ArgumentError("TASK", "a task by name (--list shows them), or your own --data", "neither")
@@ -232,19 +256,6 @@ def _chosen_task(
     if name not in (None, kind):
         raise ArgumentError("TASK", f"none, or {kind}, beside this --data", repr(name))
     return kind, {**given, **options}
-
-
-def pairs(flag: str, texts: list[str] | None) -> dict[str, str]:
-    """Options given as KEY=VALUE."""
-    from stablessm._errors import ArgumentError
-
-    found = {}
-    for text in texts or ():
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise ArgumentError(flag, "KEY=VALUE", repr(text))
-        found[key.strip().replace("-", "_")] = value.strip()
-    return found
 
 
 def _value(text: str) -> Any:

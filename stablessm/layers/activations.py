@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stablessm._errors import ArgumentError
+from stablessm._arguments import one_of
 
 
 class Activation(NamedTuple):
@@ -55,6 +55,4 @@ def get(name: str) -> Activation:
     >>> get("hardtanh").value(torch.tensor([-3.0, 0.5])).tolist()
     [-1.0, 0.5]
     """
-    if name not in ACTIVATIONS:
-        raise ArgumentError("activation", f"one of {', '.join(map(repr, ACTIVATIONS))}", repr(name))
-    return ACTIVATIONS[name]
+    return ACTIVATIONS[one_of("activation", name, ACTIVATIONS)]

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
-from stablessm._typing import Sequence, State
+from stablessm._typing import Dt, Lengths, Reset, Sequence, State
 from stablessm.scan.checks import check_reset, check_tensor, checked_lengths
-from stablessm.scan.padding import last_state, real_steps
+from stablessm.scan.padding import last_state, without_padding
 
 
 class SequenceLayer(nn.Module, ABC):
@@ -63,13 +63,7 @@ class SequenceLayer(nn.Module, ABC):
         return torch.zeros(batch, *self.state_shape, dtype=self._state_dtype(), device=device)
 
     def forward(
-        self,
-        x: Sequence,
-        state: State | None = None,
-        *,
-        lengths: Tensor | None = None,
-        reset: Tensor | None = None,
-        dt: float | Tensor | None = None,
+        self, x: Sequence, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Sequence, State]:
         """Run over a sequence.
 
@@ -89,16 +83,11 @@ class SequenceLayer(nn.Module, ABC):
         check_reset(reset, batch, steps)
         lengths = checked_lengths(lengths, batch, steps)
         step_sizes = self._checked_dt(dt, (), (steps,), (batch, steps))
-        if lengths is None:
-            return self._run(x, state, None, reset, step_sizes)
-        real = real_steps(lengths, steps)[..., None]
-        x = torch.where(real, x, torch.zeros_like(x))  # a NaN in the padding must not reach an FFT or a gradient
+        x = without_padding(x, lengths)  # a NaN in the padding must not reach an FFT or a gradient
         y, final = self._run(x, state, lengths, reset, step_sizes)
-        return torch.where(real, y, torch.zeros_like(y)), final
+        return without_padding(y, lengths), final
 
-    def step(
-        self, x_t: Tensor, state: State | None = None, *, dt: float | Tensor | None = None
-    ) -> tuple[Tensor, State]:
+    def step(self, x_t: Tensor, state: State | None = None, *, dt: Dt = None) -> tuple[Tensor, State]:
         """One step of ``forward``: x_t is (B, d_input), the output (B, d_output). dt: a number or (B,)."""
         (batch,) = self._check(x_t, 2, "(batch, d_input)")
         state = self._checked_state(state, batch)
@@ -114,9 +103,7 @@ class SequenceLayer(nn.Module, ABC):
         return self._readout(states, x), last_state(states, before, lengths)
 
     def _check(self, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
-        check_tensor("x", x)
-        if x.dim() != rank:
-            raise ArgumentError("x", f"{rank} dimensions {letters}", f"shape {tuple(x.shape)}")
+        check_tensor("x", x, rank, letters)
         if x.shape[-1] != self.d_input:
             raise ArgumentError("x", f"{self.d_input} channels (d_input)", f"{x.shape[-1]}")
         if not x.is_floating_point():

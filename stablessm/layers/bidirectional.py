@@ -8,12 +8,14 @@ from typing import Literal, TypeAlias, final, get_args
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError
-from stablessm._typing import Sequence, State
+from stablessm._typing import Dt, Lengths, Reset, Sequence, State
 from stablessm.layers.base import SequenceLayer
 from stablessm.scan.padding import real_steps
 
 Merge: TypeAlias = Literal["concat", "sum"]
+Pair: TypeAlias = tuple[State | None, State | None] | None
 
 
 @final
@@ -34,8 +36,7 @@ class Bidirectional(nn.Module):
 
     def __init__(self, ahead: SequenceLayer, back: SequenceLayer | None = None, *, merge: Merge = "concat") -> None:
         super().__init__()
-        if merge not in get_args(Merge):
-            raise ArgumentError("merge", " or ".join(map(repr, get_args(Merge))), repr(merge))
+        one_of("merge", merge, get_args(Merge))
         for name, layer in (("ahead", ahead), ("back", back)):
             if layer is not None and not isinstance(layer, SequenceLayer):
                 raise ArgumentError(name, "a layer of stablessm", type(layer).__name__)
@@ -51,13 +52,7 @@ class Bidirectional(nn.Module):
         self.d_output = ahead.d_output + back.d_output if merge == "concat" else ahead.d_output
 
     def forward(
-        self,
-        x: Sequence,
-        state: tuple[State | None, State | None] | None = None,
-        *,
-        lengths: Tensor | None = None,
-        reset: Tensor | None = None,
-        dt: float | Tensor | None = None,
+        self, x: Sequence, state: Pair = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Sequence, tuple[State, State]]:
         """As :meth:`SequenceLayer.forward`; the state is a pair, its second half coming from the future.
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, TypeAlias, cast, final, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, cast, final, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError
 from stablessm._typing import Time
-from stablessm.layers import activations, initialise
+from stablessm.layers import activations, initialize
 from stablessm.layers.base import SequenceLayer
 from stablessm.layers.zero_order_hold import phi
 from stablessm.reparam import Reparameterization, matrix
@@ -62,22 +64,19 @@ class ContinuousRNN(SequenceLayer):
         eigenvalues: Tensor | None = None,
     ) -> None:
         super().__init__(d_input, d_output, (d_state,), complex_state=False)
-        for name, value, allowed in (("recurrence", recurrence, Recurrence), ("solver", solver, Solver)):
-            if value not in get_args(allowed):
-                raise ArgumentError(name, " or ".join(repr(option) for option in get_args(allowed)), repr(value))
+        one_of("recurrence", recurrence, get_args(Recurrence))
+        one_of("solver", solver, get_args(Solver))
         if not 0 < dt < math.inf:
             raise ArgumentError("dt", "a positive number", dt)
         self.activation, self.recurrence, self.dt, self.solver = activation, recurrence, float(dt), solver
         self._sigma = activations.get(activation)
         self.map: matrix.MatrixMap | Reparameterization
-        if recurrence == "dense":
-            if isinstance(map, Reparameterization):
-                raise ArgumentError("map", f"a matrix map ({', '.join(matrix.names())})", repr(map))
-            self.map = matrix.get(map)
-        else:
-            if isinstance(map, matrix.MatrixMap):
-                raise ArgumentError("map", "a scalar map", repr(map))
-            self.map = get_map(map, time="continuous")
+        dense = recurrence == "dense"
+        if isinstance(map, Reparameterization if dense else matrix.MatrixMap):
+            raise ArgumentError(
+                "map", f"a matrix map ({', '.join(matrix.names())})" if dense else "a scalar map", repr(map)
+            )
+        self.map = matrix.get(cast(Any, map)) if dense else get_map(cast(Any, map), time="continuous")
         self._start = None if eigenvalues is None else eigenvalues.detach().cpu()
         self.M = nn.Parameter(torch.empty(d_state, d_state) if recurrence == "dense" else torch.empty(d_state))
         self.U = nn.Parameter(torch.empty(d_state, d_input))
@@ -90,7 +89,7 @@ class ContinuousRNN(SequenceLayer):
         """W with the given eigenvalues, or with time scales spread over a factor of 1000; U, C Gaussian, b zero."""
         size = len(self.M)
         fastest = self.map.range[0] if isinstance(self.map, Reparameterization) else -math.inf
-        start = initialise.spread_rates(size, self.dt, fastest) if self._start is None else self._start
+        start = initialize.spread_rates(size, self.dt, fastest) if self._start is None else self._start
         if start.shape != (size,):
             raise ArgumentError("eigenvalues", f"shape {(size,)}", f"shape {tuple(start.shape)}")
         if self.recurrence == "dense":
@@ -193,15 +192,8 @@ def real_matrix(eigenvalues: Tensor) -> Tensor:
     if not eigenvalues.is_complex():
         return torch.diag(eigenvalues.double())
     values = eigenvalues.to(torch.complex128)
-    upper, lower = values[values.imag > 0], values[values.imag < 0]
-    order_up, order_low = sorted(upper.tolist(), key=_pair_key), sorted(lower.conj().tolist(), key=_pair_key)
-    if len(upper) != len(lower) or not torch.allclose(
-        torch.tensor(order_up, dtype=values.dtype), torch.tensor(order_low, dtype=values.dtype)
-    ):
+    upper, lower = (np.sort_complex(part[part.imag > 0].numpy()) for part in (values, values.conj().resolve_conj()))
+    if len(upper) != len(lower) or not np.allclose(upper, lower):
         raise ArgumentError("eigenvalues", "complex ones in conjugate pairs", f"{len(upper)} above, {len(lower)} below")
-    blocks = [torch.tensor([[z.real, z.imag], [-z.imag, z.real]], dtype=torch.float64) for z in order_up]
+    blocks = [torch.tensor([[z.real, z.imag], [-z.imag, z.real]], dtype=torch.float64) for z in upper]
     return torch.block_diag(*blocks, *values[values.imag == 0].real.reshape(-1, 1, 1))
-
-
-def _pair_key(z: complex) -> tuple[float, float]:
-    return z.real, z.imag

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError
-from stablessm._typing import Time
+from stablessm._typing import Dt, Lengths, Reset, Time
 from stablessm.layers.base import SequenceLayer
 from stablessm.reparam import Reparameterization
 from stablessm.reparam import get as get_map
@@ -44,9 +45,7 @@ class DiagonalLayer(SequenceLayer):
         mode: Mode,
     ) -> None:
         super().__init__(d_input, d_output, state_shape, complex_state=complex_state)
-        if mode not in get_args(Mode):
-            raise ArgumentError("mode", f"one of {', '.join(map_ for map_ in get_args(Mode))}", repr(mode))
-        self.map, self.time, self.mode = get_map(map, time=time), time, mode
+        self.map, self.time, self.mode = get_map(map, time=time), time, one_of("mode", mode, get_args(Mode))
 
     @abstractmethod
     def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -75,12 +74,7 @@ class DiagonalLayer(SequenceLayer):
         return twin
 
     def transition(
-        self,
-        x: Tensor,
-        *,
-        lengths: Tensor | None = None,
-        reset: Tensor | None = None,
-        dt: float | Tensor | None = None,
+        self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, Tensor]:
         """What a sequence does to the state before it: state ↦ factor ⊙ state + offset, both (B, …) as the state.
 
@@ -139,13 +133,9 @@ class DiagonalLayer(SequenceLayer):
         """Eigenvalues a user passed, checked, detached and spread over the state."""
         if eigenvalues is None:
             return None
-        eigenvalues = eigenvalues.detach().cpu()
-        if eigenvalues.shape not in (self.state_shape, self.state_shape[-1:]):
-            raise ArgumentError("eigenvalues", f"shape {self.state_shape}", f"shape {tuple(eigenvalues.shape)}")
-        if not self.complex_state and eigenvalues.is_complex():
-            largest = eigenvalues.imag.abs().max().item()
-            if largest > 0:
-                raise ArgumentError("eigenvalues", "real numbers", f"an imaginary part of {largest}")
-            eigenvalues = eigenvalues.real
-        wide = torch.complex128 if self.complex_state else torch.float64
-        return eigenvalues.to(wide).expand(self.state_shape)
+        wide = eigenvalues.detach().cpu().to(torch.complex128)
+        if wide.shape not in (self.state_shape, self.state_shape[-1:]):
+            raise ArgumentError("eigenvalues", f"shape {self.state_shape}", f"shape {tuple(wide.shape)}")
+        if not self.complex_state and bool(wide.imag.any()):
+            raise ArgumentError("eigenvalues", "real numbers", f"an imaginary part of {wide.imag.abs().max().item()}")
+        return (wide if self.complex_state else wide.real).expand(self.state_shape)

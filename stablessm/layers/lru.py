@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stablessm.layers import initialise
+from stablessm.layers import initialize
 from stablessm.layers.diagonal import DiagonalLayer, Mode
 from stablessm.layers.real_ssm import discrete_powers
 from stablessm.reparam import Reparameterization
@@ -67,7 +67,7 @@ class LRU(DiagonalLayer):
     def reset_parameters(self) -> None:
         """Eigenvalues as given or on the ring; B, C complex Gaussian, D Gaussian."""
         ring = (self.r_min, self.r_max, self.max_phase)
-        start = initialise.ring(len(self.w), *ring) if self._start is None else self._start
+        start = initialize.ring(len(self.w), *ring) if self._start is None else self._start
         self.w.copy_(self.map.weights(start.abs()))
         self.phase.copy_(start.angle())
         nn.init.normal_(self.B, std=(2 * self.d_input) ** -0.5)

@@ -35,18 +35,11 @@ def param_groups(
         id(getattr(module, name)) for module in model.modules() for name in getattr(module, "recurrent_parameters", ())
     }
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {
-            "name": "other",
-            "params": [p for p in trainable if id(p) not in recurrent],
-            "lr": lr,
-            "weight_decay": weight_decay,
-        },
-        {
-            "name": "recurrent",
-            "params": [p for p in trainable if id(p) in recurrent],
-            "lr": lr if recurrent_lr is None else recurrent_lr,
-            "weight_decay": 0.0,
-        },
-    ]
+    groups = []
+    for name, rate, decay in (
+        ("other", lr, weight_decay),
+        ("recurrent", lr if recurrent_lr is None else recurrent_lr, 0.0),
+    ):
+        params = [p for p in trainable if (id(p) in recurrent) == (name == "recurrent")]
+        groups.append({"name": name, "params": params, "lr": rate, "weight_decay": decay})
     return [group for group in groups if group["params"]]

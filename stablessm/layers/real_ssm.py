@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
 from stablessm._typing import Time
-from stablessm.layers import activations, discretise, initialise
+from stablessm.layers import activations, discretize, initialize
 from stablessm.layers.diagonal import DiagonalLayer, Mode
 from stablessm.reparam import Reparameterization
 from stablessm.scan import powers
@@ -66,7 +66,7 @@ class RealSSM(DiagonalLayer):
         self.activation = activation
         if not 0 < self.dt < math.inf:
             raise ArgumentError("dt", "a positive number", dt)
-        self._method, self._activate = discretise.get(self.discretisation), activations.get(activation).value
+        self._method, self._activate = discretize.get(self.discretisation), activations.get(activation).value
         self._start = self._given(eigenvalues)
         self.w = nn.Parameter(torch.empty(d_state))
         self.B = nn.Parameter(torch.empty(d_state, d_input))
@@ -99,7 +99,7 @@ class RealSSM(DiagonalLayer):
         """Return 1 - a² of the weights as they are stored; 1e-6 where a state never becomes stationary."""
         rough, w = 1 - decay**2, self.w.double()
         if self.time == "continuous":
-            exact = discretise.forgotten(self.discretisation, self.map(w) * self.dt)
+            exact = discretize.forgotten(self.discretisation, self.map(w) * self.dt)
         else:
             exact = self.map.distance(w) * (1 + self.map(w).abs())
         exact = torch.where(exact > 0, exact, 1e-6).to(rough)
@@ -142,8 +142,8 @@ class RealSSM(DiagonalLayer):
     def _default_eigenvalues(self) -> Tensor:
         low = self.map.range[0]
         if self.time == "continuous":
-            return initialise.spread_rates(len(self.w), self.dt, low)
-        return initialise.spread_rates(len(self.w), 1.0, math.log(low) if low > 0 else -math.inf).exp()
+            return initialize.spread_rates(len(self.w), self.dt, low)
+        return initialize.spread_rates(len(self.w), 1.0, math.log(low) if low > 0 else -math.inf).exp()
 
     def extra_repr(self) -> str:
         """The options, for ``print(model)``."""

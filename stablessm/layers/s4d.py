@@ -8,8 +8,9 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError
-from stablessm.layers import discretise, initialise
+from stablessm.layers import discretize, initialize
 from stablessm.layers.diagonal import DiagonalLayer, Mode
 from stablessm.reparam import Reparameterization
 from stablessm.scan import accumulate, causal_convolution, evaluate, ssm_scan
@@ -57,12 +58,11 @@ class S4D(DiagonalLayer):
     ) -> None:
         shape = (d_model, d_state)
         super().__init__(d_model, d_model, shape, complex_state=True, map=map, time="continuous", mode=mode)
-        if init not in initialise.S4D:
-            raise ArgumentError("init", f"one of {', '.join(map_ for map_ in initialise.S4D)}", repr(init))
+        one_of("init", init, initialize.S4D)
         if not 0 < dt_min <= dt_max:
             raise ArgumentError("dt_min, dt_max", "0 < dt_min <= dt_max", f"{dt_min}, {dt_max}")
         self.init, self.dt_min, self.dt_max, self.discretisation = init, dt_min, dt_max, discretisation
-        self._method = discretise.get(discretisation)
+        self._method = discretize.get(discretisation)
         self._start = self._given(eigenvalues)
         self.w = nn.Parameter(torch.empty(shape))
         self.frequency = nn.Parameter(torch.empty(shape))
@@ -74,7 +74,7 @@ class S4D(DiagonalLayer):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Eigenvalues as given or by ``init``; C complex Gaussian of variance 1, D Gaussian."""
-        start = initialise.S4D[self.init](self.state_shape[1]) if self._start is None else self._start
+        start = initialize.S4D[self.init](self.state_shape[1]) if self._start is None else self._start
         start = start.expand(self.state_shape)
         self.w.copy_(self.map.weights(start.real))
         self.frequency.copy_(start.imag)

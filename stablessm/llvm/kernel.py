@@ -73,8 +73,9 @@ class Kernel:
         self._range = prototype(self._code.address(function.name))
         self._member = self._code.address(names[-1])
 
-    def __call__(self, fields: ctypes.Array[ctypes.c_int64], tiles: int, workers: int) -> None:
-        """Run over all tiles on as many threads as there are workers."""
+    def __call__(self, names: Sequence[str], values: Mapping[str, int], tiles: int, workers: int) -> None:
+        """Run over all tiles on as many threads as there are workers; fields without a value are 0."""
+        fields = (ctypes.c_int64 * len(names))(*[values.get(name, 0) for name in names])
         address = ctypes.addressof(fields)
         workers = min(workers, tiles)
         if workers > 1 and (team := threads.team_to_join()) is not None:

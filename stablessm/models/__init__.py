@@ -23,28 +23,10 @@ if TYPE_CHECKING:
     from stablessm.models.hf_model import StableSSMForCausalLM
 
 __all__ = [
-    "PRESETS",
-    "Block",
-    "Hyena",
-    "LanguageConfig",
-    "LanguageModel",
-    "LinearRNNMLP",
-    "ModelConfig",
-    "Preset",
-    "SequenceClassifier",
-    "SequenceModel",
-    "SequenceRegressor",
-    "SequenceStack",
-    "StableSSMCache",
-    "StableSSMConfig",
-    "StableSSMForCausalLM",
-    "StackConfig",
-    "for_task",
-    "mixer_names",
-    "register_mixer",
-    "sample_tokens",
-    "summary",
-]
+    "PRESETS", "Block", "Hyena", "LanguageConfig", "LanguageModel", "LinearRNNMLP", "ModelConfig", "Preset",
+    "SequenceClassifier", "SequenceModel", "SequenceRegressor", "SequenceStack", "StableSSMCache", "StableSSMConfig",
+    "StableSSMForCausalLM", "StackConfig", "for_task", "mixer_names", "register_mixer", "sample_tokens", "summary",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

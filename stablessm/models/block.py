@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stablessm._arguments import whole_number
+from stablessm._arguments import one_of, whole_number
 from stablessm._errors import ArgumentError
+from stablessm._typing import Dt, Lengths, Reset
 from stablessm.models.norms import Norm, norm_of
 from stablessm.scan.padding import real_steps
 
@@ -94,11 +95,8 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         d_model, mlp = whole_number("d_model", d_model), whole_number("mlp", mlp, 0)
-        if norm not in get_args(Norm):
-            raise ArgumentError("norm", f"one of {', '.join(get_args(Norm))}", repr(norm))
-        if activation not in ACTIVATIONS:
-            raise ArgumentError("activation", f"one of {', '.join(ACTIVATIONS)}", repr(activation))
-        self.prenorm, self.activation = prenorm, activation
+        one_of("norm", norm, get_args(Norm))
+        self.prenorm, self.activation = prenorm, one_of("activation", activation, ACTIVATIONS)
         self.norm, self.mixer = norm_of(norm, d_model), mixer
         self.gate = nn.Linear(d_model, 2 * d_model) if gate else None
         self.dropout = TiedDropout(dropout)
@@ -111,13 +109,7 @@ class Block(nn.Module):
         return self.mixer.initial_state(batch)  # type: ignore[operator]
 
     def forward(
-        self,
-        x: Tensor,
-        state: Any = None,
-        *,
-        lengths: Tensor | None = None,
-        reset: Tensor | None = None,
-        dt: float | Tensor | None = None,
+        self, x: Tensor, state: Any = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, Any]:
         """(B, T, d_model) to the same, and the mixer's state; arguments as in a layer.
 
@@ -127,7 +119,7 @@ class Block(nn.Module):
         y, state = self.mixer(self._before(self.norm, x, real), state, lengths=lengths, reset=reset, dt=dt)
         return self._after(x, y, real), state
 
-    def step(self, x_t: Tensor, state: Any = None, *, dt: float | Tensor | None = None) -> tuple[Tensor, Any]:
+    def step(self, x_t: Tensor, state: Any = None, *, dt: Dt = None) -> tuple[Tensor, Any]:
         """One step of ``forward``: (B, d_model) to the same."""
         x = x_t[:, None]
         y, state = self.mixer.step(self._before(self.norm, x, None)[:, 0], state, dt=dt)  # type: ignore[operator]

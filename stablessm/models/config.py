@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
-from stablessm._arguments import whole_number
+from stablessm._arguments import one_of, whole_number
 from stablessm._errors import ArgumentError
 from stablessm.models import mixers
 from stablessm.models.norms import Norm
@@ -67,9 +67,7 @@ class StackConfig:
             if not isinstance(getattr(self, name), Mapping):
                 raise ArgumentError(name, "options by name", repr(getattr(self, name)))
             self._set(name, dict(getattr(self, name)))
-        for name in ("prenorm", "gate"):
-            if not isinstance(getattr(self, name), bool):
-                raise ArgumentError(name, "true or false", repr(getattr(self, name)))
+        self._require_flags("prenorm", "gate")
         for name in ("dropout", "edge_dropout"):
             if not isinstance(getattr(self, name), int | float) or not 0 <= getattr(self, name) < 1:
                 raise ArgumentError(name, "a number from 0, below 1", getattr(self, name))
@@ -81,6 +79,11 @@ class StackConfig:
                 raise ArgumentError("map_options", "none beside a map already built", self.map_options)
             self._set("map_options", dict(vars(self.map)))
             self._set("map", self.map.name)
+
+    def _require_flags(self, *names: str) -> None:
+        for name in names:
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(name, "true or false", repr(getattr(self, name)))
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -108,8 +111,7 @@ class ModelConfig(StackConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set("size", whole_number("size", self.size))
-        if self.pool not in get_args(Pool):
-            raise ArgumentError("pool", f"one of {', '.join(get_args(Pool))}", repr(self.pool))
+        one_of("pool", self.pool, get_args(Pool))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +139,7 @@ class LanguageConfig(StackConfig):
         super().__post_init__()
         if self.vocab_size is None:
             raise ArgumentError("vocab_size", "how many tokens there are", None)
-        if not isinstance(self.tied, bool):
-            raise ArgumentError("tied", "true or false", repr(self.tied))
+        self._require_flags("tied")
         if self.mixer.removeprefix(mixers.GATED) == "real" and "eigenvalues" not in self.mixer_options:
             self._set("mixer_options", {"timescales": list(TIMESCALES), **self.mixer_options})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, field
+from dataclasses import asdict, field, fields
 from typing import Any, ClassVar, Self
 
 from stablessm._errors import MissingPackageError
@@ -16,10 +16,7 @@ except Exception as error:  # missing, older, or broken
 
 from stablessm.models.config import LanguageConfig
 
-_NAMES = (
-    "vocab_size", "d_model", "n_layers", "mixer", "d_state", "map", "map_options", "mixer_options", "norm", "prenorm",
-    "activation", "gate", "mlp", "dropout", "edge_dropout",
-)  # fmt: skip
+_NAMES = [entry.name for entry in fields(LanguageConfig) if entry.name not in ("d_input", "tied")]
 """What both configs call by the same name."""
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stablessm._typing import Dt, Lengths, Reset
 from stablessm.models.hyena_filter import TAPS as TAPS
 from stablessm.models.hyena_filter import filtered, of_joined
-from stablessm.scan.padding import real_steps
+from stablessm.scan.padding import without_padding
+
+States: TypeAlias = tuple[Tensor, Any] | None
+"""The last inputs of the filter, and the state of the recurrence."""
 
 
 @final
@@ -48,13 +52,7 @@ class Hyena(nn.Module):
         return self._zeros(batch), self.inner.initial_state(batch)  # type: ignore[operator]
 
     def forward(
-        self,
-        x: Tensor,
-        state: tuple[Tensor, Any] | None = None,
-        *,
-        lengths: Tensor | None = None,
-        reset: Tensor | None = None,
-        dt: float | Tensor | None = None,
+        self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Tensor, Any]]:
         """As a layer: (B, T, d_model) to the same, and the state."""
         tail, inner = (None, None) if state is None else state
@@ -62,15 +60,10 @@ class Hyena(nn.Module):
         z = self.projection(x)
         q, u = filtered(z, tail, self.filter, reset)
         y, inner = self.inner(u, inner, lengths=lengths, reset=reset, dt=dt)
-        y = self.output(q * y)
-        if lengths is not None:
-            y = torch.where(real_steps(lengths, x.shape[1])[..., None], y, torch.zeros_like(y))
         before = self._zeros(len(x)) if tail is None else tail
-        return y, (_tail(z, before, reset, lengths), inner)
+        return without_padding(self.output(q * y), lengths), (_tail(z, before, reset, lengths), inner)
 
-    def step(
-        self, x_t: Tensor, state: tuple[Tensor, Any] | None = None, *, dt: float | Tensor | None = None
-    ) -> tuple[Tensor, tuple[Tensor, Any]]:
+    def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Tensor, Any]]:
         """One step of ``forward``: (B, d_model) to the same."""
         tail, inner = self.initial_state(len(x_t)) if state is None else state
         z = self.projection(x_t)

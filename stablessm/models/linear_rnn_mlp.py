@@ -12,45 +12,59 @@ from torch import Tensor, nn
 
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
-from stablessm._typing import State
+from stablessm._typing import Dt, Lengths, Reset, State
 from stablessm.layers import LRU
 from stablessm.layers.storage import SavedModel, saved
-from stablessm.scan.padding import real_steps
+from stablessm.scan.padding import without_padding
 
 _FLOOR = 1e-4
 """Directions of less than this part of the largest deviation are not blown up further."""
 
 
-@final
-class Whitening(nn.Module):
-    """z ↦ Wᵀ (z - mean) / deviation, so that samples get mean 0 and covariance 1; numbers that are set, not trained.
-
-    >>> whiten = Whitening(2)
-    >>> whiten.set(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
-    >>> whiten(torch.tensor([[2.0, 1.0], [0.0, 1.0]])).abs().sort()[0].tolist()
-    [[0.0, 1.0], [0.0, 1.0]]
-    """
+class _Measured(nn.Module):
+    """Mean and deviation of samples, channel by channel; numbers that are set, not trained."""
 
     shift: Tensor
     scale: Tensor
-    W: Tensor
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.register_buffer("shift", torch.zeros(channels))
         self.register_buffer("scale", torch.ones(channels))
-        self.register_buffer("W", torch.eye(channels))
 
-    def set(self, samples: Tensor) -> None:
-        """From samples (…, channels)."""
+    def set(self, samples: Tensor) -> Tensor:
+        """Take mean and deviation from samples (…, channels); return them as rows in these units."""
         flat = rows(samples, len(self.shift))
         shift, scale = moments(flat)
-        flat = (flat - shift) / scale
-        variance, directions = torch.linalg.eigh(flat.mT @ flat / len(flat))
-        deviation = variance.clamp(min=0).sqrt()
         self.shift.copy_(shift)
         self.scale.copy_(scale)
-        self.W.copy_(directions / deviation.clamp(min=_FLOOR * float(deviation.max()) or 1.0))
+        return (flat - shift) / scale
+
+
+@final
+class Whitening(_Measured):
+    """z ↦ Wᵀ (z - mean) / deviation, so that samples get mean 0 and covariance 1; numbers that are set, not trained.
+
+    >>> whiten = Whitening(2)
+    >>> _ = whiten.set(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
+    >>> whiten(torch.tensor([[2.0, 1.0], [0.0, 1.0]])).abs().sort()[0].tolist()
+    [[0.0, 1.0], [0.0, 1.0]]
+    """
+
+    W: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.register_buffer("W", torch.eye(channels))
+
+    def set(self, samples: Tensor) -> Tensor:
+        """Take mean, deviation and directions from samples (…, channels); return them as white rows."""
+        flat = super().set(samples)
+        variance, directions = torch.linalg.eigh(flat.mT @ flat / len(flat))
+        deviation = variance.clamp(min=0).sqrt()
+        white = directions / deviation.clamp(min=_FLOOR * float(deviation.max()) or 1.0)
+        self.W.copy_(white)
+        return flat @ white
 
     def forward(self, z: Tensor) -> Tensor:
         """Whitened."""
@@ -58,28 +72,14 @@ class Whitening(nn.Module):
 
 
 @final
-class Units(nn.Module):
+class Units(_Measured):
     """z ↦ z · scale + shift, from deviations to the units of samples; numbers that are set, not trained.
 
     >>> units = Units(2)
-    >>> units.set(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
+    >>> _ = units.set(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
     >>> units(torch.tensor([1.0, 0.0])).tolist()
     [2.0, 1.0]
     """
-
-    shift: Tensor
-    scale: Tensor
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.register_buffer("shift", torch.zeros(channels))
-        self.register_buffer("scale", torch.ones(channels))
-
-    def set(self, samples: Tensor) -> None:
-        """From samples (…, channels)."""
-        shift, scale = moments(rows(samples, len(self.shift)))
-        self.shift.copy_(shift)
-        self.scale.copy_(scale)
 
     def forward(self, z: Tensor) -> Tensor:
         """In the units of the samples."""
@@ -227,24 +227,13 @@ class LinearRNNMLP(SavedModel):
                 self.mlp.outputs.set(y)
 
     def forward(
-        self,
-        u: Tensor,
-        state: State | None = None,
-        *,
-        lengths: Tensor | None = None,
-        reset: Tensor | None = None,
-        dt: float | Tensor | None = None,
+        self, u: Tensor, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, State]:
         """Outputs (B, T, d_output) and the last state, from inputs (B, T, d_input); the rest as in a layer."""
         features, final = self.recurrence(self._encoded(u), state, lengths=lengths, reset=reset, dt=dt)
-        y = self.mlp(features)
-        if lengths is not None:
-            y = torch.where(real_steps(lengths, u.shape[1])[..., None], y, torch.zeros_like(y))
-        return y, final
+        return without_padding(self.mlp(features), lengths), final
 
-    def step(
-        self, u_t: Tensor, state: State | None = None, *, dt: float | Tensor | None = None
-    ) -> tuple[Tensor, State]:
+    def step(self, u_t: Tensor, state: State | None = None, *, dt: Dt = None) -> tuple[Tensor, State]:
         """One step of ``forward``: u_t is (B, d_input), the output (B, d_output)."""
         features, state = self.recurrence.step(self._encoded(u_t), state, dt=dt)
         return self.mlp(features), state

@@ -10,7 +10,7 @@ from torch import nn
 
 from stablessm._errors import ArgumentError
 from stablessm._typing import Time
-from stablessm.layers import LRU, S4D, RealSSM, initialise
+from stablessm.layers import LRU, S4D, RealSSM, initialize
 from stablessm.models.hyena import Hyena
 from stablessm.reparam import get as get_map
 
@@ -42,7 +42,7 @@ def _real(
     """``timescales``: the shortest and the longest at the start, so that every map starts from the same eigenvalues."""
     if timescales is not None:
         with torch.device("cpu"):  # known even where a model is built without its weights
-            rates = -1 / initialise.timescales(d_state, *timescales)
+            rates = -1 / initialize.timescales(d_state, *timescales)
         options["eigenvalues"] = rates if time == "continuous" else rates.exp()
     return RealSSM(d_model, d_state, d_model, map=get_map(map, time=time, **map_options), time=time, **options)
 

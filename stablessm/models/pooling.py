@@ -1,9 +1,14 @@
-"""One vector of a whole sequence: the mean of its steps, or the last; all at once, step by step, or so far."""
+"""One vector of a whole sequence: the mean of its steps, or the last; all at once, step by step, or so far.
+
+Pooling is from (B, T, C) to (B, C), over the real steps of the last episode; nothing gives zeros. ``whole`` pools the
+steps before (the state, if there is one) and these; ``running`` gives (B, T, C), at each step what ``whole`` gives of
+the steps up to it, and the state after the last; ``step`` is one step of ``running``. ``initial_state`` is what has
+been seen before the start, for channels, device and dtype of ``like`` (C,).
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -12,28 +17,8 @@ from stablessm.scan import linear_scan
 from stablessm.scan.padding import last_state, real_steps
 
 
-class Pooling(ABC):
-    """From (B, T, C) to (B, C), over the real steps of the last episode; nothing gives zeros."""
-
-    @abstractmethod
-    def initial_state(self, like: Tensor, batch: int) -> Any:
-        """What has been seen before the start, for channels, device and dtype of ``like`` (C,)."""
-
-    @abstractmethod
-    def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
-        """(B, C), of the steps before (the state, if there is one) and these."""
-
-    @abstractmethod
-    def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
-        """(B, T, C), at each step what ``whole`` gives of the steps up to it, and the state after the last."""
-
-    @abstractmethod
-    def step(self, h_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One step of ``running``: (B, C) to the same."""
-
-
 @final
-class Last(Pooling):
+class Last:
     """The last step; it needs no state."""
 
     def initial_state(self, like: Tensor, batch: int) -> tuple[()]:
@@ -54,7 +39,7 @@ class Last(Pooling):
 
 
 @final
-class Mean(Pooling):
+class Mean:
     """The mean, in float32 or better; the state is the sum so far (B, C) and how many steps it has (B, 1)."""
 
     def initial_state(self, like: Tensor, batch: int) -> tuple[Tensor, Tensor]:
@@ -97,3 +82,6 @@ class Mean(Pooling):
 
 def _wide(h: Tensor) -> torch.dtype:
     return torch.promote_types(h.dtype, torch.float32)
+
+
+Pooling: TypeAlias = Last | Mean

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError
 from stablessm.models.classifier import SequenceClassifier
 from stablessm.models.language import LanguageModel
@@ -119,8 +120,7 @@ def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -
     >>> type(model).__name__, model.config.map, model.config.map_options
     ('SequenceClassifier', 'exp', {})
     """
-    if preset not in PRESETS:
-        raise ArgumentError("preset", f"one of {', '.join(PRESETS)}", repr(preset))
+    one_of("preset", preset, PRESETS)
     width = {"values": "d_input", "tokens": "vocab_size"}
     if inputs.kind not in width:
         raise ArgumentError("inputs", f"the kind {' or '.join(width)}", repr(inputs.kind))
@@ -135,9 +135,8 @@ def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -
         raise ArgumentError(name, "nothing, since the task decides", repr(changes[name]))
     settings |= changes
     if not PRESETS[preset].language:
-        return model[outputs.kind](
-            outputs.size, **{width[inputs.kind]: inputs.size, "per_step": outputs.per_step, **settings}
-        )
+        settings[width[inputs.kind]] = inputs.size
+        return model[outputs.kind](outputs.size, per_step=outputs.per_step, **settings)
     shape = (inputs.kind, outputs.kind, outputs.per_step, outputs.size)
     if shape != ("tokens", "classes", True, inputs.size):
         what = f"{inputs.size} {inputs.kind} in, {outputs.size} {outputs.kind} out"

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC
-from typing import Any
+from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
+from stablessm._typing import Dt, Lengths, Reset
 from stablessm.layers.storage import SavedModel
 from stablessm.models.config import LanguageConfig, ModelConfig
 from stablessm.models.pooling import Last, Mean, Pooling
 from stablessm.models.stack import SequenceStack
-from stablessm.scan.padding import real_steps
+from stablessm.scan.padding import without_padding
+
+States: TypeAlias = tuple[Any, Any] | None
+"""Of the blocks and of the pooling."""
 
 
 class SequenceModel(SavedModel, ABC):
@@ -39,13 +42,7 @@ class SequenceModel(SavedModel, ABC):
         return self.body.initial_state(batch), self._pooling.initial_state(self._table[0], batch)
 
     def forward(
-        self,
-        x: Tensor,
-        state: tuple[Any, Any] | None = None,
-        *,
-        lengths: Tensor | None = None,
-        reset: Tensor | None = None,
-        dt: float | Tensor | None = None,
+        self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> Tensor:
         """The outputs: (B, size) of each sequence, or with ``per_step`` (B, T, size).
 
@@ -63,26 +60,15 @@ class SequenceModel(SavedModel, ABC):
         return self._read(self._pooling.whole(h, pooled, lengths, reset))
 
     def sequence(
-        self,
-        x: Tensor,
-        state: tuple[Any, Any] | None = None,
-        *,
-        lengths: Tensor | None = None,
-        reset: Tensor | None = None,
-        dt: float | Tensor | None = None,
+        self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Any, Any]]:
         """Outputs (B, T, size), each of the sequence up to its step, zero at padded ones; and the state."""
         blocks, pooled = self._parts(state)
         h, blocks = self.body(x, blocks, lengths=lengths, reset=reset, dt=dt)
         h, pooled = self._pooling.running(h, pooled, lengths, reset)
-        y = self._read(h)
-        if lengths is not None:
-            y = torch.where(real_steps(lengths, x.shape[1])[..., None], y, torch.zeros_like(y))
-        return y, (blocks, pooled)
+        return without_padding(self._read(h), lengths), (blocks, pooled)
 
-    def step(
-        self, x_t: Tensor, state: tuple[Any, Any] | None = None, *, dt: float | Tensor | None = None
-    ) -> tuple[Tensor, tuple[Any, Any]]:
+    def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, Any]]:
         """One step of ``sequence``: (B, d_input), or tokens (B,), to (B, size)."""
         blocks, pooled = self._parts(state)
         h_t, blocks = self.body.step(x_t, blocks, dt=dt)
@@ -98,7 +84,7 @@ class SequenceModel(SavedModel, ABC):
         h = h.to(self._table.dtype)  # pooling is in float32 at least, whatever the weights are
         return F.linear(h, self._table) if self.readout is None else self.readout(h)
 
-    def _parts(self, state: tuple[Any, Any] | None) -> tuple[Any, Any]:
+    def _parts(self, state: States) -> tuple[Any, Any]:
         if state is None:
             return None, None
         if not isinstance(state, tuple | list) or len(state) != 2:

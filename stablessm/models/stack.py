@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from stablessm._errors import ArgumentError
+from stablessm._typing import Dt, Lengths, Reset
 from stablessm.models.block import Block, TiedDropout
 from stablessm.models.config import StackConfig
 from stablessm.models.mixers import mixer_of
@@ -67,9 +68,9 @@ class SequenceStack(nn.Module):
         x: Tensor,
         state: Sequence[Any] | None = None,
         *,
-        lengths: Tensor | None = None,
-        reset: Tensor | None = None,
-        dt: float | Tensor | None = None,
+        lengths: Lengths = None,
+        reset: Reset = None,
+        dt: Dt = None,
     ) -> tuple[Tensor, tuple[Any, ...]]:
         """(B, T, d_input), or tokens (B, T), to (B, T, d_model), and the state; arguments as in a layer.
 
@@ -90,9 +91,7 @@ class SequenceStack(nn.Module):
             after.append(own)
         return self.dropout(self.norm(h, real)), tuple(after)
 
-    def step(
-        self, x_t: Tensor, state: Sequence[Any] | None = None, *, dt: float | Tensor | None = None
-    ) -> tuple[Tensor, tuple[Any, ...]]:
+    def step(self, x_t: Tensor, state: Sequence[Any] | None = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, ...]]:
         """One step of ``forward``: (B, d_input), or tokens (B,), to (B, d_model)."""
         before, after = self._checked(x_t, state, 0), []
         h = self._encoded(x_t)

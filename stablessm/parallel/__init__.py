@@ -1,9 +1,7 @@
 """Sequences longer than one machine's memory: their steps on several ranks, and what that costs."""
 
-from stablessm.parallel.affine import Affine
-from stablessm.parallel.carry import incoming
+from stablessm.parallel.carry import Affine, incoming, own_steps
 from stablessm.parallel.model import SequenceParallel, incoming_state, sequence_parallel
-from stablessm.parallel.ranks import own_steps
 from stablessm.parallel.scan import sequence_scan, sequence_ssm_scan
 
 __all__ = [

@@ -7,14 +7,81 @@ came before them. A message is a factor and an offset, of the size of a state, h
 
 from __future__ import annotations
 
-from typing import Any, final
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias, final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stablessm.parallel.affine import Affine
-from stablessm.parallel.ranks import Group, place
+from stablessm._arguments import whole_number
+from stablessm._parts import nth_part
+
+Group: TypeAlias = "dist.ProcessGroup | None"
+"""The ranks that share a sequence, in their order; None for all."""
+
+
+def place(group: Group = None) -> tuple[int, int]:
+    """This process's rank in the group, and how many there are; (0, 1) where nothing is distributed.
+
+    So the same program runs with ``python`` and with ``torchrun``.
+
+    >>> place()
+    (0, 1)
+    """
+    if group is None and not (dist.is_available() and dist.is_initialized()):
+        return 0, 1
+    return dist.get_rank(group), dist.get_world_size(group)
+
+
+def own_steps(steps: int, group: Group = None) -> slice:
+    """Which of a sequence's steps this rank holds: the ranks' parts follow each other and differ by one step at most.
+
+    >>> x = torch.randn(2, 1000, 8)
+    >>> x[:, own_steps(1000)].shape          # one rank: all of it
+    torch.Size([2, 1000, 8])
+    """
+    rank, size = place(group)
+    return nth_part(whole_number("steps", steps, 0), rank, size)
+
+
+@final
+@dataclass(frozen=True)
+class Affine:
+    """state ↦ factor · state + offset.
+
+    A recurrence h[t] = a[t] h[t-1] + x[t] over a stretch has the product of its a as factor, and as offset the state
+    that it reaches from zero. Joining is associative, which is all that a parallel scan needs.
+
+    Args:
+        factor: of the offset's shape; or with ``matrix`` (B, K, K), for states (B, K, W).
+        offset: (B, …).
+        matrix: whether the product is one of matrices.
+
+    >>> halve, add = Affine(torch.tensor(0.5), torch.tensor(0.0)), Affine(torch.tensor(1.0), torch.tensor(3.0))
+    >>> add.after(halve)(torch.tensor(8.0)).item(), halve.after(add)(torch.tensor(8.0)).item()
+    (7.0, 5.5)
+    """
+
+    factor: Tensor
+    offset: Tensor
+    matrix: bool = False
+
+    def times(self, value: Tensor) -> Tensor:
+        """factor · value."""
+        return self.factor @ value if self.matrix else self.factor * value
+
+    def __call__(self, state: Tensor) -> Tensor:
+        """The state after the stretch."""
+        return self.times(state) + self.offset
+
+    def after(self, earlier: Self) -> Affine:
+        """Both stretches as one."""
+        return Affine(self.times(earlier.factor), self(earlier.offset), self.matrix)
+
+    def adjoint(self, gradient: Tensor) -> Affine:
+        """What carries gradients from behind the stretch to before it, where ``gradient`` is added."""
+        return Affine(self.factor.mH if self.matrix else self.factor.conj(), gradient, self.matrix)
 
 
 def incoming(own: Affine, initial: Tensor | None = None, group: Group = None) -> Tensor:

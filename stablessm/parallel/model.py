@@ -13,9 +13,7 @@ from stablessm._errors import ArgumentError
 from stablessm.layers import Bidirectional
 from stablessm.layers.diagonal import DiagonalLayer
 from stablessm.models import Hyena, SequenceModel
-from stablessm.parallel.affine import Affine
-from stablessm.parallel.carry import incoming
-from stablessm.parallel.ranks import Group
+from stablessm.parallel.carry import Affine, Group, incoming
 from stablessm.parallel.window import last_inputs
 
 _MIXES_TIME = (

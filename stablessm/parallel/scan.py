@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stablessm.parallel.affine import Affine
-from stablessm.parallel.carry import incoming
-from stablessm.parallel.ranks import Group
+from stablessm.parallel.carry import Affine, Group, incoming
 from stablessm.scan import linear_scan, ssm_scan
 from stablessm.scan.checks import check_arguments
 from stablessm.scan.decay_product import decay_product

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stablessm.parallel.affine import Affine
+from stablessm.parallel.carry import Affine
 
 
 def last_inputs(

@@ -40,11 +40,12 @@ def _tensor(argument: str, value: object) -> Tensor:
         raise ArgumentError(argument, "numbers in double precision or less", f"dtype {array.dtype}") from error
 
 
-def spectrum(eigenvalues: Array) -> Tensor:
-    """Eigenvalues (N,), or (M, R) for M input channels with R states each, in complex128."""
+def spectrum(eigenvalues: Array, *, channels: bool = True) -> Tensor:
+    """Eigenvalues (N,), or with ``channels`` (M, R) for M input channels with R states each, in complex128."""
     tensor = finite("eigenvalues", eigenvalues)
-    if tensor.dim() not in (1, 2) or not tensor.numel():
-        raise ArgumentError("eigenvalues", "shape (N,), or (M, R) for M channels", f"shape {tuple(tensor.shape)}")
+    if tensor.dim() not in (1, 1 + channels) or not tensor.numel():
+        expected = "shape (N,), or (M, R) for M channels" if channels else "shape (N,)"
+        raise ArgumentError("eigenvalues", expected, f"shape {tuple(tensor.shape)}")
     lam = tensor.to(torch.complex128)
     if float(lam.abs().max()) > LARGEST:
         raise ArgumentError("eigenvalues", f"|λ| of at most {LARGEST:g}", f"{float(lam.abs().max()):g}")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -41,9 +44,7 @@ def condition_number(eigenvalues: Array, length: int, *, basis: Array | None = N
     >>> round(condition_number(lam, 8), 10), condition_number(0.9 * lam.real, 8) > 1e12
     (1.0, True)
     """
-    lam = _checks.spectrum(eigenvalues)
-    if lam.dim() != 1:
-        raise ArgumentError("eigenvalues", "shape (N,)", f"shape {tuple(lam.shape)}")
+    lam = _checks.spectrum(eigenvalues, channels=False)
     E = equations(lam, whole_number("length", length), real=real, eps=_checks.resolution(eigenvalues))
     if basis is None:
         matrix = E.dense()
@@ -81,12 +82,10 @@ def diagnose(
     rank 2 of 3: the state fixes 2 of 3 unknowns, the rest is set to 0. 2 equations are too few: use at least 3 states \
 instead of 2. or decode_sparse in a basis of at most 2 functions, if the input is known to lie in one
     """
-    lam = _checks.spectrum(eigenvalues)
+    lam = _checks.spectrum(eigenvalues, channels=basis is not None)
     length, eps = whole_number("length", length), _checks.resolution(eigenvalues)
     psi = None
     if basis is None:
-        if lam.dim() != 1:
-            raise ArgumentError("eigenvalues", "shape (N,): channels are apart without a basis", tuple(lam.shape))
         matrix = equations(lam, length, real=True, eps=eps).dense()
     else:
         functions = _checks.basis_functions(basis, None if lam.dim() == 1 else len(lam)).to(lam.device)
@@ -98,7 +97,7 @@ instead of 2. or decode_sparse in a basis of at most 2 functions, if the input i
     rank = int((values > cutoff * values[0]).sum())
 
     def rehearse() -> float:
-        return _decoder(eigenvalues, length, psi, cutoff, precision).diagnosis.expected_error
+        return _decoder(eigenvalues, length, psi, precision, cutoff).diagnosis.expected_error
 
     return diagnosis(lam, length, unknowns, count, values, rank, precision, rehearse)
 
@@ -149,38 +148,39 @@ def required_state_size(
     psi = None if basis is None else _checks.basis_functions(basis, None)
     if psi is not None and len(psi) != length:  # the beginnings of functions need not be independent
         raise ArgumentError("basis", f"{length} rows (length)", len(psi))
-    if draws is None:
-        draws = math.ceil(math.log(_DOUBT) / math.log(quantile))
-    unknowns = length if psi is None else psi.shape[1]
-    size = min(-(-unknowns // 2), most)  # two real equations a state
-    seeds = range(whole_number("draws", draws))
-    for seed in tqdm(seeds, unit="ring", delay=1, leave=False, disable=None if progress else True):
+    draws = math.ceil(math.log(_DOUBT) / math.log(quantile)) if draws is None else whole_number("draws", draws)
+    size = min(-(-(length if psi is None else psi.shape[1]) // 2), most)  # two real equations a state
+    for seed in tqdm(range(draws), unit="ring", delay=1, leave=False, disable=None if progress else True):
         ring = uniform_ring(most, r_min, r_max, seed=seed).to(precision.to_complex())
-
-        def meets(count: int, ring: Tensor = ring) -> bool:
-            return _decoder(ring[:count], length, psi, None, precision).diagnosis.expected_error <= tol
-
-        if meets(size):
-            continue
-        low, high = size, min(size + 1, most)  # rows are only added, so the error falls with the count
-        while not meets(high):
-            if high == most:
-                found = diagnose(ring, length, basis=psi, precision=precision)
-                raise NumericalError(
-                    f"no state of up to {most} on the ring {r_min:g} ≤ |λ| ≤ {r_max:g} gives {length} steps back to "
-                    f"{tol:g}; at {most} the error is {found.expected_error:.2g}",
-                    found.advice[0] if found.advice else "raise tol or r_min, or use a float64 state",
-                )
-            low, high = high, min(high + 2 * (high - size), most)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if meets(middle) else (middle, high)
-        size = high
+        size = _enough(ring, size, tol, partial(_decoder, length=length, basis=psi, precision=precision))
+        if size > most:
+            found = diagnose(ring, length, basis=psi, precision=precision)
+            raise NumericalError(
+                f"no state of up to {most} on the ring {r_min:g} ≤ |λ| ≤ {r_max:g} gives {length} steps back to "
+                f"{tol:g}; at {most} the error is {found.expected_error:.2g}",
+                found.advice[0] if found.advice else "raise tol or r_min, or use a float64 state",
+            )
     return size
 
 
+def _enough(ring: Tensor, size: int, tol: float, decoder: Callable[[Tensor], Decoder | SparseDecoder]) -> int:
+    """Find how many of the eigenvalues meet the tolerance, from ``size`` up; one more than there are if all do not."""
+
+    def meets(count: int) -> bool:
+        return decoder(ring[:count]).diagnosis.expected_error <= tol
+
+    if meets(size):
+        return size
+    low, high = size, min(size + 1, len(ring))  # rows are only added, so the error falls with the count
+    while not meets(high):
+        if high == len(ring):
+            return high + 1
+        low, high = high, min(high + 2 * (high - size), len(ring))
+    return bisect_left(range(high), True, low + 1, key=meets)
+
+
 def _decoder(
-    eigenvalues: Array, length: int, basis: Tensor | None, cutoff: float | None, precision: torch.dtype
+    eigenvalues: Array, length: int, basis: Tensor | None, precision: torch.dtype, cutoff: float | None = None
 ) -> Decoder | SparseDecoder:
     if basis is None:
         return Decoder(eigenvalues, length, cutoff=cutoff, precision=precision)

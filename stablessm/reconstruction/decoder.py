@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import whole_number
-from stablessm._errors import ArgumentError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
 from stablessm.reconstruction._equations import equations
-from stablessm.reconstruction._rehearsal import rehearsed_error
 from stablessm.reconstruction._solvers import Method, options, solver
-from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning, diagnosis
+from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning, diagnosis, rehearsed_error
 
 
 @final
@@ -51,9 +49,7 @@ class Decoder:
         method: Method = "auto",
         precision: torch.dtype = torch.float64,
     ) -> None:
-        lam = _checks.spectrum(eigenvalues)
-        if lam.dim() != 1:
-            raise ArgumentError("eigenvalues", "shape (N,)", f"shape {tuple(lam.shape)}")
+        lam = _checks.spectrum(eigenvalues, channels=False)
         length = whole_number("length", length)
         self._equations = E = equations(lam, length, real=real, eps=_checks.resolution(eigenvalues))
         cutoff = options(cutoff, tikhonov, (E.count, length), precision)
@@ -119,22 +115,14 @@ def decode(
     shape = tuple(_checks.spectrum(eigenvalues).shape)
     lam = _checks.finite("eigenvalues", eigenvalues)  # in the precision they came in
     x = _checks.states("state", state, shape)
-    before = None if initial is None else _checks.start("initial", initial, x, shape)
+    before = torch.zeros_like(x) if initial is None else _checks.start("initial", initial, x, shape)
     precision = _checks.real_dtype(state)
     dtype = precision if real else torch.promote_types(precision, torch.complex64)
-    if lam.dim() == 1:
-        channels, ends, starts = [lam], [x], [before]
-    else:
-        channels, ends = list(lam), list(x.unbind(-2))
-        starts = [None] * len(lam) if before is None else list(before.unbind(-2))
-    parts, worst = [], None
-    for values, end, begin in zip(channels, ends, starts, strict=True):
-        decoder = Decoder(
-            values, length, real=real, cutoff=cutoff, tikhonov=tikhonov, method=method, precision=precision
-        )
-        parts.append(decoder(end, initial=begin).to(dtype))
-        if worst is None or decoder.diagnosis.rank < worst.rank:
-            worst = decoder.diagnosis
-    if worst is not None and not worst.determined:
+    make = partial(Decoder, length=length, real=real, cutoff=cutoff, tikhonov=tikhonov, method=method)
+    decoders = [make(values, precision=precision) for values in lam.reshape(-1, lam.shape[-1])]
+    ends, starts = ((part if lam.dim() == 2 else part.unsqueeze(-2)).unbind(-2) for part in (x, before))
+    parts = [d(end, initial=begin).to(dtype) for d, end, begin in zip(decoders, ends, starts, strict=True)]
+    worst = min((decoder.diagnosis for decoder in decoders), key=lambda diagnosis: diagnosis.rank)
+    if not worst.determined:
         warnings.warn(IllConditionedWarning(worst), stacklevel=2)
     return parts[0] if lam.dim() == 1 else torch.stack(parts, -1)

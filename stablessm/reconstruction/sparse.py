@@ -14,9 +14,8 @@ from stablessm._errors import ArgumentError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
 from stablessm.reconstruction._equations import Equations, equations
-from stablessm.reconstruction._rehearsal import rehearsed_error
 from stablessm.reconstruction._solvers import dense_solver, options
-from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning, diagnosis
+from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning, diagnosis, rehearsed_error
 
 
 @final

@@ -11,68 +11,39 @@ from torch import Tensor
 from torch.nn import functional
 
 from stablessm._typing import Time
-from stablessm.reparam.base import Reparameterization
+from stablessm.reparam._built_in import BuiltIn, Clipped, Identity, Quadratic
 from stablessm.reparam.interval import Interval, require
-from stablessm.reparam.modulus import exp_modulus, quadratic_modulus
-
-
-class _Continuous(Reparameterization):
-    """A map with a closed form for everything."""
-
-    time: ClassVar[Time] = "continuous"
-    modulus_tolerance: ClassVar[float] = 0.0
+from stablessm.reparam.modulus import exp_modulus
 
 
 @final
 @dataclass(frozen=True, repr=False)
-class Direct(_Continuous):
+class Direct(Identity):
     """λ = w. G = 1/w². Not stable: a small error makes λ > 0 (equation 76).
 
     >>> Direct().stability_modulus(0.1)
     inf
     """
 
-    name: ClassVar[str] = "direct"
-    is_stable: ClassVar[bool] = False
-
-    def __call__(self, w: Tensor) -> Tensor:
-        return w
-
-    def inverse(self, eigenvalues: Tensor) -> Tensor:
-        self._require_in_range(eigenvalues)
-        return eigenvalues
-
-    def derivative(self, w: Tensor) -> Tensor:
-        return torch.ones_like(w)
-
-    def gradient_scale(self, w: Tensor) -> Tensor:
-        return w**-2
-
-    def _boundary_distance(self, w: Tensor) -> Tensor:
-        return (-w).clamp(min=0)
+    time: ClassVar[Time] = "continuous"
 
 
 @final
 @dataclass(frozen=True, repr=False)
-class Clip(_Continuous):
+class Clip(Clipped):
     """λ = min(w, -margin). G = 1/w² below -margin, else 0. Modulus β/margin: stable for a margin > 0 only.
 
     >>> Clip(margin=0.5)(torch.tensor([-2.0, 1.0]))
     tensor([-2.0000, -0.5000])
     """
 
-    margin: float = 0.0
-    name: ClassVar[str] = "clip"
+    time: ClassVar[Time] = "continuous"
 
     def __post_init__(self) -> None:
         require("margin", self.margin, Interval(0.0, math.inf, closed=(True, False)))
 
     def __call__(self, w: Tensor) -> Tensor:
         return w.clamp(max=-self.margin)
-
-    def inverse(self, eigenvalues: Tensor) -> Tensor:
-        self._require_in_range(eigenvalues)
-        return eigenvalues
 
     @property
     def range(self) -> Interval:
@@ -81,21 +52,17 @@ class Clip(_Continuous):
     def derivative(self, w: Tensor) -> Tensor:
         return (w <= -self.margin).to(w.dtype)
 
-    def gradient_scale(self, w: Tensor) -> Tensor:
-        return torch.where(w <= -self.margin, w**-2, 0.0)
-
-    @property
-    def is_stable(self) -> bool:
-        return self.margin > 0
-
     def _modulus(self, beta: float) -> float:
         return beta / self.margin
 
-    def _boundary_distance(self, w: Tensor) -> Tensor:
-        return (-w).clamp(min=0)
-
     def _remedy(self, value: float) -> str:
         return f"margin <= {-value:.6g} reaches it" if value < 0 else super()._remedy(value)
+
+
+class _Continuous(BuiltIn):
+    """A map whose sign keeps λ ≤ 0."""
+
+    time: ClassVar[Time] = "continuous"
 
 
 @final
@@ -114,18 +81,14 @@ class Relu(_Continuous):
     def __call__(self, w: Tensor) -> Tensor:
         return -w.relu()
 
-    def inverse(self, eigenvalues: Tensor) -> Tensor:
-        self._require_in_range(eigenvalues)
+    def _inverse(self, eigenvalues: Tensor) -> Tensor:
         return (-eigenvalues).relu()
 
     def derivative(self, w: Tensor) -> Tensor:
         return -(w > 0).to(w.dtype)
 
-    def gradient_scale(self, w: Tensor) -> Tensor:
-        return torch.where(w > 0, w**-2, 0.0)
-
     def _boundary_distance(self, w: Tensor) -> Tensor:
-        return w.clamp(min=0)
+        return w.relu()
 
 
 class _StrictlyNegative(_Continuous):
@@ -152,8 +115,7 @@ class Exp(_StrictlyNegative):
     def __call__(self, w: Tensor) -> Tensor:
         return -w.exp()
 
-    def inverse(self, eigenvalues: Tensor) -> Tensor:
-        self._require_in_range(eigenvalues)
+    def _inverse(self, eigenvalues: Tensor) -> Tensor:
         return (-eigenvalues).log()
 
     def derivative(self, w: Tensor) -> Tensor:
@@ -178,8 +140,7 @@ class Softplus(_StrictlyNegative):
         # torch's own threshold of 20 leaves an error of 2e-9, visible in float64.
         return -functional.softplus(w, threshold=40)
 
-    def inverse(self, eigenvalues: Tensor) -> Tensor:
-        self._require_in_range(eigenvalues)
+    def _inverse(self, eigenvalues: Tensor) -> Tensor:
         return torch.log(-torch.expm1(eigenvalues)) - eigenvalues
 
     def derivative(self, w: Tensor) -> Tensor:
@@ -192,7 +153,7 @@ class Softplus(_StrictlyNegative):
 
 @final
 @dataclass(frozen=True, repr=False)
-class Best(_Continuous):
+class Best(Quadratic):
     """λ = -1/(aw² + b), a, b > 0. G = 2a|w|, proportional to the weight (paper 004, appendix G).
 
     The modulus is ``quadratic_modulus`` with c = b/a. The inverse is the non-negative of the two weights.
@@ -202,9 +163,8 @@ class Best(_Continuous):
     (tensor([0.0000, 1.4142]), tensor(6.))
     """
 
-    a: float = 1.0
     b: float = 0.5
-    name: ClassVar[str] = "best"
+    time: ClassVar[Time] = "continuous"
     is_stable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -212,24 +172,17 @@ class Best(_Continuous):
         require("b", self.b, Interval(0.0, math.inf))
 
     def __call__(self, w: Tensor) -> Tensor:
-        return -1 / (self.a * w * w + self.b)
+        return -1 / self._q(w)
 
-    def inverse(self, eigenvalues: Tensor) -> Tensor:
-        self._require_in_range(eigenvalues)
-        return ((-1 / eigenvalues - self.b) / self.a).clamp(min=0).sqrt()
+    def _inverse(self, eigenvalues: Tensor) -> Tensor:
+        return self._weight(-1 / eigenvalues)
 
     @property
     def range(self) -> Interval:
         return Interval(-1 / self.b, 0.0, closed=(True, False))
 
-    def derivative(self, w: Tensor) -> Tensor:
-        return 2 * self.a * w * self(w) ** 2
-
     def gradient_scale(self, w: Tensor) -> Tensor:
         return 2 * self.a * w.abs()
-
-    def _modulus(self, beta: float) -> float:
-        return quadratic_modulus(beta, self.b / self.a)
 
     def stability_modulus_published(self, beta: float, w: Tensor) -> Tensor:
         """a(β² + 2β|w|)/b, equation 75 as printed: it grows with w, so it is no g(β) of definition 3.2."""

@@ -10,53 +10,26 @@ import torch
 from torch import Tensor
 
 from stablessm._typing import Time
-from stablessm.reparam.base import Reparameterization
+from stablessm.reparam._built_in import BuiltIn, Clipped, Identity, Quadratic
 from stablessm.reparam.interval import Interval, require
-from stablessm.reparam.modulus import TOLERANCE, exp_modulus, quadratic_modulus, search
-
-
-class _Discrete(Reparameterization):
-    """A map with a closed form for everything."""
-
-    time: ClassVar[Time] = "discrete"
-
-    @property
-    def modulus_tolerance(self) -> float:
-        return 0.0
+from stablessm.reparam.modulus import TOLERANCE, exp_modulus, search
 
 
 @final
 @dataclass(frozen=True, repr=False)
-class Direct(_Discrete):
+class Direct(Identity):
     """λ = w. G = 1/(1 - |w|)². Not stable: a small error makes |λ| > 1.
 
     >>> Direct().gradient_scale(torch.tensor(-0.5)), Direct().gradient_scale_published(torch.tensor(-0.5))
     (tensor(4.), tensor(0.4444))
     """
 
-    name: ClassVar[str] = "direct"
-    is_stable: ClassVar[bool] = False
-
-    def __call__(self, w: Tensor) -> Tensor:
-        return w
-
-    def inverse(self, eigenvalues: Tensor) -> Tensor:
-        self._require_in_range(eigenvalues)
-        return eigenvalues
-
-    def derivative(self, w: Tensor) -> Tensor:
-        return torch.ones_like(w)
-
-    def gradient_scale(self, w: Tensor) -> Tensor:
-        return (1 - w.abs()) ** -2
-
-    def _boundary_distance(self, w: Tensor) -> Tensor:
-        return (1 - w.abs()).clamp(min=0)
+    time: ClassVar[Time] = "discrete"
 
 
 @final
 @dataclass(frozen=True, repr=False)
-class Clip(_Discrete):
+class Clip(Clipped):
     """λ = w, clamped to |λ| ≤ 1 - margin. G = 1/(1 - |w|)² inside, else 0. Stable for a margin > 0 only.
 
     The modulus is β/margin up to β = 1 - margin, where λ goes from 0 to the clip. Larger errors can start
@@ -66,8 +39,7 @@ class Clip(_Discrete):
     5.0
     """
 
-    margin: float = 0.0
-    name: ClassVar[str] = "clip"
+    time: ClassVar[Time] = "discrete"
 
     def __post_init__(self) -> None:
         require("margin", self.margin, Interval(0.0, 1.0, closed=(True, False)))
@@ -75,23 +47,12 @@ class Clip(_Discrete):
     def __call__(self, w: Tensor) -> Tensor:
         return w.clamp(self.margin - 1, 1 - self.margin)
 
-    def inverse(self, eigenvalues: Tensor) -> Tensor:
-        self._require_in_range(eigenvalues)
-        return eigenvalues
-
     @property
     def range(self) -> Interval:
         return Interval(self.margin - 1, 1 - self.margin, closed=(True, True))
 
     def derivative(self, w: Tensor) -> Tensor:
         return (w.abs() <= 1 - self.margin).to(w.dtype)
-
-    def gradient_scale(self, w: Tensor) -> Tensor:
-        return torch.where(w.abs() <= 1 - self.margin, (1 - w.abs()) ** -2, 0.0)
-
-    @property
-    def is_stable(self) -> bool:
-        return self.margin > 0
 
     def _modulus(self, beta: float) -> float:
         m, top = self.margin, 1 - self.margin
@@ -101,11 +62,14 @@ class Clip(_Discrete):
         r = max(0.0, min(beta - top, top, math.sqrt(2 * m) - 1))
         return (1 - r) * (r + top) / (m * (1 + r))
 
-    def _boundary_distance(self, w: Tensor) -> Tensor:
-        return (1 - w.abs()).clamp(min=0)
-
     def _remedy(self, value: float) -> str:
         return f"margin <= {1 - abs(value):.6g} reaches it" if abs(value) < 1 else super()._remedy(value)
+
+
+class _Discrete(BuiltIn):
+    """A map from the line into the unit interval."""
+
+    time: ClassVar[Time] = "discrete"
 
 
 @final
@@ -124,8 +88,7 @@ class Relu(_Discrete):
     def __call__(self, w: Tensor) -> Tensor:
         return (-w.relu()).exp()
 
-    def inverse(self, eigenvalues: Tensor) -> Tensor:
-        self._require_in_range(eigenvalues)
+    def _inverse(self, eigenvalues: Tensor) -> Tensor:
         return (-eigenvalues.log()).relu()
 
     def derivative(self, w: Tensor) -> Tensor:
@@ -167,8 +130,7 @@ class Exp(_Stable):
         # Beyond 10 λ is 0 in every dtype, and an overflowing e^w would make the gradient 0 times infinity.
         return (-w.clamp(max=10).exp()).exp()
 
-    def inverse(self, eigenvalues: Tensor) -> Tensor:
-        self._require_in_range(eigenvalues)
+    def _inverse(self, eigenvalues: Tensor) -> Tensor:
         return (-eigenvalues.log()).log()
 
     def derivative(self, w: Tensor) -> Tensor:
@@ -197,8 +159,7 @@ class Softplus(_Stable):
     def __call__(self, w: Tensor) -> Tensor:
         return (-w).sigmoid()
 
-    def inverse(self, eigenvalues: Tensor) -> Tensor:
-        self._require_in_range(eigenvalues)
+    def _inverse(self, eigenvalues: Tensor) -> Tensor:
         return torch.log1p(-eigenvalues) - eigenvalues.log()
 
     def derivative(self, w: Tensor) -> Tensor:
@@ -227,8 +188,7 @@ class Tanh(_Stable):
     def __call__(self, w: Tensor) -> Tensor:
         return w.tanh()
 
-    def inverse(self, eigenvalues: Tensor) -> Tensor:
-        self._require_in_range(eigenvalues)
+    def _inverse(self, eigenvalues: Tensor) -> Tensor:
         return eigenvalues.atanh()
 
     def derivative(self, w: Tensor) -> Tensor:
@@ -243,7 +203,7 @@ class Tanh(_Stable):
 
 @final
 @dataclass(frozen=True, repr=False)
-class Best(_Discrete):
+class Best(Quadratic):
     """λ = 1 - 1/(aw² + b), a > 0, b ≥ 1/2. G = 2a|w| where λ ≥ 0 (paper 004, section 3.3).
 
     With b ≥ 1 λ stays in [0, 1) and the modulus is ``quadratic_modulus`` with c = b/a. With b < 1 (the
@@ -256,23 +216,17 @@ class Best(_Discrete):
     False
     """
 
-    a: float = 1.0
-    b: float = 1.0
-    name: ClassVar[str] = "best"
+    time: ClassVar[Time] = "discrete"
 
     def __post_init__(self) -> None:
         require("a", self.a, Interval(0.0, math.inf))
         require("b", self.b, Interval(0.5, math.inf, closed=(True, False)))
 
-    def _q(self, w: Tensor) -> Tensor:
-        return self.a * w * w + self.b
-
     def __call__(self, w: Tensor) -> Tensor:
         return 1 - 1 / self._q(w)
 
-    def inverse(self, eigenvalues: Tensor) -> Tensor:
-        self._require_in_range(eigenvalues)
-        return ((1 / (1 - eigenvalues) - self.b) / self.a).clamp(min=0).sqrt()
+    def _inverse(self, eigenvalues: Tensor) -> Tensor:
+        return self._weight(1 / (1 - eigenvalues))
 
     @property
     def range(self) -> Interval:
@@ -285,9 +239,6 @@ class Best(_Discrete):
         if self.b > 0.5:
             return f"b = {self.b} < 1: near w = 0 λ is negative, down to {1 - 1 / self.b:.6g}, and G > 2a|w|"
         return "b = 0.5: λ(0) = -1 is on the stability boundary and G/|w| is unbounded near w = 0; use b >= 1"
-
-    def derivative(self, w: Tensor) -> Tensor:
-        return 2 * self.a * w / self._q(w) ** 2
 
     def distance(self, w: Tensor) -> Tensor:
         q = self._q(w)
@@ -306,7 +257,7 @@ class Best(_Discrete):
 
     def _modulus(self, beta: float) -> float:
         if self.b >= 1:
-            return quadratic_modulus(beta, self.b / self.a)
+            return super()._modulus(beta)
         # Past |w| = √(b/a) the change only shrinks, as in the closed form.
         reach = beta + 2 / math.sqrt(self.a)
         return search(self, beta, (-reach, reach))

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from stablessm._errors import ArgumentError
 from stablessm.reparam import spectral
-from stablessm.reparam._continuous import Softplus
+from stablessm.reparam._continuous import Exp, Softplus
+from stablessm.reparam.base import Reparameterization
 from stablessm.reparam.interval import Interval, require
 from stablessm.reparam.spectral import skew_part, symmetric_part
 
@@ -70,8 +71,7 @@ class NegExp(MatrixMap):
         return -torch.linalg.matrix_exp(symmetric_part(M))
 
     def inverse(self, W: Tensor) -> Tensor:
-        s, V = _negative_definite(W)
-        return (V * (-s).log()[..., None, :]) @ V.mT
+        return _of_negative_definite(W, Exp())
 
     def published(self, M: Tensor) -> Tensor:
         """-e^M of M as it is: unstable once an eigenvalue μ of M has cos(Im μ) < 0."""
@@ -94,8 +94,7 @@ class NegSoftplus(MatrixMap):
         return spectral.apply(symmetric_part(M), Softplus(), _softplus_difference)
 
     def inverse(self, W: Tensor) -> Tensor:
-        s, V = _negative_definite(W)
-        return (V * Softplus().inverse(s)[..., None, :]) @ V.mT
+        return _of_negative_definite(W, Softplus())
 
     def published(self, M: Tensor) -> Tensor:
         """-log(I + e^M) of M as it is, complex: unstable once an eigenvalue μ of M has |1 + e^μ| < 1."""
@@ -146,7 +145,7 @@ class Project(MatrixMap):
     def inverse(self, W: Tensor) -> Tensor:
         top = torch.linalg.eigvalsh(symmetric_part(W))[..., -1]
         if bool((top > -self.margin + _slack(W)).any()):
-            raise _outside("W", 0.0 - self.margin, top)
+            raise _outside(0.0 - self.margin, top)
         return W
 
 
@@ -178,7 +177,7 @@ class SkewMinusPSD(MatrixMap):
         S = symmetric_part(W)
         L, failed = torch.linalg.cholesky_ex(-S - self._floor(W))
         if bool(failed.any()):
-            raise _outside("W", -self.margin, torch.linalg.eigvalsh(S)[..., -1])
+            raise _outside(-self.margin, torch.linalg.eigvalsh(S)[..., -1])
         return skew_part(W).triu(1) + L
 
     def _floor(self, M: Tensor) -> Tensor:
@@ -189,16 +188,15 @@ def _slack(W: Tensor) -> float:
     return 1e2 * torch.finfo(W.dtype).eps * float(W.abs().amax())
 
 
-def _negative_definite(W: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors of W, after making sure that it is symmetric and negative definite."""
+def _of_negative_definite(W: Tensor, map: Reparameterization) -> Tensor:
+    """The symmetric matrix whose eigenvalues ``map`` sends to those of W, which must be negative definite."""
     if bool((skew_part(W).abs() > _slack(W)).any()):
         raise ArgumentError("W", "a symmetric matrix (map 'skew_minus_psd' reaches the others)", "one that is not")
     s, V = torch.linalg.eigh(symmetric_part(W))
     if bool((s >= 0).any()):
-        raise _outside("W", 0.0, s[..., -1])
-    return s, V
+        raise _outside(0.0, s[..., -1])
+    return (V * map.inverse(s)[..., None, :]) @ V.mT
 
 
-def _outside(argument: str, bound: float, top: Tensor) -> ArgumentError:
-    expected = f"a symmetric part with eigenvalues below {bound:.6g}"
-    return ArgumentError(argument, expected, f"{float(top.max()):.6g}")
+def _outside(bound: float, top: Tensor) -> ArgumentError:
+    return ArgumentError("W", f"a symmetric part with eigenvalues below {bound:.6g}", f"{float(top.max()):.6g}")

@@ -18,7 +18,9 @@ _ROUNDING = 1e-12
 """Times |w|: an eigenvalue this far beyond the boundary is not there by rounding."""
 
 _AGAIN = 1e-5, 1e-6
-"""Relative and absolute: by so much an eigenvalue may change that is made a weight and an eigenvalue again."""
+"""Round-trip tolerance (rtol, atol) of f(f⁻¹(λ))."""
+
+_SEARCHED = "is_stable comes from a search over weights of up to 1e6, not from a proof"
 
 
 class Reparameterization(ABC):
@@ -73,11 +75,7 @@ class Reparameterization(ABC):
     @property
     def note(self) -> str:
         """What a user of this map with these options should know; empty if nothing."""
-        return (
-            ""
-            if self._states_stability
-            else "is_stable comes from a search over weights of up to 1e6, not from a proof"
-        )
+        return "" if self._states_stability else _SEARCHED
 
     @property
     def _states_stability(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -40,15 +40,16 @@ class Interval(tuple[float, float]):
         >>> Interval(0.0, 1.0, closed=(True, False)).holds(torch.tensor([0.0, 0.5, 1.0]))
         tensor([ True,  True, False])
         """
+        return self._inside(x, 4 * torch.finfo(x.dtype).eps)
+
+    def _inside(self, x: Any, slack: float) -> Any:
         (low, high), (with_low, with_high) = self, self.closed
-        eps = 4 * torch.finfo(x.dtype).eps
-        above = x >= low - eps * max(1.0, abs(low)) if with_low else x > low
-        below = x <= high + eps * max(1.0, abs(high)) if with_high else x < high
+        above = x >= low - slack * max(1.0, abs(low)) if with_low else x > low
+        below = x <= high + slack * max(1.0, abs(high)) if with_high else x < high
         return above & below
 
 
 def require(argument: str, value: float, allowed: Interval) -> None:
     """Raise an ArgumentError naming the argument unless the value lies in the allowed interval."""
-    (low, high), (with_low, with_high) = allowed, allowed.closed
-    if not ((value >= low if with_low else value > low) and (value <= high if with_high else value < high)):
+    if not allowed._inside(value, 0.0):
         raise ArgumentError(argument, f"a number in {allowed}", value)

@@ -178,7 +178,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _panel(content: Mapping[str, Any]) -> Panel:
-    series = [Series(**{**line, "x": _floats(line["x"]), "y": _floats(line["y"])}) for line in content["series"]]
+    series = [Series(**line | {axis: [*map(float, line[axis])] for axis in "xy"}) for line in content["series"]]
     y_range = None if content["y_range"] is None else tuple(content["y_range"])
     return Panel(**{**content, "series": series, "y_range": y_range})
 
@@ -214,7 +214,3 @@ def _shown(values: Sequence[float], scale: Scale) -> np.ndarray:
     array = np.asarray(values, dtype=float)
     hidden = ~np.isfinite(array) | ((array <= 0) if scale == "log" else False)
     return np.where(hidden, np.nan, array)
-
-
-def _floats(values: Sequence[Any]) -> list[float]:
-    return [float(value) for value in values]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -61,10 +61,6 @@ class Record:
     faults: tuple[str, ...] = ()
 
 
-_TEXTS = ("id", "title", "question", "source", "claim", "size", "status", "command", "commit", "date")
-_TABLES = ("config", "versions", "hardware")
-
-
 def read_run(folder: Path) -> Record | None:
     """The run in this folder; None if its record is of something that the report does not show.
 
@@ -91,21 +87,21 @@ def read_run(folder: Path) -> Record | None:
         drawn = _attempt(folder / "metrics.jsonl", lambda path: training.curves(content, path), faults)
     if not isinstance(content.get("id"), str) or not content["id"]:
         raise ValueError("it has no id: not the record of an experiment")
-    fields: dict[str, Any] = {name: _text(content[name]) for name in _TEXTS if content.get(name) is not None}
-    for name in _TABLES:
-        fields[name] = _expect(content.get(name), dict, name, faults)
+    texts = [field.name for field in fields(Record) if field.type == "str"]
+    shown: dict[str, Any] = {name: _text(content[name]) for name in texts if content.get(name) is not None}
+    for name in ("config", "versions", "hardware"):
+        shown[name] = _expect(content.get(name), dict, name, faults)
+    computed = _expect(content.get("computed"), list, "computed", faults)
     figures = [_attempt(folder / f"{name}.json", Figure.load, faults) for name in _names(content, "figures", faults)]
     return Record(
         folder=folder,
         wall_time_s=_number(content.get("wall_time_s")),
-        computed=tuple(
-            place for place in _expect(content.get("computed"), list, "computed", faults) if isinstance(place, dict)
-        ),
+        computed=tuple(place for place in computed if isinstance(place, dict)),
         claims=tuple(_claims(content, faults)),
         figures=tuple(figure for figure in (*figures, drawn) if figure is not None),
         files=(File("record.json", len(raw), raw), *_files(folder, _names(content, "arrays", faults), faults)),
         faults=tuple(faults),
-        **fields,
+        **shown,
     )
 
 
@@ -115,9 +111,7 @@ def _claims(content: Mapping[str, Any], faults: list[str]) -> list[Claim]:
         if not isinstance(claim, dict):
             faults.append(f"claim {number}: an object was expected, not {_text(claim)}")
             continue
-        claims.append(
-            Claim(**{name: _text(claim.get(name)) for name in ("statement", "paper", "ours", "verdict", "why")})
-        )
+        claims.append(Claim(**{field.name: _text(claim.get(field.name)) for field in fields(Claim)}))
         if claims[-1].verdict and claims[-1].verdict not in VERDICTS:
             faults.append(f"claim {number}: unknown verdict {claims[-1].verdict!r}; known are {', '.join(VERDICTS)}")
     return claims
@@ -129,7 +123,7 @@ def _files(folder: Path, names: list[str], faults: list[str]) -> list[File]:
     if (folder / "metrics.jsonl").is_file():
         paths.append(folder / "metrics.jsonl")
     small = sum(path.stat().st_size for path in paths if path.is_file()) <= EMBEDDED
-    files = (_attempt(path, _small_file if small else _large_file, faults) for path in paths)
+    files = (_attempt(path, partial(_file, embedded=small), faults) for path in paths)
     return [file for file in files if file is not None]
 
 
@@ -144,19 +138,12 @@ def _attempt(path: Path, read: Callable[[Path], _Read], faults: list[str]) -> _R
     return None
 
 
-def _small_file(path: Path) -> File:
-    content = path.read_bytes()
+def _file(path: Path, embedded: bool) -> File:
     if path.suffix == ".npz":
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if (broken := archive.testzip()) is not None:
+        with zipfile.ZipFile(path) as archive:  # its table of contents lies at the end: a truncated file has none
+            if embedded and (broken := archive.testzip()) is not None:
                 raise ValueError(f"{broken} in it is damaged")
-    return File(path.name, len(content), content)
-
-
-def _large_file(path: Path) -> File:
-    if path.suffix == ".npz":
-        zipfile.ZipFile(path).close()  # its table of contents lies at the end: a truncated file has none
-    return File(path.name, path.stat().st_size, None)
+    return File(path.name, path.stat().st_size, path.read_bytes() if embedded else None)
 
 
 def _names(content: Mapping[str, Any], key: str, faults: list[str]) -> list[str]:

@@ -68,17 +68,9 @@ def _filters(claims: list[Claim]) -> list[Html]:
     number = Counter(kind(claim) for claim in claims)
     kinds = [name for name in (*(v.replace(" ", "-") for v in VERDICTS), "unknown") if name in number]
     bar = [element("i", class_=name, style=f"flex-grow:{number[name]}") for name in kinds]
-    buttons = [
-        element(
-            "button",
-            verdict(first[name] if name != "unknown" else Claim("", verdict="unknown")),
-            element("b", number[name]),
-            type="button",
-            data_filter=name,
-            aria_pressed="false",
-        )
-        for name in kinds
-    ]
+    shown = {name: verdict(first[name] if name != "unknown" else Claim("", verdict="unknown")) for name in kinds}
+    how = {"type": "button", "aria_pressed": "false"}
+    buttons = [element("button", shown[name], element("b", number[name]), data_filter=name, **how) for name in kinds]
     return [
         element("div", bar, class_="bar", aria_hidden="true"),
         element("div", buttons, class_="filters", role="group", aria_label="show only one verdict"),
@@ -140,14 +132,9 @@ def _nothing() -> Html:
         ("stablessm run ia-fig1 --size paper", "the published size"),
         ("stablessm report", "this page again"),
     )
-    return element(
-        "div",
-        element("p", "No runs yet. A report is made of run folders; this makes some:", class_="lead"),
-        element(
-            "dl", [[element("dt", element("code", code)), element("dd", what)] for code, what in lines], class_="how"
-        ),
-        class_="nothing",
-    )
+    lead = element("p", "No runs yet. A report is made of run folders; this makes some:", class_="lead")
+    how = [[element("dt", element("code", code)), element("dd", what)] for code, what in lines]
+    return element("div", lead, element("dl", how, class_="how"), class_="nothing")
 
 
 def _number(count: int, what: str) -> str:

@@ -80,19 +80,12 @@ def _folders(root: Path) -> Iterator[Path]:
 def _ordered(runs: list[Record]) -> list[Record]:
     """In the papers' order, what goes beyond the papers last; within an id the run for the front page first."""
     runs.sort(key=lambda run: str(run.folder))
-    runs.sort(key=_rank, reverse=True)
+    runs.sort(key=lambda run: (run.status == "complete", run.size == "paper", run.date), reverse=True)
     sources: dict[str, str] = {}
     for run in runs:
         sources.setdefault(run.id, run.source)
-    return sorted(runs, key=lambda run: (_catalogue(sources[run.id]), _natural(run.id)))
-
-
-def _rank(run: Record) -> tuple[bool, bool, str]:
-    return run.status == "complete", run.size == "paper", run.date
-
-
-def _catalogue(source: str) -> tuple[bool, list[tuple[int, str]]]:
-    return not source.startswith("paper"), _natural(source)
+    beyond = {id: not source or source.startswith("beyond") for id, source in sources.items()}
+    return sorted(runs, key=lambda run: (beyond[run.id], _natural(sources[run.id]), _natural(run.id)))
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -16,28 +16,22 @@ _FOLDED = 6
 
 def section(run: Record, anchor: str) -> Html:
     """Question, plots, claims, settings, command and downloads."""
+    header = element(
+        "header",
+        element("p", _eyebrow(run), class_="eyebrow"),
+        element("h2", element("a", run.title or run.id, href=f"#{anchor}", class_="self")),
+        run.question and element("p", run.question, class_="question"),
+        run.claim and element("p", element("b", "Claim "), run.claim, class_="claim"),
+    )
+    verdicts = element("ul", [_claim(claim) for claim in run.claims], class_="verdicts")
+    code = element("pre", element("code", run.command), tabindex=0)
+    copy = element("button", "copy", type="button", data_copy=True, aria_label="copy the command")
     return element(
         "section",
-        element(
-            "header",
-            element("p", _eyebrow(run), class_="eyebrow"),
-            element("h2", element("a", run.title or run.id, href=f"#{anchor}", class_="self")),
-            run.question and element("p", run.question, class_="question"),
-            run.claim and element("p", element("b", "Claim "), run.claim, class_="claim"),
-        ),
+        header,
         [_figure(figure, f"{anchor}.{n}") for n, figure in enumerate(run.figures, start=1)],
-        run.claims
-        and [element("h3", "Verdicts"), element("ul", [_claim(claim) for claim in run.claims], class_="verdicts")],
-        run.command
-        and [
-            element("h3", "Run it again"),
-            element(
-                "div",
-                element("pre", element("code", run.command), tabindex=0),
-                element("button", "copy", type="button", data_copy=True, aria_label="copy the command"),
-                class_="command",
-            ),
-        ],
+        run.claims and [element("h3", "Verdicts"), verdicts],
+        run.command and [element("h3", "Run it again"), element("div", code, copy, class_="command")],
         element("p", join(_facts(run)), class_="facts"),
         _table("Settings", flat(run.config)),
         *(_table("Computed on", flat(place)) for place in run.computed),
@@ -132,19 +126,14 @@ def _figure(figure: Figure, anchor: str) -> Html:
 
 
 def _claim(claim: Claim) -> Html:
+    values = (("paper", claim.paper), ("ours", claim.ours))
     return element(
         "li",
         element("p", verdict(claim), " ", element("b", claim.statement)),
-        element(
-            "dl", [element("div", element("dt", name), element("dd", value or "–")) for name, value in _values(claim)]
-        ),
+        element("dl", [element("div", element("dt", name), element("dd", value or "–")) for name, value in values]),
         claim.why and element("p", claim.why, class_="why"),
         class_=kind(claim),
     )
-
-
-def _values(claim: Claim) -> tuple[tuple[str, str], ...]:
-    return ("paper", claim.paper), ("ours", claim.ours)
 
 
 def _facts(run: Record) -> Iterator[Html]:
@@ -188,11 +177,8 @@ def _pictures(run: Record, anchor: str) -> Iterator[Html]:
 
 def _file(run: Record, file: File) -> Html:
     if file.content is None:
-        where = str(run.folder / file.name)
-        return element(
-            "li", element("span", file.name, element("small", size(file.size), " beside the record: ", where))
-        )
-    mime = "application/json" if file.name.endswith(".json") else "application/octet-stream"
-    name = element("small", size(file.size))
-    uri = data_uri(file.content, mime)
-    return element("li", element("a", file.name, name, href=uri, download=f"{run.id}-{file.name}"))
+        note = element("small", size(file.size), " beside the record: ", str(run.folder / file.name))
+        return element("li", element("span", file.name, note))
+    uri = data_uri(file.content, "application/json" if file.name.endswith(".json") else "application/octet-stream")
+    note = element("small", size(file.size))
+    return element("li", element("a", file.name, note, href=uri, download=f"{run.id}-{file.name}"))

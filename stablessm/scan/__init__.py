@@ -8,16 +8,6 @@ from stablessm.scan.ssm import ssm_scan
 from stablessm.scan.vandermonde import accumulate, evaluate, powers
 
 __all__ = [
-    "NAMES",
-    "Probe",
-    "accumulate",
-    "causal_convolution",
-    "evaluate",
-    "fft_scan",
-    "linear_scan",
-    "powers",
-    "probe",
-    "resolve",
-    "ssm_scan",
-    "why_not",
-]
+    "NAMES", "Probe", "accumulate", "causal_convolution", "evaluate", "fft_scan", "linear_scan", "powers", "probe",
+    "resolve", "ssm_scan", "why_not",
+]  # fmt: skip

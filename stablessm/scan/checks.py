@@ -23,28 +23,36 @@ def autocast_enabled(device: str) -> bool:
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
-def check_tensor(name: str, value: Tensor) -> None:
-    """Not a list, a number or an array."""
+def check_tensor(name: str, value: Tensor, rank: int | None = None, letters: str = "(batch, time, channel)") -> None:
+    """Not a list, a number or an array; with ``rank`` dimensions, which ``letters`` name."""
     if not isinstance(value, Tensor):
         raise ArgumentError(name, "a tensor", type(value).__name__)
+    if rank is not None and value.dim() != rank:
+        raise ArgumentError(name, f"{rank} dimensions {letters}", f"shape {tuple(value.shape)}")
 
 
-def check_arguments(decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None) -> None:
-    """Ranks, sizes, dtypes and devices that go together."""
-    for name, tensor in (("drive", drive), ("decay", decay), ("initial", initial)):
+def check_kinds(like: str, **tensors: Tensor | None) -> None:
+    """Tensors of floating point or complex numbers, on the device of the one called ``like``, which comes first."""
+    device = None
+    for name, tensor in tensors.items():
         if tensor is None:
             continue
         check_tensor(name, tensor)
         if tensor.dtype not in DTYPES:
             raise ArgumentError(name, "a floating point or complex dtype", tensor.dtype)
-        if tensor.device != drive.device:
-            raise ArgumentError(name, f"a tensor on {drive.device} (as drive)", tensor.device)
-        if tensor.is_complex() and not drive.is_complex():
-            raise ArgumentError(
-                name, f"a real dtype, because the states have drive's dtype {drive.dtype}", tensor.dtype
-            )
-    if drive.dim() != 3:
-        raise ArgumentError("drive", "3 dimensions (batch, time, channel)", f"shape {tuple(drive.shape)}")
+        device = device or tensor.device
+        if tensor.device != device:
+            raise ArgumentError(name, f"a tensor on {device} (as {like})", tensor.device)
+
+
+def check_arguments(decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None) -> None:
+    """Ranks, sizes, dtypes and devices that go together."""
+    check_kinds("drive", drive=drive, decay=decay, initial=initial)
+    for name, tensor in (("decay", decay), ("initial", initial)):
+        if tensor is not None and tensor.is_complex() and not drive.is_complex():
+            expected = f"a real dtype, because the states have drive's dtype {drive.dtype}"
+            raise ArgumentError(name, expected, tensor.dtype)
+    check_tensor("drive", drive, 3)
     batch, steps, channels = drive.shape
     allowed = {1: (channels,), 2: (steps, channels), 3: (batch, steps, channels)}
     if decay.shape != allowed.get(decay.dim()):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
-from stablessm.scan.checks import check_arguments
+from stablessm.scan.checks import check_arguments, check_tensor
 from stablessm.scan.vandermonde import powers
 
 
@@ -21,8 +21,7 @@ def causal_convolution(signal: Tensor, kernel: Tensor) -> Tensor:
     >>> causal_convolution(torch.ones(1, 3, 1), kernel).flatten().round(decimals=4).tolist()
     [1.0, 3.0, 7.0]
     """
-    if signal.dim() != 3:
-        raise ArgumentError("signal", "3 dimensions (batch, time, channel)", f"shape {tuple(signal.shape)}")
+    check_tensor("signal", signal, 3)
     if kernel.shape != signal.shape[1:]:
         raise ArgumentError("kernel", f"shape {tuple(signal.shape[1:])}", f"shape {tuple(kernel.shape)}")
     steps = signal.shape[1]

@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 from stablessm._errors import ArgumentError
 from stablessm.scan import backends
-from stablessm.scan.checks import DTYPES, REAL_DTYPE, check_reset, check_tensor, checked_lengths
+from stablessm.scan.checks import REAL_DTYPE, check_kinds, check_reset, check_tensor, checked_lengths
 from stablessm.scan.linear import linear_scan
 from stablessm.scan.padding import last_state, without_padding
 from stablessm.scan.protocol import DiagonalSSM
@@ -101,19 +101,11 @@ def _dense(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
 def _check_shapes(layer: DiagonalSSM) -> bool:
     """Check all tensors but reset and lengths, and return True if their form is the dense one."""
     x, decay, C, tensors = layer.x, layer.decay, layer.C, layer._asdict()
-    for name in ("x", "decay", "B", "C", "D", "initial"):
-        tensor = tensors[name]
-        if tensor is None:
-            continue
-        check_tensor(name, tensor)
-        if tensor.dtype not in DTYPES:
-            raise ArgumentError(name, "a floating point or complex dtype", tensor.dtype)
-        if tensor.is_complex() and name in ("x", "D"):
-            raise ArgumentError(name, "a real dtype", tensor.dtype)
-        if tensor.device != x.device:
-            raise ArgumentError(name, f"a tensor on {x.device} (as x)", tensor.device)
-    if x.dim() != 3:
-        raise ArgumentError("x", "3 dimensions (batch, time, channel)", f"shape {tuple(x.shape)}")
+    check_kinds("x", **{name: tensors[name] for name in DiagonalSSM._fields[:6]})
+    for name in ("x", "D"):
+        if tensors[name] is not None and tensors[name].is_complex():
+            raise ArgumentError(name, "a real dtype", tensors[name].dtype)
+    check_tensor("x", x, 3)
     batch, _, channels = x.shape
     if decay.dim() not in (1, 2) or (decay.dim() == 2 and decay.shape[0] != channels):
         raise ArgumentError("decay", f"shape ({channels}, N) or (N,) to go with x", f"shape {tuple(decay.shape)}")

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from stablessm import record
-from stablessm._arguments import whole_number
+from stablessm._arguments import one_of, whole_number
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
 from stablessm.streaming.freeze import freeze
@@ -56,8 +56,7 @@ def export_step(
         raise ArgumentError("path", "a file", f"{path}, a folder")
     if format is None:
         format = "onnx" if path is not None and Path(path).suffix.lower() == ".onnx" else "torch"
-    if format not in get_args(Format):
-        raise ArgumentError("format", " or ".join(map(repr, get_args(Format))), repr(format))
+    one_of("format", format, get_args(Format))
     batch = whole_number("batch", batch)
     if format == "onnx":
         for package in ("onnx", "onnxscript"):
@@ -68,23 +67,18 @@ def export_step(
     if program.table is not None:
         x_t = torch.zeros(batch, dtype=torch.int64)
     example = (x_t, *step.initial_state(batch))
-    if format == "torch":
-        exported = torch.export.export(step, example)
-        if path is not None:
-            with record.atomic(path) as temporary:
-                torch.export.save(exported, temporary)
-        return exported
-    names = [f"state_{k}" for k in range(len(program.slots))]
-    outputs = [f"next_{name}" for name in names]
-    with _quiet():
-        written = torch.onnx.export(
-            step, example, input_names=["x", *names], output_names=["y", *outputs], dynamo=True, verbose=False
-        )
-    assert written is not None
+    exported: Any = torch.export.export(step, example) if format == "torch" else _onnx(step, example)
     if path is not None:
         with record.atomic(path) as temporary:
-            written.save(temporary)
-    return written
+            torch.export.save(exported, temporary) if format == "torch" else exported.save(temporary)
+    return exported
+
+
+def _onnx(step: StepModule, example: tuple[Any, ...]) -> Any:
+    states = [f"state_{k}" for k in range(len(example) - 1)]
+    outputs = ["y", *(f"next_{name}" for name in states)]
+    with _quiet():
+        return torch.onnx.export(step, example, input_names=["x", *states], output_names=outputs, verbose=False)
 
 
 @contextmanager

@@ -80,8 +80,14 @@ def _(layer: RealSSM, program: Program, x: int) -> int:
 
 @_add.register
 def _(layer: LRU, program: Program, x: int) -> int:
+    return _lru(layer, program, x, clock=False)
+
+
+def _lru(layer: LRU, program: Program, x: int, *, clock: bool) -> int:
+    """With a ``clock``, the first input is a constant 1, which is not in x."""
     decay, gain = layer._discretise(None)
-    drive = [program.affine((x, gain.double()[:, None] * layer.B[:, part])) for part in (0, 1)]
+    B = gain.double()[:, None, None] * layer.B
+    drive = [program.affine((x, B[:, k, clock:]), bias=B[:, k, 0] if clock else None) for k in (0, 1)]
     real, imag = program.state(layer.state_shape, complex=True)
     program.operations.append(Rotate(real, imag, program.array(decay), *drive))
     terms = [(real, layer.C[..., 0]), (imag, -layer.C[..., 1])]  # Re(C h)
@@ -156,15 +162,7 @@ def _(model: nn.Sequential | LayerStack, program: Program, x: int) -> int:
 
 @_add.register
 def _(model: LinearRNNMLP, program: Program, x: int) -> int:
-    recurrence = model.recurrence
-    decay, gain = recurrence._discretise(None)
-    B = gain.double()[:, None, None] * recurrence.B
-    columns, clock = (B[..., 1:], B[..., 0]) if model.clock else (B, torch.zeros_like(B[..., 0]))
-    drive = [program.affine((x, columns[:, part]), bias=clock[:, part]) for part in (0, 1)]
-    real, imag = program.state(recurrence.state_shape, complex=True)
-    program.operations.append(Rotate(real, imag, program.array(decay), *drive))
-    features = program.affine((real, recurrence.C[..., 0]), (imag, -recurrence.C[..., 1]))
-    return _add(model.mlp, program, features)
+    return _add(model.mlp, program, _lru(model.recurrence, program, x, clock=model.clock))
 
 
 @_add.register

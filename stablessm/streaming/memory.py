@@ -35,10 +35,6 @@ class Memory:
         """Up to whole vectors."""
         return -(-size // self.lanes) * self.lanes
 
-    def size(self, value: int) -> int:
-        """Of a value, without the padding."""
-        return self._sizes[value]
-
     @staticmethod
     def pointer(array: np.ndarray) -> ir.Constant:
         """The address of an array of ours."""
@@ -83,7 +79,7 @@ class Memory:
             line, op = self._lines[slot.values[0]]
             H, K = op.taps.shape
             spread = np.zeros((self.batch, K, self.padded(H)), self.dtype)
-            spread[..., :H] = parts[0].reshape(self.batch, K, len(op.first))[..., op.index]
+            spread[..., :H] = parts[0].reshape(self.batch, K, len(op.first))[..., op.inputs]
             line[...] = spread.reshape(self.batch, K, line.shape[1], self.lanes).swapaxes(1, 2)
             return
         if slot.values[0] not in self._channels:

@@ -1,14 +1,13 @@
 """A step written down: operations on real vectors, with every weight computed beforehand.
 
-One description has three readers, which must agree: NumPy (``numpy_runner``), machine code (``compiled_runner``) and a
-PyTorch module to export (``step_module``). A *value* is a real vector, known by its number; value 0 is the input.
-Complex vectors are two values. States are values that keep their numbers from step to step.
+One description has two readers, which must agree: ``step_code`` makes it machine code, ``interpret`` runs it in NumPy
+and as a PyTorch module to export. A *value* is a real vector, known by its number; value 0 is the input. Complex
+vectors are two values. States are values that keep their numbers from step to step.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -17,9 +16,7 @@ from torch import Tensor
 from stablessm._errors import ArgumentError
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Affine:
+class Affine(NamedTuple):
     """out = Σ_k weights_k source_k + bias."""
 
     out: int
@@ -29,9 +26,7 @@ class Affine:
     bias: np.ndarray
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Scale:
+class Scale(NamedTuple):
     """out = factor ⊙ source + plus, a constant or a value. With out = source it is a real recurrence."""
 
     out: int
@@ -40,9 +35,7 @@ class Scale:
     plus: int | np.ndarray
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Rotate:
+class Rotate(NamedTuple):
     """h = decay ⊙ h + drive, complex: the values ``real`` and ``imag`` are h."""
 
     real: int
@@ -52,9 +45,7 @@ class Rotate:
     drive_imag: int
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Channels:
+class Channels(NamedTuple):
     """h = decay ⊙ h + gain ⊙ source, out = Re Σ_n weights_n h_n + skip ⊙ source, for each of H channels.
 
     The values ``real`` and ``imag`` are h, (H, N) flattened.
@@ -71,13 +62,11 @@ class Channels:
     skip: np.ndarray
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Taps:
+class Taps(NamedTuple):
     """out[t] = Σ_{j<K} taps_j ⊙ source[t-j] and oldest[t] = source[t-K], for H filters.
 
     The value ``past`` holds the last K inputs, the oldest first: (K, U) flattened, for U different inputs, of which
-    filter h takes number ``index[h]``.
+    filter h takes number ``inputs[h]``.
     """
 
     out: int
@@ -86,17 +75,15 @@ class Taps:
     past: int
     taps: np.ndarray
     """(H, K), K from 1."""
-    index: np.ndarray
+    inputs: np.ndarray
 
     @property
     def first(self) -> np.ndarray:
         """A filter that takes each input."""
-        return np.unique(self.index, return_index=True)[1]
+        return np.unique(self.inputs, return_index=True)[1]
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Product:
+class Product(NamedTuple):
     """out = left ⊙ right."""
 
     out: int
@@ -104,19 +91,16 @@ class Product:
     right: int
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Slice:
-    """out = source from number ``start`` on, as many as out has."""
+class Slice(NamedTuple):
+    """out = source from number ``start`` to before ``stop``."""
 
     out: int
     source: int
     start: int
+    stop: int
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Pointwise:
+class Pointwise(NamedTuple):
     """out = function(source), by name."""
 
     out: int
@@ -133,9 +117,7 @@ FUNCTIONS = (
 """What ``Pointwise`` may name; φ(z) = (e^z - 1) / z."""
 
 
-@final
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """Where a state of the model is: one value, or two if it is complex, flattened from ``shape``."""
 
     values: tuple[int, ...]
@@ -207,7 +189,9 @@ class Program:
         """A vector in three of the same size."""
         size = self.sizes[source] // 3
         first, second, third = (self.value(size) for _ in range(3))
-        self.operations += [Slice(out, source, k * size) for k, out in enumerate((first, second, third))]
+        self.operations += [
+            Slice(out, source, k * size, (k + 1) * size) for k, out in enumerate((first, second, third))
+        ]
         return first, second, third
 
     def pointwise(self, source: int, function: str) -> int:
@@ -223,4 +207,4 @@ class Program:
     def array(self, tensor: Tensor) -> np.ndarray:
         """The numbers in the program's precision, or its complex counterpart, as a copy."""
         kind = np.result_type(self.dtype, np.complex64) if tensor.is_complex() else self.dtype
-        return np.array(tensor.detach().cpu().resolve_conj().numpy(), dtype=kind, order="C")
+        return np.array(tensor.detach().cpu().resolve_conj().numpy(), dtype=kind)

@@ -14,19 +14,9 @@ import numpy as np
 from llvmlite import ir
 
 from stablessm.llvm.emitter import I64, Emitter
+from stablessm.streaming import program as ops
 from stablessm.streaming.memory import Memory
-from stablessm.streaming.program import (
-    Affine,
-    Channels,
-    Operation,
-    Pointwise,
-    Product,
-    Program,
-    Rotate,
-    Scale,
-    Slice,
-    Taps,
-)
+from stablessm.streaming.program import Affine, Channels, Operation, Program, Taps
 from stablessm.streaming.vector_functions import VectorMath
 
 TILE_VECTORS = 4
@@ -145,27 +135,27 @@ class _Code:
                 self._affine(operation)
             case Channels():
                 self._channels(operation)
-            case Rotate(real, imag, decay, drive_real, drive_imag):
+            case ops.Rotate(real, imag, decay, drive_real, drive_imag):
                 parts = [vector(decay.real), vector(decay.imag)]
                 self._recur([real, imag], [drive_real, drive_imag], parts, self._complex_step)
-            case Scale(out, source, factor, plus) if out == source:
+            case ops.Scale(out, source, factor, plus) if out == source:
                 sources, constants = ([plus], []) if isinstance(plus, int) else ([], [vector(plus)])
                 numbers = [*constants, vector(factor)]
                 self._recur([out], sources, numbers, lambda h, u, a: [self.wide.multiply_add(h, a, u)])
-            case Scale(out, source, factor, plus):
-                if isinstance(plus, int):
-                    self._each([source, plus], [vector(factor)], [out], lambda z, p, f: [multiply_add(z, f, p)])
-                else:
-                    self._each([source], [vector(factor), vector(plus)], [out], lambda z, f, p: [multiply_add(z, f, p)])
+            case ops.Scale(out, source, factor, plus):
+                sources, constants = ([plus], []) if isinstance(plus, int) else ([], [vector(plus)])
+                numbers = [*constants, vector(factor)]
+                self._each([source, *sources], numbers, [out], lambda z, p, f: [multiply_add(z, f, p)])
             case Taps():
                 self._taps(operation)
-            case Product(out, left, right):
+            case ops.Product(out, left, right):
                 self._each([left, right], [], [out], lambda u, v: [self.builder.fmul(u, v)])
-            case Slice(out, source, start):
-                size = self.memory.size(out)
-                self.rows(lambda row: self.copy(self.emit.at(self.at(source, row), start), self.at(out, row), size))
-            case Pointwise(out, source, function):
-                self._each([source], [], [out], lambda z: [self.math.function(function)(z)])
+            case ops.Slice(out, source, start, stop):
+                self.rows(
+                    lambda row: self.copy(self.emit.at(self.at(source, row), start), self.at(out, row), stop - start)
+                )
+            case ops.Pointwise(out, source, function):
+                self._each([source], [], [out], lambda z: [getattr(self.math, function)(z)])
 
     def rows(self, body: Callable[[ir.Value], None]) -> None:
         """For every sequence."""

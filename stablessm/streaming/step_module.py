@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stablessm.layers import activations
 from stablessm.layers.zero_order_hold import phi
-from stablessm.streaming.program import (
-    Affine,
-    Channels,
-    Operation,
-    Pointwise,
-    Product,
-    Program,
-    Rotate,
-    Scale,
-    Slice,
-    Taps,
-)
+from stablessm.streaming.interpret import Library, constants, lowered
+from stablessm.streaming.program import Program
 
-FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    **{name: activation.value for name, activation in activations.ACTIVATIONS.items()},
-    **{f"{name}_slope": activation.slope for name, activation in activations.ACTIVATIONS.items()},
-    "gelu": F.gelu,
-    "silu": F.silu,
-    "phi": phi,
-    "rsqrt": torch.rsqrt,
-    "reciprocal": torch.reciprocal,
-}
+_ACTIVATIONS = activations.ACTIVATIONS.items()
+TORCH = Library(
+    torch.concatenate,
+    {
+        **{name: activation.value for name, activation in _ACTIVATIONS},
+        **{f"{name}_slope": activation.slope for name, activation in _ACTIVATIONS},
+        "gelu": F.gelu, "silu": F.silu, "phi": phi, "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal,
+    },
+)  # fmt: skip
 
 
 @final
@@ -57,9 +45,10 @@ class StepModule(nn.Module):
         self.program = program
         if program.table is not None:
             self.register_buffer("table", torch.from_numpy(program.table))
+        self._names = [tuple(constants(operation)) for operation in program.operations]
         for number, operation in enumerate(program.operations):
-            for name, numbers in _constants(operation).items():
-                self.register_buffer(f"{name}_{number}", torch.from_numpy(np.ascontiguousarray(numbers)))
+            for name, numbers in constants(operation).items():
+                self.register_buffer(f"{name}_{number}", torch.from_numpy(numbers))
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
         """Zeros."""
@@ -73,62 +62,11 @@ class StepModule(nn.Module):
         for slot, state in zip(self.program.slots, states, strict=True):
             parts = (state,) if len(slot.values) == 1 else state.unbind(-1)
             values |= {value: part.flatten(1) for value, part in zip(slot.values, parts, strict=True)}
-        for number, operation in enumerate(self.program.operations):
-            self._compute(
-                operation, {name: getattr(self, f"{name}_{number}") for name in _constants(operation)}, values
-            )
+        for number, (operation, names) in enumerate(zip(self.program.operations, self._names, strict=True)):
+            numbers = {name: getattr(self, f"{name}_{number}") for name in names}
+            values[operation[0]] = lowered(operation, numbers, TORCH)(values)
         after = []
         for slot in self.program.slots:
             new = [values[value].unflatten(1, slot.shape) for value in slot.values]
             after.append(new[0] if len(new) == 1 else torch.stack(new, -1))
         return values[self.program.output], *after
-
-    def _compute(self, operation: Operation, constants: dict[str, Tensor], at: dict[int, Tensor]) -> None:
-        match operation:
-            case Affine(out, sources, _, _):
-                total = F.linear(at[sources[0]], constants["weights0"], constants["bias"])
-                for k, source in enumerate(sources[1:], 1):
-                    total = total + F.linear(at[source], constants[f"weights{k}"])
-                at[out] = total
-            case Scale(out, source, _, plus):
-                at[out] = constants["factor"] * at[source] + (at[plus] if isinstance(plus, int) else constants["plus"])
-            case Rotate(real, imag, _, drive_real, drive_imag):
-                at[real], at[imag] = _rotated(at[real], at[imag], constants, at[drive_real], at[drive_imag])
-            case Channels(out, source, real, imag, decay, _, _, _):
-                u, v = (at[value].unflatten(1, decay.shape) for value in (real, imag))
-                x = at[source][..., None]
-                u, v = _rotated(u, v, constants, constants["gain_real"] * x, constants["gain_imag"] * x)
-                y = (constants["weights_real"] * u - constants["weights_imag"] * v).sum(-1)
-                at[out], at[real], at[imag] = y + constants["skip"] * at[source], u.flatten(1), v.flatten(1)
-            case Taps(out, oldest, source, past, taps, _):
-                line = at[past].unflatten(1, (taps.shape[1], -1))[..., constants["index"]]
-                seen = torch.cat([line, at[source][:, None]], 1)
-                at[oldest] = seen[:, 0]
-                at[out] = (seen[:, 1:].flip(1) * constants["taps"].mT).sum(1)
-                at[past] = seen[:, 1:, constants["first"]].flatten(1)
-            case Product(out, left, right):
-                at[out] = at[left] * at[right]
-            case Slice(out, source, start):
-                at[out] = at[source][:, start : start + self.program.sizes[out]]
-            case Pointwise(out, source, function):
-                at[out] = FUNCTIONS[function](at[source])
-
-
-def _rotated(
-    u: Tensor, v: Tensor, constants: dict[str, Tensor], drive_real: Tensor, drive_imag: Tensor
-) -> tuple[Tensor, Tensor]:
-    a, b = constants["decay_real"], constants["decay_imag"]
-    return a * u - b * v + drive_real, a * v + b * u + drive_imag
-
-
-def _constants(operation: Operation) -> dict[str, np.ndarray]:
-    """An operation's arrays by name; complex ones as two."""
-    arrays: dict[str, np.ndarray] = {"first": operation.first} if isinstance(operation, Taps) else {}
-    for name, value in vars(operation).items():
-        if isinstance(value, tuple) and isinstance(value[0], np.ndarray):
-            arrays |= {f"{name}{k}": part for k, part in enumerate(value)}
-        elif isinstance(value, np.ndarray) and np.iscomplexobj(value):
-            arrays |= {f"{name}_real": value.real, f"{name}_imag": value.imag}
-        elif isinstance(value, np.ndarray):
-            arrays[name] = value
-    return arrays

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stablessm._arguments import whole_number
+from stablessm._arguments import one_of, whole_number
 from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm.scan import why_not
 from stablessm.streaming.freeze import freeze
@@ -34,9 +34,9 @@ class Streamer:
     """y_t = streamer(x_t): the numbers of ``model(x)``, one sample at a time, from weights frozen when it was made.
 
     Eigenvalues, gains and discretisation are computed once; the step becomes machine code for this model (by
-    llvmlite, without a compiler at hand) or, where llvmlite is not installed, NumPy calls. The state is kept inside.
-    A call allocates nothing: **y_t is overwritten by the next call**, copy it to keep it. One thread computes, and
-    denormal numbers count as zero, so that silence is not slower than sound. A streamer serves one thread at a time.
+    llvmlite, without a compiler at hand) or, where llvmlite is not installed, NumPy calls. The state is kept inside. A
+    compiled call allocates nothing: **y_t is overwritten by the next call**, copy it to keep it. One thread computes,
+    and denormal numbers count as zero, so that silence is as fast as sound. A streamer serves one thread at a time.
 
     Args:
         model: a layer (``RealSSM``, ``LRU``, ``S4D``, ``ContinuousRNN``), a ``SequenceClassifier``,
@@ -59,8 +59,7 @@ class Streamer:
 
     def __init__(self, model: nn.Module, batch: int = 1, *, backend: str = "auto") -> None:
         self.batch = whole_number("batch", batch)
-        if backend not in BACKENDS:
-            raise ArgumentError("backend", f"one of {', '.join(map(repr, BACKENDS))}", repr(backend))
+        one_of("backend", backend, BACKENDS)
         missing = why_not("cpu")
         if backend == "compiled" and missing is not None:
             raise BackendUnavailableError(f"backend: 'compiled' was asked for, but {missing}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -24,43 +24,36 @@ _ERFC_TERMS = {False: 13, True: 27}
 
 
 class VectorMath:
-    """Functions of one vector. NaN stays NaN."""
+    """Functions of one vector, by the names of ``program.FUNCTIONS``. NaN stays NaN."""
 
     def __init__(self, emit: Emitter, lanes: int) -> None:
         self._emit, self._lanes, self._double = emit, lanes, emit.size == 8
 
-    def function(self, name: str) -> Callable[[ir.Value], ir.Value]:
-        """By the names of ``program.FUNCTIONS``."""
-        functions: dict[str, Callable[[ir.Value], ir.Value]] = {
-            "relu": self._relu, "hardtanh": self._hardtanh, "tanh": self._tanh, "sigmoid": self._sigmoid,
-            "gelu": self._gelu, "silu": self._silu, "phi": self._phi, "relu_slope": self._relu_slope,
-            "hardtanh_slope": self._hardtanh_slope, "tanh_slope": self._tanh_slope,
-            "sigmoid_slope": self._sigmoid_slope, "rsqrt": self._rsqrt, "reciprocal": self._reciprocal,
-        }  # fmt: skip
-        return functions[name]
-
-    def _relu(self, z: ir.Value) -> ir.Value:
+    def relu(self, z: ir.Value) -> ir.Value:
+        """max(z, 0)."""
         return self._select(self._less(z, 0.0), self._all(0.0), z)
 
-    def _hardtanh(self, z: ir.Value) -> ir.Value:
+    def hardtanh(self, z: ir.Value) -> ir.Value:
+        """z between -1 and 1."""
         return self._clamp(z, 1.0)
 
-    def _tanh(self, z: ir.Value) -> ir.Value:
+    def tanh(self, z: ir.Value) -> ir.Value:
         """-e / (2 + e) with e = exp(-2|z|) - 1, and the sign of z."""
         b = self._emit.builder
         e = self._expm1(b.fmul(self._call("fabs", z), self._all(-2.0)))
         return self._call("copysign", b.fdiv(e, b.fadd(e, self._all(2.0))), z)
 
-    def _sigmoid(self, z: ir.Value) -> ir.Value:
+    def sigmoid(self, z: ir.Value) -> ir.Value:
         """1 / (1 + e) or e / (1 + e), with e = exp(-|z|)."""
         b = self._emit.builder
         e = self._exp(b.fneg(self._call("fabs", z)))
         return b.fdiv(self._select(self._less(z, 0.0), e, self._all(1.0)), b.fadd(e, self._all(1.0)))
 
-    def _silu(self, z: ir.Value) -> ir.Value:
-        return self._emit.builder.fmul(z, self._sigmoid(z))
+    def silu(self, z: ir.Value) -> ir.Value:
+        """z sigmoid(z)."""
+        return self._emit.builder.fmul(z, self.sigmoid(z))
 
-    def _gelu(self, z: ir.Value) -> ir.Value:
+    def gelu(self, z: ir.Value) -> ir.Value:
         """z q or z - z q, with q = erfc(|z| / √2) / 2 the tail of the normal distribution."""
         b = self._emit.builder
         u = b.fmul(self._call("fabs", z), self._all(math.sqrt(0.5)))
@@ -69,30 +62,36 @@ class VectorMath:
         tail = b.fmul(z, b.fmul(self._exp(b.fneg(b.fmul(u, u))), b.fmul(scaled, self._all(0.5))))
         return self._select(self._less(z, 0.0), tail, b.fsub(z, tail))
 
-    def _phi(self, z: ir.Value) -> ir.Value:
+    def phi(self, z: ir.Value) -> ir.Value:
         """(e^z - 1) / z, and 1 at 0."""
         zero = self._emit.builder.fcmp_ordered("==", z, self._all(0.0))
         ratio = self._emit.builder.fdiv(self._expm1(z), self._select(zero, self._all(1.0), z))
         return self._select(zero, self._all(1.0), ratio)
 
-    def _relu_slope(self, z: ir.Value) -> ir.Value:
+    def relu_slope(self, z: ir.Value) -> ir.Value:
+        """1 where z > 0, else 0."""
         return self._select(self._less(self._all(0.0), z), self._all(1.0), self._all(0.0))
 
-    def _hardtanh_slope(self, z: ir.Value) -> ir.Value:
+    def hardtanh_slope(self, z: ir.Value) -> ir.Value:
+        """1 where |z| < 1, else 0."""
         return self._select(self._less(self._call("fabs", z), 1.0), self._all(1.0), self._all(0.0))
 
-    def _tanh_slope(self, z: ir.Value) -> ir.Value:
-        b, value = self._emit.builder, self._tanh(z)
+    def tanh_slope(self, z: ir.Value) -> ir.Value:
+        """1 - tanh(z)²."""
+        b, value = self._emit.builder, self.tanh(z)
         return b.fsub(self._all(1.0), b.fmul(value, value))
 
-    def _sigmoid_slope(self, z: ir.Value) -> ir.Value:
+    def sigmoid_slope(self, z: ir.Value) -> ir.Value:
+        """sigmoid(z) sigmoid(-z)."""
         b = self._emit.builder
-        return b.fmul(self._sigmoid(z), self._sigmoid(b.fneg(z)))
+        return b.fmul(self.sigmoid(z), self.sigmoid(b.fneg(z)))
 
-    def _rsqrt(self, z: ir.Value) -> ir.Value:
-        return self._reciprocal(self._call("sqrt", z))
+    def rsqrt(self, z: ir.Value) -> ir.Value:
+        """1 / √z."""
+        return self.reciprocal(self._call("sqrt", z))
 
-    def _reciprocal(self, z: ir.Value) -> ir.Value:
+    def reciprocal(self, z: ir.Value) -> ir.Value:
+        """1 / z."""
         return self._emit.builder.fdiv(self._all(1.0), z)
 
     def _exp(self, z: ir.Value) -> ir.Value:

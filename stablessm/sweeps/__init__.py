@@ -5,9 +5,8 @@ from stablessm.sweeps.job import Job
 from stablessm.sweeps.objectives import Objective, OfExperiment, OfTask
 from stablessm.sweeps.processes import Processes
 from stablessm.sweeps.ray_cluster import RayCluster
-from stablessm.sweeps.search import Found, search
+from stablessm.sweeps.search import Found, Range, search
 from stablessm.sweeps.slurm import Slurm
-from stablessm.sweeps.space import Range
 from stablessm.sweeps.status import RunStatus, runs
 from stablessm.sweeps.sweep import Swept, sweep
 

@@ -1,17 +1,23 @@
-"""What an engine is: something that computes jobs, somewhere."""
+"""What an engine is: something that computes jobs, somewhere; and what our engines share."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, final
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, final
 
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.sweeps.job import Job
 from stablessm.sweeps.worker import Outcome
 
+Workers: TypeAlias = tuple[Callable[[Job], Any], Callable[[], Iterable[tuple[Any, Outcome | str]]]]
+"""A function that begins a job and returns a handle, and one that waits for handles whose jobs have ended: each with
+the outcome, or with text that says that its worker died (``{}`` times)."""
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -42,6 +48,46 @@ class Engine(Protocol):
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
         """Every job once, in any order."""
         ...
+
+
+@dataclass(frozen=True)
+class Retrying(ABC):
+    """Base of our engines: jobs wait for room, and a job whose worker died is computed again."""
+
+    jobs: int | None = None
+    """Number of jobs at once, at most; None: as many as there is room for."""
+    resources: Resources = field(default_factory=Resources)
+    retries: int = 2
+    """How often a job whose worker died is computed again."""
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None:
+            whole_number("--jobs", self.jobs)
+        whole_number("--retries", self.retries, least=0)
+
+    @final
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
+        """Compute every job once, in any order."""
+        waiting, died, placed = deque(jobs), Counter[Job](), dict[Any, Job]()
+        with self._workers(placed, len(jobs)) as (begin, ended):
+            while waiting or placed:
+                while waiting and (self.jobs is None or len(placed) < self.jobs):
+                    job = waiting.popleft()
+                    placed[begin(job)] = job
+                for handle, outcome in list(ended()):
+                    job = placed.pop(handle)
+                    if isinstance(outcome, Outcome):
+                        yield job, outcome
+                        continue
+                    died[job] += 1
+                    if died[job] > self.retries:
+                        yield job, Outcome(outcome.replace("{}", str(died[job]), 1))
+                    else:
+                        waiting.appendleft(job)
+
+    @abstractmethod
+    def _workers(self, placed: Mapping[Any, Job], count: int) -> AbstractContextManager[Workers]:
+        """Return the workers of a run of so many jobs; ``placed``: those that have been begun, by their handles."""
 
 
 def memory(text: str) -> int:

@@ -6,65 +6,60 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import final
+from typing import Any, final
 
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.sweeps import worker
-from stablessm.sweeps.engine import Resources
+from stablessm.sweeps.engine import Retrying, Workers
 from stablessm.sweeps.job import Job
 from stablessm.sweeps.worker import Outcome
 
-RETRIES = 2
 _PATIENCE = 5.0
 """Seconds in which a process with nothing to do must end."""
 
 
 @final
 @dataclass(frozen=True)
-class Processes:
+class Processes(Retrying):
     """So many jobs at once. A job whose process dies goes on in another one, up to ``retries`` times."""
 
-    jobs: int = 1
-    resources: Resources = field(default_factory=Resources)
-    retries: int = RETRIES
+    jobs: int | None = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole_number("--jobs", self.jobs)
-        whole_number("--retries", self.retries, least=0)
         if self.resources.memory is not None:
-            raise ArgumentError(
-                "--memory", "--on ray or --on slurm, which place jobs by it", "processes of one machine"
-            )
+            expected = "--on ray or --on slurm, which place jobs by it"
+            raise ArgumentError("--memory", expected, "processes of one machine")
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        """Until all are done."""
-        waiting, lost = deque(jobs), Counter[Job]()
-        slots = [_Slot(values, self.resources.cpus) for values in self._environments(min(self.jobs, len(jobs)))]
+    @contextmanager
+    def _workers(self, placed: Mapping[Any, Job], count: int) -> Iterator[Workers]:
+        environments = self._environments(min(self.jobs or 1, count))
+        slots = [_Slot(values, self.resources.cpus) for values in environments]
+
+        def begin(job: Job) -> _Slot:
+            slot = next(slot for slot in slots if slot not in placed)
+            slot.give(job)
+            return slot
+
+        def ended() -> list[tuple[_Slot, Outcome | str]]:
+            busy = {slot.connection: slot for slot in placed}
+            ready = [busy[connection] for connection in wait(list(busy))]
+            return [(slot, slot.take() or "its process died {} times") for slot in ready]
+
         try:
-            while waiting or any(slot.job for slot in slots):
-                for slot in slots:
-                    if waiting and slot.job is None:
-                        slot.give(waiting.popleft())
-                busy = {slot.connection: slot for slot in slots if slot.job is not None}
-                for connection in wait(list(busy)):
-                    slot = busy[connection]  # type: ignore[index]
-                    job, outcome = slot.take()
-                    if outcome is None and lost[job] < self.retries:
-                        lost[job] += 1
-                        waiting.appendleft(job)
-                    else:
-                        yield job, outcome or Outcome(f"its process died {lost[job] + 1} times")
+            yield begin, ended
         finally:
             for slot in slots:
                 slot.connection.close()  # so that they end side by side
             for slot in slots:
-                slot.close()
+                slot.close(idle=slot not in placed)
 
     def _environments(self, slots: int) -> list[dict[str, str]]:
         """Of each slot: its cores and its GPUs."""
@@ -79,11 +74,10 @@ class Processes:
 
 
 class _Slot:
-    """A process that computes one job at a time, and the job that it has."""
+    """A process that computes one job at a time."""
 
     def __init__(self, values: dict[str, str], cpus: int) -> None:
         self.values, self.cpus = values, cpus
-        self.job: Job | None = None
         self._start()
 
     def _start(self) -> None:
@@ -95,26 +89,21 @@ class _Slot:
         theirs.close()  # so that the end of the process is the end of the line
 
     def give(self, job: Job) -> None:
-        self.job = job
-        try:
+        with suppress(OSError):  # it died while it waited: take() finds the end of the line
             self.connection.send(job)
-        except OSError:
-            return  # it died while it waited: take() finds the end of the line
 
-    def take(self) -> tuple[Job, Outcome | None]:
-        """The job, and what became of it; None if the process died, and there is a new one."""
-        job, self.job = self.job, None
-        assert job is not None
+    def take(self) -> Outcome | None:
+        """What became of the job; None if the process died, and there is a new one."""
         try:
-            return job, self.connection.recv()
+            return self.connection.recv()
         except (EOFError, OSError):
-            self.close()
+            self.close(idle=True)
             self._start()
-            return job, None
+            return None
 
-    def close(self) -> None:
+    def close(self, *, idle: bool) -> None:
         self.connection.close()
-        if self.job is None:
+        if idle:
             self.process.join(_PATIENCE)  # it sees the end of the line
         self.process.kill()  # whatever it computes can be gone on with
         self.process.join()

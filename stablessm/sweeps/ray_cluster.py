@@ -6,20 +6,17 @@ import signal
 import socket
 import threading
 import warnings
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 from stablessm import _telemetry
-from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
 from stablessm.sweeps import worker
-from stablessm.sweeps.engine import Resources
+from stablessm.sweeps.engine import Resources, Retrying, Workers
 from stablessm.sweeps.job import Job
-from stablessm.sweeps.processes import RETRIES
 from stablessm.sweeps.worker import Outcome
 
 _PATIENCE = 10.0
@@ -28,38 +25,30 @@ _PATIENCE = 10.0
 
 @final
 @dataclass(frozen=True)
-class RayCluster:
+class RayCluster(Retrying):
     """The cluster at ``address``; else the one that runs on this machine; else one that is started for the sweep."""
 
-    jobs: int | None = None
-    """At once, at most; otherwise as many as the cluster has room for."""
-    resources: Resources = field(default_factory=Resources)
-    retries: int = RETRIES
     address: str | None = None
 
     def __post_init__(self) -> None:
-        if self.jobs is not None:
-            whole_number("--jobs", self.jobs)
-        whole_number("--retries", self.retries, least=0)
+        super().__post_init__()
         if self.address is not None and not _answers(self.address):
             raise ArgumentError("--address", "auto, or that of a Ray cluster, which answers", repr(self.address))
         require("ray", "--on ray")
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        """Until all are done."""
+    @contextmanager
+    def _workers(self, placed: Mapping[Any, Job], count: int) -> Iterator[Workers]:
         ray = require("ray", "--on ray")
-        waiting, pending = deque(jobs), dict[Any, Job]()
+
+        def ended() -> list[tuple[Any, Outcome | str]]:
+            return [(done, _outcome(ray, done)) for done in ray.wait(list(placed), num_returns=1)[0]]
+
         with self._connected(ray):
             task = ray.remote(**self._options())(worker.compute)
             try:
-                while waiting or pending:
-                    while waiting and (self.jobs is None or len(pending) < self.jobs):
-                        job = waiting.popleft()
-                        pending[task.remote(job, self.resources.cpus)] = job
-                    for done in ray.wait(list(pending), num_returns=1)[0]:
-                        yield pending.pop(done), _outcome(ray, done)
+                yield lambda job: task.remote(job, self.resources.cpus), ended
             finally:
-                for reference in pending:
+                for reference in placed:
                     ray.cancel(reference, force=True)
 
     def _options(self) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, final
@@ -16,9 +16,8 @@ from stablessm._errors import ArgumentError
 from stablessm._optional import require
 from stablessm.experiments.frame.run import JOBS
 from stablessm.sweeps import notes, worker
-from stablessm.sweeps.engine import Resources
+from stablessm.sweeps.engine import Retrying, Workers
 from stablessm.sweeps.job import Job
-from stablessm.sweeps.processes import RETRIES
 from stablessm.sweeps.worker import Outcome
 
 _POLL = {"slurm": 2.0, "local": 0.1}
@@ -29,16 +28,12 @@ _GRACE = {"slurm": 30.0, "local": 0.0}
 
 @final
 @dataclass(frozen=True)
-class Slurm:
+class Slurm(Retrying):
     """A job of the queue for each job. One that ends without a word is queued again, up to ``retries`` times.
 
     Jobs stay in the queue when the sweep is interrupted; the sweep that goes on waits for those.
     """
 
-    jobs: int | None = None
-    """In the queue at once, at most."""
-    resources: Resources = field(default_factory=Resources)
-    retries: int = RETRIES
     executor: Literal["slurm", "local"] = "slurm"
     minutes: int = 24 * 60
     """That a job may take. Slurm stops one that takes longer; it is queued again and goes on."""
@@ -46,34 +41,27 @@ class Slurm:
     """Others of sbatch, such as partition or account."""
 
     def __post_init__(self) -> None:
-        if self.jobs is not None:
-            whole_number("--jobs", self.jobs)
-        whole_number("--retries", self.retries, least=0)
+        super().__post_init__()
         whole_number("--minutes", self.minutes)
         if self.executor not in _POLL:
             raise ArgumentError("--executor", "slurm or local", repr(self.executor))
         require("submitit", "--on slurm")
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        """Until all are done."""
+    @contextmanager
+    def _workers(self, placed: Mapping[Any, Job], count: int) -> Iterator[Workers]:
         submitit = require("submitit", "--on slurm")
-        waiting, lost, queued = deque(jobs), Counter[Job](), dict[Job, Any]()
+
+        def ended() -> list[tuple[Any, Outcome | str]]:
+            time.sleep(_POLL[self.executor])
+            done = [(handle, job) for handle, job in placed.items() if handle.done()]
+            return [(handle, self._outcome(job) or f"it ended {{}} times without a word: {_last(handle)}")
+                    for handle, job in done]  # fmt: skip
+
         try:
-            while waiting or queued:
-                while waiting and (self.jobs is None or len(queued) < self.jobs):
-                    job = waiting.popleft()
-                    queued[job] = self._found(submitit, job) or self._submitted(submitit, job)
-                time.sleep(_POLL[self.executor])
-                for job in [job for job, handle in queued.items() if handle.done()]:
-                    handle, outcome = queued.pop(job), self._outcome(job)
-                    if outcome is None and lost[job] < self.retries:
-                        lost[job] += 1
-                        waiting.appendleft(job)
-                    else:
-                        yield job, outcome or Outcome(f"it ended {lost[job] + 1} times without a word: {_last(handle)}")
+            yield lambda job: self._found(submitit, job) or self._submitted(submitit, job), ended
         finally:
             if self.executor == "local":
-                for handle in queued.values():
+                for handle in placed:
                     handle.cancel()
 
     def _submitted(self, submitit: Any, job: Job) -> Any:

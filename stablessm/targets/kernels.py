@@ -27,13 +27,9 @@ class Kernel(ABC):
         for option in fields(self):
             object.__setattr__(self, option.name, positive(option.name, getattr(self, option.name)))
 
+    @abstractmethod
     def __call__(self, t: Tensor) -> Tensor:
         """ρ(t), in the shape of t."""
-        return self._value(t)
-
-    @abstractmethod
-    def _value(self, t: Tensor) -> Tensor:
-        """ρ(t)."""
 
     @property
     @abstractmethod
@@ -52,7 +48,8 @@ class Exponential(Kernel):
 
     rate: float = 0.1
 
-    def _value(self, t: Tensor) -> Tensor:
+    def __call__(self, t: Tensor) -> Tensor:
+        """ρ(t)."""
         return torch.exp(-self.rate * t)
 
     @property
@@ -73,7 +70,8 @@ class Polynomial(Kernel):
     exponent: float = 1.1
     rate: float = 1.0
 
-    def _value(self, t: Tensor) -> Tensor:
+    def __call__(self, t: Tensor) -> Tensor:
+        """ρ(t)."""
         return (1 + self.rate * t) ** -self.exponent
 
     @property
@@ -102,7 +100,8 @@ class Shift(Kernel):
         if self.width > self.delay:
             raise ArgumentError("width", f"at most the delay, {self.delay:g}, so that no weight lies ahead", self.width)
 
-    def _value(self, t: Tensor) -> Tensor:
+    def __call__(self, t: Tensor) -> Tensor:
+        """ρ(t)."""
         return (1 - (t - self.delay).abs() / self.width).clamp(min=0) / self.width
 
     @property
@@ -124,7 +123,8 @@ class TwoPart(Kernel):
     delay: float = 9.0
     width: float = 1.0
 
-    def _value(self, t: Tensor) -> Tensor:
+    def __call__(self, t: Tensor) -> Tensor:
+        """ρ(t)."""
         return torch.exp(-self.rate * t) + torch.exp(-(((t - self.delay) / self.width) ** 2))
 
     @property
@@ -146,7 +146,8 @@ class Airy(Kernel):
 
     delay: float = 6.0
 
-    def _value(self, t: Tensor) -> Tensor:
+    def __call__(self, t: Tensor) -> Tensor:
+        """ρ(t)."""
         from scipy.special import airy
 
         values = airy(t.detach().cpu().numpy() - self.delay)[0]
@@ -176,7 +177,8 @@ class Sine(Kernel):
     rate: float = 0.1
     frequency: float = 1.0
 
-    def _value(self, t: Tensor) -> Tensor:
+    def __call__(self, t: Tensor) -> Tensor:
+        """ρ(t)."""
         return torch.exp(-self.rate * t) * torch.sin(self.frequency * t)
 
     @property

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, Self, TypeAlias, final, get_args
 
@@ -50,15 +50,15 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same examples on that device."""
-        inputs, targets = (tensor.to(device, non_blocking=True) for tensor in (self.inputs, self.targets))
-        others = (self.lengths, self.weights, self.reset)
-        return Batch(inputs, targets, *(t if t is None else t.to(device, non_blocking=True) for t in others))
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def rows(self, part: tuple[int, int]) -> Batch:
         """Some of the examples: part i of n, for (i, n)."""
         mine = nth_part(len(self), *part)
-        others = (self.lengths, self.weights, self.reset)
-        return Batch(self.inputs[mine], self.targets[mine], *(t if t is None else t[mine] for t in others))
+        return self._each(lambda tensor: tensor[mine])
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        return replace(self, **{name: function(t) for name, t in vars(self).items() if t is not None})
 
 
 @final

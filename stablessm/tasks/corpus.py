@@ -188,9 +188,8 @@ def _corpus(
         raise ArgumentError("length", f"more than {len(before) + len(after)} tokens", length)
     held_out = len(train) // _HELD_OUT
     if not held_out or not test:
-        raise ArgumentError(
-            "reviews", f"at least {_HELD_OUT} to train on and 1 to test on", f"{len(train)}, {len(test)}"
-        )
+        expected = f"at least {_HELD_OUT} to train on and 1 to test on"
+        raise ArgumentError("reviews", expected, f"{len(train)}, {len(test)}")
 
     def made(reviews: Labelled) -> Reviews:
         rows = encode((text for text, _ in reviews), length - len(before) - len(after))

@@ -16,8 +16,8 @@ from stablessm._errors import ArgumentError
 from stablessm.targets import TARGETS, Target
 from stablessm.tasks import counter
 from stablessm.tasks.base import Batch, Inputs, Outputs, Split
-from stablessm.tasks.chance import best_constant
 from stablessm.tasks.options import option
+from stablessm.tasks.scoring import best_constant
 from stablessm.tasks.synthetic import SyntheticOptions, SyntheticTask
 
 _CHUNK = 2**20

@@ -128,9 +128,8 @@ def _gray(images: np.ndarray) -> np.ndarray:
 
 def _check(where: str, split: Split, x: np.ndarray, y: np.ndarray, sides: tuple[int, ...]) -> None:
     if x.dtype != np.uint8 or x.shape[1:] != sides or not len(x):
-        raise ArgumentError(
-            where, f"x_{split}, bytes of shape (n, {', '.join(map(str, sides))})", f"{x.dtype} {x.shape}"
-        )
+        expected = f"x_{split}, bytes of shape (n, {', '.join(map(str, sides))})"
+        raise ArgumentError(where, expected, f"{x.dtype} {x.shape}")
     if y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() > 9:
         raise ArgumentError(where, f"y_{split}, {len(x)} whole numbers from 0 to 9", f"{y.dtype} {y.shape}")
 

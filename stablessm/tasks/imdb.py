@@ -16,9 +16,9 @@ from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.tasks import sources
 from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task
-from stablessm.tasks.chance import best_constant
-from stablessm.tasks.corpus import Corpus, Labelled, Reviews, byte_corpus, word_corpus
+from stablessm.tasks.corpus import Labelled, byte_corpus, word_corpus
 from stablessm.tasks.options import Options, option
+from stablessm.tasks.scoring import best_constant
 
 HUB = "stanfordnlp/imdb"
 _EXPECTED = 'lines of {"text": …, "label": 0 or 1}, compressed by gzip'
@@ -51,7 +51,7 @@ class IMDB(Task):
     """
 
     def __init__(self, options: IMDBOptions, name: str = "imdb") -> None:
-        self.name, self.options = name, options
+        self.name, self.options, self._tensors = name, options, {}
         train, test = (reviews(split, whole_number("reviews", options.reviews)) for split in ("train", "test"))
         if options.tokens == "words":
             self.corpus = word_corpus(train, test, options.vocabulary, options.length)
@@ -59,12 +59,10 @@ class IMDB(Task):
             self.corpus = byte_corpus(train, test, options.length)
         parts = {split: getattr(self.corpus, split) for split in SPLITS}
         self.sizes = {split: len(part) for split, part in parts.items()}
-        self._tensors = {
-            f"{split}.{kind}": torch.from_numpy(array)
-            for split, part in parts.items()
-            for kind, array in _as_integers(part).items()
-        }
-        self.content = _content(self.corpus)
+        for split, part in parts.items():  # in types that torch can index and compare
+            arrays = {"tokens": part.tokens.astype(np.int32), "starts": part.starts, "labels": part.labels.astype(int)}
+            self._tensors |= {f"{split}.{kind}": torch.from_numpy(array) for kind, array in arrays.items()}
+        self.content = sources.content_digest(*(row for part in parts.values() for row in (part.tokens, part.labels)))
         longest = max(int(part.lengths.max()) for part in parts.values())
         self.inputs = Inputs("tokens", len(self.corpus.vocabulary), longest)
         self.outputs = Outputs("classes", 2, per_step=False, names=("negative", "positive"))
@@ -116,16 +114,4 @@ def _hub(split: str, name: str, most: int) -> Labelled:
     # the hub has all negative ones first; a fixed shuffle within each class, then in turn
     order = np.random.default_rng(0)
     shuffled = [[side[i] for i in order.permutation(len(side))] for side in sides]
-    return [(text, label) for pair in zip(*shuffled, strict=False) for text, label in zip(pair, (1, 0), strict=True)][
-        :most
-    ]
-
-
-def _as_integers(part: Reviews) -> dict[str, np.ndarray]:
-    """In types that torch can index and compare."""
-    return {"tokens": part.tokens.astype(np.int32), "starts": part.starts, "labels": part.labels.astype(np.int64)}
-
-
-def _content(corpus: Corpus) -> str:
-    parts = [part for split in SPLITS for part in (getattr(corpus, split).tokens, getattr(corpus, split).labels)]
-    return sources.content_digest(*parts)
+    return [found for good, bad in zip(*shuffled, strict=False) for found in ((good, 1), (bad, 0))][:most]

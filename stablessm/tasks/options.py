@@ -59,17 +59,11 @@ class Described:
 
 def listed(cls: type[Options], defaults: Mapping[str, Any]) -> tuple[Described, ...]:
     """The options of a dataclass, where ``defaults`` go before its own."""
-    hints = _hints(cls)
-    return tuple(
-        Described(
-            f.name,
-            _named(hints[f.name]),
-            defaults.get(f.name, f.default),
-            f.metadata.get("help", ""),
-            f.metadata.get("place", False),
-        )
-        for f in fields(cls)
-    )
+    found, hints = [], _hints(cls)
+    for f in fields(cls):
+        kind, default = _named(hints[f.name]), defaults.get(f.name, f.default)
+        found.append(Described(f.name, kind, default, f.metadata.get("help", ""), f.metadata.get("place", False)))
+    return tuple(found)
 
 
 def read(cls: type[Options], texts: Mapping[str, str]) -> dict[str, Any]:
@@ -89,14 +83,10 @@ def _choices(kind: Any) -> tuple[Any, ...]:
 
 def _fits(value: Any, kind: Any) -> bool:
     for one in _choices(kind):
-        origin = get_origin(one)
-        if origin is Literal:
-            if value in get_args(one):
-                return True
-        elif one is float:
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                return True
-        elif isinstance(value, origin or one) and (one is bool or not isinstance(value, bool)):
+        if get_origin(one) is Literal and value in get_args(one):
+            return True
+        types = () if get_origin(one) is Literal else (int, float) if one is float else (get_origin(one) or one,)
+        if isinstance(value, types) and (one is bool or not isinstance(value, bool)):
             return True
     return False
 

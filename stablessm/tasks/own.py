@@ -1,21 +1,87 @@
-"""Your own data: arrays in memory or in .npy and .npz files."""
+"""Your own data: arrays in memory or in .npy and .npz files. Their types and shapes say what kind of task it is."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Any, Self, final
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
 from stablessm.tasks import sources
-from stablessm.tasks.array_task import ArrayTask
+from stablessm.tasks.base import SPLITS, Inputs, Outputs, Split
 from stablessm.tasks.options import Options, option
-from stablessm.tasks.stored import shuffled_split
+from stablessm.tasks.stored import StoredTask, shuffled_split
 
 _PARTS = ("inputs", "targets", "lengths")
+
+
+class ArrayTask(StoredTask):
+    """Inputs and targets of every example, with lengths where they are padded; a subclass reads them."""
+
+    def _set(
+        self,
+        inputs: np.ndarray,
+        targets: np.ndarray,
+        lengths: np.ndarray | None,
+        rows: Mapping[Split, Tensor],
+        standardise: bool,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        """Set up the task; ``names`` of classes or values."""
+        x = _inputs(inputs)
+        self.outputs, y = _outputs(targets, x, names)
+        self.metric = "accuracy" if self.outputs.kind == "classes" else "mse"
+        n, real = None, None
+        if lengths is not None:
+            n = _lengths(lengths, x)
+            real = torch.arange(x.shape[1]) < n[:, None]
+            x = torch.where(real if x.dim() == 2 else real[..., None], x, 0)  # whatever filled it up
+            if self.outputs.per_step:
+                y = torch.where(real if y.dim() == 2 else real[..., None], y, 0)
+        _finite("inputs", x)
+        _finite("targets", y)
+        tokens = not x.is_floating_point()
+        self.inputs = Inputs("tokens" if tokens else "values", int(x.max()) + 1 if tokens else x.shape[2], x.shape[1])
+        train = rows["train"]
+        self._store(
+            {split: x[rows[split]] for split in SPLITS},
+            {split: y[rows[split]] for split in SPLITS},
+            None if n is None else {split: n[rows[split]] for split in SPLITS},
+            _scale(x[train], None if real is None else real[train]) if standardise and not tokens else None,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """With how inputs were standardised, and how many classes or values there are and their names."""
+        scale = {name: self._tensors[name].tolist() for name in ("mean", "deviation") if name in self._tensors}
+        outputs = {"outputs": self.outputs.size, "names": list(self.outputs.names)}
+        return {**super().describe(), "scale": scale, **outputs}
+
+    def as_trained(self, description: Mapping[str, Any]) -> Self:
+        """With the scale of inputs and the numbers of classes that the model knows."""
+        task, names = copy.copy(self), tuple(description["names"])
+        task._tensors = {**self._tensors}
+        for part, values in description["scale"].items():
+            if part in self._tensors:
+                task._tensors[part] = torch.tensor(values, device=self.device)
+        if self.outputs.kind == "classes" and not names:
+            size = description.get("outputs", self.outputs.size)
+            if self.outputs.size > size:
+                raise ArgumentError("targets", f"classes from 0 to {size - 1}, as in training", self.outputs.size - 1)
+            task.outputs = replace(self.outputs, size=size)
+        elif self.outputs.kind == "classes":
+            if unknown := sorted(set(self.outputs.names) - set(names)):
+                raise ArgumentError("label", f"labels of the training: {', '.join(names)}", ", ".join(unknown))
+            number = torch.tensor([names.index(name) for name in self.outputs.names], device=self.device)
+            for split in SPLITS:
+                task._tensors[f"{split}.targets"] = number[self._tensors[f"{split}.targets"]]
+            task.outputs = replace(self.outputs, size=len(names), names=names)
+        return task
 
 
 @final
@@ -64,15 +130,8 @@ def _read(options: ArraysOptions) -> dict[str, np.ndarray]:
     if isinstance(options.inputs, str) and options.inputs.endswith(".npz"):
         if len(given) > 1:
             raise ArgumentError("targets, lengths", f"none beside {options.inputs}, which holds them", list(given)[1:])
-        return _npz(Path(options.inputs))
+        return dict(zip(_PARTS, sources.arrays(Path(options.inputs), _PARTS[:2], _PARTS[2]), strict=False))
     return {part: _array(part, value) for part, value in given.items()}
-
-
-def _npz(path: Path) -> dict[str, np.ndarray]:
-    found = dict(zip(_PARTS, sources.arrays(path, _PARTS[:2]), strict=False))
-    with np.load(path, allow_pickle=False) as stored:
-        names = stored.files
-    return found | ({"lengths": sources.arrays(path, ("lengths",))[0]} if "lengths" in names else {})
 
 
 def _array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
@@ -85,3 +144,54 @@ def _array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
             raise ArgumentError(part, "an array in a whole .npy file", f"{value} ({error})") from error
         raise ArgumentError(part, "an array in an .npy file", value)
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+
+
+def _inputs(x: np.ndarray) -> Tensor:
+    if not x.size:
+        raise ArgumentError("inputs", "examples of a step or more", f"shape {x.shape}")
+    if np.issubdtype(x.dtype, np.integer) and x.ndim == 2:
+        if x.min() < 0:
+            raise ArgumentError("inputs", "tokens from 0 up", int(x.min()))
+        return torch.from_numpy(x.astype(np.int64))
+    if np.issubdtype(x.dtype, np.floating) and x.ndim in (2, 3):
+        return torch.from_numpy(x.astype(np.float32)).reshape(*x.shape[:2], -1)
+    expected = "values (n, T, d) or (n, T) in floating point, or tokens (n, T) as whole numbers"
+    raise ArgumentError("inputs", expected, f"{x.dtype} {x.shape}")
+
+
+def _outputs(y: np.ndarray, x: Tensor, names: tuple[str, ...]) -> tuple[Outputs, Tensor]:
+    """What the targets are, and they as a tensor."""
+    steps, classes = tuple(x.shape[:2]), np.issubdtype(y.dtype, np.integer)
+    per_step = y.shape[:2] == steps and y.ndim == (2 if classes else 3)
+    if y.shape[:1] != steps[:1] or not (per_step or y.ndim == 1 or (y.ndim == 2 and not classes)):
+        expected = f"({steps[0]},) or {steps} classes, or ({steps[0]}, k) or ({steps[0]}, {steps[1]}, k) values"
+        raise ArgumentError("targets", expected, f"{y.dtype} {y.shape}")
+    if classes:
+        if y.min() < 0:
+            raise ArgumentError("targets", "classes from 0 up", int(y.min()))
+        return Outputs("classes", max(int(y.max()) + 1, 2), per_step, names), torch.from_numpy(y.astype(np.int64))
+    if not np.issubdtype(y.dtype, np.floating):
+        raise ArgumentError("targets", "classes as whole numbers, or values in floating point", y.dtype)
+    values = torch.from_numpy(y.astype(np.float32)).reshape(*y.shape[: 2 if per_step else 1], -1)
+    return Outputs("values", values.shape[-1], per_step, names), values
+
+
+def _lengths(lengths: np.ndarray, x: Tensor) -> Tensor:
+    whole = np.issubdtype(lengths.dtype, np.integer) and lengths.shape == (len(x),)
+    if not whole or lengths.min() < 1 or lengths.max() > x.shape[1]:
+        expected = f"({len(x)},) whole numbers from 1 to {x.shape[1]}"
+        raise ArgumentError("lengths", expected, f"{lengths.dtype} {lengths.shape}")
+    return torch.from_numpy(lengths.astype(np.int64))
+
+
+def _finite(name: str, values: Tensor) -> None:
+    if values.is_floating_point() and not bool((good := values.isfinite()).all()):
+        place = (~good).nonzero()[0].tolist()
+        raise ArgumentError(name, "finite numbers", f"{values[tuple(place)].item()} in row {place[0]} (at {place})")
+
+
+def _scale(x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each channel over what is real."""
+    values = (x.flatten(0, 1) if real is None else x[real]).double()
+    deviation = values.std(0, correction=0)
+    return values.mean(0).float(), torch.where(deviation > 0, deviation, 1.0).float()

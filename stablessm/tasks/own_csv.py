@@ -11,9 +11,9 @@ import numpy as np
 
 from stablessm._errors import ArgumentError
 from stablessm.tasks import csv_file, sources
-from stablessm.tasks.array_task import ArrayTask
 from stablessm.tasks.csv_file import Table
 from stablessm.tasks.options import Options, option
+from stablessm.tasks.own import ArrayTask
 from stablessm.tasks.stored import shuffled_split, split_sizes
 from stablessm.tasks.windows import WindowTask
 

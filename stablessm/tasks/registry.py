@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from typing import Any, final
 
@@ -15,11 +15,10 @@ from stablessm.tasks.forecasting import ETTh1, ForecastingOptions
 from stablessm.tasks.functional import Functional, FunctionalOptions
 from stablessm.tasks.images import ImageOptions, SequentialImages
 from stablessm.tasks.imdb import IMDB, IMDBOptions
-from stablessm.tasks.multi_query_recall import MultiQueryRecall, MultiQueryRecallOptions
 from stablessm.tasks.options import Described, Options
 from stablessm.tasks.own import Arrays, ArraysOptions
 from stablessm.tasks.own_csv import Sequences, SequencesOptions, Series, SeriesOptions
-from stablessm.tasks.recall import Recall, RecallOptions
+from stablessm.tasks.recall import MultiQueryRecall, MultiQueryRecallOptions, Recall, RecallOptions
 from stablessm.tasks.text import LanguageModelling, TextOptions
 
 
@@ -72,9 +71,8 @@ def get(name: str, **options: Any) -> Task:
     stablessm._errors.ArgumentError: lenght: expected one of the options train_examples, valid_examples, \
 test_examples, fresh, data_seed, length, vocabulary, train_on for task 'recall', got 40
     """
-    entry = _entry(name)
+    entry = _entry(name, options)
     given = {**entry.defaults, **options}
-    _check_names(name, options)
     for option in listing(name):
         if option.default is MISSING and option.name not in given:
             raise ArgumentError(option.name, f"{option.kind} for task {name!r}: {option.help}", "none")
@@ -94,7 +92,7 @@ def listing(name: str) -> tuple[Described, ...]:
     >>> [(option.name, option.default) for option in listing("permuted-mnist")]
     [('valid', 0.1), ('permutation_seed', 0)]
     """
-    entry = _entry(name)
+    entry = _entry(name, {})
     return options_.listed(entry.options, entry.defaults)
 
 
@@ -104,19 +102,15 @@ def read_options(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
     >>> read_options("recall", {"length": "131072", "fresh": "true"})
     {'length': 131072, 'fresh': True}
     """
-    entry = _entry(name)
-    _check_names(name, texts)
-    return options_.read(entry.options, texts)
+    return options_.read(_entry(name, texts).options, texts)
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str, given: Mapping[str, Any]) -> Entry:
+    """The task of that name, if it has the options that are given."""
     if name not in TASKS:
         raise ArgumentError("task", f"one of {', '.join(TASKS)}", repr(name))
-    return TASKS[name]
-
-
-def _check_names(name: str, given: Mapping[str, Any]) -> None:
-    known = [option.name for option in listing(name)]
+    known = [field.name for field in fields(TASKS[name].options)]
     for option in given:
         if option not in known:
             raise ArgumentError(option, f"one of the options {', '.join(known)} for task {name!r}", given[option])
+    return TASKS[name]

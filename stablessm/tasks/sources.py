@@ -61,15 +61,20 @@ def find(name: str) -> Path | None:
     return path
 
 
-def arrays(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
-    """Arrays of an ``.npz`` file; nothing is unpickled. ``names`` that are missing, or a damaged file, are an error."""
+def arrays(path: Path, names: tuple[str, ...], *others: str) -> tuple[np.ndarray, ...]:
+    """Return arrays of an ``.npz`` file; nothing is unpickled. A missing name or a damaged file is an error.
+
+    Args:
+        others: names of arrays that the file may lack.
+    """
     what = " and ".join(names)
     expected = f"{'an array' if len(names) == 1 else 'arrays'} {what} in a whole .npz file"
     if not path.is_file():
         raise ArgumentError(str(path), expected, "no such file")
     try:
         with np.load(path, allow_pickle=False) as stored:
-            return tuple(np.asarray(stored[name]) for name in names)
+            there = (*names, *(name for name in others if name in stored.files))
+            return tuple(np.asarray(stored[name]) for name in there)
     except (*BROKEN, AttributeError) as error:
         got = f"{path.stat().st_size:,} bytes ({type(error).__name__}: {error}){_known(path.name)}"
         raise ArgumentError(str(path), expected, got) from error

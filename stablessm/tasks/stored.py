@@ -12,7 +12,7 @@ from stablessm._arguments import real_number
 from stablessm._errors import ArgumentError
 from stablessm.tasks import counter
 from stablessm.tasks.base import Batch, Split, Task
-from stablessm.tasks.chance import best_constant
+from stablessm.tasks.scoring import best_constant
 
 
 class StoredTask(Task):

@@ -31,12 +31,8 @@ class SyntheticTask(Task):
 
     def __init__(self, name: str, options: SyntheticOptions) -> None:
         self.name, self.options = name, options
-        self.sizes = {
-            split: whole_number(
-                f"{split}_examples", getattr(options, f"{split}_examples"), 1 if split != "valid" else 0
-            )
-            for split in SPLITS
-        }
+        given = {split: (f"{split}_examples", getattr(options, f"{split}_examples")) for split in SPLITS}
+        self.sizes = {split: whole_number(*own, 0 if split == "valid" else 1) for split, own in given.items()}
 
     def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
         anew = (seed + 1, epoch) if self.options.fresh and split == "train" else (0, 0)

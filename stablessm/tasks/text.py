@@ -15,8 +15,8 @@ from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.tasks import sources, tokenizers
 from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task, generator
-from stablessm.tasks.chance import best_constant
 from stablessm.tasks.options import Options, option
+from stablessm.tasks.scoring import best_constant
 from stablessm.tasks.text_sources import source
 from stablessm.tasks.text_stream import Stream, encoded
 from stablessm.tasks.tokenizers import Level

@@ -100,14 +100,8 @@ def source(text: str, separator: str | None, valid: float, test: float) -> Sourc
     cut = json.dumps([separator, valid, test])
     if text == SHAKESPEARE:
         file = f"{SHAKESPEARE}.txt.gz"
-
-        def read() -> Mapping[Split, Text]:
-            path = sources.find(file)
-            if path is None:
-                raise ArgumentError(sources.VARIABLE, f"a folder with {file}", "no such variable")
-            return split_text(sources.text(path, "a text"), separator, valid, test)
-
-        return Source(text, (_known_key(text, [file]) + cut,), read)
+        key = _known_key(text, [file]) + cut
+        return Source(text, (key,), lambda: split_text(_read_file(file), separator, valid, test))
     path = Path(text)
     if not path.is_file():
         raise ArgumentError("text", f"one of {', '.join(NAMES)}, or a text file", f"{text} (no such file)")
@@ -160,14 +154,17 @@ def _read_named(named: _Named) -> dict[Split, Text]:
     found: dict[Split, Text] = {}
     for split in SPLITS:
         file = named.file.format(split)
-        path = sources.find(file)
-        if path is not None:
-            text = sources.text(path, "a text in UTF-8")
-        elif named.hub is not None:
-            data_set, version = named.hub
-            rows = sources.from_hub(data_set, _HUB_SPLITS[split], file, version)["text"]
-            text = "".join(row or " \n" for row in rows)  # the hub has nothing for an empty line
+        if named.hub is None or os.environ.get(sources.VARIABLE):
+            text = _read_file(file)
         else:
-            raise ArgumentError(sources.VARIABLE, f"a folder with {file}", "no such variable")
+            rows = sources.from_hub(named.hub[0], _HUB_SPLITS[split], file, named.hub[1])["text"]
+            text = "".join(row or " \n" for row in rows)  # the hub has nothing for an empty line
         found[split] = named.parse(text)
     return found
+
+
+def _read_file(file: str) -> str:
+    path = sources.find(file)
+    if path is None:
+        raise ArgumentError(sources.VARIABLE, f"a folder with {file}", "no such variable")
+    return sources.text(path, "a text in UTF-8")

@@ -103,11 +103,10 @@ def _file(name: str, key: str, level: Level, tokenizer: str, vocabulary: int | N
 
 
 def _save(path: Path, made: Encoded) -> None:
-    counts = {s: {"words": row.words, "bytes": row.bytes, "lost": row.lost} for s, row in made.streams.items()}
-    meta = {"tokenizer": made.tokenizer.content(), "counts": counts}
     rows = made.streams.items()
+    counts = {split: {part: getattr(row, part) for part in ("words", "bytes", "lost")} for split, row in rows}
     arrays = {f"{split}.{part}": getattr(row, part) for split, row in rows for part in ("tokens", "starts")}
-    record.save_arrays(path, _KIND, meta, arrays)
+    record.save_arrays(path, _KIND, {"tokenizer": made.tokenizer.content(), "counts": counts}, arrays)
 
 
 def _load(path: Path) -> Encoded | None:

@@ -258,10 +258,8 @@ def learnt(level: Level, texts: Sequence[str], vocabulary: int | None) -> Tokeni
             raise ArgumentError("vocabulary", f"none at level {level}, whose tokens are given", vocabulary)
         if vocabulary < least:
             raise ArgumentError("vocabulary", f"at least {least} at level {level}", vocabulary)
-    if level == "byte":
-        return Bytes()
-    if level == "char":
-        return Characters.of(texts)
+    if level in ("byte", "char"):
+        return Bytes() if level == "byte" else Characters.of(texts)
     return Words.of(texts, vocabulary) if level == "word" else BytePairs.of(texts, vocabulary or DEFAULT_PIECES)
 
 

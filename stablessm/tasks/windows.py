@@ -15,7 +15,7 @@ from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.tasks import sources
 from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task
-from stablessm.tasks.chance import best_constant
+from stablessm.tasks.scoring import best_constant
 
 
 class WindowTask(Task):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -19,13 +20,19 @@ from torch import Tensor
 
 from stablessm import record
 from stablessm._errors import ArgumentError
-from stablessm.training import shards
 from stablessm.training.ranks import Ranks
-from stablessm.training.settings import plain, require_same
+from stablessm.training.settings import require_same
 
 KEEP = 2
 """How many are kept: the last, and the one before in case that is damaged."""
 _CONTENT = "content.json"
+Like = Callable[[str, torch.Size, torch.dtype], Tensor]
+"""From a tensor's name, whole shape and dtype to the tensor that is to hold it: whole, or in shards."""
+
+
+def whole_on_cpu(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return an empty tensor that holds all of it, on the CPU."""
+    return torch.empty(shape, dtype=dtype)
 
 
 @final
@@ -59,7 +66,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], ranks: Ranks | None = None) -> None:
-        self.folder, self.settings, self.ranks = folder, plain(settings), ranks or Ranks()
+        self.folder, self.settings, self.ranks = folder, record.plain(settings), ranks or Ranks()
 
     def save(self, checkpoint: Checkpoint, *, sharded: bool = False) -> None:
         """Write one, then remove all but the last ``KEEP``. ``sharded``: every rank writes its part."""
@@ -69,7 +76,7 @@ class Checkpoints:
             self.ranks.first(lambda: self._write_file(checkpoint))
         self.ranks.first(lambda: remove(*self.paths()[:-KEEP]))
 
-    def load(self, *, last_good: bool = False, like: shards.Like = shards.anywhere) -> Checkpoint | None:
+    def load(self, *, last_good: bool = False, like: Like = whole_on_cpu) -> Checkpoint | None:
         """The last one, None if there is none.
 
         A damaged one is an error that names it; with ``last_good`` it is removed and the one before taken.
@@ -128,54 +135,71 @@ class Checkpoints:
             record.replace(temporary, path)
 
         self.ranks.first(begin)
-        digests = shards.write(temporary, checkpoint.tensors, self.ranks)
+        digests = self._write_shards(temporary, checkpoint.tensors)
         self.ranks.first(finish)
+
+    def _write_shards(self, folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+        """Write this rank's shards, and one copy of what all ranks have; return the SHA-256 of each file."""
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+        from torch.distributed.checkpoint.state_dict_saver import save
+
+        save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+        own = sorted(folder.glob(f"shard-{self.ranks.rank + 1:05d}-*.safetensors"))
+        digest = bytearray.fromhex(_digest_of(own[0])) if own else bytearray(hashlib.sha256().digest_size)
+        digests = self.ranks.gather(torch.frombuffer(digest, dtype=torch.uint8))
+        files = sorted(folder.glob("shard-*.safetensors"))
+        return {path.name: bytes(digests[int(path.name.split("-")[1]) - 1].tolist()).hex() for path in files}
 
     def _content(self, checkpoint: Checkpoint) -> dict[str, Any]:
         return {"step": checkpoint.step, "settings": self.settings, "facts": record.plain(checkpoint.facts)}
 
-    def _tried(self, path: Path, like: shards.Like) -> tuple[Checkpoint | None, str]:
+    def _tried(self, path: Path, like: Like) -> tuple[Checkpoint | None, str]:
         """A checkpoint that all ranks could read, or None and what is wrong with it."""
-        checkpoint, wrong = None, "another rank cannot read it"
-        try:
-            checkpoint = self._read_folder(path, like) if path.is_dir() else self._read_file(path)
-        except _DamagedError as error:
-            wrong = str(error)
-        return (None, wrong) if self.ranks.highest(int(checkpoint is None))[0] else (checkpoint, "")
-
-    def _read_file(self, path: Path) -> Checkpoint:
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-            raise _DamagedError(f"{type(error).__name__}: {error}") from error
-        text = metadata.get("content", "")
-        if _digest(text, tensors) != metadata.get("sha256"):
-            raise _DamagedError("its checksum is not that of its content")
-        return self._checked(json.loads(text), tensors)
-
-    def _read_folder(self, path: Path, like: shards.Like) -> Checkpoint:
-        """Ranks share the work of the checksums."""
         from safetensors import SafetensorError
 
+        text, tensors, wrong = "", dict[str, Tensor](), "another rank cannot read it"
         try:
-            written = json.loads((path / _CONTENT).read_text(encoding="utf-8"))
-            if _digest(written["content"], {}) != written["sha256"]:
-                raise _DamagedError(f"the checksum of {_CONTENT} is not that of its content")
-            for i, (name, digest) in enumerate(sorted(written["files"].items())):
-                if i % self.ranks.size == self.ranks.rank and shards.digest_of(path / name) != digest:
-                    raise _DamagedError(f"the checksum of {name} is not that of its content")
-            tensors = shards.read(path, like)
+            text, tensors = self._read_folder(path, like) if path.is_dir() else _read_file(path)
         except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
-            raise _DamagedError(f"{type(error).__name__}: {error}") from error
-        return self._checked(json.loads(written["content"]), tensors)
-
-    def _checked(self, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Checkpoint:
+            wrong = f"{type(error).__name__}: {error}"
+        if self.ranks.highest(not text)[0]:
+            return None, wrong
+        content = json.loads(text)
         require_same("resume", "the settings the run began with", content["settings"], self.settings)
-        return Checkpoint(int(content["step"]), tensors, content["facts"])
+        return Checkpoint(int(content["step"]), tensors, content["facts"]), ""
+
+    def _read_folder(self, path: Path, like: Like) -> tuple[str, dict[str, Tensor]]:
+        """Ranks share the work of the checksums."""
+        written = json.loads((path / _CONTENT).read_text(encoding="utf-8"))
+        _require_digest(_CONTENT, _digest(written["content"], {}), written["sha256"])
+        for name, digest in sorted(written["files"].items())[self.ranks.rank :: self.ranks.size]:
+            _require_digest(name, _digest_of(path / name), digest)
+        return written["content"], _read_shards(path, like)
+
+
+def _read_file(path: Path) -> tuple[str, dict[str, Tensor]]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+    text = metadata.get("content", "")
+    _require_digest("the file", _digest(text, tensors), metadata.get("sha256"))
+    return text, tensors
+
+
+def _read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
+    """Every tensor of the folder, or this rank's shards of it; no rank waits for another."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    entries: dict[str, Any] = dict(found)
+    tensors = {name: like(name, entry.size, entry.properties.dtype) for name, entry in entries.items()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # it guesses what no_dist says
+        load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+    return tensors
 
 
 def remove(*paths: Path) -> None:
@@ -196,8 +220,14 @@ def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
 
 
-class _DamagedError(Exception):
-    """A file that is not what was written."""
+def _require_digest(name: str, came: str, written: str | None) -> None:
+    if came != written:
+        raise ValueError(f"the checksum of {name} is not that of its content")
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -11,10 +13,23 @@ import torch
 
 from stablessm._arguments import real_number, whole_number
 from stablessm._errors import ArgumentError
-from stablessm.training.schedule import rate
 
 FREE = ("device", "graph", "checkpoint_every", "parallel")
-"""What a resumed run may have otherwise: the numbers do not depend on it, but for the device's rounding."""
+"""Settings that may differ when a run is resumed: results do not depend on them, apart from the device's rounding."""
+
+
+def rate(step: int, steps: int, warmup: float) -> float:
+    """Return the factor of the learning rate at a step: linear over the warm-up, then half a cosine down to zero.
+
+    The first step is not at rate 0, and the last is the last above it.
+
+    >>> [round(rate(step, 8, 0.25), 3) for step in range(8)]
+    [0.333, 0.667, 1.0, 0.933, 0.75, 0.5, 0.25, 0.067]
+    """
+    rising = math.floor(warmup * steps)
+    if step < rising:
+        return (step + 1) / (rising + 1)
+    return (1 + math.cos(math.pi * (step - rising) / (steps - rising))) / 2
 
 
 @final
@@ -72,13 +87,14 @@ class TrainingConfig:
     """Under ``torchrun``: the whole model on every rank, or a shard of it. A single process takes no notice."""
 
     def __post_init__(self) -> None:
+        whole_number("seed", self.seed, least=0)
         for name in ("epochs", "batch_size", "accumulate", "log_every", "replicas"):
             whole_number(name, getattr(self, name))
-        whole_number("seed", self.seed, least=0)
         for name in ("steps", "evaluate_every", "checkpoint_every"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name))
         real_number("lr", self.lr, 0)
+        real_number("explode", self.explode, 1)
         for name in ("recurrent_lr", "clip"):
             if getattr(self, name) is not None:
                 real_number(name, getattr(self, name), 0)
@@ -86,11 +102,9 @@ class TrainingConfig:
             raise ArgumentError("warmup", "a share of the steps, from 0 up to 1", self.warmup)
         if not self.weight_decay >= 0:
             raise ArgumentError("weight_decay", "no negative number", self.weight_decay)
-        real_number("explode", self.explode, 1)
-        if self.select not in ("best", "last"):
-            raise ArgumentError("select", "'best' or 'last'", repr(self.select))
-        if self.parallel not in ("ddp", "fsdp"):
-            raise ArgumentError("parallel", "'ddp' or 'fsdp'", repr(self.parallel))
+        for name, choices in {"select": ("best", "last"), "parallel": ("ddp", "fsdp")}.items():
+            if getattr(self, name) not in choices:
+                raise ArgumentError(name, " or ".join(map(repr, choices)), repr(getattr(self, name)))
         for name in ("graph", "compile"):
             if self.replicas > 1 and getattr(self, name):
                 raise ArgumentError("replicas", f"1 with {name}=True", self.replicas)
@@ -112,12 +126,9 @@ class TrainingConfig:
     def chosen_device(self) -> torch.device:
         """Where to train."""
         name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
-        try:
-            device = torch.device(name)
-        except RuntimeError as error:
-            raise ArgumentError("device", "auto, cpu or cuda", repr(self.device)) from error
-        if device.type not in ("cpu", "cuda"):
+        if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
             raise ArgumentError("device", "auto, cpu or cuda", repr(self.device))
+        device = torch.device(name)
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ArgumentError("device", "cpu: PyTorch finds no GPU here", repr(self.device))
         if self.graph and device.type != "cuda":

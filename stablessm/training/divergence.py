@@ -86,7 +86,7 @@ class Watch:
 
     Bad is a loss or a gradient norm that is not finite, or a running mean of the loss above the limit: its weights
     fall by a tenth a step, so that a single spike may be ten times as high. From then on ``bad`` is 1, which makes a
-    fused optimiser skip its steps: the weights stay those with which it happened.
+    fused optimizer skip its steps: the weights stay those with which it happened.
 
     Args:
         replicas: number of models that are trained as one: losses, norms and ``bad`` are then (replicas,).

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -67,11 +68,10 @@ def evaluate(
     ['examples', 'loss', 'mse']
     """
     device, ranks = next(model.parameters()).device, ranks or Ranks()
-    task, before = task.to(device), model.training
+    task = task.to(device)
     total = torch.zeros(4, dtype=torch.float64, device=device)  # metric, loss, how many they are sums over, examples
-    model.eval()
-    try:
-        read = outputs(model, task, split, batch_size, carry=task.carries, autocast=autocast, ranks=ranks)
+    read = outputs(model, task, split, batch_size, carry=task.carries, autocast=autocast, ranks=ranks)
+    with closing(read):
         for output, batch, counts in read:
             if not counts:
                 continue
@@ -79,8 +79,6 @@ def evaluate(
             loss = metric if task.metric == "nats" else task.loss(output, batch).double() * count
             loss = torch.where(count > 0, loss, 0)  # a part may be all padding
             total += torch.stack([metric, loss, count, torch.full_like(count, len(batch))])
-    finally:
-        model.train(before)
     metric, loss, count, examples = ranks.sum(total).tolist()
     examples = task.sizes[split] if task.carries else examples  # a lane has many
     derived = {"perplexity": float(np.exp(metric / count))} if task.metric == "nats" else {}
@@ -96,30 +94,32 @@ def outputs(
     carry: bool,
     autocast: bool = False,
     ranks: Ranks | None = None,
-) -> Iterator[tuple[Tensor, Batch, bool]]:
+) -> Generator[tuple[Tensor, Batch, bool], None, None]:
     """What a model says of a whole split: outputs, their batch, and whether this rank's rows of it count.
 
-    Too few rows for all ranks, and some run along with what others have: a model in shards needs everyone.
+    The model is in evaluation mode until the last one. Too few rows for all ranks, and some run along with what
+    others have: a model in shards needs everyone.
 
     Args:
         carry: in lanes (``Task.lanes``), with the state carried on; otherwise windows, each without a state.
     """
-    ranks, state = ranks or Ranks(), None
+    ranks, state, before = ranks or Ranks(), None, model.training
     steps = task.steps(split, batch_size)
     if not steps:
         raise ArgumentError("split", f"one that task {task.name} has", repr(split))
-    if carry:
-        sequence = sequence_of(model)
-        for batch in task.lanes(split, batch_size):
+    model.eval()
+    try:
+        for batch in task.lanes(split, batch_size) if carry else ():
             part, counts = _part(len(batch), ranks)
             own = batch.rows(part)
-            output, state = apply_from(sequence, own, state, autocast=autocast)
+            output, state = apply_from(sequence_of(model), own, state, autocast=autocast)
             yield output, own, counts
-        return
-    for index in range(steps):
-        part, counts = _part(min(batch_size, task.sizes[split] - index * batch_size), ranks)
-        batch = task.batch(split, batch_size, seed=0, epoch=0, index=index, part=part)
-        yield apply(model, batch, autocast=autocast), batch, counts
+        for index in range(0 if carry else steps):
+            part, counts = _part(min(batch_size, task.sizes[split] - index * batch_size), ranks)
+            batch = task.batch(split, batch_size, seed=0, epoch=0, index=index, part=part)
+            yield apply(model, batch, autocast=autocast), batch, counts
+    finally:
+        model.train(before)
 
 
 def _part(rows: int, ranks: Ranks) -> tuple[tuple[int, int], bool]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from stablessm.training.ranks import Ranks
 from stablessm.training.replayed import Replayed
 from stablessm.training.trainee import Carrying, Trainee
 
+Passes: TypeAlias = tuple[Tensor, Sequence[Tensor | None]]
+"""A loss and its gradients."""
 _SEEDS = 2**31
 _DROPOUT = 1 << 62
 """Apart from the seeds with which tasks order their data."""
@@ -77,26 +79,19 @@ class Objective(Strategy):
         self.loss, self.batch, self.parameters, self.generator = loss, batch, list(parameters), generator
         self.noted: Tensor | None = None
         """The other numbers of the last step."""
-        self._graph = graph
-        self._replayed: Replayed[tuple[Tensor, Sequence[Tensor | None]]] | None = None
+        self.graph = graph
+        self._replayed: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:
         """The gradient of the sum: of each model's own loss in its own weights."""
         arguments = self.batch(step)
-        if not self._graph:
+        if not self.graph:
             return descend(self._noting(*arguments))
         if self._replayed is None:
-            self._replayed = Replayed(self._both_ways, arguments, (), self.generator)
+            both = _both_passes(lambda *tensors: [self._noting(*tensors)], self.parameters)
+            self._replayed = Replayed(both, arguments, (), self.generator)
             arguments = self.batch(step)
-        loss, gradients = self._replayed(*arguments)
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
-        return loss.clone()
-
-    def _both_ways(self, *arguments: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
-        loss = self._noting(*arguments)
-        found = torch.autograd.grad(loss.sum(), self.parameters, allow_unused=True, materialize_grads=True)
-        return loss.detach(), _apart(found)
+        return _replay(self._replayed, arguments, self.parameters)
 
     def _noting(self, *arguments: Tensor) -> Tensor:
         found = self.loss(*arguments)
@@ -124,7 +119,7 @@ class Gradient(Strategy):
             raise ArgumentError("graph", "a task that carries no state", task.name)
         self.trainee, self.task, self.config, self.ranks = trainee, task, config, ranks
         self.epoch, self.watch, self.carry = epoch, watch, Carry(config.batch_size, ranks)
-        self._graph: Replayed[tuple[Tensor, Sequence[Tensor | None]]] | None = None
+        self._graph: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:
         """The gradient in the parameters that are trained, averaged over ranks; the loss over the rows of all."""
@@ -156,30 +151,23 @@ class Gradient(Strategy):
         arguments = [getattr(batch, name) for batch in batches for name in names]
         parameters = [parameter for parameter in self.trainee.trained.parameters() if parameter.requires_grad]
 
-        def both_ways(*tensors: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
-            total, sums = torch.zeros((), device=self.task.device), list[Tensor | None]([None] * len(parameters))
+        def losses(*tensors: Tensor) -> Iterator[Tensor]:
             for first in range(0, len(tensors), len(names)):
                 batch = Batch(**dict(zip(names, tensors[first:], strict=False)))
-                loss = self.task.loss(self._output(self.trainee.runner, batch, self.carry), batch) / len(batches)
-                found = torch.autograd.grad(loss, parameters, allow_unused=True)
-                sums = [_sum(old, new) for old, new in zip(sums, found, strict=True)]
-                total = total + loss.detach()
-            return total, _apart(sums)
+                yield self.task.loss(self._output(self.trainee.runner, batch, self.carry), batch) / len(batches)
 
         if self._graph is None:
             if "lengths" in names:
                 raise ArgumentError("graph", "sequences of one length", f"{self.task.name}, which pads them")
             try:
-                self._graph = Replayed(both_ways, arguments, self.trainee.trained.buffers())
+                both = _both_passes(losses, parameters)
+                self._graph = Replayed(both, arguments, self.trainee.trained.buffers())
             except RuntimeError as error:
                 raise ArgumentError("graph", "a model that never waits for the device", f"'{error}'") from error
             self.seed(step, self.ranks.rank)
         if not self._graph.fits(arguments):
             return self._launched(step, batches)
-        loss, gradients = self._graph(*arguments)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        return loss.clone()  # the next step overwrites it, and a look may be later
+        return _replay(self._graph, arguments, parameters)
 
     def settle(self, bad: Tensor) -> None:
         """The state in which the batch ended is carried on."""
@@ -248,6 +236,29 @@ def descend(loss: Tensor) -> Tensor:
     """Add the gradient of a loss, or of the sum of several, to that of the parameters; return its value."""
     loss.sum().backward()
     return loss.detach()
+
+
+def _both_passes(losses: Callable[..., Iterable[Tensor]], parameters: Sequence[Tensor]) -> Callable[..., Passes]:
+    """Return the function that computes the sum of the losses and its gradients, one loss after the other."""
+
+    def both(*tensors: Tensor) -> Passes:
+        total, sums = None, list[Tensor | None]([None] * len(parameters))
+        for loss in losses(*tensors):
+            found = torch.autograd.grad(loss.sum(), parameters, allow_unused=True)
+            sums = [_sum(old, new) for old, new in zip(sums, found, strict=True)]
+            total = _sum(total, loss.detach())
+        assert total is not None
+        return total, _apart(sums)
+
+    return both
+
+
+def _replay(graph: Replayed[Passes], arguments: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
+    """Leave the gradients of a graph in the parameters; return the loss."""
+    loss, gradients = graph(*arguments)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    return loss.clone()  # the next step overwrites it, and a look may be later
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:

@@ -20,7 +20,7 @@ from stablessm.training.checkpoint import Checkpoints, remove
 from stablessm.training.config import TrainingConfig
 from stablessm.training.divergence import Watch
 from stablessm.training.gradient import Gradient, Strategy
-from stablessm.training.optimiser import Optimiser, StackedOptimiser
+from stablessm.training.optimizer import Optimizer, StackedOptimizer
 from stablessm.training.precision import tensor_float32
 from stablessm.training.ranks import Ranks, joined
 from stablessm.training.replicas import Replica, Replicas
@@ -47,33 +47,32 @@ def train(
     progress: bool = True,
     origin: Mapping[str, Any] | None = None,
 ) -> TrainingResult:
-    """Train a model on a task; everything goes into ``folder``, and a killed run goes on from there to the same bits.
+    """Train a model on a task. A killed run resumes from ``folder`` and ends in the same bits.
 
     The folder gets ``model/`` (``stablessm.load`` reads it), ``record.json``, ``metrics.jsonl``, ``tensorboard/`` (with
-    the package tensorboard) and ``checkpoints/``. A run stops early when it diverges: when the loss or the norm of
-    the gradient is not finite, or the loss, over about ten steps, is more than ``config.explode`` times that of the
-    first step (or of an output of zeros, if that is larger). SIGINT and SIGTERM leave a checkpoint and raise
-    ``Interrupted``.
+    the package tensorboard) and ``checkpoints/``; no second training may use it at the same time. A run stops early
+    when it diverges: when the loss or the norm of the gradient is not finite, or the loss, over about ten steps, is
+    more than ``config.explode`` times the loss of the first step (or of an output of zeros, if that is larger). SIGINT
+    and SIGTERM leave a checkpoint and raise ``Interrupted``.
 
-    Called by every process that ``torchrun`` started (or of a ``torch.distributed`` group), they train together: a
-    batch is that of a single process, each takes its rows of it, and losses and scores are those of all. Rank 0
-    writes the folder, which all must be able to read. What is in it goes on with another number of processes. A second
-    training in the same folder is refused while the first one runs.
+    The processes of ``torchrun`` (or of a ``torch.distributed`` group) train together: each takes its rows of the batch
+    of a single process, and losses and scores are those of all rows. Rank 0 writes the folder, which all ranks read.
+    Another number of processes may resume it.
 
     With ``config.replicas`` above 1, as many models are trained as one computation (``torch.vmap``): replica i with the
-    seed ``config.seed + i``, in the folder ``replica-i``, to the numbers of a training by itself but for rounding. One
-    that diverges stops, and the others continue.
+    seed ``config.seed + i``, in the folder ``replica-i``, to the numbers of a training by itself but for rounding. A
+    replica that diverges stops, and the others continue.
 
     Args:
         model: a module, or a function without arguments that makes one, which is called for each replica after
-            ``torch.manual_seed`` with its seed; replicas of a module all start from its weights, and replica 0 is the
-            module itself. It maps a batch's inputs to outputs, or to ``(outputs, state)`` as layers do; for a task that
-            carries, it has ``sequence(x, state, reset=…) -> (outputs, state)``. It ends on ``config.device`` (in
-            shards, on the CPU) with the weights that ``config.select`` says.
-        resume: ``True``: go on from the last checkpoint, if there is one. ``"last-good"``: the same, but from the one
-            before if the last is damaged. ``False``: start again, and remove what an earlier run left.
-        progress: whether to show a bar (on a terminal), and to say so when a run goes on.
-        origin: plain values to note in ``training.json``: where the task came from, say.
+            ``torch.manual_seed`` with its seed. Replicas of a module start from its weights; replica 0 is the module.
+            It maps a batch's inputs to outputs, or to ``(outputs, state)`` as layers do; for a task that carries, it
+            has ``sequence(x, state, reset=…) -> (outputs, state)``. It ends on ``config.device`` (in shards, on the
+            CPU) with the weights that ``config.select`` says.
+        resume: ``True``: from the last checkpoint, if there is one. ``"last-good"``: from the one before if the last is
+            damaged. ``False``: start again, and remove what an earlier run left.
+        progress: whether to show a bar (on a terminal), and to report that a run is resumed.
+        origin: plain values to note in ``training.json``, such as where the task came from.
 
     >>> import tempfile, stablessm as ssm
     >>> x = torch.randn(64, 20, 1)
@@ -92,16 +91,10 @@ def train(
             expected = "1 under torchrun" if ranks.size > 1 else "1 with a task that carries its state"
             raise ArgumentError("replicas", expected, config.replicas)
         ranks.first(lambda: run_folder.check_folder(folder))
-        models = _models(model, config)
-        run = _Run(models, task, config, folder, ranks)
+        run = _Run(_models(model, config), task, config, folder, ranks)
         ranks.first(lambda: until_the_end.enter_context(alone(folder.absolute())))
-        before = [one.training for one in models]
         with tensor_float32(config.autocast and run.task.device.type == "cuda"):
-            try:
-                run.complete(resume, origin or {}, progress=progress)
-            finally:
-                for one, mode in zip(models, before, strict=True):
-                    one.train(mode)
+            run.complete(resume, origin or {}, progress=progress)
             return run.finish()
 
 
@@ -125,11 +118,10 @@ class _Run:
         self, models: Sequence[nn.Module], task: Task, config: TrainingConfig, folder: Path, ranks: Ranks
     ) -> None:
         device = ranks.device(config.chosen_device())
-        self.folder, self.config, self.ranks, self.task, self.replicas = folder, config, ranks, task, len(models) > 1
         self.settings = {"config": config.binding(), "task": task.describe(), "model": signature(models[0])}
-        batches, several = task.steps("train", config.batch_size), len(models) if self.replicas else None
-        total, watch = config.total_steps(batches), Watch(device, several)
-        self.task = task.to(device)
+        self.folder, self.config, self.ranks, self.replicas = folder, config, ranks, len(models) > 1
+        batches, self.task = task.steps("train", config.batch_size), task.to(device)
+        total, watch = config.total_steps(batches), Watch(device, len(models) if self.replicas else None)
         stack = Stack(models, device) if self.replicas else None
         self.sessions: list[Session] = []
         for i, model in enumerate(models):
@@ -142,27 +134,27 @@ class _Run:
         strategy: Strategy = first.gradient
         if stack is None:
             self.trained: nn.Module = first.trainee.trained
-            optimiser = Optimiser(self.trained, config, schedule)
+            optimizer = Optimizer(self.trained, config, schedule)
         else:
             self.trained = stack
             strategy = Replicas(stack, [session.gradient for session in self.sessions], watch)
-            optimiser = StackedOptimiser(stack, config, schedule)
+            optimizer = StackedOptimizer(stack, config, schedule)
         self.loop = StepLoop(
-            self.trained, strategy, optimiser, watch, total, self.sessions, look=first.looks,
+            self.trained, strategy, optimizer, watch, total, self.sessions, look=first.looks,
             checkpoints=Checkpoints(folder / "checkpoints", self.settings, ranks),
             cadence=Cadence(config.checkpoint_every, CHECKPOINT_SECONDS), sharded=first.trainee.sharded,
         )  # fmt: skip
 
     def complete(self, resume: bool | Literal["last-good"], origin: Mapping[str, Any], *, progress: bool) -> None:
         """Take all steps that are left."""
-        self.trained.train()
-        for session in self.sessions:
-            session.loop = self.loop
-            session.model.train()
-        if resume:
-            self.loop.resume(last_good=resume == "last-good")
-        self.ranks.first(lambda: self._claim(origin, fresh=not resume))
         try:
+            self.trained.train()
+            for session in self.sessions:
+                session.loop = self.loop
+                session.model.train()
+            if resume:
+                self.loop.resume(last_good=resume == "last-good")
+            self.ranks.first(lambda: self._claim(origin, fresh=not resume))
             for session in self.sessions:
                 session.begin()
             self.loop.run(progress=progress and self.ranks.main)

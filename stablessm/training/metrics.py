@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
+
+import numpy as np
 
 from stablessm import record
 from stablessm._optional import why_missing
@@ -23,13 +25,14 @@ class Metrics:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     Metrics(Path(folder), 0).write(5, loss=2.0)
     ...     Metrics(Path(folder), 5).write(10, loss=1.0)
-    ...     Metrics(Path(folder), 5).rows()
+    ...     _ = Metrics(Path(folder), 5)
+    ...     read_rows(Path(folder))
     [{'step': 5, 'loss': 2.0}]
     """
 
     def __init__(self, folder: Path, first: int) -> None:
         self._path = folder / _FILE
-        _write(self._path, [row for row in self.rows() if row["step"] <= first])
+        _write(self._path, [row for row in read_rows(folder) if row["step"] <= first])
         self._board = _board(folder / "tensorboard", first)
 
     def write(self, step: int, **values: Any) -> None:
@@ -42,10 +45,6 @@ class Metrics:
             for name, value in values.items():
                 if isinstance(value, float):
                     self._board.add_scalar(f"{prefix}/{name}", value, step)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Everything said so far."""
-        return read_rows(self._path.parent)
 
     def close(self) -> None:
         """Write what TensorBoard still holds."""
@@ -62,6 +61,12 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
     return rows
+
+
+def losses(rows: Iterable[Mapping[str, Any]]) -> np.ndarray:
+    """(rows, 2): step and training loss of the rows that are not about a split."""
+    found = [(row["step"], float(row["loss"])) for row in rows if "split" not in row]
+    return np.array(found, dtype=float).reshape(-1, 2)
 
 
 def write_means(folder: Path, replicas: Sequence[Path]) -> list[dict[str, Any]]:

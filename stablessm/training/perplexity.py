@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
@@ -96,16 +97,13 @@ def perplexity(
     from tqdm import tqdm
 
     device = next(model.parameters()).device
-    task, before = task.to(device), model.training
+    task = task.to(device)
     carry = carry and callable(getattr(model, "sequence", None))
     total = torch.zeros(2, dtype=torch.float64, device=device)
-    model.eval()
-    try:
-        read = outputs(model, task, split, batch_size, carry=carry, autocast=autocast)
+    read = outputs(model, task, split, batch_size, carry=carry, autocast=autocast)
+    with closing(read):
         for output, batch, _ in tqdm(read, unit="batch", leave=False, disable=None if progress else True):
             total += torch.stack(task.score(output, batch))
-    finally:
-        model.train(before)
     nats, tokens = total.tolist()
     row = task.streams[split]
     return Perplexity(nats, round(tokens), row.words, row.bytes, row.lost, carry)

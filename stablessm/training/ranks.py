@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
+from stablessm.parallel.carry import place
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What a launcher sets."""
@@ -117,12 +118,10 @@ def joined() -> Iterator[Ranks]:
     ...     ranks
     Ranks(rank=0, size=1)
     """
-    available = dist.is_available()
-    starts = available and not dist.is_initialized() and launched().size > 1
+    starts = dist.is_available() and not dist.is_initialized() and launched().size > 1
     if starts:
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-    together = available and dist.is_initialized()
-    yield Ranks(dist.get_rank(), dist.get_world_size()) if together else Ranks()
+    yield Ranks(*place())
     if starts:
         dist.destroy_process_group()
 

@@ -58,8 +58,8 @@ class Replicas(Strategy):
 
     def compute(self, step: int) -> Tensor:
         """The gradients in the stack; the losses (replicas,)."""
-        streams = _Streams([self._state(gradient, step) for gradient in self.each], self.task.device)
-        total = torch.zeros(len(self.each), device=self.task.device)
+        streams, device = _Streams(self.each, step, self.task.device), self.task.device
+        total, numbers = torch.zeros(len(self.each), device=device), torch.arange(len(self.each), device=device)
         for i in range(self.config.accumulate):
             names, tensors = _together([gradient.batch(step, i) for gradient in self.each])
 
@@ -69,7 +69,6 @@ class Replicas(Strategy):
                     output = apply(model, batch, autocast=self.config.autocast)
                 return self.task.loss(output, batch), self.task.loss(torch.zeros_like(output), batch)
 
-            numbers = torch.arange(len(self.each), device=self.task.device)
             try:
                 loss, silent = self.stack.call(losses, numbers, *tensors)
             except RuntimeError as error:
@@ -80,22 +79,23 @@ class Replicas(Strategy):
                 self.watch.start(torch.maximum(loss, silent).detach(), self.config.explode)
         return total
 
-    def _state(self, gradient: Gradient, step: int) -> Tensor:
-        gradient.seed(step)
-        return random_state(self.task.device)
-
 
 @final
 class _Streams(TorchFunctionMode):
     """Dropout under ``torch.vmap`` as each model would draw it alone: from its own random state.
 
     Args:
-        states: torch's random state of each model.
+        each: the gradient of each model alone, which knows its random state at a step.
     """
 
-    def __init__(self, states: Sequence[Tensor], device: torch.device) -> None:
+    def __init__(self, each: Sequence[Gradient], step: int, device: torch.device) -> None:
         super().__init__()
-        self.states, self.device, self.number = list(states), device, torch.zeros(())
+        gpu = device.type == "cuda" and (torch.cuda.current_device() if device.index is None else device.index)
+        self.generator = torch.default_generator if gpu is False else torch.cuda.default_generators[gpu]
+        self.states, self.device, self.number = list[Tensor](), device, torch.zeros(())
+        for gradient in each:
+            gradient.seed(step)
+            self.states.append(self.generator.get_state())
 
     def of(self, number: Tensor) -> _Streams:
         """Within, dropout is that of model ``number``, a tensor that ``torch.vmap`` maps over."""
@@ -115,37 +115,19 @@ class _Streams(TorchFunctionMode):
             return input
         masks = []
         for i, state in enumerate(self.states):
-            set_random_state(state, self.device)
+            self.generator.set_state(state)
             masks.append(func(torch.ones(input.shape, dtype=input.dtype, device=self.device), p, True))
-            self.states[i] = random_state(self.device)
+            self.states[i] = self.generator.get_state()
         return input * torch.stack(masks).index_select(0, self.number[None])[0]
-
-
-def random_state(device: torch.device) -> Tensor:
-    """Of torch's own generator for a device."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-def set_random_state(state: Tensor, device: torch.device) -> None:
-    """Of torch's own generator for a device."""
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)
 
 
 def _together(batches: Sequence[Batch]) -> tuple[list[str], list[Tensor]]:
     """The tensors of batches, (replicas, …) by name; padded ones as long as the longest."""
     names = [name for name, value in vars(batches[0]).items() if value is not None]
-    short = [max(b.inputs.shape[1] for b in batches) - batch.inputs.shape[1] for batch in batches]
-    found = []
+    longest, found = max(batch.inputs.shape[1] for batch in batches), []
     for name in names:
         each = [getattr(batch, name) for batch in batches]
-        timed = batches[0].lengths is not None and each[0].shape[1:2] == batches[0].inputs.shape[1:2]
-        found.append(torch.stack([_longer(*pair) for pair in zip(each, short, strict=True)] if timed else each))
+        if batches[0].lengths is not None and each[0].shape[1:2] == batches[0].inputs.shape[1:2]:  # (B, T, …)
+            each = [F.pad(t, [*(0, 0) * (t.dim() - 2), 0, longest - t.shape[1]]) for t in each]
+        found.append(torch.stack(each))
     return names, found
-
-
-def _longer(tensor: Tensor, steps: int) -> Tensor:
-    """So many steps of zeros at the end of (B, T, …)."""
-    return F.pad(tensor, [*(0, 0) * (tensor.dim() - 2), 0, steps])

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from stablessm.training.divergence import DivergenceReport
-from stablessm.training.metrics import write_means
+from stablessm.training.metrics import losses, write_means
 
 
 @final
@@ -66,21 +66,15 @@ def together(folder: Path, seconds: float, replicas: Sequence[TrainingResult]) -
     """Return the result of models that were trained as one, with the means of their scores, and write its metrics."""
     splits = dict.fromkeys(split for one in replicas for split in one.scores)
     scores = {split: _means([one.scores[split] for one in replicas if split in one.scores]) for split in splits}
-    rows = [
-        (row["step"], row["loss"])
-        for row in write_means(folder, [one.folder for one in replicas])
-        if "split" not in row
-    ]
-    losses = np.array(rows, dtype=float).reshape(-1, 2)
+    rows = write_means(folder, [one.folder for one in replicas])
     diverged = next((one.diverged for one in replicas if one.diverged is not None), None)
     steps = max(one.steps for one in replicas)
-    return TrainingResult(folder, steps, seconds, losses, None, None, scores, diverged, tuple(replicas))
+    return TrainingResult(folder, steps, seconds, losses(rows), None, None, scores, diverged, tuple(replicas))
 
 
 def _means(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {
-        name: float(np.mean([one[name] for one in scores])) for name in scores[0] if name not in ("step", "examples")
-    }
+    names = [name for name in scores[0] if name not in ("step", "examples")]
+    return {name: float(np.mean([one[name] for one in scores])) for name in names}
 
 
 def _number(value: float) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from stablessm.training.config import TrainingConfig
 from stablessm.training.divergence import BadStep, DivergenceReport, diagnose
 from stablessm.training.evaluate import evaluate
 from stablessm.training.gradient import Gradient
-from stablessm.training.metrics import Metrics, read_rows
+from stablessm.training.metrics import Metrics, losses, read_rows
 from stablessm.training.result import TrainingResult
 from stablessm.training.settings import signature
 from stablessm.training.steps import Hooks, StepLoop
@@ -52,9 +51,8 @@ class Session(Hooks):
         self.last: dict[str, Any] | None = None
         self.diverged: DivergenceReport | None = None
         self.ratios: GradientOverWeight | None = None
-        self.bad: tuple[int, BadStep] | None = None
         self.metrics: Metrics | None = None
-        self._told = ""
+        self._told, self._mode = "", self.model.training
 
     def begin(self) -> None:
         """Open the files, after a resumption if there is one."""
@@ -62,7 +60,8 @@ class Session(Hooks):
         self.mark, self.marked = time.perf_counter(), self.loop.step
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; the model gets back the mode it had."""
+        self.model.train(self._mode)
         if self.metrics is not None:
             self.metrics.close()
 
@@ -92,17 +91,19 @@ class Session(Hooks):
         if self.stopped:
             return
         seen = self.loop.watch.values()
-        losses, norms = seen.reshape(len(seen), 3, -1)[:, :2, self.number].T
+        found, norms = seen.reshape(len(seen), 3, -1)[:, :2, self.number].T
         count = (step - self.marked) * self.config.accumulate * self.config.batch_size
         speed = count / (time.perf_counter() - self.mark)
-        row: dict[str, Any] = {"epoch": step / self.gradient.epoch, "loss": float(losses.mean())}
-        row |= {"gradient_norm": float(norms.max())}
-        row |= {"lr": self.config.lr * self.config.schedule(self.total)(step - 1)}
+        row: dict[str, Any] = {"epoch": step / self.gradient.epoch, "loss": float(found.mean())}
+        rate = self.config.lr * self.config.schedule(self.total)(step - 1)
+        row |= {"gradient_norm": float(norms.max()), "lr": rate}
         if self.ratios is not None:
             by_name = {name: entry.maximum for name, entry in self.ratios.parameters.items()}
             row |= {"gradient_over_weight": self.ratios.maximum, "gradient_over_weight_of": by_name}
         self._say(**row, sequences_per_second=speed)
-        self._told = f"loss {row['loss']:.4g}, {speed:.4g} sequences/s{self._validated()}"
+        self._told = f"loss {row['loss']:.4g}, {speed:.4g} sequences/s"
+        if self.last is not None:
+            self._told += f", valid {self.task.metric} {self.last[self.task.metric]:.4g}"
         if self._evaluates(step):
             self._evaluate()
         self.mark, self.marked = time.perf_counter(), step
@@ -119,8 +120,9 @@ class Session(Hooks):
     def facts(self) -> dict[str, Any]:
         """The scores, and the step at which this model diverged, if the others have gone on."""
         found: dict[str, Any] = {"best": self.best, "last": self.last}
-        if self.bad is not None:
-            found["diverged"] = {"step": self.bad[0], **dataclasses.asdict(self.bad[1])}
+        if self.diverged is not None:
+            names = ("step", *(field.name for field in dataclasses.fields(BadStep)))
+            found["diverged"] = {name: getattr(self.diverged, name) for name in names}
         return found
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -134,7 +136,7 @@ class Session(Hooks):
     def _diverge(self, step: int, bad: BadStep) -> None:
         """Take the step at which it happened again: it left the weights as they were then."""
         self.trainee.collect()
-        self.bad, carried = (step, bad), self.gradient.carry.everyone()
+        carried = self.gradient.carry.everyone()
         self.diverged = diagnose(self.model, lambda: self.gradient.replay(step, carried), step, bad)
         self.model.zero_grad()
 
@@ -153,13 +155,11 @@ class Session(Hooks):
                 scores["valid"] = dict((self.best if selects else self.last) or {})
             if self.task.steps("test", config.batch_size):
                 scores["test"] = self._scores_of("test")
-        rows = [(row["step"], float(row["loss"])) for row in read_rows(self.folder) if "split" not in row]
-        losses = np.array(rows, dtype=float).reshape(-1, 2)
         step = self.loop.step if self.diverged is None else self.diverged.step
-        result = TrainingResult(
-            self.folder, step, self.loop.seconds, losses, self.best, self.last, scores, self.diverged
-        )
-        self.ranks.first(lambda: self._write_record(result))
+        seen, seconds = losses(read_rows(self.folder)), self.loop.seconds
+        result = TrainingResult(self.folder, step, seconds, seen, self.best, self.last, scores, self.diverged)
+        model, ranks = signature(self.model), self.ranks
+        ranks.first(lambda: write_record(result, config, self.task, model, self.loop, ranks.size))
         return result
 
     def _evaluate(self) -> None:
@@ -187,18 +187,12 @@ class Session(Hooks):
         if self.metrics is not None:
             self.metrics.write(self.loop.step, **values)
 
-    def _validated(self) -> str:
-        return "" if self.last is None else f", valid {self.task.metric} {self.last[self.task.metric]:.4g}"
-
     def _logs(self, step: int) -> bool:
         return step % self.config.log_every == 0 or step == self.total
 
     def _evaluates(self, step: int) -> bool:
         every = self.config.evaluate_every or self.gradient.epoch
         return self.validates and (step % every == 0 or step == self.total)
-
-    def _write_record(self, result: TrainingResult) -> None:
-        write_record(result, self.config, self.task, signature(self.model), self.loop, self.ranks.size)
 
 
 def write_record(

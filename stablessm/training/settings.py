@@ -13,11 +13,6 @@ from stablessm import record
 from stablessm._errors import ArgumentError
 
 
-def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """As they come back from a file."""
-    return dict(json.loads(json.dumps(record.plain(settings))))
-
-
 def require_same(argument: str, expected: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise an error that names every setting that is not as it was.
 
@@ -26,7 +21,7 @@ def require_same(argument: str, expected: str, before: Mapping[str, Any], now: M
     ...
     stablessm._errors.ArgumentError: resume: expected the settings it began with (data.n = 3), got data.n = null
     """
-    differing = list(_differences(before, plain(now)))
+    differing = list(_differences(before, record.plain(now)))
     if differing:
         was, is_ = (", ".join(f"{name} = {pair[i]}" for name, *pair in differing) for i in range(2))
         raise ArgumentError(argument, f"{expected} ({was})", is_)
@@ -35,14 +30,14 @@ def require_same(argument: str, expected: str, before: Mapping[str, Any], now: M
 def signature(model: nn.Module) -> dict[str, Any]:
     """What a checkpoint must fit: class, options, and the shape of every tensor."""
     config = getattr(model, "config", None)
-    options: Mapping[str, Any] = {}
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        options = dataclasses.asdict(config)
+    has_options = dataclasses.is_dataclass(config) and not isinstance(config, type)
+    options = dataclasses.asdict(config) if has_options else {}  # type: ignore[arg-type]
     modules = {name or "itself": f"{type(m).__name__}({m.extra_repr()})" for name, m in model.named_modules()}
     tensors = {name: f"{tuple(t.shape)} {t.dtype}".replace("torch.", "") for name, t in model.state_dict().items()}
     count = sum(parameter.numel() for parameter in model.parameters())
-    described = {"class": type(model).__name__, "parameters": count, "options": options}
-    return {**described, "modules": modules, "tensors": tensors}
+    return {
+        "class": type(model).__name__, "parameters": count, "options": options, "modules": modules, "tensors": tensors
+    }  # fmt: skip
 
 
 def _differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, str, str]]:

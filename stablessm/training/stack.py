@@ -33,9 +33,7 @@ class Stack(nn.Module):
         shapes = [{name: (t.shape, t.dtype) for name, t in _tensors(model)} for model in models]
         if any(own != shapes[0] for own in shapes):
             raise ArgumentError("models", "parameters and buffers of the same names, shapes and dtypes", "others")
-        object.__setattr__(
-            self, "models", [model.to(device) for model in models]
-        )  # no submodules: they hold no weights
+        object.__setattr__(self, "models", [model.to(device) for model in models])  # no submodules: they own no weights
         for each in zip(*(_tensors(model) for model in models), strict=True):
             name, first = each[0]
             rows = torch.stack([tensor.detach() for _, tensor in each])
@@ -54,25 +52,14 @@ class Stack(nn.Module):
         Args:
             tensors: with a first axis of models; ``shared``: without, the same for all models.
         """
-        return self.mapped(function, shared=shared)(*self.weights(), *tensors)
-
-    def weights(self) -> list[Tensor]:
-        """The stacked parameters and buffers."""
-        return [tensor for _, tensor in _tensors(self)]
-
-    def mapped(self, function: Callable[..., Any], *, shared: bool = False) -> Callable[..., Any]:
-        """As :meth:`call`, as a function of :meth:`weights` and ``tensors``."""
         one, names = _Call(self.models[0], function), [name for name, _ in _tensors(self.models[0])]
 
         def of_one(own: tuple[Tensor, ...], *given: Tensor) -> Any:
             return functional_call(one, {f"model.{name}": t for name, t in zip(names, own, strict=True)}, given)
 
-        def of_all(*tensors: Tensor) -> Any:
-            weights, given = tensors[: len(names)], tensors[len(names) :]
-            axes = (0, *(None if shared else 0 for _ in given))
-            return torch.vmap(of_one, axes, randomness="same")(weights, *given)
-
-        return of_all
+        axes = (0, *(None if shared else 0 for _ in tensors))
+        weights = tuple(tensor for _, tensor in _tensors(self))
+        return torch.vmap(of_one, axes, randomness="same")(weights, *tensors)
 
 
 class _Call(nn.Module):

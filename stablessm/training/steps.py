@@ -10,11 +10,11 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from stablessm.training.checkpoint import Checkpoint, Checkpoints
+from stablessm.training.checkpoint import Checkpoint, Checkpoints, whole_on_cpu
 from stablessm.training.divergence import Watch
 from stablessm.training.gradient import Strategy
 from stablessm.training.interrupt import Interrupted, requests
-from stablessm.training.optimiser import Optimiser
+from stablessm.training.optimizer import Optimizer
 from stablessm.training.ranks import Ranks
 from stablessm.training.trainee import load
 
@@ -99,7 +99,7 @@ class StepLoop:
         self,
         trained: nn.Module,
         strategy: Strategy,
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         watch: Watch,
         total: int,
         hooks: Sequence[Hooks] = (),
@@ -109,7 +109,7 @@ class StepLoop:
         cadence: Cadence | None = None,
         sharded: bool = False,
     ) -> None:
-        self.trained, self.strategy, self.optimiser, self.watch = trained, strategy, optimiser, watch
+        self.trained, self.strategy, self.optimizer, self.watch = trained, strategy, optimizer, watch
         self.total, self.hooks, self.checkpoints, self.sharded = total, hooks, checkpoints, sharded
         self.ranks = Ranks() if checkpoints is None else checkpoints.ranks
         self.cadence, self.look = cadence or Cadence(), look
@@ -154,7 +154,7 @@ class StepLoop:
             return
         began = time.perf_counter()
         parts = {
-            "model": self.trained.state_dict(), "optimiser": self.optimiser.tensors(), "watch": self.watch.tensors(),
+            "model": self.trained.state_dict(), "optimiser": self.optimizer.tensors(), "watch": self.watch.tensors(),
             "carry": self.strategy.tensors(), "hooks": _merged(hook.tensors() for hook in self.hooks),
         }  # fmt: skip
         tensors = {f"{part}:{name}": value for part, named in parts.items() for name, value in named.items()}
@@ -174,7 +174,7 @@ class StepLoop:
             part, _, name = key.partition(":")
             parts[part][name] = tensor
         load(self.trained, parts["model"])
-        self.optimiser.restore(parts["optimiser"])
+        self.optimizer.restore(parts["optimiser"])
         self.watch.restore(**parts["watch"])
         self.strategy.restore(found.facts.get("carry"), parts["carry"])
         self.step, self.seconds_before = found.step, float(found.facts["seconds"])
@@ -183,16 +183,16 @@ class StepLoop:
                 hook.restore(parts["hooks"], found.facts[hook.name] if hook.name else found.facts)
 
     def _advance(self) -> None:
-        self.optimiser.clear()
+        self.optimizer.clear()
         loss = self.strategy.compute(self.step)
         for hook in self.hooks:
             hook.computed(self.step)
-        norm = self.optimiser.clip()
+        norm = self.optimizer.clip()
         self.watch.see(loss, norm)
         self.strategy.settle(self.watch.bad)
         for hook in self.hooks:
             hook.clipped(self.step)
-        self.optimiser.step(self.step, self.watch.bad)
+        self.optimizer.step(self.step, self.watch.bad)
         self.strategy.updated()
         self.step += 1
 
@@ -222,7 +222,7 @@ class StepLoop:
         part, _, name = key.partition(":")
         of = dict(self.trained.named_parameters()).get(name if part == "model" else name.rpartition("/")[0])
         if of is None or of.shape != shape:
-            return torch.empty(shape, dtype=dtype)
+            return whole_on_cpu(key, shape, dtype)
         return torch.empty_like(of, dtype=dtype, requires_grad=False)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeGuard, final
+from typing import Any, final
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from stablessm.instruments import GradientOverWeight, gradient_over_weight
@@ -17,9 +16,6 @@ from stablessm.training.config import TrainingConfig
 from stablessm.training.evaluate import sequence_of
 from stablessm.training.nested import State
 from stablessm.training.ranks import Ranks
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
 
 
 class Trainee:
@@ -68,13 +64,10 @@ class Carrying(nn.Module):
 class Whole(Trainee):
     """All weights on every rank; gradients are averaged by ``DistributedDataParallel`` where there are several."""
 
-    def __init__(
-        self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool, carries: bool = False
-    ) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool, carries: bool) -> None:
         self.model = self.trained = model.to(device)
         ranks.share(model)
-        self.runner = Carrying(model) if carries else model
-        self.runner = torch.compile(self.runner) if compiled else self.runner
+        self.runner = _runner(model, compiled, carries)
         if ranks.size > 1:
             self.runner = nn.parallel.DistributedDataParallel(
                 self.runner, gradient_as_bucket_view=True, broadcast_buffers=False
@@ -99,9 +92,7 @@ class Sharded(Trainee):
 
     sharded = True
 
-    def __init__(
-        self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool, carries: bool = False
-    ) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, ranks: Ranks, *, compiled: bool, carries: bool) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
@@ -112,11 +103,9 @@ class Sharded(Trainee):
         for block in _blocks(self.trained):
             fully_shard(block, mesh=mesh)
         fully_shard(self.trained, mesh=mesh)
-        self.runner = self.trained
         if carries:
-            self.runner = Carrying(self.trained)
             register_fsdp_forward_method(self.trained, "sequence")
-        self.runner = torch.compile(self.runner) if compiled else self.runner
+        self.runner = _runner(self.trained, compiled, carries)
 
     @torch.no_grad()
     def collect(self) -> None:
@@ -135,20 +124,14 @@ class Sharded(Trainee):
     @torch.no_grad()
     def ratios(self) -> GradientOverWeight:
         """From the whole weights and gradients, of recurrent parameters alone."""
-        recurrent = {
-            f"{name}.{own}".lstrip(".") for name, module in recurrent_modules(self.model)
-            for own in module.recurrent_parameters
-        }  # fmt: skip
-        shards, seen = dict(self.trained.named_parameters()), []
-        for name, parameter in self.model.named_parameters():
-            gradient = shards[name].grad
-            if name in recurrent and gradient is not None:
-                parameter.copy_(whole(shards[name]))
-                parameter.grad = whole(gradient).to(parameter.device)
-                seen.append(parameter)
-        found = gradient_over_weight(self.model, recurrent_only=True)
-        for parameter in seen:
-            parameter.grad = None
+        for name, module in recurrent_modules(self.model):
+            for own in module.recurrent_parameters:
+                parameter, shard = module.get_parameter(own), self.trained.get_submodule(name).get_parameter(own)
+                if shard.grad is not None:
+                    parameter.copy_(whole(shard))
+                    parameter.grad = whole(shard.grad).to(parameter.device)
+        found = super().ratios()
+        self.model.zero_grad()
         return found
 
 
@@ -160,15 +143,21 @@ def trainee(
     return cls(model, device, ranks, compiled=config.compile, carries=carries)
 
 
+def _runner(model: nn.Module, compiled: bool, carries: bool) -> Any:
+    runner = Carrying(model) if carries else model
+    return torch.compile(runner) if compiled else runner
+
+
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor of which every rank may have a shard; to be called by all of them."""
-    return tensor.full_tensor() if _in_shards(tensor) else tensor
+    found: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
+    return found
 
 
-def placed(tensor: Tensor, like: Tensor) -> Tensor:
-    """A tensor that every rank has, where and in the shards that ``like`` is in."""
+def placed(tensor: Tensor, like: Any) -> Tensor:
+    """A tensor that every rank has, where and in the shards (a DTensor's placements) that ``like`` is in."""
     there = tensor.to(like.device)
-    if _in_shards(like) and not _in_shards(tensor):
+    if hasattr(like, "placements") and not hasattr(tensor, "placements"):
         from torch.distributed.tensor import distribute_tensor
 
         return distribute_tensor(there, like.device_mesh, like.placements, src_data_rank=None)
@@ -180,15 +169,6 @@ def load(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """A module's state from tensors that are whole or in the module's shards."""
     own = module.state_dict()
     module.load_state_dict({name: placed(tensor, own[name]) for name, tensor in tensors.items()})
-
-
-def _in_shards(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Never, in a PyTorch that was built without torch.distributed."""
-    if not dist.is_available():
-        return False
-    from torch.distributed.tensor import DTensor
-
-    return isinstance(tensor, DTensor)
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,8 +9,8 @@ from bar_chart import Panel, bars
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablessm.bench import machine, table
-from stablessm.bench.measure import copies, finish, host_clock, rotating, timings
+from stablessm.bench import machine, measure, table
+from stablessm.bench.measure import Timing, copies, event_clock, finish, host_clock, rotating, timings
 
 
 def test_contenders_take_turns() -> None:
@@ -58,6 +59,97 @@ def test_the_machine_is_described() -> None:
     assert "node" not in facts  # no names of hosts
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_limits_follow_from_the_times(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """A GPU is pretended: its tensors lie on the CPU."""
+    seen = []
+
+    def timed(calls, *, seconds, clocks):
+        ((name, call),) = calls.items()
+        result = call()
+        seen.append((name, seconds, clocks[name], result.numel(), result.dtype, torch.get_float32_matmul_precision()))
+        return {name: Timing(2.5, (2.0, 3.0), 7)}
+
+    monkeypatch.setattr(machine, "timings", timed)
+    monkeypatch.setattr("torch.matmul", lambda left, right: left)
+    monkeypatch.setattr("torch.randn", lambda *shape, device: torch.ones(*shape))
+    found = machine.limits(device, smoke=True)
+    numbers = 16 * 2**20 // 4
+    assert found["copy_gigabytes_per_second"] == pytest.approx(2 * numbers * 4 / 2.5e-3 / 1e9)
+    assert found["matmul_float32_teraflops"] == pytest.approx(2 * 256**3 / 2.5e-3 / 1e12)
+    clock = event_clock if device == "cuda" else host_clock
+    kinds = {
+        "float32": (torch.float32, "highest"),
+        "tf32": (torch.float32, "high"),
+        "bfloat16": (torch.bfloat16, "highest"),
+    }
+    names = list(kinds) if device == "cuda" else ["float32"]
+    expected = [(name, 0.05, clock, 256**2, *kinds[name]) for name in names]
+    assert seen == [*expected, ("copy", 0.05, clock, numbers, torch.float32, "highest")]
+    assert set(found) == {"copy_gigabytes_per_second", *(f"matmul_{name}_teraflops" for name in names)}
+
+
+@pytest.mark.parametrize(
+    ("device", "smoke", "asked"),
+    [("cpu", True, (16, 256, 0.05)), ("cpu", False, (256, 2048, 1.0)), ("cuda", False, (1024, 8192, 1.0))],
+)
+def test_what_is_asked_of_the_hardware(monkeypatch: pytest.MonkeyPatch, device: str, smoke: bool, asked: tuple) -> None:
+    megabytes, size, seconds = asked
+    given = []
+    monkeypatch.setattr(machine, "copy_bandwidth", lambda *arguments: given.append(arguments) or 3e9)
+    monkeypatch.setattr(machine, "matmul_rates", lambda *arguments: given.append(arguments) or {"x": 5e12})
+    assert machine.limits(device, smoke=smoke) == {"copy_gigabytes_per_second": 3.0, "matmul_x_teraflops": 5.0}
+    assert sorted(given) == sorted([(device, megabytes, seconds), (device, size, seconds)])
+
+
+@pytest.mark.parametrize(
+    ("ms", "shown"), [(0.9994, "0.999"), (1.0, "1.00"), (9.99, "9.99"), (10.0, "10.0"), (99.94, "99.9"), (100.0, "100")]
+)
+def test_times_have_digits_that_tell_them_apart(ms: float, shown: str) -> None:
+    assert table.milliseconds(ms, None) == shown
+
+
+@pytest.mark.parametrize(("ratio", "shown"), [(None, ""), (0.5, "0.50"), (9.994, "9.99"), (10.0, "10"), (25.6, "26")])
+def test_ratios(ratio: float | None, shown: str) -> None:
+    assert table.times(ratio) == shown
+
+
+@pytest.mark.parametrize(("cache", "size", "sets"), [(50, 100, 2), (50, 201, 1), (50, 199, 2), (10**6, 10, 64)])
+def test_a_gpu_needs_more_than_its_cache_holds(monkeypatch, cache: int, size: int, sets: int) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(L2_cache_size=cache))
+    assert copies("cuda", size) == sets
+
+
+@pytest.mark.parametrize(
+    ("once", "gpu", "clock", "repeat", "turns"),
+    [
+        (1.0, True, "event_clock", 5, 40), (0.001, True, "event_clock", 100, 40), (0.1, True, "queued_clock", 10, 40),
+        (1.0, False, "host_clock", 1, 40), (20.0, False, "host_clock", 1, 25), (300.0, False, "host_clock", 1, 3),
+        (20.0, True, "event_clock", 1, 25), (0.0, True, "event_clock", 100, 40),
+    ],
+)  # fmt: skip
+def test_how_often_a_call_is_repeated(monkeypatch, once, gpu, clock, repeat, turns) -> None:
+    asked, calls = [], []
+
+    def ticking(call, times):
+        asked.append(times)
+        return once * times
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
+    monkeypatch.setattr(measure, clock, ticking)
+    found = timings(
+        {"a": lambda: calls.append(1)}, seconds=1.0, clocks=None if clock == "host_clock" else {"a": ticking}
+    )["a"]
+    assert asked == [1] + [repeat] * turns
+    assert (found.median, found.quartiles, found.turns) == (pytest.approx(once), (pytest.approx(once),) * 2, turns)
+    assert len(calls) == 1 + (turns if once < 200 else 0)
+
+
+def test_quartiles_are_those_of_the_turns() -> None:
+    found = measure._timing([4.0, 1.0, 3.0, 2.0, 10.0])
+    assert (found.median, found.quartiles, found.turns) == (3.0, (2.0, 4.0), 5)
+
+
 def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(table.progress([1, 2])) == [1, 2]
     assert capsys.readouterr() == ("", "")
@@ -66,7 +158,12 @@ def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str
 def test_progress_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert list(table.progress(["x", "y"])) == ["x", "y"]
-    assert "case 2 of 2" in capsys.readouterr().err
+    table.say("done")
+    out, err = capsys.readouterr()
+    empty, half = "·" * 30, "█" * 15 + "·" * 15
+    clear = "\r\x1b[K"
+    assert err == f"{clear}[{empty}] case 1 of 2{clear}[{half}] case 2 of 2{clear}{clear}"
+    assert out == "done\n"
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(1e-3, 1e6)), min_size=1, max_size=6))

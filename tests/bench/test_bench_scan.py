@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,40 @@ def measured(monkeypatch: pytest.MonkeyPatch, run, dtype: str = "float32", decay
     monkeypatch.setattr(scan_peers, "linear_scan", run)
     rows = scan.one_case((2, 20, 3), dtype, decay, NO_PEERS, 1e9, TINY)
     return {row["phase"]: row for row in rows if row["contender"] == OURS}
+
+
+def jax_by_torch() -> dict[str, types.ModuleType]:
+    """What the peers use of JAX, computed by PyTorch: JAX's cotangents are conjugate to PyTorch's gradients."""
+    jax, jnp = types.ModuleType("jax"), types.ModuleType("jax.numpy")
+    jnp.swapaxes, jnp.zeros_like, jnp.conj = torch.swapaxes, torch.zeros_like, torch.conj
+    jnp.broadcast_to = torch.broadcast_to
+
+    def scan_steps(step, carry, sequence):
+        taken = []
+        for at in range(len(sequence[0] if isinstance(sequence, tuple) else sequence)):
+            here = tuple(part[at] for part in sequence) if isinstance(sequence, tuple) else sequence[at]
+            carry, out = step(carry, here)
+            taken.append(out)
+        return carry, torch.stack(taken)
+
+    def associative_scan(join, elements, axis):
+        steps = list(zip(*(part.unbind(axis) for part in elements), strict=True))
+        found = [steps[0]]
+        for each in steps[1:]:
+            found.append(join(found[-1], each))
+        return tuple(torch.stack(parts, axis) for parts in zip(*found, strict=True))
+
+    def vjp(run, *inputs):
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+        result = run(*leaves)
+        grad = lambda g: [each.conj() for each in torch.autograd.grad(result, leaves, g.conj())]  # noqa: E731
+        return result.detach(), grad
+
+    jax.numpy, jax.vjp, jax.jit = jnp, vjp, lambda function: function
+    jax.lax = types.SimpleNamespace(scan=scan_steps, associative_scan=associative_scan)
+    jax.devices = lambda kind: [kind]
+    jax.device_put = lambda array, device: torch.from_numpy(array)
+    return {"jax": jax, "jax.numpy": jnp}
 
 
 def test_a_tiny_run_writes_a_whole_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,6 +88,9 @@ def test_ours_is_right_in_every_dtype(monkeypatch: pytest.MonkeyPatch, dtype: st
     for row in measured(monkeypatch, linear_scan, dtype, decay).values():
         assert row["note"] is None
         assert row["ms"] > 0
+        moved = {"forward": (3, 2), "forward+backward": (8, 5)}[row["phase"]][decay == "channel"]
+        item = {"float32": 4, "complex64": 8, "bfloat16": 2}[dtype]
+        assert row["floor_ms"] == pytest.approx(moved * 2 * 20 * 3 * item / 1e9 * 1e3)
 
 
 @pytest.mark.parametrize("decay", scan.DECAYS)
@@ -110,11 +149,11 @@ def test_a_contender_that_cannot_be_made_is_named() -> None:
 def test_a_killed_run_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one_case, seen = scan.one_case, []
 
-    def killed_at_the_second(*arguments):
+    def killed_at_the_second(**arguments):
         seen.append(arguments)
         if len(seen) == 2:
             raise KeyboardInterrupt
-        return one_case(*arguments)
+        return one_case(**arguments)
 
     monkeypatch.setattr(scan, "one_case", killed_at_the_second)
     with pytest.raises(KeyboardInterrupt):
@@ -140,15 +179,27 @@ def test_missing_peers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+@pytest.mark.parametrize("dtype", scan.DTYPES[:2])
 @pytest.mark.parametrize("decay", scan.DECAYS)
-def test_peers_that_are_here_are_right(decay: str) -> None:
-    pytest.importorskip("jax")
-    peers = scan_peers.available("cpu")
-    inputs = scan.draw((2, 33, 5), "float32", decay)
+@pytest.mark.parametrize("jax", ["real", "like"])
+def test_peers_that_are_here_are_right(monkeypatch: pytest.MonkeyPatch, jax: str, decay: str, dtype: str) -> None:
+    if jax == "real":
+        pytest.importorskip("jax")
+        peers = scan_peers.available("cpu")
+    else:
+        for name, module in jax_by_torch().items():
+            monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setitem(sys.modules, "mambapy", types.ModuleType("mambapy"))
+        pscan = types.ModuleType("mambapy.pscan")
+        pscan.pscan = lambda a, x: linear_scan(a[..., 0], x[..., 0])[..., None]
+        monkeypatch.setitem(sys.modules, "mambapy.pscan", pscan)
+        peers = NO_PEERS | {"jax": "0.0", "mambapy": "0.0"}
+    inputs = scan.draw((2, 33, 5), dtype, decay)
     gate = Gate(scan.truth(*inputs), scan.some_channels, 1e-4)
     made, failed = contest.make(scan_peers.contenders([inputs], peers))
     assert not failed
-    assert "jax lax.scan" in made
+    assert {"jax lax.scan", "jax associative_scan", "torch loop"} <= set(made)
+    assert ("torch FFT convolution" in made) == (decay == "channel")
     for name, contender in made.items():
         for phase in PHASES:
             error, note = gate.check(contender, phase)
@@ -157,9 +208,6 @@ def test_peers_that_are_here_are_right(decay: str) -> None:
 
 def test_a_gradient_of_the_logarithm_is_brought_to_that_of_the_decay(monkeypatch: pytest.MonkeyPatch) -> None:
     """flash-linear-attention runs on a GPU only: its place is taken by our scan with its interface."""
-    import sys
-    import types
-
     module = types.ModuleType("fla.ops.hgrn")
     module.chunk_hgrn = lambda x, g: (linear_scan(g.exp(), x), None)
     for name in ("fla", "fla.ops"):
@@ -181,9 +229,6 @@ def test_a_backward_that_reads_past_its_arrays_is_left_out_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, steps: int, dtype: str, runs_backward: bool
 ) -> None:
     """accelerated-scan runs on a GPU only: its place is taken by our scan in its layout."""
-    import sys
-    import types
-
     package = types.ModuleType("accelerated_scan")
     package.scalar = package.complex = types.SimpleNamespace(scan=lambda a, x: linear_scan(a.mT, x.mT).mT)
     monkeypatch.setitem(sys.modules, "accelerated_scan", package)
@@ -219,10 +264,75 @@ def test_on_a_gpu_calls_are_also_queued(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(contest, "peak_memory", lambda call: 0)
     gate = Gate(scan.truth(*scan.draw((1, 8, 2), "float32", "step")), scan.some_channels, 1e-3)
     makers = {OURS: lambda: ours, "peer": lambda: peer}
-    rows = contest.contest({}, makers, gate, {"forward": 0.5}, Options(smoke=True))
+    rows = contest.contest(makers, gate, {"forward": 0.5}, Options(smoke=True))
     assert rows[0]["best_peer_over_this"] == 0.75
     assert rows[0]["queued_best_peer_over_this"] == 1.5
     assert "queued 2.00 (2.00–2.00) 4.00 1.50" in " ".join(contest.show("a case", rows).split())
+
+
+def test_a_graph_computes_what_calls_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA graphs need a GPU: here the function is called, with the arguments that a graph would copy."""
+    made = []
+
+    def replayed(function, arguments, state):
+        made.append((len(list(arguments)), tuple(state)))
+        return function
+
+    monkeypatch.setattr(contest, "Replayed", replayed)
+    inputs = scan.draw((2, 9, 3), "complex64", "channel")
+    contender = contest.graph_contender(linear_scan, [inputs])
+    gate = Gate(scan.truth(*inputs), scan.some_channels, 1e-5)
+    assert contender.clock is measure.event_clock
+    assert made == [(3, ()), (3, ())]
+    for phase in PHASES:
+        error, note = gate.check(contender, phase)
+        assert (note, error < 1e-5) == (None, True)
+        assert len(contender.calls[phase][0]()) == (1 if phase == "forward" else 3)
+
+
+def test_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By device, dtype and decay; a GPU is pretended, nothing is made."""
+    everything = dict.fromkeys(scan_peers.PEERS, "1.0")
+
+    class OnGpu:
+        is_cuda = True
+
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self.dtype, self.dim, self.is_complex = tensor.dtype, tensor.dim, tensor.is_complex
+
+    def names(dtype: str, decay: str, peers=everything, on=lambda tensor: tensor) -> list[str]:
+        return list(scan_peers.contenders([tuple(map(on, scan.draw((1, 4, 2), dtype, decay)))], peers))
+
+    both = ["jax associative_scan", "mambapy pscan", "accelerated-scan"]
+    fla, fft = "flash-linear-attention", "torch FFT convolution"
+    assert names("float32", "step") == [OURS, "torch loop", "jax lax.scan", *both, fla]
+    assert names("float32", "channel") == [OURS, "torch loop", "jax lax.scan", *both, fla, fft]
+    assert names("complex64", "channel") == [OURS, "torch loop", "jax lax.scan", *both, fft]
+    assert names("bfloat16", "channel", on=OnGpu) == [OURS, contest.GRAPH, *both, fla]
+    assert names("float32", "step", NO_PEERS) == [OURS, "torch loop"]
+    assert [contest.is_peer(name) for name in (OURS, contest.GRAPH, "torch loop")] == [False, False, True]
+
+
+def test_peers_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_peers.metadata, "version", lambda name: "2.5")
+    monkeypatch.setattr(scan_peers, "_jax_device", lambda device: object())
+    assert scan_peers.available("cuda") == dict.fromkeys(scan_peers.PEERS, "2.5")
+    assert scan_peers.available("cpu") == dict(
+        zip(scan_peers.PEERS, ["2.5", "2.5", "needs a GPU", "needs a GPU"], strict=True)
+    )
+
+
+def test_decays_keep_away_from_one() -> None:
+    for dtype, most in (("float32", 0.999), ("complex64", 0.999), ("bfloat16", 0.992)):
+        for decay, shape in (("step", (4, 500, 3)), ("channel", (3,))):
+            a, x, g = scan.draw((4, 500, 3), dtype, decay)
+            assert (a.shape, x.shape, g.shape) == (shape, (4, 500, 3), (4, 500, 3))
+            assert a.dtype == x.dtype == g.dtype == getattr(torch, dtype)
+            size = a.abs().double()
+            assert 0.499 <= float(size.min()) <= float(size.max()) <= most
+            if decay == "step":
+                assert float(size.max()) > most - 0.01
+                assert not torch.equal(x, g)
 
 
 def test_a_queue_that_is_too_short_is_made_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +361,10 @@ def test_channels_are_compared_from_the_first_to_the_last() -> None:
     assert channels[0] == 0
     assert channels[-1] == 99
     assert np.array_equal(decay, [0, 1, 2, 3])
+    for kind, wide in ((np.float32, np.float64), (np.complex64, np.complex128)):
+        (chosen,) = scan.some_channels([np.arange(100, dtype=kind)])
+        assert chosen.dtype == wide
+        assert chosen[-1] == 99
 
 
 def test_the_gain_of_bfloat16_is_that_of_the_largest_size() -> None:
@@ -269,11 +383,11 @@ def test_the_gain_of_bfloat16_is_that_of_the_largest_size() -> None:
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
-    def one_case(size, dtype, decay, *_):
+    def one_case(size, decay, **more):
         measured.append((size, decay))
         if len(measured) == 2:
             raise KeyboardInterrupt
-        return real(size, dtype, decay, *_)
+        return real(size, decay=decay, **more)
 
     real = scan.one_case
     monkeypatch.setattr(scan, "one_case", one_case)

@@ -57,7 +57,7 @@ def test_no_order_beats_its_hankel_limit(
     step = 0.5 if time == "continuous" else 1.0
     assert found.order <= order
     assert found.l1_error == pytest.approx(step * np.abs(found(t) - samples).sum(), rel=1e-6, abs=1e-12)
-    assert found.l1_error >= found.lower_bound * (1 - 1e-9) - 1e-12
+    assert found.l1_error >= found.lower_bound
     assert found.error * 121 * step >= found.l1_error * (1 - 1e-9)
 
 
@@ -96,7 +96,7 @@ def test_scale_of_the_kernel_changes_nothing_else(scale: float) -> None:
     plain = exponential_sum(lambda t: (1 + t) ** -1.5, 100, tol=1e-4)
     scaled = exponential_sum(lambda t: scale * (1 + t) ** -1.5, 100, tol=scale * 1e-4)
     assert scaled.order == plain.order
-    assert scaled.error == pytest.approx(scale * plain.error, rel=1e-3)
+    assert scaled.error == pytest.approx(scale * plain.error, rel=1e-3, abs=0)
 
 
 def test_the_unit_of_time_changes_rates_only() -> None:

@@ -182,7 +182,7 @@ def test_a_finite_filter_ends_and_another_does_not() -> None:
     assert free.orders[0] == 1
     assert finite.failed
     assert response(free, 600)[0, -1] > 0.9
-    assert response(finite, 600)[0, -1] == 0
+    assert abs(response(finite, 600)[0, -1]) < 1e-12
 
 
 def test_every_mode_is_stable_in_float32_too() -> None:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from stablessm import LRU, ArgumentError, RealSSM
 from stablessm._errors import NumericalError
 from stablessm.constructions.pointwise._function import Pointwise
-from stablessm.constructions.pointwise._outer import Steps, Superposition, iterate
-from stablessm.constructions.pointwise._sprecher import Sprecher
+from stablessm.constructions.pointwise._superposition import Sprecher, Steps, Superposition, iterate
 from stablessm.constructions.pointwise.kolmogorov_arnold import kolmogorov_arnold
 
 TARGETS = {

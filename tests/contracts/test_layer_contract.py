@@ -6,15 +6,19 @@ import copy
 import pickle
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_parameters import randomized
+from scipy.linalg import expm
 from torch import Tensor
 
 import stablessm as ssm
 
 D, N = 3, 8
+
 LAYERS: dict[str, Callable[..., ssm.SequenceLayer]] = {
     "real-zoh": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, **o),
     "real-bilinear": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, discretisation="bilinear", map="softplus", **o),
@@ -26,6 +30,7 @@ LAYERS: dict[str, Callable[..., ssm.SequenceLayer]] = {
     "s4d-lin": lambda **o: ssm.S4D(D, N, **o),
     "s4d-inv": lambda **o: ssm.S4D(D, N, init="inv", map="best", **o),
     "s4d-legs": lambda **o: ssm.S4D(D, N, init="legs", discretisation="bilinear", **o),
+    "s4d-exponential": lambda **o: ssm.S4D(D, N, discretisation="exponential", map="softplus", **o),
     "rnn-dense": lambda **o: ssm.ContinuousRNN(D, N, D, dt=0.1, map="skew_minus_psd", **o),
     "rnn-diagonal": lambda **o: ssm.ContinuousRNN(
         D, N, D, dt=0.1, recurrence="diagonal", map="best", activation="hardtanh", solver="exponential", **o
@@ -43,7 +48,10 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 def make(name: str, dtype: torch.dtype = torch.float64, seed: int = 0, **options: object) -> ssm.SequenceLayer:
     torch.manual_seed(seed)
-    return LAYERS[name](**options).to(dtype)
+    layer = randomized(LAYERS[name](**options)).to(dtype)
+    if name == "lru-tanh":
+        layer.w.data[::2] *= -1  # a negative modulus is a phase of π more
+    return layer
 
 
 def close(ours: Tensor, truth: Tensor, dtype: torch.dtype = torch.float64) -> None:
@@ -66,6 +74,131 @@ def stack(layers: list[ssm.SequenceLayer], x: Tensor, run: Callable[..., tuple[T
     for layer in layers:
         x = x + run(layer, torch.nn.functional.layer_norm(x, x.shape[-1:], eps=1.0))[0]
     return x
+
+
+def own_dt(layer: ssm.SequenceLayer) -> float:
+    """The dt that a call without one stands for: S4D and discrete layers count in steps."""
+    continuous = isinstance(layer, ssm.ContinuousRNN) or (isinstance(layer, ssm.RealSSM) and layer.time == "continuous")
+    return layer.dt if continuous else 1.0
+
+
+def factors(lam: np.ndarray, dt: float, discretisation: str) -> tuple[np.ndarray, np.ndarray]:
+    """Decay and gain of dh/dt = λ h + u over a step, as the textbook has them."""
+    if discretisation == "bilinear":
+        return (1 + lam * dt / 2) / (1 - lam * dt / 2), dt / (1 - lam * dt / 2)
+    return np.exp(lam * dt), dt * np.ones_like(lam) if discretisation == "exponential" else np.expm1(lam * dt) / lam
+
+
+SIGMA = {
+    "linear": (lambda z: z, np.ones_like),
+    "tanh": (np.tanh, lambda z: 1 / np.cosh(z) ** 2),
+    "hardtanh": (lambda z: np.clip(z, -1, 1), lambda z: (np.abs(z) < 1).astype(z.dtype)),
+}
+
+
+def definition(layer: ssm.SequenceLayer, x: np.ndarray, h: np.ndarray, dt: float) -> tuple[np.ndarray, np.ndarray]:
+    """One step of one sequence in NumPy, from the equations in the layers' docstrings: output and state."""
+    p = {name: parameter.detach().numpy() for name, parameter in layer.named_parameters()}
+    if isinstance(layer, ssm.S4D):
+        lam = layer.map(layer.w.detach()).numpy() + 1j * p["frequency"]
+        a, g = factors(lam, np.exp(p["log_dt"])[:, None] * dt, layer.discretisation)
+        h = a * h + g * x[:, None]
+        return 2 * ((p["C"][..., 0] + 1j * p["C"][..., 1]) * h).sum(1).real + p["D"] * x, h
+    if isinstance(layer, ssm.LRU):
+        modulus = layer.map(layer.w.detach()).numpy()
+        lam, gain = modulus * np.exp(1j * p["phase"]), np.sqrt(1 - modulus**2) if layer.normalise else 1.0
+        h = np.abs(lam) ** dt * np.exp(1j * dt * (p["phase"] + np.pi * (modulus < 0))) * h
+        h = h + gain * ((p["B"][:, 0] + 1j * p["B"][:, 1]) @ x)
+        return ((p["C"][..., 0] + 1j * p["C"][..., 1]) @ h).real + p["D"] @ x, h
+    value, slope = SIGMA[layer.activation]
+    if isinstance(layer, ssm.RealSSM):
+        lam = layer.map(layer.w.detach()).numpy()
+        a, g = factors(lam, dt, layer.discretisation) if layer.time == "continuous" else (lam**dt, 1.0)
+        h = a * h + g * (p["B"] @ x + p["bias"])
+        return p["C"] @ value(h) + (p["D"] @ x if "D" in p else 0), h
+    W = layer.map(layer.M.detach()).numpy()
+    W = np.diag(W) if layer.recurrence == "diagonal" else W
+    z = W @ h + p["U"] @ x + p["bias"]
+    if layer.solver == "euler":
+        h = h + dt * value(z)
+    else:
+        J, v = slope(z)[:, None] * W, value(z)[:, None]
+        block = np.block([[J, v], [np.zeros((1, len(h) + 1))]])  # exp of it has dt φ(dt J) v in its corner
+        h = h + expm(block * dt)[:-1, -1]
+    return p["C"] @ h, h
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_the_numbers_are_those_of_the_definition(name: str) -> None:
+    layer = make(name)
+    x, dt = torch.randn(2, 6, D, dtype=torch.float64), torch.rand(2, 6, dtype=torch.float64) + 0.5
+    state = torch.randn_like(layer.initial_state(2))
+    for given_dt in (None, dt):
+        y, final = layer(x, state, dt=given_dt)
+        for i in range(2):
+            h, outputs = state[i].numpy(), []
+            for t in range(6):
+                output, h = definition(
+                    layer, x[i, t].numpy(), h, own_dt(layer) if given_dt is None else dt[i, t].item()
+                )
+                outputs.append(torch.from_numpy(output))
+            close(y[i], torch.stack(outputs))
+            close(final[i], torch.from_numpy(h))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_the_own_dt_is_the_default_and_none_at_all_changes_nothing(name: str) -> None:
+    layer, x = make(name), torch.randn(2, 5, D, dtype=torch.float64)
+    state = torch.randn_like(layer.initial_state(2))
+    own, (y, final) = own_dt(layer), layer(x, state)
+    for dt in (own, torch.full((5,), own, dtype=torch.float64), torch.full((2, 5), own, dtype=torch.float64)):
+        z, other = layer(x, state, dt=dt)
+        close(z, y)
+        close(other, final)
+    close(layer.step(x[:, 0], state, dt=own)[1], layer.step(x[:, 0], state)[1])
+    still = layer(x, state, dt=0.0)[1]
+    if getattr(layer, "time", "continuous") == "discrete":  # inputs are added, and nothing decays between them
+        added = sum(layer.step(x_t)[1] for x_t in x.unbind(1))
+        close(still, state + added)
+    else:
+        close(still, state)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("varying", [False, True])
+def test_gradients_are_those_of_differences_and_can_be_differentiated(name: str, varying: bool) -> None:
+    layer, x = make(name), torch.randn(2, 4, D, dtype=torch.float64)
+    state = torch.randn_like(layer.initial_state(2))
+    dt = torch.rand(2, 4, dtype=torch.float64) + 0.2 if varying else None
+    names, weights = zip(*layer.named_parameters(), strict=True)
+
+    def run(x: Tensor, state: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        step = tensors[len(weights)] if varying else None
+        parameters = dict(zip(names, tensors, strict=False))
+        y, final = torch.func.functional_call(layer, parameters, (x, state), {"dt": step})
+        return y, torch.view_as_real(final) if final.is_complex() else final
+
+    inputs = [tensor.detach().clone().requires_grad_() for tensor in (x, state, *weights, *([dt] if varying else []))]
+    assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
+    loss = sum(part.sin().sum() for part in run(*inputs))
+    plain = torch.autograd.grad(loss, inputs, retain_graph=True)
+    again = torch.autograd.grad(loss, inputs, create_graph=True)
+    for ours, truth in zip(again, plain, strict=True):
+        close(ours, truth)
+
+
+def test_negative_eigenvalues_in_discrete_time() -> None:
+    lam = torch.tensor([-0.9, -0.5, 0.3, 0.8], dtype=torch.float64)
+    layer = randomized(ssm.RealSSM(D, 4, D, time="discrete", map="tanh", skip=True, eigenvalues=lam)).double()
+    x, state = torch.randn(2, 7, D, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
+    y, _ = layer(x, state)
+    for i in range(2):
+        h = state[i].numpy()
+        for t in range(7):
+            output, h = definition(layer, x[i, t].numpy(), h, 1)
+            close(y[i, t].detach(), torch.from_numpy(output))
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
@@ -283,13 +416,14 @@ def test_exchanging_the_map_keeps_the_function(name: str, map: str) -> None:
     if map in ("exp", "softplus") and layer.time == "discrete":
         pytest.skip("these reach (0, 1) only") if (layer.map(layer.w) <= 0).any() else None
     if map == "best" and layer.time == "discrete":
-        options = {"b": 1.0}
+        options = {"b": 0.5 if (layer.map(layer.w) < 0).any() else 1.0}
     close(layer.with_map(map, **options)(x)[0], layer(x)[0])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reset_parameters_draws_anew(name: str) -> None:
-    layer = make(name, torch.float32)
+    torch.manual_seed(0)
+    layer = LAYERS[name]()
     before = {key: value.clone() for key, value in layer.state_dict().items()}
     torch.manual_seed(123)
     layer.reset_parameters()

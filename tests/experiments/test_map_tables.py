@@ -23,8 +23,8 @@ from stablessm.experiments.stable_ssm.stacked_training import StackTraining, eva
 from stablessm.experiments.stable_ssm.table4 import experiment as table4
 from stablessm.layers import S4D
 from stablessm.models import SequenceClassifier
-from stablessm.training.optimiser import StackedOptimiser
-from stablessm.training.schedule import rate
+from stablessm.training.config import rate
+from stablessm.training.optimizer import StackedOptimizer
 
 MAPS = (("exp", {}), ("best", {"b": 1.0}), ("best", {"b": 1.0}), ("direct", {}), ("best", {"b": 0.5}))
 
@@ -102,17 +102,17 @@ def test_what_cannot_be_stacked_is_refused():
 
 
 def one_by_one(model, lr, task, options, seed):
-    """The same training with torch's optimiser."""
-    optimiser = torch.optim.AdamW(param_groups(model, lr, weight_decay=options.weight_decay))
+    """The same training with torch's optimizer."""
+    optimizer = torch.optim.AdamW(param_groups(model, lr, weight_decay=options.weight_decay))
     epoch = task.steps("train", options.batch)
     for step in range(options.steps):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = lr * rate(step, options.steps, options.warmup)
         batch = task.batch("train", options.batch, seed=seed, epoch=step // epoch, index=step % epoch)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         task.loss(model(batch.inputs), batch).backward()
         clip_grad_norm_(model.parameters(), options.clip)
-        optimiser.step()
+        optimizer.step()
     return model
 
 
@@ -168,7 +168,7 @@ def test_a_killed_training_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     each = [start(task, "small", scheme, 0, d_model=4, d_state=2) for scheme in ("exp", "direct")]
     arguments = (each, [0.01, 0.02], task, options, 0)
     whole = train(Run(tmp_path / "a", {}, progress=False), "training", *arguments)
-    step, original = 0, StackedOptimiser.step
+    step, original = 0, StackedOptimizer.step
 
     def killing(*args):
         nonlocal step
@@ -177,7 +177,7 @@ def test_a_killed_training_goes_on_to_the_same_bits(tmp_path, monkeypatch):
             raise KilledError
         original(*args)
 
-    monkeypatch.setattr(StackedOptimiser, "step", killing)
+    monkeypatch.setattr(StackedOptimizer, "step", killing)
     with pytest.raises(KilledError):
         train(Run(tmp_path / "b", {}, progress=False), "training", *arguments)
     again = train(Run(tmp_path / "b", {}, progress=False), "training", *arguments)

@@ -16,7 +16,7 @@ from stablessm import ArgumentError
 from stablessm.instruments import _model_stack
 from stablessm.instruments.family import PerturbationFamily
 from stablessm.instruments.perturbation import PerturbationCurve, perturbation_error
-from stablessm.layers.initialise import timescales
+from stablessm.layers.initialize import timescales
 from stablessm.targets import LinearFunctional
 
 RADII = np.array([0.0, *np.logspace(-4, 0, 17)])

@@ -17,7 +17,7 @@ from stablessm import ArgumentError
 from stablessm.instruments import _impulse_response, _model_stack
 from stablessm.instruments._weight_balls import WeightBall
 from stablessm.instruments.perturbation import PerturbationCurve, perturbation_error
-from stablessm.layers.initialise import timescales
+from stablessm.layers.initialize import timescales
 from stablessm.targets import LinearFunctional
 
 POLYNOMIAL = LinearFunctional("polynomial", exponent=1.1)

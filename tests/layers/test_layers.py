@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cmath
+import inspect
 import math
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stablessm as ssm
-from stablessm.layers import discretise, initialise
+from stablessm.layers import discretize, initialize
 from stablessm.layers.continuous_rnn import real_matrix
 from stablessm.layers.zero_order_hold import phi
 
@@ -66,15 +68,18 @@ def test_s4d_kernel_is_what_exponential_discretisation_samples() -> None:
 
 
 @pytest.mark.parametrize("recurrence", ["dense", "diagonal"])
+@torch.no_grad()
 def test_linear_rnn_kernel(recurrence: str) -> None:
+    """The answer to a Heaviside input is the integral of the kernel (IAT eq. 5): by Simpson's rule over a step."""
     torch.manual_seed(0)
-    rnn = ssm.ContinuousRNN(
-        1, 4, 1, activation="linear", recurrence=recurrence, dt=0.01, solver="exponential", bias=False
-    ).double()
-    y, _ = rnn(torch.ones(1, 200, 1, dtype=F64))  # Heaviside: dy/dt is the kernel (paper 000 eq. 5)
-    slope = (y[0, 2:, 0] - y[0, :-2, 0]) / 0.02
-    kernel = rnn.kernel(0.01 * torch.arange(2, 200, dtype=F64))[:, 0, 0]
-    assert (slope - kernel).abs().max() < 5e-3 * kernel.abs().max() + 2e-2
+    options = {"activation": "linear", "solver": "exponential", "bias": False}
+    rates = -torch.tensor([0.2, 0.5, 1.0, 2.0], dtype=F64)
+    rnn = ssm.ContinuousRNN(2, 4, 3, recurrence=recurrence, dt=0.01, eigenvalues=rates, **options).double()
+    y, _ = rnn(torch.eye(2, dtype=F64)[:, None].expand(2, 200, 2))  # (in, time, out)
+    kernel = rnn.kernel(0.005 * torch.arange(401, dtype=F64)).permute(2, 0, 1)
+    steps = torch.cat([y[:, :1], y.diff(dim=1)], 1)
+    by_rule = (kernel[:, :-1:2] + 4 * kernel[:, 1::2] + kernel[:, 2::2]) * 0.01 / 6
+    torch.testing.assert_close(steps, by_rule, rtol=1e-8, atol=1e-10)
 
 
 def test_a_nonlinear_layer_has_no_kernel() -> None:
@@ -83,29 +88,42 @@ def test_a_nonlinear_layer_has_no_kernel() -> None:
             layer.kernel(torch.arange(3))
 
 
+@torch.no_grad()
 def test_euler_converges_to_the_exponential_step() -> None:
-    torch.manual_seed(0)
     x = torch.randn(1, 20, 2, dtype=F64)
     eigenvalues = -torch.linspace(0.1, 2, 5, dtype=F64)
-    fine = {}
-    for solver in ("euler", "exponential"):
-        torch.manual_seed(1)
-        rnn = ssm.ContinuousRNN(2, 5, 1, solver=solver, dt=0.001, eigenvalues=eigenvalues).double()
-        fine[solver] = rnn(x.repeat_interleave(50, 1))[0]
-    torch.testing.assert_close(fine["euler"], fine["exponential"], rtol=1e-2, atol=1e-2)
+    gaps = []
+    for repeats in (25, 50):
+        final = []
+        for solver in ("euler", "exponential"):
+            torch.manual_seed(1)
+            rnn = ssm.ContinuousRNN(2, 5, 1, solver=solver, dt=0.05 / repeats, eigenvalues=eigenvalues).double()
+            final.append(rnn(x.repeat_interleave(repeats, 1))[0][0, -1])
+        gaps.append((final[0] - final[1]).abs().max().item() / final[1].abs().max().item())
+    assert gaps[1] < 0.01
+    assert 1.8 < gaps[0] / gaps[1] < 2.2  # of first order
 
 
 @given(re=st.floats(-3, -1e-3), im=st.floats(-3, 3), dt=st.floats(1e-6, 1))
-def test_every_discretisation_maps_stable_to_stable(re: float, im: float, dt: float) -> None:
+def test_every_discretization_is_its_formula_and_maps_stable_to_stable(re: float, im: float, dt: float) -> None:
     lam = torch.tensor([complex(re, im)], dtype=torch.complex128)
-    for method in discretise.METHODS.values():
+    z = complex(re, im) * dt
+    expected = {
+        "zoh": (cmath.exp(z), (cmath.exp(z) - 1) / complex(re, im)),
+        "bilinear": ((1 + z / 2) / (1 - z / 2), dt / (1 - z / 2)),
+        "exponential": (cmath.exp(z), dt),
+    }
+    assert discretize.METHODS.keys() == expected.keys()
+    for name, method in discretize.METHODS.items():
         decay, gain = method(lam, torch.tensor(dt, dtype=F64))
         assert decay.abs().item() < 1
-        torch.testing.assert_close(gain / dt, torch.ones_like(gain), rtol=0, atol=abs(lam.item()) * dt * 1.5)
+        true_decay, true_gain = expected[name]
+        assert decay.item() == pytest.approx(true_decay, rel=1e-12, abs=0)
+        assert gain.item() == pytest.approx(true_gain, rel=1e-8, abs=0)  # e^z - 1 cancels in the formula
 
 
 def test_ring_is_uniform_in_area_within_its_bounds() -> None:
-    lam = initialise.ring(20_000, 0.5, 0.9, math.pi / 4)
+    lam = initialize.ring(20_000, 0.5, 0.9, math.pi / 4)
     assert 0.5 <= lam.abs().min() <= lam.abs().max() <= 0.9
     assert 0 <= lam.angle().min() <= lam.angle().max() <= math.pi / 4
     inner = (lam.abs() ** 2 < (0.25 + 0.81) / 2).double().mean()  # half of the area
@@ -117,10 +135,8 @@ def test_ring_is_uniform_in_area_within_its_bounds() -> None:
 def test_lru_normalisation_gives_states_of_variance_one() -> None:
     torch.manual_seed(0)
     layer = ssm.LRU(4, 256, 1, r_min=0.9, r_max=0.99)
-    states = []
     _, state = layer(torch.randn(64, 600, 4))
-    states.append(state.abs().square().mean())
-    assert 0.8 < states[0] < 1.2
+    assert 0.9 < state.abs().square().mean() < 1.1
 
 
 @pytest.mark.parametrize("map", ["tanh", "softplus", "exp", "best", "relu"])
@@ -143,6 +159,63 @@ def test_phi_has_an_accurate_gradient_near_zero(dtype: torch.dtype) -> None:
     torch.testing.assert_close(slope.to(truth.dtype), truth, rtol=3e-5, atol=0)
 
 
+def test_defaults() -> None:
+    """A changed default is a changed layer: every one is written down here once more."""
+    diagonal = {"eigenvalues": None, "mode": "auto"}
+    found = {cls: inspect.signature(cls).parameters for cls in (ssm.RealSSM, ssm.LRU, ssm.S4D, ssm.ContinuousRNN)}
+    defaults = [{n: p.default for n, p in own.items() if p.default is not p.empty} for own in found.values()]
+    assert defaults == [
+        {
+            "map": "best", "time": "continuous", "dt": None, "discretisation": None, "activation": "linear",
+            "bias": True, "skip": False, **diagonal,
+        },
+        {
+            "map": "best", "r_min": 0.5, "r_max": 0.99, "max_phase": 2 * math.pi, "normalise": True, "skip": True,
+            **diagonal,
+        },
+        {
+            "d_state": 32, "map": "exp", "init": "lin", "dt_min": 1e-3, "dt_max": 0.1, "discretisation": "zoh",
+            **diagonal,
+        },
+        {
+            "activation": "tanh", "recurrence": "dense", "map": "direct", "dt": 1.0, "solver": "euler", "bias": True,
+            "eigenvalues": None,
+        },
+    ]  # fmt: skip
+    layer = ssm.RealSSM(1, 2, 1)
+    assert (layer.dt, layer.discretisation) == (1.0, "zoh")
+
+
+def test_weights_start_with_their_deviations() -> None:
+    torch.manual_seed(0)
+    sizes = {"d_input": 40, "d_state": 90, "d_output": 60}
+    rnn, lru, real, s4d = ssm.ContinuousRNN(**sizes), ssm.LRU(**sizes), ssm.RealSSM(**sizes, skip=True), ssm.S4D(90, 40)
+    for weight, deviation in (
+        (rnn.U, 40**-0.5), (rnn.C, 90**-0.5), (lru.B, 80**-0.5), (lru.C, 90**-0.5), (lru.D, 40**-0.5),
+        (real.C, 90**-0.5), (s4d.C, 0.5**0.5), (ssm.S4D(4000, 1).D, 1.0),
+    ):  # fmt: skip
+        assert weight.std().item() == pytest.approx(deviation, rel=0.06, abs=0)
+        assert abs(weight.mean().item()) < 0.06 * deviation
+    assert not any(zero.any() for zero in (rnn.bias, real.bias, real.D))
+    steps = ssm.S4D(4000, 1, dt_min=0.01, dt_max=1.0).log_dt.exp()
+    assert (steps < 0.1).double().mean().item() == pytest.approx(0.5, abs=0.03)  # log-uniform
+    assert 0.01 <= steps.min() <= steps.max() <= 1.0
+
+
+def test_a_kernel_at_no_times_is_empty() -> None:
+    none = torch.zeros(0)
+    layers = (ssm.RealSSM(2, 4, 3), ssm.RealSSM(2, 4, 3, time="discrete"), ssm.LRU(2, 4, 3))
+    assert [tuple(layer.kernel(none).shape) for layer in layers] == 3 * [(0, 3, 2)]
+
+
+def test_eigenvalues_start_within_the_range_of_the_map() -> None:
+    """Time scales from one step, or a tenth above the shortest that the map has, to 1000 times that."""
+    for b, fastest in ((1.0, math.exp(-1)), (2.0, 0.5 ** (1 / 1.1))):
+        layer = ssm.RealSSM(1, 4, 1, time="discrete", map=ssm.reparam.get("best", time="discrete", b=b))
+        expected = fastest ** torch.tensor([1.0, 0.1, 0.01, 0.001])
+        torch.testing.assert_close(layer.eigenvalues().detach(), expected, rtol=1e-5, atol=0)
+
+
 def test_convolution_takes_a_decay_that_underflows() -> None:
     results = []
     for mode in ("scan", "conv"):
@@ -162,7 +235,7 @@ def test_legs_eigenvalues_are_those_of_the_normal_part_of_hippo() -> None:
     legs = -torch.tril(torch.outer((2 * n + 1).sqrt(), (2 * n + 1).sqrt()), -1) - torch.diag(n + 1)
     spectrum = torch.linalg.eigvals(legs + torch.outer(p, p))
     expected = spectrum.imag[spectrum.imag > 0].sort().values
-    torch.testing.assert_close(initialise.s4d_legs(size // 2).imag.sort().values, expected)
+    torch.testing.assert_close(initialize.s4d_legs(size // 2).imag.sort().values, expected)
     torch.testing.assert_close(spectrum.real, torch.full((size,), -0.5, dtype=F64))
 
 
@@ -201,16 +274,19 @@ def test_matrix_maps_keep_a_dense_rnn_stable_whatever_the_weights() -> None:
         (lambda: ssm.scan.linear_scan(0.5, torch.ones(1, 3, 1)), "^decay: expected a tensor, got float"),
         (lambda: ssm.RealSSM(1, 2, 1, dt=0.0), r"^dt: expected a positive number, got 0.0"),
         (lambda: ssm.RealSSM(1, 2, 1, time="discrete", dt=0.1), r"^dt: expected None in discrete time, got 0.1"),
-        (lambda: ssm.RealSSM(1, 2, 1, mode="fft"), r"^mode: expected one of scan, conv, auto, got 'fft'"),
+        (lambda: ssm.RealSSM(1, 2, 1, mode="fft"), r"^mode: expected one of 'scan', 'conv', 'auto', got 'fft'"),
         (lambda: ssm.RealSSM(1, 2, 1, map="nope"), r"^map: expected"),
         (lambda: ssm.RealSSM(1, 2, 1, discretisation="rk4"), r"^discretisation: expected one of 'zoh'.*got 'rk4'"),
         (lambda: ssm.RealSSM(1, 2, 1, activation="swish"), r"^activation: expected one of 'linear'.*got 'swish'"),
         (lambda: ssm.RealSSM(1, 2, 1, eigenvalues=torch.zeros(3)), r"^eigenvalues: expected shape \(2,\)"),
         (lambda: ssm.RealSSM(1, 2, 1, eigenvalues=torch.tensor([-1j, 1j])), r"^eigenvalues: expected real numbers"),
         (lambda: ssm.RealSSM(1, 1, 1, eigenvalues=torch.tensor([-9.0])), r"^eigenvalues: expected values in \[-2, 0\)"),
-        (lambda: ssm.S4D(1, 2, init="hippo"), r"^init: expected one of lin, inv, legs, got 'hippo'"),
+        (lambda: ssm.S4D(1, 2, init="hippo"), r"^init: expected one of 'lin', 'inv', 'legs', got 'hippo'"),
         (lambda: ssm.S4D(1, 2, dt_min=0.2, dt_max=0.1), r"^dt_min, dt_max: expected 0 < dt_min <= dt_max"),
-        (lambda: ssm.ContinuousRNN(1, 2, 1, solver="rk4"), r"^solver: expected 'euler' or 'exponential', got 'rk4'"),
+        (
+            lambda: ssm.ContinuousRNN(1, 2, 1, solver="rk4"),
+            r"^solver: expected one of .euler., .exponential., got .rk4.",
+        ),
         (lambda: ssm.ContinuousRNN(1, 2, 1, map=ssm.reparam.get("exp")), r"^map: expected a matrix map"),
         (lambda: ssm.param_groups(ssm.LRU(1, 2, 1), -1.0), r"^lr, recurrent_lr: expected no negative rate"),
     ],

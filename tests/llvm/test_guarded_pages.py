@@ -43,9 +43,14 @@ def back(arrays, copies):
             array.copy_(copies[name])
 
 
-def watch(module, name):
-    get = module.get_kernel
-    module.get_kernel = lambda spec: (kernels.add((name, *spec)), get(spec))[1]
+def watch(module):
+    get, names = module.compiled, {"linear_kernels": "linear", "ssm_kernels": "ssm", "ssm_tables": "tables"}
+
+    def compiled(build, spec):
+        kernels.add((names[build.__module__.rpartition(".")[2]], *spec))
+        return get(build, spec)
+
+    module.compiled = compiled
 
 
 run, call = linear._run, layer._call
@@ -65,8 +70,8 @@ def guarded_call(kernel, names, arrays, layout, **counts):
 
 
 linear._run, layer._call = guarded_run, guarded_call
-for module, name in ((linear, "linear"), (layer.ssm_kernels, "ssm"), (layer.ssm_tables, "tables")):
-    watch(module, name)
+for module in (linear, layer):
+    watch(module)
 """
 
 SCAN = (

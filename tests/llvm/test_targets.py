@@ -39,9 +39,9 @@ def modules(triple: str, *, every: bool):
     for backward, double, complex_ in itertools.product((False, True), repeat=3) if every else [(False, False, True)]:
         for per_step in (False, True) if every else (False,):
             spec = linear_kernels.Spec(backward, double, complex_, per_step, reset=True, stream=True, prefetch=True)
-            yield linear_kernels._build(spec).module
+            yield linear_kernels.build(spec).module
         for kernels in (ssm_kernels, ssm_tables) if every else (ssm_kernels,):
-            yield kernels._build(chunk_emitter.Spec(backward, double, complex_, 16)).module
+            yield kernels.build(chunk_emitter.Spec(backward, double, complex_, 16)).module
     for dtype in (torch.float32, torch.float64) if every else (torch.float32,):
         for layer in (ssm.S4D(20, 4), ssm.ContinuousRNN(3, 8, 2, activation="tanh")):
             program = freeze(layer.to(dtype))
@@ -91,7 +91,7 @@ def test_kernels_compile(triple: str, cpu: str) -> None:
 def test_a_missing_stack_probe_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "_STACK_PROBE", "")
     machine = machine_for("x86_64-pc-windows-msvc", "x86-64")
-    module = ssm_kernels._build(chunk_emitter.Spec(False, False, True, 16)).module
+    module = ssm_kernels.build(chunk_emitter.Spec(False, False, True, 16)).module
     assert unresolved(machine, optimized(module, machine)) - C_LIBRARY == {"__chkstk"}
 
 
@@ -158,3 +158,42 @@ def test_a_processor_that_cannot_run_here_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(llvm, "get_host_cpu_features", dict)
     with pytest.raises(ssm.ArgumentError, match="which needs"):
         cpu_name()
+
+
+@pytest.mark.parametrize("chosen", [None, "host", "x86-64"])
+def test_code_is_for_all_instructions_of_this_processor_unless_another_is_named(
+    monkeypatch: pytest.MonkeyPatch, chosen: str | None
+) -> None:
+    from stablessm.llvm import target
+
+    if chosen == "x86-64" and not runs_here("x86-64"):
+        pytest.skip("names of x86-64 processors")
+    monkeypatch.delenv("STABLESSM_CPU", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("STABLESSM_CPU", chosen)
+    asked: list[dict[str, object]] = []
+
+    class Target:
+        def create_target_machine(self, **options: object) -> None:
+            asked.append(options)
+
+    monkeypatch.setattr(llvm.Target, "from_default_triple", Target)
+    target.target_machine()
+    host = {"cpu": llvm.get_host_cpu_name(), "features": llvm.get_host_cpu_features().flatten(), "opt": 3}
+    assert asked == [{"cpu": "x86-64", "features": "", "opt": 3} if chosen == "x86-64" else host]
+
+
+def test_the_team_of_pytorch_is_joined_where_there_is_one() -> None:
+    from stablessm import _fork
+    from stablessm.llvm import threads
+
+    assert (threads.team() is None) == (_fork.openmp() is None)
+
+
+@pytest.mark.parametrize(("units", "workers"), [(0, 1), (1, 1), (7, 3), (2, 2), (9, 4)])
+def test_ranges_cover_all_units_once(units: int, workers: int) -> None:
+    from stablessm.llvm import threads
+
+    seen: list[int] = []
+    threads.in_ranges(lambda first, last: seen.extend(range(first, last)), units, workers)
+    assert sorted(seen) == list(range(units))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_parameters import randomized
 from torch import Tensor, nn
 
 import stablessm as ssm
@@ -32,12 +33,7 @@ OPTIONS = {
 
 def make(mixer: str = "s4d", options: str = "pre", **changes: object) -> Block:
     torch.manual_seed(0)
-    block = Block(D, MIXERS[mixer](), **(OPTIONS[options] | changes)).double()
-    for norm in (block.norm, block.mlp_norm):
-        if isinstance(norm, nn.BatchNorm1d):  # as after some training
-            norm.running_mean.normal_()
-            norm.running_var.uniform_(0.5, 2.0)
-    return block.eval()
+    return randomized(Block(D, MIXERS[mixer](), **(OPTIONS[options] | changes))).double().eval()
 
 
 def close(ours: Tensor, truth: Tensor) -> None:
@@ -85,8 +81,9 @@ def test_batch_statistics_leave_padding_out():
     close(block(padded, lengths=torch.tensor([10, 10]))[0][:, :10], twin(x)[0])
     close(block.norm.running_var, twin.norm.running_var)
     one = torch.randn(1, 10, D, dtype=torch.float64)
-    flat = nn.BatchNorm1d(D).double()
-    close(make(options="batch").train().norm.train()(one).mean((0, 1)), flat(one[0]).mean(0))
+    norm, flat = make(options="batch").train().norm, nn.BatchNorm1d(D).double()
+    flat.load_state_dict(norm.state_dict())
+    close(norm(one)[0], flat(one[0]))
 
 
 def test_dropout_spares_no_step_and_leaves_evaluation_alone():
@@ -99,13 +96,48 @@ def test_dropout_spares_no_step_and_leaves_evaluation_alone():
     assert (block.eval()(x)[0] == 1).all()
 
 
-def test_the_equation():
-    block = make(options="post")
+def normalized(norm: nn.Module, x: Tensor) -> Tensor:
+    if isinstance(norm, nn.LayerNorm):
+        deviation = (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+        return (x - x.mean(-1, keepdim=True)) / deviation * norm.weight + norm.bias
+    if isinstance(norm, nn.BatchNorm1d):
+        return (x - norm.running_mean) / (norm.running_var + 1e-5).sqrt() * norm.weight + norm.bias
+    return x
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_equation(options):
+    block = make(options=options)
     x = torch.randn(3, 7, D, dtype=torch.float64)
-    a = nn.functional.gelu(block.mixer(x)[0]) @ block.gate.weight.T + block.gate.bias
-    y = x + a[..., :D] * torch.sigmoid(a[..., D:])
-    y = (y - y.mean(-1, keepdim=True)) / (y.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
-    close(block(x)[0], y)
+    before = lambda norm, x: normalized(norm, x) if block.prenorm else x  # noqa: E731
+    after = lambda norm, x: x if block.prenorm else normalized(norm, x)  # noqa: E731
+    sigma = {"gelu": nn.functional.gelu, "silu": lambda z: z * z.sigmoid(), "none": lambda z: z}[block.activation]
+    y = sigma(block.mixer(before(block.norm, x))[0])
+    if block.gate is not None:
+        a = y @ block.gate.weight.T + block.gate.bias
+        y = a[..., :D] * torch.sigmoid(a[..., D:])
+    truth = after(block.norm, x + y)
+    if block.wide is not None:
+        hidden = nn.functional.gelu(before(block.mlp_norm, truth) @ block.wide.weight.T + block.wide.bias)
+        truth = after(block.mlp_norm, truth + hidden @ block.narrow.weight.T + block.narrow.bias)
+    close(block(x)[0], truth)
+
+
+def test_hyena_is_its_equation_in_any_state():
+    """y = W (q ⊙ m(k ⊙ v)) with a filter of three steps over what came before, too."""
+    torch.manual_seed(0)
+    hyena = randomized(Hyena(D, ssm.RealSSM(D, 5, D, dt=0.5))).double()
+    x = torch.randn(2, 8, D, dtype=torch.float64)
+    z = torch.cat(
+        [torch.randn(2, 2, 3 * D, dtype=torch.float64), x @ hyena.projection.weight.T + hyena.projection.bias], 1
+    )
+    q, k, v = (hyena.filter[0] * z[:, 2:] + hyena.filter[1] * z[:, 1:-1] + hyena.filter[2] * z[:, :-2]).chunk(3, -1)
+    inner = torch.randn(2, 5, dtype=torch.float64)
+    m, last = hyena.inner(k * v, inner)
+    y, (tail, final) = hyena(x, (z[:, :2], inner))
+    close(y, (q * m) @ hyena.output.weight.T + hyena.output.bias)
+    close(tail, z[:, -2:])
+    close(final, last)
 
 
 def test_hyena_can_copy_a_pair():

@@ -200,6 +200,34 @@ def test_documents_in_one_row_do_not_see_each_other(mixer):
         model(text, reset=starts[:, :3])
 
 
+def test_one_token_after_a_cache_may_start_a_document():
+    model, text, cache = make(), tokens(2, 6), StableSSMCache()
+    model(text[:, :5], past_key_values=cache)
+    found = model(text[:, 5:], past_key_values=cache, reset=torch.tensor([[True], [False]])).logits[:, 0]
+    close(found[0], model(text[:1, 5:]).logits[0, 0])
+    close(found[1], model(text[1:]).logits[0, -1])
+
+
+def test_rows_of_a_cache():
+    model, text, cache = make(), tokens(3, 5), StableSSMCache()
+    assert (cache.batch_size, len(cache), cache.get_seq_length()) == (-1, 0, 0)
+    model(text, past_key_values=cache)
+    assert (cache.batch_size, len(cache), cache.get_seq_length()) == (3, 2, 5)
+    for change, rows in (
+        (lambda own: own.reorder_cache(torch.tensor([2, 0, 0])), [2, 0, 0]),
+        (lambda own: own.batch_select_indices(torch.tensor([1])), [1]),
+        (lambda own: own.batch_repeat_interleave(2), [0, 0, 1, 1, 2, 2]),
+    ):
+        own = copy.copy(cache)
+        change(own)
+        assert own.batch_size == len(rows)
+        found = model(text[rows, :1], past_key_values=own).logits
+        close(found, model(torch.cat([text, text[:, :1]], 1)[rows]).logits[:, -1:])
+    cache.reset()
+    assert (cache.batch_size, len(cache), cache.get_seq_length(), cache.padded) == (-1, 0, 0, None)
+    close(model(text, past_key_values=cache).logits, model(text).logits)
+
+
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_memory_does_not_grow_with_the_text(mixer):
     model, sizes, peaks = make(mixer), [], []

@@ -196,6 +196,32 @@ def test_texts_drawn_in_turns_hold_nothing_in_the_end():
     assert model.training
 
 
+@settings(max_examples=8)
+@given(
+    temperature=st.floats(0.3, 3), top_k=st.sampled_from([None, 1, 3, 20]),
+    never=st.lists(st.integers(0, 10), max_size=3), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_tokens_are_drawn_by_their_chances(temperature, top_k, never, seed):
+    """The next token of the whole text so far, with a softmax by hand."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stablessm.models.sampling._AT_ONCE", 2)  # a prompt is read in parts
+        model, text = make().double(), [4, 1, 7]
+        options = {"temperature": temperature, "top_k": top_k, "never": never, "seed": seed}
+        drawn = [*models.sample_tokens(model, torch.tensor(text), count=5, **options)]
+    generator = torch.Generator().manual_seed(seed)
+    for token in drawn:
+        with torch.no_grad():
+            logits = model.eval()(torch.tensor([text]))[0, -1]
+        logits[never] = -torch.inf
+        chances = (logits / temperature).exp()
+        if top_k is not None:
+            chances[logits.argsort(descending=True)[top_k:]] = 0
+        assert token == int(torch.multinomial(chances / chances.sum(), 1, generator=generator))
+        assert token not in never
+        text.append(token)
+    assert not [*models.sample_tokens(model, torch.tensor([1]), count=0)]
+
+
 @pytest.mark.parametrize("temperature", [1e-6, 1e-300])
 def test_the_coldest_text_is_the_most_likely_one(temperature):
     drawn = [[*models.sample_tokens(make(), torch.tensor([1]), count=8, temperature=t)] for t in (0, temperature)]
@@ -231,6 +257,7 @@ def test_it_is_measured_and_listed():
 def test_bad_settings_are_named(argument, options):
     with pytest.raises(ArgumentError, match=f"^{argument}: expected"):
         make(**options)
+    assert LanguageModel(2, d_model=4, n_layers=1, d_state=2).d_output == 2
     with pytest.raises(ArgumentError, match=r"^vocab_size: expected"):
         LanguageModel(1)
     with pytest.raises(ArgumentError, match=r"^vocab_size: expected"):

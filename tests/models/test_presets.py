@@ -58,6 +58,34 @@ def test_language_models_are_as_large_as_stated(name):
     assert sum(p.numel() for p in model.parameters()) == preset.parameters == by_hand
 
 
+def test_settings_that_no_count_of_parameters_shows():
+    dropout = {"small": 0.1, "base": 0.1, "images": 0.1, "paper-images": 0.1, "lm-small": 0.1, "lm-paper": 0.15}
+    steps = {"init": "lin", "dt_min": 1e-3, "dt_max": 0.1}
+    discrete = {"time": "discrete"}
+    mixing = {
+        "paper-images": steps,
+        "paper-recall": steps,
+        "lm-tiny": discrete,
+        "lm-small": discrete,
+        "lm-3b": discrete,
+    }
+    mixing["lm-paper"] = {"time": "discrete", "timescales": [20.0, 2000.0]}
+    maps = {"paper-images": {"a": 1.0, "b": 0.1}, "lm-paper": {"a": 1.0, "b": 0.5}, "lm-3b": {"a": 1.0, "b": 0.5}}
+    pools = {"paper-images": "mean", "paper-recall": "last"}
+    for name, preset in models.PRESETS.items():
+        found = dict(preset.settings)
+        for table, key, default in (
+            (dropout, "dropout", 0.0),
+            (mixing, "mixer_options", {}),
+            (maps, "map_options", {}),
+        ):
+            assert found.pop(key, default) == table.get(name, default), (name, key)
+        assert found.pop("pool", None) == pools.get(name), name
+        assert found.pop("prenorm", True) == (name not in ("images", "paper-images")), name
+        assert found.pop("activation", "gelu") == ("none" if name == "paper-recall" else "gelu"), name
+        assert found.keys() <= {"d_model", "n_layers", "d_state", "mlp", "mixer", "gate"}, name  # counted
+
+
 def test_the_size_of_the_papers_large_model():
     assert 2.9e9 < models.PRESETS["lm-3b"].parameters < 3.1e9
     assert 2.7e7 < models.PRESETS["lm-small"].parameters < 3.3e7
@@ -99,7 +127,7 @@ def test_another_map_or_mixer_leaves_options_of_the_first_behind():
 
 
 def test_bad_choices_are_named():
-    with pytest.raises(ArgumentError, match="preset: expected one of tiny, small"):
+    with pytest.raises(ArgumentError, match="preset: expected one of 'tiny', 'small'"):
         models.for_task(*DIGITS, preset="huge")
     with pytest.raises(ArgumentError, match="colour: expected one of the settings"):
         models.for_task(*DIGITS, colour="red")

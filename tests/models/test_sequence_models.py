@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_parameters import randomized
 
 import stablessm as ssm
 from stablessm import ArgumentError, models
@@ -28,7 +29,7 @@ SMALL = {"d_model": 6, "d_state": 3, "n_layers": 2}
 
 def make(kind, inputs=NUMBERS, **options):
     torch.manual_seed(0)
-    return KINDS[kind](**(SMALL | inputs | options)).double().eval()
+    return randomized(KINDS[kind](**(SMALL | inputs | options))).double().eval()
 
 
 def sample(inputs, batch, steps):
@@ -221,6 +222,41 @@ def test_a_model_learns():
     assert loss < 0.05
 
 
+def test_defaults():
+    """A changed default is a changed model: every one is written down here once more."""
+    stack = {
+        "d_model": 64, "n_layers": 2, "mixer": "s4d", "d_state": 32, "map": "best", "map_options": {},
+        "mixer_options": {}, "norm": "layer", "prenorm": True, "activation": "gelu", "gate": True, "mlp": 0,
+        "dropout": 0.0, "edge_dropout": 0.0,
+    }  # fmt: skip
+    mine = {"d_input": 1, "vocab_size": None, **stack}
+    assert dataclasses.asdict(models.StackConfig(d_input=1)) == mine
+    classifier, regressor = models.SequenceClassifier(3, d_input=1), models.SequenceRegressor(3, d_input=1)
+    assert dataclasses.asdict(classifier.config) == {**mine, "size": 3, "pool": "mean", "per_step": False}
+    assert dataclasses.asdict(regressor.config) == {**mine, "size": 3, "pool": "last", "per_step": True}
+    language = {
+        **stack, "mixer": "hyena-real", "activation": "none", "gate": False, "mlp": 4, "vocab_size": 9,
+        "mixer_options": {"timescales": [2.0, 2000.0]}, "tied": True,
+    }  # fmt: skip
+    assert dataclasses.asdict(models.LanguageModel(9).config) == {"d_input": None, **language}
+    hf = models.StableSSMConfig()
+    own = {**language, "vocab_size": 8192, "d_model": 512, "n_layers": 8, "d_state": 64}
+    assert {name: getattr(hf, name) for name in own if name != "tied"} == {k: v for k, v in own.items() if k != "tied"}
+    assert hf.tie_word_embeddings
+    assert hf.use_cache
+    eigenvalues = {"eigenvalues": [-0.5] * 32}
+    assert models.LanguageConfig(vocab_size=9, mixer_options=eigenvalues).mixer_options == eigenvalues
+
+
+def test_pooling_and_readout_are_their_equations():
+    x = sample(NUMBERS, 3, 6)
+    for kind in KINDS:
+        model = make(kind)
+        h, _ = model.body(x)
+        pooled = {"mean": h.mean(1), "average": h.mean(1), "last": h[:, -1], "number": h[:, -1]}.get(kind, h)
+        close(model(x), pooled @ model.readout.weight.T + model.readout.bias)
+
+
 def test_the_config_is_plain_and_complete():
     config = make("mean", map=ssm.reparam.get("best", b=1.0)).config
     plain = json.loads(json.dumps(dataclasses.asdict(config)))
@@ -239,6 +275,12 @@ def test_the_config_is_plain_and_complete():
         ("d_model", {"d_input": 1, "d_model": 0}),
         ("width", {"d_input": 1, "width": 8}),
         ("pool", {"d_input": 1, "pool": "max"}),
+        ("dropout", {"d_input": 1, "dropout": 1.0}),
+        ("dropout", {"d_input": 1, "dropout": -0.1}),
+        ("edge_dropout", {"d_input": 1, "edge_dropout": 1.0}),
+        ("gate", {"d_input": 1, "gate": 1}),
+        ("prenorm", {"d_input": 1, "prenorm": None}),
+        ("mixer_options", {"d_input": 1, "mixer_options": ["mode"]}),
         ("map", {"d_input": 1, "map": ssm.reparam.get("tanh", time="discrete")}),
         ("map", {"d_input": 1, "mixer": "lru", "map": ssm.reparam.get("best")}),
         ("map_options", {"d_input": 1, "map": ssm.reparam.get("best"), "map_options": {"b": 1.0}}),
@@ -254,19 +296,23 @@ def test_bad_settings_are_named(argument, options):
 def test_bad_inputs_are_named():
     numbers, tokens = make("mean"), make("mean", TOKENS)
     for model, x, what in (
-        (numbers, torch.zeros(2, 5, 4), "x: expected numbers"),
-        (numbers, torch.zeros(2, 5, dtype=torch.long), "x: expected numbers"),
-        (tokens, torch.zeros(2, 5, 1, dtype=torch.long), "x: expected tokens"),
+        (numbers, torch.zeros(2, 5, 4), r"x: expected numbers \(batch, time, 3\), got shape \(2, 5, 4\)"),
+        (numbers, torch.zeros(2, 5, dtype=torch.long), r"x: expected numbers .*, got dtype torch.int64"),
+        (tokens, torch.zeros(2, 5, 1, dtype=torch.long), r"x: expected tokens \(batch, time\)"),
         (tokens, torch.full((2, 5), 11), r"x: expected tokens from 0 to 10 .*got 11"),
         (tokens, torch.full((2, 5), -1), r"x: expected tokens from 0 to 10 .*got -1"),
     ):
         with pytest.raises(ArgumentError, match=what):
             model(x.double() if x.is_floating_point() else x)
     x = sample(NUMBERS, 2, 5)
-    with pytest.raises(ArgumentError, match="state: expected the pair"):
-        numbers.sequence(x, x)
-    with pytest.raises(ArgumentError, match="state: expected 2 entries"):
-        numbers.sequence(x, ((None,), None))
+    for state in (x, (None,) * 3):
+        with pytest.raises(ArgumentError, match="state: expected the pair"):
+            numbers.sequence(x, state)
+    for state, got in (((None,), "1"), (5, "int")):
+        with pytest.raises(ArgumentError, match=f"state: expected 2 entries, one a block, got {got}"):
+            numbers.sequence(x, (state, None))
+    with pytest.raises(ArgumentError, match=r"x: expected numbers \(batch, 3\)"):
+        numbers.step(x)
     with pytest.raises(ArgumentError, match="lengths: expected"):
         numbers(x, lengths=torch.tensor([5, 6]))
     with pytest.raises(ArgumentError, match="reset: expected"):

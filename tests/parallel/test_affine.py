@@ -9,7 +9,7 @@ from torch import Tensor
 
 import stablessm as ssm
 from stablessm._parts import nth_part
-from stablessm.parallel.affine import Affine
+from stablessm.parallel.carry import Affine
 from stablessm.parallel.window import last_inputs
 
 seeds = st.integers(0, 2**31)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -97,3 +98,23 @@ def test_wrong_arguments_name_themselves() -> None:
         parallel.sequence_scan(torch.ones(3), torch.ones(1, 2, 4))
     with pytest.raises(ssm.ArgumentError, match="steps"):
         parallel.own_steps(-1)
+
+
+def test_the_backend_is_that_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    import stablessm.parallel.scan as module
+
+    asked = []
+    for name in ("linear_scan", "ssm_scan"):
+        unchanged = getattr(module, name)
+
+        def noted(*args: Any, unchanged: Any = unchanged, **options: Any) -> Any:
+            asked.append(options["backend"])
+            return unchanged(*args, **options)
+
+        monkeypatch.setattr(module, name, noted)
+    for backend in ("reference", "auto"):
+        asked.clear()
+        ssm.parallel.sequence_scan(torch.rand(2), torch.randn(1, 3, 2), backend=backend)
+        one = torch.rand(2, 3)
+        ssm.parallel.sequence_ssm_scan(torch.randn(1, 4, 2), torch.rand(2, 3), one, one, backend=backend)
+        assert asked == [backend] * 4

@@ -143,6 +143,8 @@ def test_options_are_validated(name, time, options, argument):
 
 def test_discrete_best_says_what_a_small_b_costs():
     assert get("best", "discrete").note == ""
+    assert get("best", "discrete").modulus_tolerance == 0
+    assert get("best", "discrete", b=0.75).modulus_tolerance == 1e-6
     assert get("best", "discrete", b=0.75).is_stable
     assert "down to -0.333333" in get("best", "discrete", b=0.75).note
     papers = get("best", "discrete", b=0.5)

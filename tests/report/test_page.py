@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 from stablessm import ArgumentError
 from stablessm.cli.report import report as report_command
 from stablessm.report import folder as run_folder
-from stablessm.report import page
+from stablessm.report import markup, page, section
+from stablessm.report.claim import VERDICTS
 from stablessm.report.runs import collect
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{main}} \" ' & \u2028"
@@ -90,6 +91,197 @@ def test_has_everything(tmp_path: Path) -> None:
     links = [found["href"] for tag, found in structure.tags if found.get("href", "").startswith("#")]
     assert {link[1:] for link in links} <= set(structure.ids())
     assert all("alt" in found for tag, found in structure.tags if tag == "img")
+
+
+def test_the_numbers_are_those_of_the_record(tmp_path: Path) -> None:
+    """Every text of the record appears where it belongs, and only there."""
+    claims = [
+        {"statement": f"s{n}", "paper": f"p{n}", "ours": f"o{n}", "verdict": verdict, "why": f"w{n}"}
+        for n, verdict in enumerate((*VERDICTS, ""))
+    ]
+    computed = [{"machine": "first", "gpu": {"name": "fast"}}, {"machine": "second"}]
+    changes = {
+        "config": {"a": {"b": [1, "ü"]}, "c": {}}, "versions": {"torch": "9"}, "hardware": {"cores": 3},
+        "wall_time_s": 3725, "commit": "abcdef0123456789+", "source": "LRU-UA, figure 3", "size": "smoke",
+    }  # fmt: skip
+    write_run(tmp_path / "run", claims=claims, computed=computed, figures=["curves", "curves"], **changes)
+    text, structure = made(tmp_path)
+    rows = re.findall(r'<tr data-verdict="([^"]*)">(.*?)</tr>', text, re.DOTALL)
+    cells = [re.findall(r'<td data-label="([^"]*)">(.*?)</td>', row, re.DOTALL) for _, row in rows]
+    kinds = [verdict.replace(" ", "-") for verdict in VERDICTS] + ["unknown"]
+    assert [kind for kind, _ in rows] == kinds
+    for n, row in enumerate(cells):
+        found = {label: re.sub("<[^>]*>", "", cell) for label, cell in row}
+        said = f"{VERDICTS[claims[n]['verdict']]} {claims[n]['verdict']}" if claims[n]["verdict"] else "– no verdict"
+        assert found == {"id": "ia-fig1smoke", "claim": f"s{n}", "paper": f"p{n}", "ours": f"o{n}", "verdict": said}
+    listed = re.findall(r'<li class="([^"]*)"><p>(.*?)</p><dl>(.*?)</dl><p class="why">(.*?)</p>', text, re.DOTALL)
+    assert [(kind, re.sub("<[^>]*>", "", dl), why) for kind, _, dl, why in listed] == [
+        (kind, f"paperp{n}ourso{n}", f"w{n}") for n, kind in enumerate(kinds)
+    ]
+    button = r'<button data-filter="([^"]*)" type="button" aria-pressed="false">.*?<b>(\d+)</b>'
+    filters = re.findall(button, text)
+    assert filters == [(kind, "1") for kind in kinds]
+    assert re.findall(r'<i class="([^"]*)" style="flex-grow:(\d+)">', text) == [(kind, "1") for kind in kinds]
+    tables = re.findall(r"<summary>(.*?)</summary><table.*?>(.*?)</table>", text, re.DOTALL)
+    rows = [(title, re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', body)) for title, body in tables]
+    assert rows == [
+        ("Settings", [("a.b", "[1, &quot;ü&quot;]"), ("c", "{}")]),
+        ("Computed on", [("machine", "first"), ("gpu.name", "fast")]),
+        ("Computed on", [("machine", "second")]),
+        ("Figures and claims made on", [("cores", "3"), ("torch", "9")]),
+    ]
+    facts = re.findall(r"<span>(run on|took|commit|folder) <b>(.*?)</b></span>", text)
+    assert facts == [
+        ("run on", "2026-01-31"), ("took", "1 h 2 min"), ("commit", "abcdef0123 with changes"),
+        ("folder", str(tmp_path / "run")),
+    ]  # fmt: skip
+    words = "".join(structure.words)
+    assert "1 experiment, 7 claims." in words
+    assert "ia-fig1LRU-UA, figure 3smoke size" in words
+    dots = {kind: text.count(f'<i class="{kind}"></i>') for kind in kinds}
+    assert dots == dict.fromkeys(kinds, 2), "beside the page and on its card"
+    hrefs = {found.get("href") for tag, found in structure.tags if tag == "a"}
+    assert {"#claims", "#figures", "#run-ia-fig1-smoke"} <= hrefs
+    assert "#problems" not in hrefs
+    ids = structure.ids()
+    assert [name for name in ids if name.startswith("run-")] == [
+        "run-ia-fig1-smoke",
+        *(f"run-ia-fig1-smoke.{n}{part}" for n in (1, 2) for part in ("", "-img", "-data")),
+    ]
+    attributes = [found for _, found in structure.tags]
+    assert [found["data-href-of"] for found in attributes if "data-href-of" in found] == [
+        f"run-ia-fig1-smoke.{n}-img" for n in (1, 2)
+    ]
+    assert [found["data-src-of"] for found in attributes if "data-src-of" in found] == ["run-ia-fig1-smoke.1-img"]
+    assert [found["data-figure"] for found in attributes if "data-figure" in found] == [
+        f"run-ia-fig1-smoke.{n}-data" for n in (1, 2)
+    ]
+
+
+def test_a_weaker_run_says_so_and_a_second_one_has_a_place(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", size="paper")
+    write_run(tmp_path / "b", "ia-fig2", size="paper", status="running")
+    write_run(tmp_path / "c", "ia-fig3", size="")
+    for name in ("d", "e", "f"):
+        write_run(tmp_path / name, "IA fig/4", size="smoke")
+    text, structure = made(tmp_path)
+    ids = dict(re.findall(r'<td data-label="id"><a href="#([^"]*)">[^<]*</a>(.*?)</td>', text))
+    assert ids == {
+        "run-ia-fig1-paper": "", "run-ia-fig2-paper": "<small>running</small>", "run-ia-fig3": "",
+        "run-ia-fig-4-smoke": "<small>smoke</small>",
+    }  # fmt: skip
+    assert [name for name in structure.ids() if "~" in name and "." not in name] == [
+        "run-ia-fig-4-smoke~2",
+        "run-ia-fig-4-smoke~3",
+    ]
+    words = "".join(structure.words)
+    assert "4 experiments, 12 claims." in words
+    assert "paper size before smoke; 2 more below." in words
+    assert "not finished: running" in words
+    assert words.count("smoke size") == 3
+    navigation = re.findall(r'<li><a href="#(run-[^"]*)">(.*?)<span>(.*?)</span></a></li>', text)
+    assert [(anchor, re.sub("<[^>]*>", "", label)) for anchor, label, _ in navigation[:3]] == [
+        ("run-ia-fig-4-smoke", "IA fig/4"),
+        ("run-ia-fig-4-smoke~2", "smoke"),
+        ("run-ia-fig-4-smoke~3", "smoke"),
+    ]
+
+
+def test_every_class_that_the_style_sheet_knows_is_used(tmp_path: Path) -> None:
+    css, *scripts = (
+        (Path(page.__file__).parent / "assets" / name).read_text(encoding="utf-8")
+        for name in ("page.css", "page.js", "plots.js", "theme.js", "page.html")
+    )
+    styled = set(
+        re.findall(r"\.(-?[a-z][a-z-]*)(?=[^{}]*\{)", re.sub(r"/\*.*?\*/|\{[^{}]*\}", "{", css, flags=re.DOTALL))
+    )
+    write_run(
+        tmp_path / "a", claims=[{"statement": "s", "verdict": verdict, "why": "w"} for verdict in (*VERDICTS, "")]
+    )
+    write_run(tmp_path / "b", status="running", figures=["gone"], arrays=[f"p{n}.npz" for n in range(7)])
+    for n in range(7):
+        shutil.copy(tmp_path / "b" / "curves.npz", tmp_path / "b" / f"p{n}.npz")
+    _, full = made(tmp_path)
+    _, empty = made(tmp_path / "nothing")
+    used = {name for each in (full, empty) for _, found in each.tags for name in (found.get("class") or "").split()}
+    missing = {name for name in styled - used if not any(re.search(rf"\b{name}\b", text) for text in scripts)}
+    assert not missing
+    assert len(styled & used) > 25
+
+
+def test_text_that_is_no_unicode_is_written(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", title="here", figures=[]) / "record.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("here", r"a\ud800b"), encoding="utf-8")
+    page.write(tmp_path / "report.html", [tmp_path])
+    assert "a?b" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_data_in_a_page() -> None:
+    assert "ü" in markup.json_block("data", {"ü": 1})
+    with pytest.raises(ValueError, match="JSON"):
+        markup.json_block("data", {"x": float("nan")})
+
+
+def test_runs_are_in_the_order_that_people_count(tmp_path: Path) -> None:
+    sources = {
+        "x1": "IAT, figure 9", "x2": "IAT, figure 10", "x3": "StableSSM, table 2", "a1": "beyond the papers; IAT",
+        "a0": "", "a10": "beyond the papers", "a9": "beyond the papers",
+    }  # fmt: skip
+    for id, source in sources.items():
+        write_run(tmp_path / id, id, source=source, figures=[])
+    assert [run.id for run in collect([tmp_path]).runs] == ["x1", "x2", "x3", "a0", "a9", "a10", "a1"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (59.94, "59.9 s"), (60.0, "1 min 0 s"), (3599.4, "59 min 59 s"), (3600.0, "1 h 0 min"), (90061.0, "25 h 1 min"),
+        (float("nan"), "nan s"), (2e9, "2000000000.0 s"),
+    ],
+)  # fmt: skip
+def test_durations(seconds: float, said: str) -> None:
+    assert section.duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(999, "999 B"), (1000, "1 kB"), (999_400, "999 kB"), (1_000_000, "1.0 MB"), (25_600_000, "25.6 MB")],
+)
+def test_sizes(count: int, said: str) -> None:
+    assert section.size(count) == said
+
+
+def test_arrays_are_embedded_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path)
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    total = sizes["curves.npz"] + sizes["metrics.jsonl"]
+    for most, whole in ((total, True), (total - 1, False)):
+        monkeypatch.setattr(run_folder, "EMBEDDED", most)
+        (run,) = collect([tmp_path]).runs
+        assert {file.name: file.size for file in run.files} == {
+            name: sizes[name] for name in ("record.json", "curves.npz", "metrics.jsonl")
+        }
+        assert {file.name: file.content is not None for file in run.files} == {
+            "record.json": True,
+            "curves.npz": whole,
+            "metrics.jsonl": whole,
+        }
+
+
+def test_what_is_no_text_is_shown_as_json(tmp_path: Path) -> None:
+    write_run(tmp_path, title={"ü": 3}, figures=[])
+    assert collect([tmp_path]).runs[0].title == '{"ü": 3}'
+
+
+@pytest.mark.parametrize("count", [6, 7])
+def test_more_than_six_arrays_are_folded(tmp_path: Path, count: int) -> None:
+    names = [f"part{number}.npz" for number in range(count)]
+    write_run(tmp_path, arrays=names, figures=[])
+    for name in names:
+        shutil.copy(tmp_path / "curves.npz", tmp_path / name)
+    text, _ = made(tmp_path)
+    assert (f"{count} arrays" in text) == (count == 7)
+    assert text.count(".npz<small>") == count
 
 
 def test_figure_data_is_the_same_numbers(tmp_path: Path) -> None:

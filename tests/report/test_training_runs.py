@@ -24,6 +24,7 @@ ROWS = (
     {"step": 20, "loss": 2.0},
     {"step": 40, "loss": "nan"},
     {"step": 40, "split": "valid", "accuracy": 0.9, "loss": 0.5},
+    {"step": 60, "split": "valid", "accuracy": 0.8, "loss": 0.75},
 )
 
 
@@ -43,8 +44,16 @@ def test_a_training_is_a_run_with_its_curves(tmp_path: Path) -> None:
     assert run.config["model"] == {"d_model": 64}
     (figure,) = run.figures
     loss, accuracy = figure.panels
-    assert [(line.name, list(line.x)) for line in loss.series] == [("train", [20, 40]), ("valid", [40])]
-    assert [(line.name, list(line.y)) for line in accuracy.series] == [("valid", [0.9]), ("chance", [0.1135])]
+    assert [(line.name, list(line.x)) for line in loss.series] == [("train", [20, 40]), ("valid", [40, 60])]
+    assert [str(list(line.y)) for line in loss.series] == ["[2.0, nan]", "[0.5, 0.75]"]
+    assert [list(line.x) for line in accuracy.series] == [[40, 60], [40, 60]]
+    named = [(line.name, list(line.y)) for line in accuracy.series]
+    assert named == [("valid", [0.9, 0.8]), ("chance", [0.1135, 0.1135])]
+    assert [line.style for line in (*loss.series, *accuracy.series)] == ["both", "both", "both", "dashed"]
+    assert [(panel.x_label, panel.y_label, panel.x_scale, panel.y_scale) for panel in figure.panels] == [
+        ("step", "loss", "linear", "log"),
+        ("step", "accuracy", "linear", "linear"),
+    ]
     assert figure.caption == "Test accuracy 0.98, chance 0.1135."
 
 

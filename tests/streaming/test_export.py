@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from random_parameters import randomized
 from streaming_models import MODELS, forward, make, relative_error, width
 from torch import Tensor, nn
 
@@ -67,7 +68,7 @@ def test_onnx_in_double_precision_and_batches(tmp_path):
 @pytest.mark.parametrize("format", ["torch", "onnx"])
 def test_tokens_go_in_as_whole_numbers(format, tmp_path):
     torch.manual_seed(0)
-    model = ssm.models.LanguageModel(11, d_model=8, n_layers=1, d_state=4).eval()
+    model = randomized(ssm.models.LanguageModel(11, d_model=8, n_layers=1, d_state=4)).eval()
     tokens = torch.randint(0, 11, (2, 40))
     if format == "onnx":
         pytest.importorskip("onnxscript")
@@ -128,7 +129,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ssm.export_step(ssm.LRU(1, 2, 1), format="tflite"), "format: expected 'torch' or 'onnx'"),
+        (lambda: ssm.export_step(ssm.LRU(1, 2, 1), format="tflite"), "format: expected one of 'torch', 'onnx'"),
         (lambda: ssm.export_step(ssm.LRU(1, 2, 1), batch=0), "batch: expected a whole number"),
         (lambda: ssm.export_step(nn.LSTM(1, 1)), "model: expected RealSSM.*got LSTM"),
     ],

@@ -20,6 +20,7 @@ from stablessm.sweeps.engine import memory
 SLOW = {"steps": "12", "pause": "0.05"}
 
 
+@pytest.mark.slow  # the next test has a process that dies, test_engines.py what becomes of its job
 def test_a_worker_that_is_killed_costs_nothing(tmp_path, monkeypatch):
     tally = tmp_path / "tally"
     changes = {**SLOW, "tally": str(tally)}

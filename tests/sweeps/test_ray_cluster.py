@@ -81,6 +81,7 @@ def swept_with_an_accident(cluster, accident, tmp_path, pause: float) -> None:
     assert differences(alone, result.folder) == []
 
 
+@pytest.mark.slow  # test_engines.py has what the engine does; a cluster takes half a minute to start
 def test_a_worker_that_is_killed_costs_nothing(three_nodes, tmp_path):
     swept_with_an_accident(three_nodes, lose_worker, tmp_path, 0.05)
 

@@ -21,6 +21,7 @@ def _importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
 
 
+@pytest.mark.slow  # test_engines.py has what the engine does
 def test_a_job_that_is_killed_is_queued_again(tmp_path):
     tally = tmp_path / "tally"
     changes = {"walks": "2", "steps": "20", "pause": "0.05", "tally": str(tally)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+import tqdm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_experiment import EXPERIMENT, REFERENCE, Config, differences
@@ -31,6 +32,7 @@ class Here:
     computed: list[str] = field(default_factory=list)
 
     def run(self, jobs):
+        assert jobs
         for job in list(reversed(jobs))[: self.most]:
             self.computed.append(job.name)
             yield job, worker.compute(job, 1)
@@ -59,6 +61,16 @@ def test_a_sweep_leaves_what_a_run_leaves(serial, tmp_path):
     (fresh,) = swept(tmp_path, engine := Here(), fresh=True)
     assert len(engine.computed) == 4
     assert differences(serial, fresh.folder) == []
+
+
+def test_what_a_bar_is_told(tmp_path, monkeypatch):
+    told, bar = [], tqdm.tqdm
+    monkeypatch.setattr(tqdm, "tqdm", lambda *args, **options: told.append(options) or bar(*args, **options))
+    with pytest.raises(KeyboardInterrupt):
+        swept(tmp_path, Here(most=1))
+    list(sweep([REFERENCE], "smoke", tmp_path, Here()))
+    bars = [one for one in told if one["desc"] == "sweep"]
+    assert [(one["total"], one["initial"], one["disable"]) for one in bars] == [(4, 0, True), (4, 1, None)]
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

@@ -148,3 +148,14 @@ def test_a_file_of_the_hub_is_checked(tmp_path: Path, monkeypatch: pytest.Monkey
         tasks.get("etth1")
     monkeypatch.setattr(forecasting, "_CONTENT", hashlib.sha256(path.read_bytes()).hexdigest())
     assert tasks.get("etth1").inputs.size == 7
+
+
+def test_where_results_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv(sources.CACHE, str(tmp_path / "mine"))
+    assert sources.cache_folder() == tmp_path / "mine"
+    monkeypatch.delenv(sources.CACHE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert sources.cache_folder() == tmp_path / "xdg" / "stablessm"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert sources.cache_folder() == tmp_path / ".cache" / "stablessm"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stablessm import ArgumentError, tasks
 from stablessm.tasks import Batch, Inputs, Options, Outputs, Task, option, scoring
-from stablessm.tasks.chance import best_constant
+from stablessm.tasks.scoring import best_constant
 
 
 @pytest.mark.parametrize("name", tasks.NAMES)
@@ -135,3 +135,29 @@ def test_the_loss_of_short_precision_is_taken_in_float32():
     output = torch.randn(3, 5, dtype=torch.bfloat16, requires_grad=True)
     total, _ = scoring.total_loss("classes", output, torch.tensor([0, 1, 2]), None)
     assert total.dtype == torch.float32
+
+
+@pytest.mark.parametrize("shape", [(7,), (4, 3)])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("metric", ["accuracy", "nats", "mse", "mae"])
+def test_losses_and_metrics_are_weighted_sums(shape, weighted, metric):
+    draw = torch.Generator().manual_seed(len(shape) + weighted)
+    output = torch.randn(*shape, 5, generator=draw)
+    weights = torch.rand(shape, generator=draw) if weighted else torch.ones(shape)
+    if metric in ("accuracy", "nats"):
+        kind, targets = "classes", torch.randint(5, shape, generator=draw)
+        chosen = output.double().log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+        each = {"accuracy": (output.max(-1).indices == targets).double(), "nats": -chosen}[metric]
+        loss = -chosen
+    else:
+        kind, targets = "values", torch.randn(*shape, 5, generator=draw)
+        error = (output - targets).double()
+        each, loss = (error**2 if metric == "mse" else error.abs()).mean(-1), (error**2).mean(-1)
+    given = weights if weighted else None
+    for found, expected, dtype in (
+        (scoring.score(metric, output, targets, given), each, torch.float64),
+        (scoring.total_loss(kind, output, targets, given), loss, torch.float32),
+    ):
+        assert {part.dtype for part in found} == {dtype}
+        torch.testing.assert_close(found[0].double(), (expected * weights).sum().double(), rtol=1e-5, atol=0.0)
+        torch.testing.assert_close(found[1].double(), weights.sum().double(), rtol=1e-6, atol=0.0)

@@ -11,7 +11,7 @@ from stablessm._errors import ArgumentError
 from stablessm.training import TrainingConfig, gradient, train
 from stablessm.training.divergence import Watch
 from stablessm.training.gradient import Gradient
-from stablessm.training.optimiser import Optimiser
+from stablessm.training.optimizer import Optimizer
 from stablessm.training.ranks import Ranks
 from stablessm.training.trainee import trainee
 
@@ -65,11 +65,11 @@ def test_what_a_step_found_is_its_own(monkeypatch):
         monkeypatch.setattr(gradient, "Replayed", Repeated)
     found = []
     for model, passes in pair(1, Added()):
-        optimiser, losses, clipped = Optimiser(model, TrainingConfig(clip=0.01), TrainingConfig().schedule(10)), [], []
+        optimizer, losses, clipped = Optimizer(model, TrainingConfig(clip=0.01), TrainingConfig().schedule(10)), [], []
         for step in range(4):
-            optimiser.clear()
+            optimizer.clear()
             losses.append(passes.compute(step))
-            optimiser.clip()  # in place
+            optimizer.clip()  # in place
             clipped += [parameter.grad.clone() for parameter in model.parameters()]
         found.append([*losses, *clipped])
     torch.testing.assert_close(*found)

@@ -20,7 +20,7 @@ from stablessm.training import Interrupted, TrainingConfig, train
 from stablessm.training.checkpoint import Checkpoint, Checkpoints
 from stablessm.training.steps import Cadence
 
-STEPS = 50
+STEPS = 30
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,9 @@ def last(folder):
 @pytest.mark.parametrize(
     ("options", "kills"),
     [
-        ({"steps": STEPS}, 5),
+        ({"steps": STEPS}, 3),
         ({"steps": 16, "accumulate": 2, "autocast": True}, 2),
-        ({"steps": 24, "carries": True}, 3),
+        ({"steps": 16, "carries": True}, 2),
     ],
     ids=["plain", "accumulate and autocast", "a state that is carried on"],
 )

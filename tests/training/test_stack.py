@@ -1,4 +1,4 @@
-"""Stacks of models: their optimiser is AdamW for each, and a graph of their objective is the objective."""
+"""Stacks of models: their optimizer is AdamW for each, and a graph of their objective is the objective."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import stablessm as ssm
 from stablessm import ArgumentError, param_groups
 from stablessm.training import TrainingConfig, gradient
 from stablessm.training.gradient import Objective
-from stablessm.training.optimiser import StackedOptimiser
+from stablessm.training.optimizer import StackedOptimizer
 from stablessm.training.stack import Stack
 
 CPU = torch.device("cpu")
@@ -54,14 +54,14 @@ def test_every_model_of_a_stack_is_trained_as_torch_would(seed, rates, decay, cl
     x = torch.randn(len(rates), 6, 3, 5, 1, dtype=torch.float64)
     stack = Stack(models, CPU)
     config = TrainingConfig(lr=0.01, recurrent_lr=recurrent, weight_decay=decay, clip=clip, warmup=0.3)
-    optimiser = StackedOptimiser(stack, config, config.schedule(6), rates)
+    optimizer = StackedOptimizer(stack, config, config.schedule(6), rates)
     strategy = Objective(lambda batch: stack.call(squares, batch), lambda step: [x[:, step]])
     for step in range(6):
-        optimiser.clear()
+        optimizer.clear()
         losses = strategy.compute(step)
         assert losses.shape == (len(rates),)
-        optimiser.clip()
-        optimiser.step(step, torch.zeros(len(rates)))
+        optimizer.clip()
+        optimizer.step(step, torch.zeros(len(rates)))
     for own, model, rate, batches in zip(models, alone, rates, x, strict=True):
         factor = rate / config.lr
         groups = param_groups(model, rate, recurrent_lr=recurrent and factor * recurrent, weight_decay=decay)
@@ -86,16 +86,16 @@ def test_what_is_skipped_stays_and_the_others_do_not_notice(bad):
     before = copy.deepcopy(models[1].state_dict())
     for group, spoilt in ((models, True), (twins, False)):
         stack, config = Stack(group, CPU), TrainingConfig(clip=0.1)
-        optimiser = StackedOptimiser(stack, config, config.schedule(4))
+        optimizer = StackedOptimizer(stack, config, config.schedule(4))
         for step in range(4):
-            optimiser.clear()
+            optimizer.clear()
             gradient.descend(stack.call(squares, torch.ones(2, 5, 1), shared=True))
             skip = torch.zeros(3)
             if spoilt:
                 stack.get_parameter("layer/w").grad[1] = bad
                 skip[1] = 1.0
-            assert optimiser.clip().isfinite().tolist() == [True, not spoilt, True]
-            optimiser.step(step, skip)
+            assert optimizer.clip().isfinite().tolist() == [True, not spoilt, True]
+            optimizer.step(step, skip)
     for i in (0, 2):
         assert all(torch.equal(p, q) for p, q in zip(models[i].parameters(), twins[i].parameters(), strict=True))
     assert all(torch.equal(p, before[name]) for name, p in models[1].named_parameters())

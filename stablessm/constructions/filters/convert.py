@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, final
 
 import torch
@@ -156,6 +157,21 @@ class StreamingModel(nn.Module):
     """A model made by :func:`convert`: ``y, state = model(x, state)`` and ``y_t, state = model.step(x_t, state)``.
 
     ``model.model`` is the converted copy; called as the original was, it starts from the zero state.
+
+    >>> class Decaying(nn.Module):
+    ...     def filters(self, length):
+    ...         return 0.8 ** torch.arange(float(length)).expand(4, length)
+    ...
+    ...     def forward(self, x):
+    ...         return causal_convolution(x, self.filters(x.shape[1]).T)
+    >>> from stablessm.scan import causal_convolution
+    >>> streaming = convert(Decaying(), 1e-4, length=200, example=torch.ones(1, 50, 4))
+    >>> print(streaming.report())
+    (the model): 4 filters, orders 1 to 1, relative error ...; 12 numbers of state
+    >>> y, state = streaming(torch.ones(1, 2, 4))
+    >>> y_t, state = streaming.step(torch.ones(1, 4), state)
+    >>> [round(value, 3) for value in y_t.flatten().tolist()]                        # 1 + 0.8 + 0.64
+    [2.44, 2.44, 2.44, 2.44]
     """
 
     difference: float | None
@@ -171,9 +187,8 @@ class StreamingModel(nn.Module):
         y, state = self._tape.run(lambda: self.model(x), state)
         if not isinstance(y, Tensor) or y.shape[:2] != x.shape[:2]:
             got = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
-            expected = (
-                f"an output {(*x.shape[:2], '…')}; cut what a Conv1d pads by [..., :steps], not by [..., :-padding]"
-            )
+            cut = "cut what a Conv1d pads by [..., :steps], not by [..., :-padding]"
+            expected = f"an output {(*x.shape[:2], '…')}; {cut}"
             raise ArgumentError("model", expected, got)
         return y, state
 
@@ -233,51 +248,11 @@ def convert(
     Raises:
         ArgumentError: nothing was found to convert, a convolution that no rule covers, or a layer that looks ahead.
         NumericalError: the example does not stream, or gives something else than the original.
-
-    >>> class Decaying(nn.Module):
-    ...     def filters(self, length):
-    ...         return 0.8 ** torch.arange(float(length)).expand(4, length)
-    ...
-    ...     def forward(self, x):
-    ...         return causal_convolution(x, self.filters(x.shape[1]).T)
-    >>> from stablessm.scan import causal_convolution
-    >>> streaming = convert(Decaying(), 1e-4, length=200, example=torch.ones(1, 50, 4))
-    >>> print(streaming.report())
-    (the model): 4 filters, orders 1 to 1, relative error ...; 12 numbers of state
-    >>> y, state = streaming(torch.ones(1, 2, 4))
-    >>> y_t, state = streaming.step(torch.ones(1, 4), state)
-    >>> [round(value, 3) for value in y_t.flatten().tolist()]                        # 1 + 0.8 + 0.64
-    [2.44, 2.44, 2.44, 2.44]
     """
-    twin, tape = copy.deepcopy(model), _Tape()
-    replaced: dict[int, nn.Module] = {}
-    converted: list[ConvertedModule] = []
-
-    def walk(name: str, module: nn.Module) -> nn.Module:
-        if id(module) not in replaced:  # a module in two places stays one
-            replaced[id(module)] = replacement(name, module)
-        return replaced[id(module)]
-
-    def replacement(name: str, module: nn.Module) -> nn.Module:
-        found = find(name, module) if find is not None else None
-        found = _by_rule(name, module, length) if found is None else found
-        if found is not None:
-            layer = from_convolution(
-                found.taps, tol=tol, finite=found.finite, max_order=max_order, head=head, dtype=dtype
-            ).to(found.taps.device)
-            converted.append(ConvertedModule(name, layer.fits, layer.state_size))
-            return _Streamed(module, found, layer, tape)
-        if isinstance(module, Bidirectional) or (isinstance(module, nn.RNNBase) and module.bidirectional):
-            raise ArgumentError("model", "no layer that looks ahead", f"{name or 'the model'}: {module}")
-        if isinstance(module, SequenceLayer | nn.RNNBase):
-            return _Carried(module, tape)
-        for key, child in list(module._modules.items()):  # named_children() leaves out a module's second place
-            if child is not None:
-                setattr(module, key, walk(f"{name}.{key}" if name else key, child))
-        return module
-
-    streaming = StreamingModel(walk("", twin), tape, tuple(converted))
-    if not converted:
+    fit = partial(from_convolution, tol=tol, max_order=max_order, head=head, dtype=dtype)
+    conversion = _Conversion(find, length, fit)
+    streaming = StreamingModel(conversion.walk("", copy.deepcopy(model)), conversion.tape, tuple(conversion.converted))
+    if not streaming.converted:
         raise ArgumentError("model", "a module with filters(length), or a causal nn.Conv1d", type(model).__name__)
     if isinstance(streaming.model, _Streamed) and not streaming.model.channels_last:
         expected = "a module from (batch, time, …) to (batch, time, …)"
@@ -285,6 +260,38 @@ def convert(
     if example is not None:
         streaming.difference = _check(model, streaming, example, max(1e-3, 100 * tol))
     return streaming
+
+
+@final
+class _Conversion:
+    """A walk through a model that replaces its modules."""
+
+    def __init__(self, find: Find | None, length: int | None, fit: Callable[..., RecurrentConvolution]) -> None:
+        self._find, self._length, self._fit = find, length, fit
+        self.tape, self.converted = _Tape(), list[ConvertedModule]()
+        self._replaced: dict[int, nn.Module] = {}
+
+    def walk(self, name: str, module: nn.Module) -> nn.Module:
+        """What takes the place of a module; a module in two places stays one."""
+        if id(module) not in self._replaced:
+            self._replaced[id(module)] = self._replacement(name, module)
+        return self._replaced[id(module)]
+
+    def _replacement(self, name: str, module: nn.Module) -> nn.Module:
+        found = self._find(name, module) if self._find is not None else None
+        found = _by_rule(name, module, self._length) if found is None else found
+        if found is not None:
+            layer = self._fit(found.taps, finite=found.finite).to(found.taps.device)
+            self.converted.append(ConvertedModule(name, layer.fits, layer.state_size))
+            return _Streamed(module, found, layer, self.tape)
+        if isinstance(module, Bidirectional) or (isinstance(module, nn.RNNBase) and module.bidirectional):
+            raise ArgumentError("model", "no layer that looks ahead", f"{name or 'the model'}: {module}")
+        if isinstance(module, SequenceLayer | nn.RNNBase):
+            return _Carried(module, self.tape)
+        for key, child in list(module._modules.items()):  # named_children() leaves out a module's second place
+            if child is not None:
+                setattr(module, key, self.walk(f"{name}.{key}" if name else key, child))
+        return module
 
 
 def _by_rule(name: str, module: nn.Module, length: int | None) -> LongFilter | None:
@@ -331,11 +338,11 @@ def _check(model: nn.Module, streaming: StreamingModel, example: Tensor, allowed
         original = model(example)
         whole, _ = streaming(example)
         state, steps = None, []
-        for x_t in example.unbind(1):
-            y_t, state = streaming.step(x_t, state)
+        for x_t in example.split(1, dim=1):
+            y_t, state = streaming(x_t, state)
             steps.append(y_t)
     scale = original.abs().max().item()
-    apart = (torch.stack(steps, 1) - whole).abs().max().item()
+    apart = (torch.cat(steps, 1) - whole).abs().max().item()
     if not apart <= 1e-3 * scale:
         what = f"step by step the output differs by {apart:.1e} from that of one pass"
         raise NumericalError(what, "tell convert by find= of every module that mixes time steps")

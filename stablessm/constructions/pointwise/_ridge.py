@@ -1,17 +1,37 @@
-"""A network with one hidden layer, g(x) = C tanh(A x + b) + c: values, and how much it can bend in a cell."""
+"""Networks with one hidden layer, g(x) = C tanh(A x + b) + c: where their units stand, and how much they can bend.
+
+Units stand on an adaptive mesh in one dimension, as fixed ridges in more.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import final
 
 import numpy as np
+
+from stablessm.constructions.pointwise._function import Pointwise
 
 _STEEPEST = 4 / 27**0.5
 """max |tanh''|, at tanh² = 1/3."""
 
 _ROUGHEST = 1e-11
 """Singular values below this share of the largest are dropped: the weights stay small enough to be exact."""
+
+
+_STEEPNESS = (0.5, 0.35, 0.25)
+"""Slope of a unit times the length of its cell: steep units are well conditioned, flat ones resolve more."""
+_HALVED = 0.6
+"""Cells are halved whose error is this share of the largest."""
+_FINEST = 2.0**-40
+"""Of the interval: no cell is shorter."""
+_NODES = (1 - np.cos(np.pi * (np.arange(8) + 0.5) / 8)) / 2
+_BETWEEN = np.linspace(0, 1, 25)
+
+_RIDGE_STEEPNESS = (0.15, 0.3)
+"""The same for ridges, whose cell has length width^(-1/d)."""
 
 
 @final
@@ -63,3 +83,61 @@ def fit(A: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> Ridge:
     kept = s > _ROUGHEST * s[0]
     weights = (Vt[kept].T / s[kept]) @ (U[:, kept].T @ y)
     return Ridge(A, b, weights[:-1].T, weights[-1], float(s[0] / s[kept][-1]))
+
+
+def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[Ridge, float]]:
+    """Networks on finer and finer meshes, with a unit beyond either end, and their errors; bad cells are halved."""
+    edges = np.linspace(f.low[0], f.high[0], 5)
+    while len(edges) + 1 <= max_width:
+        length = np.diff(edges)
+        nodes = np.append((edges[:-1, None] + length[:, None] * _NODES).ravel(), edges)[:, None]
+        check = (edges[:-1, None] + length[:, None] * _BETWEEN).reshape(-1, 1)
+        values, wanted = f(nodes), f(check)
+        found = []
+        for steepness in _STEEPNESS:
+            ridge = fit(*_mesh(edges, steepness), nodes, values)
+            errors = np.abs(wanted - ridge(check)).max(1).reshape(len(length), -1).max(1)
+            found.append((float(errors.max()), ridge, errors))
+        largest, ridge, errors = min(found, key=itemgetter(0))
+        yield ridge, largest
+        halved = errors >= _HALVED * max(largest, tol)
+        if not halved.any():  # it was good enough here, but not between these points
+            halved[:] = True
+        if length[halved].min() < _FINEST * (edges[-1] - edges[0]):  # a jump: no cell is short enough
+            return
+        edges = np.sort(np.append(edges, (edges[:-1] + length / 2)[halved]))
+
+
+def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
+    """One unit in each cell, and a cell beyond either end."""
+    length = np.diff(edges)
+    middle = edges[:-1] + length / 2
+    centres = np.concatenate([middle[:1] - length[:1], middle, middle[-1:] + length[-1:]])
+    slopes = steepness / np.concatenate([length[:1], length, length[-1:]])
+    return slopes[:, None], -slopes * centres
+
+
+def in_a_box(f: Pointwise, max_width: int) -> Iterator[tuple[Ridge, float]]:
+    """Networks of twice as many ridges each, and their errors: random directions through random points, no training."""
+    d, middle, half = len(f.low), (f.low + f.high) / 2, (f.high - f.low) / 2
+    width = 8
+    while width <= max_width:
+        draw = np.random.default_rng(0)
+        directions = draw.normal(size=(width, d))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        through = draw.uniform(-1.1, 1.1, size=(width, d))
+        points = draw.uniform(-1, 1, size=(8 * width, d))
+        some = points[: 2 * width]
+        points[: 2 * width] = np.where(draw.random(some.shape) < 0.5, some.round(), some)
+        check = draw.uniform(-1, 1, size=(16 * width, d))
+        nodes, fresh = middle + half * points, middle + half * check
+        values, wanted = f(nodes), f(fresh)
+        found = []
+        for steepness in _RIDGE_STEEPNESS:
+            slopes = steepness * width ** (1 / d) * directions
+            A = slopes / half
+            ridge = fit(A, -(slopes * through).sum(1) - A @ middle, nodes, values)
+            error = max(float(np.abs(wanted - ridge(fresh)).max()), float(np.abs(values - ridge(nodes)).max()))
+            found.append((ridge, error))
+        yield min(found, key=itemgetter(1))
+        width *= 2

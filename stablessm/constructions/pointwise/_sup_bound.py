@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,17 +15,10 @@ _CHUNK = 20_000_000
 """Numbers held at a time, about."""
 
 
-class SupBound(NamedTuple):
-    """lower ≤ sup |f - g| ≤ upper; over components the largest."""
-
-    lower: float
-    upper: float
-
-
 def sup_bound(
     f: Callable[[np.ndarray], np.ndarray], g: Ridge, low: np.ndarray, high: np.ndarray, lipschitz: float, target: float
-) -> SupBound:
-    """sup over the box [low, high] of |f - g|, from below and from above.
+) -> tuple[float, float]:
+    """sup over the box [low, high] of |f - g|, from below and from above; over components the largest.
 
     In a cell with half sides s and half diagonal ρ around its centre x::
 
@@ -50,7 +42,7 @@ def sup_bound(
         upper = max(upper, float(bounds[~unproven].max(initial=0.0)))
         seen += 2**d * int(unproven.sum())
         if not unproven.any() or lower > target or seen > BUDGET:
-            return SupBound(lower, max(upper, float(bounds.max())))
+            return lower, max(upper, float(bounds.max()))
         cells = (cells[unproven][:, None] + corners * half).reshape(-1, d)
         half = half / 2
 

@@ -14,10 +14,9 @@ from stablessm._arguments import real_number, whole_number
 from stablessm._errors import ArgumentError, NumericalError, ShortRepr
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
-from stablessm.constructions.pointwise._ridge import Ridge
+from stablessm.constructions.pointwise._ridge import Ridge, in_a_box, on_an_interval
 from stablessm.constructions.pointwise._stack import LayerStack, two_layers
-from stablessm.constructions.pointwise._sup_bound import BUDGET, SupBound, sup_bound
-from stablessm.constructions.pointwise._units import in_a_box, on_an_interval
+from stablessm.constructions.pointwise._sup_bound import BUDGET, sup_bound
 
 _AXES = 4
 """In more dimensions nothing can be proven with a Lipschitz constant."""
@@ -46,10 +45,13 @@ class Elementwise(ShortRepr):
     """How long it took to build."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """f at points (n, d_in), as n steps of one sequence: (n, d_out)."""
+        """f at points (n, d_in), or (n,) on an interval, as n steps of one sequence: (n, d_out)."""
+        points, d = real_array("x", x), self.model.d_input
+        points = points[:, None] if points.ndim == d == 1 else points
+        if points.ndim != 2 or points.shape[1] != d:
+            raise ArgumentError("x", "points (n,)" if d == 1 else f"points (n, {d})", f"shape {points.shape}")
         with torch.no_grad():
-            y, _ = self.model(torch.from_numpy(real_array("x", x))[None])
-        return y[0].numpy()
+            return self.model(torch.from_numpy(points)[None])[0][0].numpy()
 
     def __str__(self) -> str:
         if self.certified:
@@ -101,35 +103,34 @@ def elementwise(
     tol, max_width = real_number("tol", tol, 0), whole_number("max_width", max_width, 8)
     target = Pointwise(f, low, high, interval=np.ndim(domain) == 1)
     L = target.lipschitz(lipschitz)
-    if np.prod(L * (high - low) / tol) > BUDGET:
-        raise NumericalError(
-            f"tol = {tol:g} cannot be proven with the Lipschitz constant {L:.3g}: too many cells", "a larger tol"
-        )
-    fits = on_an_interval(target, tol, max_width) if len(low) == 1 else in_a_box(target, max_width)
-    share = 0.9 if len(low) == 1 else 0.5  # of tol; the rest is for what lies between the points
+    ridge, error, bound = _proven(target, tol, max_width, L)
+    model = LayerStack(*two_layers(ridge.A, ridge.b, ridge.C, ridge.c, "tanh"))
+    certified, seconds = lipschitz is not None, round(time.perf_counter() - started, 3)
+    bound = bound if certified else np.inf
+    return Elementwise(model, error, bound, certified, L, len(ridge.b), ridge.condition, seconds)
+
+
+def _proven(f: Pointwise, tol: float, max_width: int, lipschitz: float) -> tuple[Ridge, float, float]:
+    """The first network whose error is proven to be at most tol, the largest error that was met, and the bound."""
+    one = len(f.low) == 1
+    if np.prod(lipschitz * (f.high - f.low) / tol) > BUDGET:
+        what = f"tol = {tol:g} cannot be proven with the Lipschitz constant {lipschitz:.3g}: too many cells"
+        raise NumericalError(what, "a larger tol")
+    share = 0.9 if one else 0.5  # of tol; the rest is for what lies between the points
     proven, smallest = np.inf, np.inf
-    for ridge, error in fits:
+    for ridge, error in on_an_interval(f, tol, max_width) if one else in_a_box(f, max_width):
         smallest = min(smallest, error)
         if error > share * tol:
             continue
-        found = sup_bound(target, ridge, low, high, L, tol)
-        proven = min(proven, found.upper)
-        if found.upper <= tol:
-            found = SupBound(max(found.lower, error), found.upper)
-            return _result(ridge, found, lipschitz is not None, L, time.perf_counter() - started)
+        lower, upper = sup_bound(f, ridge, f.low, f.high, lipschitz, tol)
+        proven = min(proven, upper)
+        if upper <= tol:
+            return ridge, max(lower, error), upper
         if error < tol / 8:  # a better fit would not help
             break
     raise NumericalError(
         f"tol = {tol:g} is not met: the smallest error seen is {smallest:.3g}, the smallest proven {proven:.3g}",
         "a larger tol or max_width, or a smaller lipschitz where f allows it; f must be continuous",
-    )
-
-
-def _result(ridge: Ridge, found: SupBound, certified: bool, lipschitz: float, seconds: float) -> Elementwise:
-    model = LayerStack(*two_layers(ridge.A, ridge.b, ridge.C, ridge.c, "tanh"))
-    bound = found.upper if certified else np.inf
-    return Elementwise(
-        model, found.lower, bound, certified, lipschitz, len(ridge.b), ridge.condition, round(seconds, 3)
     )
 
 

@@ -14,9 +14,8 @@ from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
-from stablessm.constructions.pointwise._outer import Superposition, iterate
-from stablessm.constructions.pointwise._sprecher import Sprecher
 from stablessm.constructions.pointwise._stack import LayerStack, two_layers
+from stablessm.constructions.pointwise._superposition import Sprecher, Superposition, iterate
 from stablessm.layers import LRU, RealSSM
 
 _POINTS = 100_000
@@ -140,6 +139,8 @@ def kolmogorov_arnold(
 
 def _inner_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
     """x to ψ(s x + q a) for all q: one ramp for every gap that x can meet."""
+    from scipy.linalg import block_diag
+
     inner = found.inner
     cells, gap = inner.base**inner.digits, 1 - inner.flat
     slopes, offsets, readouts, constants = [], [], [], []
@@ -153,21 +154,16 @@ def _inner_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
         readouts.append(rises / 2)
         constants.append(inner.psi[np.argmax(met)] + rises.sum() / 2)
     A = np.concatenate(slopes)[:, None]
-    return two_layers(A, np.concatenate(offsets), _block_rows(readouts), np.array(constants), "hardtanh")
+    return two_layers(A, np.concatenate(offsets), block_diag(*readouts), np.array(constants), "hardtanh")
 
 
 def _outer_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
     """ξ_q for all q to Σ_q Φ_q(ξ_q)."""
-    slopes, offsets, weights, constants = zip(*(phi.ramps() for phi in found.outer), strict=True)
-    A = _block_rows(slopes).T
-    return two_layers(A, np.concatenate(offsets), np.concatenate(weights)[None], np.array([sum(constants)]), "hardtanh")
-
-
-def _block_rows(rows: Any) -> np.ndarray:
-    """A matrix with the q-th row vector in its q-th row, beside those before."""
     from scipy.linalg import block_diag
 
-    return np.asarray(block_diag(*rows))
+    slopes, offsets, weights, constants = zip(*(phi.ramps() for phi in found.outer), strict=True)
+    A = block_diag(*slopes).T
+    return two_layers(A, np.concatenate(offsets), np.concatenate(weights)[None], np.array([sum(constants)]), "hardtanh")
 
 
 @torch.no_grad()

@@ -12,12 +12,11 @@ import numpy as np
 from stablessm._errors import NumericalError
 from stablessm.constructions.series._kernels import SampledKernel, strata
 from stablessm.constructions.series._tensor import powers
+from stablessm.constructions.sums._modes import Domain, stable_rates, unit_columns
 from stablessm.constructions.sums.result import ExponentialSum
 
 _MOST_STATES = 200
 _ROWS, _COLUMNS, _SHIFTS = 512, 4096, 128
-_GAP = 2.0**-22  # the least 1 - |λ|, so that rounding to float32 cannot reach 1
-_SMALLEST = 1e-9  # the least |λ|
 _RING = 1e-4  # |λ|^(T + 1) on the ring: the response past the horizon, and the inverse of the condition number
 _ROUNDING = 1e-14
 _NEAR_ZERO = 0.1  # several |λ| below this stand for a response that ends
@@ -35,12 +34,19 @@ class Factors:
     weights: np.ndarray
     condition: float
 
+    @classmethod
+    def none(cls, horizon: int, dt: float) -> Factors:
+        """Those of kernels that are zero."""
+        nothing = ExponentialSum(np.array([-1.0 / dt]), np.zeros((1, 1, 1)), dt=dt, horizon=horizon)
+        return cls(nothing, np.ones(1, dtype=np.int64), np.zeros(1), 1.0)
+
 
 @final
 @dataclass(frozen=True, eq=False)
 class Modes:
     """Decaying modes on the steps 0..horizon, and an orthonormal basis of what they span."""
 
+    domain: Domain
     rates: np.ndarray
     basis: np.ndarray
     """(horizon + 1, m): orthonormal columns."""
@@ -48,22 +54,16 @@ class Modes:
     """(m, m): modes scaled to norm one = basis @ triangle."""
     scale: np.ndarray
     """(m,) the norms."""
-    pairs: np.ndarray
-    """(len(rates),) bool: which are a conjugate pair, with two columns."""
 
     @classmethod
     def of(cls, rates: np.ndarray, horizon: int, dt: float) -> Modes:
         """The modes e^{rate t}: one column for a real eigenvalue, Re and -Im for a pair."""
-        eigenvalues = ExponentialSum(rates, np.ones(len(rates)), dt=dt, horizon=horizon).eigenvalues
-        pairs = np.imag(eigenvalues) != 0
-        values = np.power(eigenvalues, np.arange(horizon + 1)[:, None])
-        columns = [column for i, z in enumerate(values.T) for column in ((z.real, -z.imag) if pairs[i] else (z.real,))]
-        matrix = np.stack(columns, 1)
-        scale = np.linalg.norm(matrix, axis=0)
-        basis, triangle = np.linalg.qr(matrix / scale)
+        domain = Domain(dt, discrete=True, real=False, positive=False, slowest=0.0)
+        unit, scale = unit_columns(domain.matrix(rates, dt * np.arange(horizon + 1)))
+        basis, triangle = np.linalg.qr(unit)
         lost = np.abs(np.diag(triangle)) < _ROUNDING  # two rates have met: solvable, and as bad as it will measure
         triangle[lost, lost] = _ROUNDING
-        return cls(rates, basis, triangle, scale, pairs)
+        return cls(domain, rates, basis, triangle, scale)
 
     @property
     def condition(self) -> float:
@@ -75,12 +75,15 @@ class Modes:
         from scipy.linalg import solve_triangular
 
         real = solve_triangular(self.triangle, coefficients) / self.scale[:, None]
-        first = np.cumsum(np.where(self.pairs, 2, 1)) - np.where(self.pairs, 2, 1)
-        if not self.pairs.any():
-            return np.asarray(real)
-        weights = real[first].astype(np.complex128)
-        weights[self.pairs] += 1j * real[first[self.pairs] + 1]
-        return weights
+        return self.domain.weights(np.asarray(real), self.rates)
+
+    def factors(self, terms: Sequence[tuple[int, np.ndarray, np.ndarray]], horizon: int, dt: float) -> Factors:
+        """φ_r of terms: for each order the directions (R, m) in the basis and the weights (R,) of the powers."""
+        orders, directions, weights = zip(*terms, strict=True)
+        values = self.weights(np.concatenate(directions).T)[:, :, None]
+        shared = ExponentialSum(self.rates * (self.domain.dt / dt), values, dt=dt, horizon=horizon)
+        each = np.repeat(orders, [len(found) for found in directions])
+        return Factors(shared, each, np.concatenate(weights), self.condition)
 
 
 def fit(kernels: Sequence[SampledKernel], tol: float) -> Factors:
@@ -88,19 +91,15 @@ def fit(kernels: Sequence[SampledKernel], tol: float) -> Factors:
     spans = [kernel.span(_SHARES["span"] * tol) for kernel in kernels]
     present = [(kernel, norm) for kernel, (_, norm) in zip(kernels, spans, strict=True) if norm]
     samples = np.concatenate([functions for functions, _ in spans], 1)
+    horizon, dt = kernels[0].horizon, kernels[0].dt
     if not present:
-        nothing = ExponentialSum(np.array([-1.0]), np.zeros((1, 1, 1)), dt=kernels[0].dt, horizon=kernels[0].horizon)
-        return Factors(nothing, np.ones(1, dtype=np.int64), np.zeros(1), 1.0)
-    modes = shared_modes(samples, _SHARES["states"] * tol / math.sqrt(max(k.order for k, _ in present)), kernels[0].dt)
-    directions, orders, weights = [], [], []
+        return Factors.none(horizon, dt)
+    modes = shared_modes(samples, _SHARES["states"] * tol / math.sqrt(max(k.order for k, _ in present)), dt)
+    terms = []
     for kernel, norm in present:
-        found, signs = powers(kernel.core(modes.basis), _SHARES["terms"] * tol, norm)
-        directions.append(found)
-        orders.append(np.full(len(found), kernel.order))
-        weights.append(signs * kernel.dt**kernel.order)
-    values = modes.weights(np.concatenate(directions).T)
-    shared = ExponentialSum(modes.rates, values[:, :, None], dt=kernels[0].dt, horizon=kernels[0].horizon)
-    return Factors(shared, np.concatenate(orders), np.concatenate(weights), modes.condition)
+        directions, signs = powers(kernel.core(modes.basis), _SHARES["terms"] * tol, norm)
+        terms.append((kernel.order, directions, signs * dt**kernel.order))
+    return modes.factors(terms, horizon, dt)
 
 
 def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
@@ -162,11 +161,3 @@ def realisations(samples: np.ndarray, least: int) -> Iterator[np.ndarray]:
         root = np.sqrt(values[:order])
         yield np.linalg.eigvals(moved[:order, :order] / root / root[:, None])
         order += max(1, order // 16)
-
-
-def stable_rates(eigenvalues: np.ndarray, dt: float) -> np.ndarray:
-    """log λ / dt, one of each conjugate pair, with moduli kept off 0 and off 1."""
-    values = eigenvalues[np.imag(eigenvalues) >= 0].astype(np.complex128)
-    modulus = np.clip(np.abs(values), _SMALLEST, 1 - _GAP)
-    rates = np.log(modulus) / dt + 1j * np.angle(values) / dt
-    return rates if rates.imag.any() else rates.real

@@ -11,9 +11,9 @@ from typing import final
 import numpy as np
 
 from stablessm._errors import ArgumentError
-from stablessm.constructions.series._fit import Factors, Modes, stable_rates
+from stablessm.constructions.series._fit import Factors, Modes
 from stablessm.constructions.series._tensor import powers
-from stablessm.constructions.sums.result import ExponentialSum
+from stablessm.constructions.sums._modes import stable_rates
 
 _FOLDS = 4
 _RIDGES = 10.0 ** np.arange(-12, 1)
@@ -56,8 +56,7 @@ def identify(records: Records, states: int | None, dt: float) -> tuple[Factors, 
     seen = records.y[:, : records.fitted]
     offset, size = _scale(seen)
     if not size:
-        nothing = ExponentialSum(np.array([-1.0 / dt]), np.zeros((1, 1, 1)), dt=dt, horizon=records.memory)
-        return Factors(nothing, np.ones(1, dtype=np.int64), np.zeros(1), 1.0), offset
+        return Factors.none(records.memory, dt), offset
     unit = float(np.abs(records.x).max())
     scaled = replace(records, x=records.x / unit, y=(records.y - offset) / size)
     factors, constant = _identified(scaled, states, dt)
@@ -80,8 +79,7 @@ def _scale(y: np.ndarray) -> tuple[float, float]:
 def _identified(records: Records, states: int | None, dt: float) -> tuple[Factors, float]:
     modes, ridge = _chosen(records, states)
     coefficients = _solved(*_grams(records.regressors(modes), records.outputs()), ridge)
-    directions, orders, weights = [], [], []
-    place, m = 1, modes.basis.shape[1]
+    terms, place, m = [], 1, modes.basis.shape[1]
     for degree in range(1, records.order + 1):
         core = np.zeros((m,) * degree)
         for chosen in _monomials(m, degree):
@@ -89,13 +87,8 @@ def _identified(records: Records, states: int | None, dt: float) -> tuple[Factor
             for copy in copies:
                 core[copy] = coefficients[place] / len(copies)
             place += 1
-        found, signs = powers(core, _TERMS)
-        directions.append(found)
-        orders.append(np.full(len(found), degree))
-        weights.append(signs)
-    values = modes.weights(np.concatenate(directions).T)
-    shared = ExponentialSum(modes.rates / dt, values[:, :, None], dt=dt, horizon=records.memory)
-    return Factors(shared, np.concatenate(orders), np.concatenate(weights), modes.condition), float(coefficients[0])
+        terms.append((degree, *powers(core, _TERMS)))
+    return modes.factors(terms, records.memory, dt), float(coefficients[0])
 
 
 def _chosen(records: Records, states: int | None) -> tuple[Modes, float]:
@@ -124,14 +117,12 @@ def responses(x: np.ndarray, modes: Modes) -> np.ndarray:
     from scipy.signal import lfilter
 
     columns = []
-    for rate, pair in zip(modes.rates, modes.pairs, strict=True):
-        value = np.exp(rate)
-        z = lfilter([1.0], [1.0, -(value if pair else np.real(value))], x)
+    for value, pair in zip(np.exp(modes.rates), modes.domain.turns(modes.rates), strict=True):
+        z = lfilter([1.0], [1.0, -(value if pair else value.real)], x)
         columns += [z.real, -z.imag] if pair else [z.real]
     scaled = np.stack(columns, -1) / modes.scale
-    return np.asarray(solve_triangular(modes.triangle, scaled.reshape(-1, len(modes.scale)).T, trans="T").T).reshape(
-        scaled.shape
-    )
+    basis = solve_triangular(modes.triangle, scaled.reshape(-1, len(modes.scale)).T, trans="T").T
+    return np.asarray(basis).reshape(scaled.shape)
 
 
 def _starts(records: Records, states: int | None) -> Iterator[list[np.ndarray]]:

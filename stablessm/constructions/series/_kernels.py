@@ -42,19 +42,14 @@ class SampledKernel:
         large = self.order > 1 and (self.horizon + 1) ** self.order > _ALL
         if large and not isinstance(self.source, np.ndarray):
             return None
-        time = np.arange(self.horizon + 1)
-        mesh = np.meshgrid(*[time] * self.order, indexing="ij")
-        return symmetric_part(self._given(*(one.reshape(-1) for one in mesh)).reshape(mesh[0].shape))
+        return self._mesh(np.arange(self.horizon + 1))
 
     def at(self, *steps: np.ndarray) -> np.ndarray:
         """The symmetric part of h_n at n arrays of whole steps of one shape."""
         if self.whole is not None:
             return self.whole[steps]
-        orders = list(permutations(range(self.order)))
-        total = np.zeros(np.shape(steps[0]))
-        for order in orders:
-            total += self._given(*(steps[axis] for axis in order))
-        return total / len(orders)
+        values = [self._given(*order) for order in permutations(steps)]
+        return np.asarray(sum(values) / len(values))
 
     def _given(self, *steps: np.ndarray) -> np.ndarray:
         if isinstance(self.source, np.ndarray):
@@ -69,8 +64,9 @@ class SampledKernel:
 
     def on(self, nodes: np.ndarray) -> np.ndarray:
         """The symmetric part on nodes x … x nodes."""
-        if self.whole is not None:
-            return self.whole[np.ix_(*[nodes] * self.order)]
+        return self._mesh(nodes) if self.whole is None else self.whole[np.ix_(*[nodes] * self.order)]
+
+    def _mesh(self, nodes: np.ndarray) -> np.ndarray:
         mesh = np.meshgrid(*[nodes] * self.order, indexing="ij")
         return symmetric_part(self._given(*(one.reshape(-1) for one in mesh)).reshape(mesh[0].shape))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,25 +18,13 @@ _INPUTS = 32  # random inputs on which outputs are compared
 _BLOCK = 1_000_000  # values of a kernel at once
 
 
-class _Part(NamedTuple):
-    """Some values of a kernel: Σ weight off², Σ weight truth², max |off|, max |truth|."""
-
-    off: float
-    size: float
-    largest_off: float
-    largest: float
-
-
 def measure(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> None:
     """Compare the model that runs with the kernels, and its outputs with sums over them."""
-    kernel_errors, sup_errors = {}, {}
+    model.kernel_errors, model.sup_errors = kernel_errors, sup_errors = {}, {}
     for kernel in kernels:
-        found, truth, largest_off, largest = (
-            _whole(model, kernel) if kernel.whole is not None else _sampled(model, kernel)
-        )
-        kernel_errors[kernel.order] = ratio(math.sqrt(found), math.sqrt(truth))
+        off, size, largest_off, largest = (_sampled if kernel.whole is None else _whole)(model, kernel)
+        kernel_errors[kernel.order] = ratio(math.sqrt(off), math.sqrt(size))
         sup_errors[kernel.order] = ratio(largest_off, largest)
-    model.kernel_errors, model.sup_errors = kernel_errors, sup_errors
     model.output_error = _output_error(model, kernels)
 
 
@@ -52,43 +41,36 @@ def ratio(error: float, size: float) -> float:
     return error / size if size else (0.0 if not error else math.inf)
 
 
-def _whole(model: VolterraSSM, kernel: SampledKernel) -> _Part:
-    """Over all steps, in blocks of the first axis."""
-    parts = list(_blocks(model, kernel))
-    return _Part(
-        sum(p.off for p in parts), sum(p.size for p in parts), max(p[2] for p in parts), max(p[3] for p in parts)
-    )
-
-
-def _blocks(model: VolterraSSM, kernel: SampledKernel) -> Iterator[_Part]:
+def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
+    """Σ off², Σ truth², max |off|, max |truth| over all steps, in blocks of the first axis."""
     import torch
 
     assert kernel.whole is not None
-    steps = torch.arange(kernel.horizon + 1)
-    rows = max(1, _BLOCK // len(steps) ** (kernel.order - 1))
-    for block in steps.split(rows):
+    steps, parts = torch.arange(kernel.horizon + 1), []
+    for block in steps.split(max(1, _BLOCK // len(steps) ** (kernel.order - 1))):
         with torch.no_grad():
             found = model.kernel(block, *[steps] * (kernel.order - 1)).numpy()
-        yield _part(found, kernel.whole[block.numpy()])
+        parts.append(_part(found, kernel.whole[block.numpy()]))
+    return [*np.sum(parts, 0)[:2].tolist(), *np.max(parts, 0)[2:].tolist()]
 
 
-def _sampled(model: VolterraSSM, kernel: SampledKernel) -> _Part:
-    """Over graded steps; an error that uniform points or the diagonal show to be larger counts instead."""
+def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
+    """The same over graded steps; an error that uniform points or the diagonal show to be larger counts instead."""
     import torch
 
     nodes, weights = kernel.tested()
     with torch.no_grad():
         found = model.kernel(*[torch.from_numpy(nodes)] * kernel.order).numpy()
-    graded = _part(found, kernel.on(nodes), _outer([weights] * kernel.order))
-    others = [_part(model.values(points), kernel.at(*points.T), share) for points, share in kernel.scattered()]
-    parts = [graded, *others]
-    return _Part(max(p.off for p in parts), graded.size, max(p[2] for p in parts), max(p[3] for p in parts))
+    parts = [_part(found, kernel.on(nodes), reduce(np.multiply.outer, [weights] * kernel.order))]
+    parts += [_part(model.values(points), kernel.at(*points.T), share) for points, share in kernel.scattered()]
+    off, _, largest_off, largest = np.max(parts, 0).tolist()
+    return [off, parts[0][1], largest_off, largest]
 
 
-def _part(found: np.ndarray, truth: np.ndarray, weight: np.ndarray | float = 1.0) -> _Part:
-    off = found - truth
-    sums = [float((weight * values**2).sum()) for values in (off, truth)]
-    return _Part(sums[0], sums[1], float(np.abs(off).max()), float(np.abs(truth).max()))
+def _part(found: np.ndarray, truth: np.ndarray, weight: np.ndarray | float = 1.0) -> list[float]:
+    """Σ weight off², Σ weight truth², max |off|, max |truth| of some values of a kernel."""
+    both = found - truth, truth
+    return [*(float((weight * each**2).sum()) for each in both), *(float(np.abs(each).max()) for each in both)]
 
 
 def _output_error(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> float:
@@ -105,10 +87,3 @@ def _output_error(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> float
     x[:, kernels[0].horizon - nodes] = amplitudes
     off = run(model, x)[:, -1] - wanted
     return ratio(float(np.linalg.norm(off)), float(np.linalg.norm(wanted)))
-
-
-def _outer(vectors: Sequence[np.ndarray]) -> np.ndarray:
-    product = vectors[0]
-    for vector in vectors[1:]:
-        product = np.multiply.outer(product, vector)
-    return product

@@ -23,10 +23,7 @@ def symmetric_part(tensor: np.ndarray) -> np.ndarray:
     [[1.0, 2.0], [2.0, 3.0]]
     """
     orders = list(permutations(range(tensor.ndim)))
-    total = tensor.transpose(orders[0]).copy()
-    for order in orders[1:]:
-        total += tensor.transpose(order)
-    return np.asarray(total / len(orders))
+    return np.asarray(sum(tensor.transpose(order) for order in orders) / len(orders))
 
 
 def powers(core: np.ndarray, tol: float, scale: float | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -91,7 +91,7 @@ class VolterraSSM(nn.Module):
         channels, state = self.layer.step(x_t.to(self.readout.dtype), state)
         return self._combine(channels).to(x_t.dtype), state
 
-    def kernel(self, *times: Tensor) -> Tensor:
+    def kernel(self, *times: Tensor | np.ndarray) -> Tensor:
         """ĥ_n on the grid times_1 x … x times_n, whole steps each: one argument for each axis.
 
         >>> from stablessm.constructions.series.volterra import volterra
@@ -103,7 +103,7 @@ class VolterraSSM(nn.Module):
         if not 1 <= len(times) <= 3:
             raise ArgumentError("times", "one to three arrays of steps", f"{len(times)}")
         mine = self.orders == len(times)
-        factors = [self.layer.kernel(one)[:, mine, 0] for one in times]
+        factors = [self.layer.kernel(torch.as_tensor(one))[:, mine, 0] for one in times]
         letters = "abc"[: len(times)]
         equation = ",".join(f"{letter}r" for letter in letters) + f",r->{letters}"
         return torch.einsum(equation, *factors, self.readout[mine]) / self.dt ** len(times)

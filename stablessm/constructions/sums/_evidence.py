@@ -9,7 +9,6 @@ import numpy as np
 
 from stablessm.constructions.sums import _hankel
 from stablessm.constructions.sums._atoms import next_modes
-from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Problem, descend, fit_weights
 
 _ROUGHLY, _CONVERGED = (1e-4, 1e-3), (1e-9, 1e-3)  # the gain of a last step, and its damping
@@ -18,7 +17,7 @@ _AHEAD = 3  # orders above one that are fitted before it, since a fit without on
 _DENSE = 800  # samples whose Hankel matrix is formed; a longer one is only multiplied with
 _LONG = 24  # and this many of its singular vectors are found
 _UNEVEN = 1e-6
-_ROUNDING = 1e-14  # of the largest sample: what no noise is below
+_ROUNDING, _TINY = 1e-14, 1e-150  # of the largest sample, and of samples that are all zero: what no noise is below
 
 
 @final
@@ -34,39 +33,23 @@ class Model:
 class Path:
     """Least-squares fits of ever more modes to the same samples: at no order does one get worse."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        limit: int,
-        *,
-        noise: float | None = None,
-        gap: float | None = None,
-    ) -> None:
+    def __init__(self, problem: Problem, limit: int, *, noise: float | None = None, gap: float | None = None) -> None:
         """Prepare fits of up to ``limit`` states.
 
         ``noise``: its standard deviation, if it is known. ``gap``: the shortest time over which the kernel may change,
         if it is not that between the samples.
         """
-        self.problem, self._limit, self._noise = problem, limit, noise
+        self.problem, self.domain, self._limit, self._noise = problem, problem.domain, limit, noise
         self._gap = float(np.diff(problem.times).min()) if gap is None else gap
         values = problem.values * problem.graded[:, None]
         self._target = values
         self.count = int((problem.graded > 0).sum()) * values.shape[1] * (2 if np.iscomplexobj(values) else 1)
         """How many real numbers the samples are."""
-        self._least = _ROUNDING * float(np.abs(values).max()) * np.sqrt(self.count)
+        self._least = max(_ROUNDING * float(np.abs(values).max()), _TINY) * np.sqrt(self.count)
         self.models = {0: Model(np.empty(0, dtype=np.complex128), float(np.linalg.norm(values)))}
         self._subspaces = self._decompose()
         self._grown = 0
         self._shrunk: dict[tuple[int, int], Model] = {}  # by two orders, the model that was last shrunk from one to one
-
-    @property
-    def domain(self) -> Domain:
-        """Which rates are allowed."""
-        return self.problem.domain
-
-    def lower_bound(self, order: int) -> float:
-        """NaN: the Hankel matrix of noise bounds nothing that is wanted."""
-        return float("nan")
 
     def rms(self, order: int) -> float:
         """The root mean square of what the fit of that order leaves."""
@@ -101,7 +84,7 @@ class Path:
         square = model.size**2 + self._least**2
         if self._noise is not None:
             return square / self._noise**2 + cost
-        return (n - used) * np.log(square / (n - used)) + cost
+        return n * np.log(square / (n - used)) + cost  # n, not n - used: units must cancel between orders
 
     def choose(self, most: int) -> int:
         """Fit ever higher orders as long as the evidence grows; return the one with most."""
@@ -178,17 +161,17 @@ class Path:
 
     def _offer(self, starts: list[np.ndarray]) -> None:
         """Descend a little from every start, and to the end from the best of each order."""
-        domain, best = self.domain, dict[int, Model]()
+        best = dict[int, Model]()
         for start in starts:
-            model = self._descend(start, _ROUGHLY)
-            order = domain.order(model.rates)
-            if np.isfinite(model.size) and (order not in best or model.size < best[order].size):
-                best[order] = model
+            self._keep(best, self._descend(start, _ROUGHLY))
         for model in best.values():
-            model = self._descend(model.rates, _CONVERGED)
-            order = domain.order(model.rates)
-            if np.isfinite(model.size) and (order not in self.models or model.size < self.models[order].size):
-                self.models[order] = model
+            self._keep(self.models, self._descend(model.rates, _CONVERGED))
+
+    def _keep(self, models: dict[int, Model], model: Model) -> None:
+        """Keep the model if it is the best of its order."""
+        order = self.domain.order(model.rates)
+        if np.isfinite(model.size) and (order not in models or model.size < models[order].size):
+            models[order] = model
 
     def _decompose(self) -> list[_hankel.Hankel]:
         """Hankel matrices of evenly spaced samples."""

@@ -43,10 +43,7 @@ class Hankel:
 
 def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
     """Of (n, q) samples, n up to DENSE + 1: the whole decomposition."""
-    values = _spanning(values)
-    if padded:
-        values = np.concatenate([values, np.zeros((len(values) - 1, values.shape[1]))])
-    rows = (len(values) + 1) // 2
+    values, rows = _prepared(values, padded)
     index = np.arange(rows)[:, None] + np.arange(len(values) - rows + 1)
     stacked = values[index].transpose(0, 2, 1)  # rows, entries, columns
     if stacked.shape == (rows, 1, rows) and np.isrealobj(stacked):  # symmetric: several times faster
@@ -57,15 +54,15 @@ def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
     return Hankel(s, u.reshape(rows, values.shape[1], -1), padded)
 
 
-def long_hankel(values: np.ndarray, width: int) -> Hankel:
+def long_hankel(values: np.ndarray, width: int, *, padded: bool = False, rounds: int = 1) -> Hankel:
     """Of (n, q) samples, any n: the first few singular values, from a random block (Halko et al. 2011)."""
-    values = _spanning(values)
-    rows = (len(values) + 1) // 2
+    values, rows = _prepared(values, padded)
     columns = len(values) - rows + 1
-    block = np.random.default_rng(0).standard_normal((columns, width))
-    q, _ = np.linalg.qr(_transposed_product(values, _product(values, block, rows), columns))
+    q = np.random.default_rng(0).standard_normal((columns, min(width, columns)))
+    for _ in range(rounds):
+        q, _ = np.linalg.qr(_transposed_product(values, _product(values, q, rows), columns))
     u, s, _ = np.linalg.svd(_product(values, q, rows).reshape(-1, q.shape[1]), full_matrices=False)
-    return Hankel(s, u.reshape(rows, values.shape[1], -1))
+    return Hankel(s, u.reshape(rows, values.shape[1], -1), padded)
 
 
 def _product(values: np.ndarray, block: np.ndarray, rows: int) -> np.ndarray:
@@ -93,10 +90,12 @@ def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> 
     return total
 
 
-def _spanning(values: np.ndarray) -> np.ndarray:
-    """As few columns as carry the samples; a rotation of the entries changes no singular value."""
-    if values.shape[1] == 1:
-        return values
-    u, s, _ = np.linalg.svd(values, full_matrices=False)
-    keep = max(1, int((s > _NEGLIGIBLE * s[0]).sum()))
-    return u[:, :keep] * s[:keep]
+def _prepared(values: np.ndarray, padded: bool) -> tuple[np.ndarray, int]:
+    """As few columns as carry the samples (a rotation of the entries changes no singular value), and how many rows."""
+    if values.shape[1] > 1:
+        u, s, _ = np.linalg.svd(values, full_matrices=False)
+        keep = max(1, int((s > _NEGLIGIBLE * s[0]).sum()))
+        values = u[:, :keep] * s[:keep]
+    if padded:
+        values = np.concatenate([values, np.zeros((len(values) - 1, values.shape[1]))])
+    return values, len(values) // 2 + 1

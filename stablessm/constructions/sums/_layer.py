@@ -24,7 +24,7 @@ def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: t
     closest = float(-np.expm1(es.rates.real.max(initial=-np.inf) * es.dt))
     if dtype != torch.float64 and closest < (1 - 1e-9) * GAPS["float32"]:  # at the limit, rounding is no reason
         expected = (
-            f"torch.float64, as float32 rounds a decay of {closest:.2g} per step to none; or fit with dtype='float32'"
+            f"torch.float64, as float32 rounds a decay of {closest:.2g} per step to 0, or a fit with dtype='float32'"
         )
         raise ArgumentError("dtype", expected, dtype)
     states, readout, inputs = _expand(es.weights.reshape(len(es.rates), *(es.shape or (1, 1))))
@@ -32,16 +32,12 @@ def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: t
         readout = np.concatenate([readout, -1j * readout])
     eigenvalues = np.where(np.abs(es.eigenvalues) < _LEAST, _LEAST, es.eigenvalues)
     oscillates = np.iscomplexobj(es.rates) if es.time == "continuous" else bool((es.eigenvalues.real < 0).any())
-    with torch.random.fork_rng(devices=[]):  # what the layer draws is replaced
+    with torch.random.fork_rng(devices=[]), torch.no_grad():  # what the layer draws is replaced
         if oscillates or np.iscomplexobj(eigenvalues):
-            if es.time == "continuous":
-                readout = readout * es._gain[states]
-            layer: RealSSM | LRU = _complex(eigenvalues[states], readout, inputs, map)
-        elif es.time == "continuous":
-            layer = _real(es.rates[states], readout, inputs, map, es.dt)
-        else:
-            layer = _real(eigenvalues[states], readout, inputs, map, None)
-    return layer.to(dtype)
+            return _complex(eigenvalues[states], readout * es._gain[states], inputs, map).to(dtype)
+        if es.time == "continuous":
+            return _real(es.rates[states], readout, inputs, map, es.dt).to(dtype)
+        return _real(eigenvalues[states], readout, inputs, map, None).to(dtype)
 
 
 def _complex(
@@ -50,11 +46,10 @@ def _complex(
     values = torch.tensor(eigenvalues, dtype=torch.complex128)
     sizes = inputs.shape[1], len(values), readout.shape[0]
     layer = LRU(*sizes, map=map, normalise=False, skip=False, eigenvalues=values).double()
-    with torch.no_grad():
-        layer.w.copy_(layer.map.inverse(values.abs()))  # again, in double precision
-        layer.phase.copy_(values.angle())
-        layer.B.copy_(torch.view_as_real(torch.tensor(inputs, dtype=torch.complex128)).transpose(1, 2))
-        layer.C.copy_(torch.view_as_real(torch.tensor(readout, dtype=torch.complex128)))
+    layer.w.copy_(layer.map.inverse(values.abs()))  # again, in double precision
+    layer.phase.copy_(values.angle())
+    layer.B.copy_(torch.view_as_real(torch.tensor(inputs, dtype=torch.complex128)).transpose(1, 2))
+    layer.C.copy_(torch.view_as_real(torch.tensor(readout, dtype=torch.complex128)))
     return layer
 
 
@@ -72,10 +67,9 @@ def _real(
     sizes = inputs.shape[1], len(values), readout.shape[0]
     time = "discrete" if dt is None else "continuous"
     layer = RealSSM(*sizes, map=map, time=time, dt=dt, bias=False, eigenvalues=values).double()  # type: ignore[arg-type]
-    with torch.no_grad():
-        layer.w.copy_(layer.map.inverse(values))  # again, in double precision
-        layer.B.copy_(torch.tensor(inputs.real))
-        layer.C.copy_(torch.tensor(readout.real))
+    layer.w.copy_(layer.map.inverse(values))  # again, in double precision
+    layer.B.copy_(torch.tensor(inputs.real))
+    layer.C.copy_(torch.tensor(readout.real))
     return layer
 
 

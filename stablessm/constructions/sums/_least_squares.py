@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -12,10 +12,10 @@ from stablessm._errors import ArgumentError
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.sums import _measure
 from stablessm.constructions.sums._evidence import Path
-from stablessm.constructions.sums._modes import Domain
+from stablessm.constructions.sums._modes import Domain, unit_columns
 from stablessm.constructions.sums._polish import Fit, Problem, fit_weights, real_rows
-from stablessm.constructions.sums._samples import Samples
-from stablessm.constructions.sums.result import ExponentialSum
+from stablessm.constructions.sums._samples import Request, Samples
+from stablessm.constructions.sums.result import ExponentialSum, FitError
 
 _MOST = 40  # real states, unless max_order says otherwise
 _ALIKE = 1.5  # noise levels of several outputs that count as one
@@ -27,22 +27,11 @@ class Noise:
     """The standard deviation of sample [i, entry] is level scales[entry] / graded[i]; complex samples: of each part."""
 
     graded: np.ndarray
-    """(n,) with a mean square of one."""
+    """(n,) with a mean square of one, where it is not 0."""
     scales: np.ndarray
     """(q,) with a mean square of one."""
     level: float | None
     """None: to be estimated."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What least squares found, and why it is less than was asked for, if it is."""
-
-    sum: ExponentialSum
-    reason: tuple[str, str] | None = None
-    """What is wrong, and what to do."""
-    interrupted: bool = False
 
 
 def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
@@ -53,20 +42,17 @@ def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
         return Noise(graded, scales, None)
     if noise is not None and weights is not None:
         raise ArgumentError("weights", "None, since noise= already says how much each sample counts", "both")
-    if weights is not None:
-        given = real_array("weights", weights)
+    name, given = (
+        ("weights", real_array("weights", weights)) if noise is None else ("noise", real_array("noise", noise))
+    )
+    got = f"shape {given.shape}, " + (f"{given.min():.3g} to {given.max():.3g}" if given.size else "empty")
+    if noise is None:
         if given.shape != (n,) or not np.isfinite(given).all() or (given < 0).any() or not given.any():
-            raise ArgumentError(
-                "weights", f"{n} numbers from 0 up, one per time", f"shape {given.shape}, {_span(given)}"
-            )
-        return Noise(np.sqrt(given / given.mean()), scales, None)
-    given = real_array("noise", noise)
+            raise ArgumentError(name, f"{n} numbers from 0 up, one per time", got)
+        return Noise(np.sqrt(given / given[given > 0].mean()), scales, None)
     if given.shape not in ((), (n,), samples.shape) or not (np.isfinite(given) & (given > 0)).all():
-        shapes = f"one, or {n} (one per time)" + (
-            f", or shape {samples.shape} (one per output)" if samples.shape else ""
-        )
-        expected = f"positive standard deviations: {shapes}"
-        raise ArgumentError("noise", expected, f"shape {given.shape}, {_span(given)}")
+        each = f", or shape {samples.shape} (one per output)" if samples.shape else ""
+        raise ArgumentError(name, f"positive standard deviations: one, or {n} (one per time){each}", got)
     if given.shape == (n,):
         level = float(np.mean(given**-2.0) ** -0.5)
         return Noise(level / given, scales, level)
@@ -74,65 +60,50 @@ def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
     return Noise(graded, np.broadcast_to(given.reshape(-1) / level, (q,)), level)
 
 
-def fit(
-    samples: Samples,
-    domain: Domain,
-    noise: Noise,
-    started: float,
-    *,
-    tol: float | None,
-    order: int | None,
-    max_order: int | None,
-    tell: Callable[[], object],
-) -> Outcome:
+def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights: Any) -> ExponentialSum:
     """The least-squares sum: of an order, of the lowest order within ``tol``, or of the order with most evidence."""
-    path, best, interrupted = _searched(samples, domain, noise, order, max_order, tell)
-    if interrupted:
-        return Outcome(_result(path, best, samples, noise, started), interrupted=True)
-    if samples.values.shape[1] > 1 and noise.level is None and best:  # outputs may differ in their noise
-        levels = np.sqrt((np.abs(path.left(best)) ** 2).mean(axis=0)) * noise.scales
+    model = noise_model(samples, noise, weights)
+    path, best, interrupted = _searched(samples, domain, model, request)
+    if samples.values.shape[1] > 1 and model.level is None and best and not interrupted:
+        levels = (
+            np.sqrt((np.abs(path.left(best)) ** 2).mean(axis=0)) * model.scales
+        )  # outputs may differ in their noise
         if levels.max() > _ALIKE * levels.min() > 0:
-            noise = replace(noise, scales=levels / np.sqrt(np.mean(levels**2)))
-            path, best, interrupted = _searched(samples, domain, noise, order, max_order, tell)
+            model = replace(model, scales=levels / np.sqrt(np.mean(levels**2)))
+            path, best, interrupted = _searched(samples, domain, model, request)
+    tol, found = request.tol, _result(path, max(best, 1), samples, model, request)
     if interrupted:
-        return Outcome(_result(path, best, samples, noise, started), interrupted=True)
+        warnings.warn(_measure.INTERRUPTED, stacklevel=3)
+        return found
     if best == 0:
-        what = "no mode stands out of the noise, whose standard deviation is about"
-        return Outcome(
-            _result(path, 1, samples, noise, started),
-            (f"{what} {path.level(0):.3g}", "more samples, or an order= if modes are known to be there"),
-        )
-    if tol is not None:
+        what = f"no mode stands out of the noise, whose standard deviation is about {path.level(0):.3g}"
+        remedy = "more samples, or an order= if modes are known to be there"
+    elif tol is None:
+        return found
+    else:
         within = [k for k in range(1, best + 1) if path.rms(k) <= tol]
-        if not within:
-            found = _result(path, best, samples, noise, started)
-            what = f"the evidence ends at order {best}, where the residual is noise of {found.noise:.3g}"
-            if max_order is not None and best == max_order:
-                what = f"max_order = {max_order} is too low"
-            return Outcome(found, (what, f"a tolerance above {path.rms(best):.3g}, or no tol, which fits to the noise"))
-        best = within[0]
-    return Outcome(_result(path, best, samples, noise, started))
+        if within:
+            return _result(path, within[0], samples, model, request)
+        what = f"the evidence ends at order {best}, where the residual is noise of {found.noise:.3g}"
+        if request.max_order is not None and best == request.max_order:
+            what = f"max_order = {request.max_order} is too low"
+        remedy = f"a tolerance above {path.rms(best):.3g}, or no tol, which fits to the noise"
+    goal = "" if tol is None else f" within tol = {tol:g}"
+    raise FitError(f"no sum was found{goal} by least squares: {what}", remedy, found)
 
 
-def _searched(
-    samples: Samples,
-    domain: Domain,
-    noise: Noise,
-    order: int | None,
-    max_order: int | None,
-    tell: Callable[[], object],
-) -> tuple[Path, int, bool]:
+def _searched(samples: Samples, domain: Domain, noise: Noise, request: Request) -> tuple[Path, int, bool]:
     """All fits, which order is the best of them, and whether an interruption ended the search."""
-    limit = max(1, int((noise.graded > 0).sum()) // 2)  # as many numbers as there are samples
+    limit, order = max(1, int((noise.graded > 0).sum()) // 2), request.order  # as many numbers as there are samples
     if order is not None and order > limit:
         raise ArgumentError("order", f"at most {limit}, half the number of samples, with norm='l2'", order)
     one = np.ones(len(samples.times))
-    problem = Problem(samples.times, samples.values / noise.scales, one, noise.graded, domain, tell)
+    problem = Problem(samples.times, samples.values / noise.scales, one, noise.graded, domain, request.tell)
     path = Path(problem, limit, noise=noise.level)
     try:
         if order is not None:
             return path, path.at_most(order), False
-        return path, path.choose(max_order or (_MOST // 2 if domain.is_complex else _MOST)), False
+        return path, path.choose(request.max_order or (_MOST // 2 if domain.is_complex else _MOST)), False
     except KeyboardInterrupt:
         found = [k for k in path.models if 0 < k <= (order or k)]
         if not found:
@@ -140,16 +111,16 @@ def _searched(
         return path, min(found, key=path.rms if order is not None else path.criterion), True
 
 
-def _result(path: Path, order: int, samples: Samples, noise: Noise, started: float) -> ExponentialSum:
+def _result(path: Path, order: int, samples: Samples, noise: Noise, request: Request) -> ExponentialSum:
     problem = path.problem
     found = fit_weights(problem, path.models[order].rates, "least squares")
     level = path.level(order)
     rate_errors, weight_errors = _standard_errors(problem, found, level)
     found = replace(found, coefficients=found.coefficients * noise.scales)
-    es = _measure.measured(path, samples, 1.0, started, found)
+    es = _measure.measured(samples, problem.domain, found, request)
     weight_errors = (weight_errors * noise.scales).reshape(es.weights.shape)
-    return replace(es, norm="l2", residual=path.rms(order), noise=level, rate_errors=rate_errors,
-                   weight_errors=weight_errors)  # fmt: skip
+    measured = {"residual": path.rms(order), "noise": level, "rate_errors": rate_errors}
+    return replace(es, norm="l2", weight_errors=weight_errors, **measured)
 
 
 def _standard_errors(problem: Problem, found: Fit, level: float) -> tuple[np.ndarray, np.ndarray]:
@@ -166,25 +137,21 @@ def _standard_errors(problem: Problem, found: Fit, level: float) -> tuple[np.nda
     slope = np.concatenate([modes, 1j * modes[..., turns]], axis=2)
     slope = slope if domain.is_complex else slope.real
     slopes = [real_rows(slope[:, entry] * graded) for entry in range(entries)]
-    size = np.linalg.norm(columns, axis=0)
-    size = np.where(size > 0, size, 1.0)
-    inverse = np.linalg.pinv(columns / size, rcond=1e-14) / size[:, None]
+    inverse = _inverse(columns)
     follows = [inverse @ part for part in slopes]  # how the weights follow the rates
     apart = np.concatenate([part - columns @ follow for part, follow in zip(slopes, follows, strict=True)])
-    scale = np.linalg.norm(apart, axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
-    root = np.linalg.pinv(apart / scale, rcond=1e-14).T / scale  # root.T @ root is the covariance of the rates
+    root = _inverse(apart).T  # root.T @ root is the covariance of the rates
     moved = level * np.linalg.norm(root, axis=0)
     rate_errors = moved[: len(rates)].astype(np.complex128)
     rate_errors[turns] += 1j * moved[len(rates) :]
-    spread = np.stack(
-        [np.sqrt((inverse**2).sum(axis=1) + ((root @ follow.T) ** 2).sum(axis=0)) for follow in follows], axis=1
-    )
-    spread *= level
+    own = (inverse**2).sum(axis=1)
+    spread = level * np.sqrt([own + ((root @ follow.T) ** 2).sum(axis=0) for follow in follows]).T
     parts = spread[: len(rates)], spread[len(rates) :]
     weights = parts[0] + 1j * parts[1] if domain.is_complex else domain.weights(spread, rates)
     return (rate_errors, weights) if turns.any() else (rate_errors.real, weights.real)
 
 
-def _span(values: np.ndarray) -> str:
-    return f"{values.min():.3g} to {values.max():.3g}" if values.size else "empty"
+def _inverse(columns: np.ndarray) -> np.ndarray:
+    """The pseudoinverse, with columns scaled to norm one so that none is lost."""
+    unit, scale = unit_columns(columns)
+    return np.asarray(np.linalg.pinv(unit, rcond=1e-14) / scale[:, None])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
 from stablessm.constructions.sums import _modes
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit
-from stablessm.constructions.sums._samples import Samples
+from stablessm.constructions.sums._samples import Request, Samples
 from stablessm.constructions.sums._search import Search, subset
 from stablessm.constructions.sums._supremum import Error, compare
 from stablessm.constructions.sums.result import ExponentialSum
@@ -19,20 +19,14 @@ from stablessm.constructions.sums.result import ExponentialSum
 _GROWS = 1.2  # the last tenth of the horizon holds values so many times larger than all before
 _AT_LIMIT = 1.1  # times the slowest rate allowed: a rate that would be slower if it could
 _FREE = 1e-6  # of that rate: as good as no limit
+_RESOLVED = 4 * np.finfo(np.float64).eps  # of the kernel: errors below this are rounding
+INTERRUPTED = "exponential_sum was interrupted; it returns the best sum found so far"
 
 
-class Bounded(Protocol):
-    """What a search knows beside its fits."""
-
-    @property
-    def domain(self) -> Domain: ...
-
-    def lower_bound(self, order: int) -> float: ...
-
-
-def measured(search: Bounded, samples: Samples, unit: float, started: float, fit: Fit) -> ExponentialSum:
-    """Of a fit to samples / unit; ``seconds`` are counted from ``started``, a ``time.perf_counter()``."""
-    domain = search.domain
+def measured(
+    samples: Samples, domain: Domain, fit: Fit, request: Request, unit: float = 1.0, limit: float = math.nan
+) -> ExponentialSum:
+    """The sum of a fit to samples / unit with its errors; ``limit`` is the lower bound of the error of that fit."""
     es, error = compare(samples, domain, fit, unit)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(error.size > 0, error.size / error.kernel, 0.0)
@@ -45,11 +39,11 @@ def measured(search: Bounded, samples: Samples, unit: float, started: float, fit
         error=float(sup),
         relative_error=float(relative),
         l1_error=_l1(es, samples, error, domain.discrete),
-        lower_bound=unit * search.lower_bound(es.order) * step,
+        lower_bound=unit * limit * step,
         condition=_modes.condition(domain.matrix(fit.rates, samples.times[some]) * spacing),
         start=float(samples.times[0]),
         end=float(samples.times[-1]),
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - request.started,
     )
 
 
@@ -87,16 +81,18 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
     if size[-1] * samples.weight[-1] > goal and size[cut:].max(initial=0.0) > _GROWS * size[:cut].max():
         what = f"the kernel grows to the end of the horizon, up to {unit * size.max():.3g}, and a stable sum decays"
         return what, "a kernel that decays, or one that is multiplied by e^(-ct) and the c taken back afterwards"
+    if goal < _RESOLVED * search.scale:
+        what = f"double precision resolves no less than {_RESOLVED * unit * search.scale:.2g} of this kernel"
+        return what, f"a tolerance above {max(_RESOLVED * search.scale, best.error) * unit:.2g}"
     if (-best.rates.real < _AT_LIMIT * domain.slowest).any():
-        free = Search(samples, replace(domain, slowest=_FREE * domain.slowest), tell=search.problem.tell)
+        free = Search(samples, replace(domain, slowest=_FREE * domain.slowest), search.request)
         if free.smallest(goal) is not None:
-            if domain.slowest > _modes.slowest("float32", domain.dt):
-                return (
-                    f"stable_margin = {domain.slowest:g} allows no rate that is slow enough",
-                    "a smaller stable_margin",
-                )
-            what = f"the kernel needs rates slower than {domain.slowest:.3g}, where float32 rounds to 1 what decays"
-            return what, "a larger dt, for fewer steps of the same time, or a larger tol"
+            for dtype in _modes.GAPS:
+                if domain.slowest == _modes.slowest(dtype, domain.dt):
+                    what = f"the kernel needs rates slower than {domain.slowest:.3g}, whose decay {dtype} rounds to 1"
+                    return what, "a larger dt, for fewer steps of the same time, or a larger tol"
+            what = f"stable_margin = {domain.slowest:g} allows no rate that is slow enough"
+            return what, "a smaller stable_margin"
     if search.noise > goal / 4:
         noise = unit * search.noise
         what = (

@@ -14,6 +14,7 @@ import numpy as np
 GAPS = {"float32": 2.0**-22, "float64": 2.0**-51}
 """The least 1 - |λ| of a dtype: four times its spacing below 1, so that rounding cannot reach 1."""
 
+_FASTEST = 1e-9  # the least |λ|, to have a logarithm
 _ON_AXIS = 1e-12  # phases this near 0 or π are those of a real eigenvalue
 
 
@@ -148,11 +149,24 @@ class Domain:
         return np.cumsum(width) - width
 
 
-def solve(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Least squares, with columns scaled to norm one so that none is lost."""
+def stable_rates(eigenvalues: np.ndarray, dt: float = 1.0) -> np.ndarray:
+    """log λ / dt of one λ of each conjugate pair, with moduli kept off 0 and so far off 1 that float32 has them."""
+    values = eigenvalues[np.imag(eigenvalues) >= 0].astype(np.complex128)
+    modulus = np.clip(np.abs(values), _FASTEST, 1 - GAPS["float32"])
+    return (np.log(modulus) + 1j * np.angle(values)) / dt
+
+
+def unit_columns(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The columns scaled to norm one, and their norms; a column of zeros stays, and counts as one."""
     scale = np.linalg.norm(columns, axis=0)
     scale = np.where(scale > 0, scale, 1.0)
-    return np.linalg.lstsq(columns / scale, values, rcond=1e-15)[0] / scale[:, None]
+    return columns / scale, scale
+
+
+def solve(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Least squares, with columns scaled to norm one so that none is lost."""
+    unit, scale = unit_columns(columns)
+    return np.linalg.lstsq(unit, values, rcond=1e-15)[0] / scale[:, None]
 
 
 def non_negative(A: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -169,6 +183,5 @@ def condition(columns: np.ndarray) -> float:
     """2-norm condition number after scaling each column to norm one."""
     if not columns.shape[1]:
         return 1.0
-    scale = np.linalg.norm(columns, axis=0)
-    values = np.linalg.svd(columns / np.where(scale > 0, scale, 1.0), compute_uv=False)
+    values = np.linalg.svd(unit_columns(columns)[0], compute_uv=False)
     return float(values[0] / values[-1]) if values[-1] > 0 else math.inf

@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from stablessm.constructions.sums._modes import Domain, non_negative, solve
+from stablessm.constructions.sums._modes import Domain, non_negative, solve, unit_columns
 
 _ROUNDS = 40
 _LEVELLED = 1e-3  # a round that gains less than this is the last
@@ -53,10 +53,8 @@ def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
     columns = problem.domain.matrix(rates, problem.times)
     graded = problem.graded[:, None]
     if problem.domain.positive:
-        scale = np.linalg.norm(columns * graded, axis=0)
-        scale = np.where(scale > 0, scale, 1.0)
-        found = [non_negative(columns * graded / scale, column) / scale for column in (problem.values * graded).T]
-        coefficients = np.stack(found, axis=1)
+        unit, scale = unit_columns(columns * graded)
+        coefficients = np.stack([non_negative(unit, c) / scale for c in (problem.values * graded).T], axis=1)
         used = np.abs(coefficients).max(axis=1) > 0
         used[0] |= not used.any()
         rates, coefficients, columns = rates[used], coefficients[used], columns[:, used]
@@ -97,9 +95,8 @@ def descend(
         flat = slope.transpose(0, 2, 1).reshape(len(times), -1)  # n, steps x entries
         slope = (flat - q @ (q.conj().T @ flat)).reshape(len(times), slope.shape[2], -1).transpose(0, 2, 1)
         slope = real_rows(slope.reshape(-1, slope.shape[2]))
-        scale = np.linalg.norm(slope, axis=0)
-        scale = np.where(scale > 0, scale, 1.0)
-        u, s, vt = np.linalg.svd(slope / scale, full_matrices=False)
+        slope, scale = unit_columns(slope)
+        u, s, vt = np.linalg.svd(slope, full_matrices=False)
         along = u.T @ real_rows(residual.reshape(-1))
         for _ in range(8):
             step = (vt.T @ (along * s / (s**2 + damping))) / scale

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Real
 from typing import Any, final
 
@@ -26,6 +27,20 @@ _OFF_GRID = 1e-9  # of a step, or of the time: rounding of multiples of dt
 
 
 @final
+@dataclass(frozen=True)
+class Request:
+    """What ``exponential_sum`` is asked for."""
+
+    tol: float | None
+    order: int | None
+    max_order: int | None
+    started: float
+    """A ``time.perf_counter()``, from which ``seconds`` are counted."""
+    tell: Callable[[], object] = lambda: None
+    """Called after each round of a fit, and before each call of a function."""
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Samples:
     """ρ on a grid, as columns: one per entry of a matrix-valued kernel."""
@@ -40,8 +55,6 @@ class Samples:
     uniform: bool
     """Whether times = 0, dt, 2dt, …"""
     relative: bool
-    weight: np.ndarray
-    """(n,) what an error at each time is multiplied by: 1, or 1 / |ρ| for relative errors."""
     even: tuple[np.ndarray, float] | None = None
     """(values, step) at even times from the first one, if there are any."""
     panels: Panels | None = None
@@ -67,6 +80,11 @@ class Samples:
             return float(self.panels.right[0])
         return self.dt if self.uniform else float(self.times[0] if self.times[0] > 0 else np.diff(self.times).min())
 
+    @cached_property
+    def weight(self) -> np.ndarray:
+        """(n,) what an error at each time is multiplied by: 1, or 1 / |ρ| for relative errors."""
+        return self.weigh(self.values)
+
     def weigh(self, values: np.ndarray) -> np.ndarray:
         """(…,) what errors at times with these values, (…, q), are multiplied by."""
         size = np.abs(values).max(axis=-1)
@@ -81,7 +99,6 @@ class Samples:
         return unit, replace(
             self,
             values=self.values / unit,
-            weight=self.weight * unit if self.relative else self.weight,
             even=None if self.even is None else (self.even[0] / unit, self.even[1]),
             panels=None if self.panels is None else self.panels.with_values(self.panels.values / unit),
             function=None if function is None else lambda t: function(t) / unit,
@@ -96,40 +113,37 @@ def is_number(value: Any, low: float, *, whole: bool = False) -> bool:
 
 
 def gather(
-    kernel: Any,
-    horizon: int | None,
-    *,
-    dt: float,
-    continuous: bool,
-    times: Any,
-    relative: bool,
-    tol: float | None,
-    tell: Callable[[], object],
+    kernel: Any, horizon: Any, dt: Any, continuous: bool, times: Any, relative: bool, request: Request
 ) -> Samples:
-    """Check the arguments of ``exponential_sum`` and sample the kernel; a function as finely as the tolerance asks.
-
-    ``tell`` is called before each call of a function.
-    """
+    """Check the arguments of ``exponential_sum`` and sample the kernel; a function as finely as the tolerance asks."""
     if not (is_number(dt, 0) and dt > 0):
         raise ArgumentError("dt", "a positive number", repr(dt))
+    dt = float(dt)
     if isinstance(kernel, str):
         from stablessm.constructions.sums.expression import parse
 
         kernel = parse(kernel)
     given = None if callable(kernel) else _array("kernel", kernel)
-    kernel = _announced(kernel, tell) if callable(kernel) else kernel
-    grid = _grid(given, horizon, float(dt), times, continuous)
-    if given is None and (continuous or (times is None and horizon is not None and horizon > LONGEST)):
-        end = float(grid[-1] if times is not None or horizon is None else horizon * dt)
-        return _function_samples(kernel, grid, end, float(dt), continuous, times is None, relative, tol)
-    values, shape = _columns(evaluate(kernel, grid) if given is None else given, len(grid))
-    weight = _weight(grid, values, _largest(values), relative, given is None)
-    even = (values, float(dt)) if times is None else None
-    return Samples(grid, values, shape, float(dt), times is None, relative, weight, even)
+    grid = _grid(given, horizon, dt, times, continuous)
+    if given is not None:
+        values, shape = _columns(given, len(grid))
+        _check(grid, values, _largest(values), relative)
+    else:
+
+        def function(t: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
+            request.tell()
+            return _columns(evaluate(kernel, t), len(t))
+
+        if continuous or (times is None and horizon > LONGEST):
+            end = float(grid[-1] if times is not None else horizon * dt)
+            return _function_samples(function, grid, end, dt, continuous, times is None, relative, request.tol)
+        values, shape = function(grid)
+        _check(grid, values, _largest(values), relative, is_function=True)
+    return Samples(grid, values, shape, dt, times is None, relative, (values, dt) if times is None else None)
 
 
 def _function_samples(
-    kernel: Callable[[Any], Any],
+    sample: Callable[[np.ndarray], tuple[np.ndarray, tuple[int, ...]]],
     grid: np.ndarray,
     end: float,
     dt: float,
@@ -140,27 +154,27 @@ def _function_samples(
 ) -> Samples:
     """A function in continuous time, or of more steps than are all looked at."""
     head = _divided(grid, _BETWEEN) if continuous and len(grid) <= _MOST_BETWEEN else grid
-    values, shape = _columns(evaluate(kernel, head), len(head))
+    values, shape = sample(head)
     largest = _largest(values)
-    _weight(head, values, largest, relative, True)
+    _check(head, values, largest, relative, is_function=True)
 
     def function(t: np.ndarray) -> np.ndarray:
-        seen = _columns(evaluate(kernel, t), len(t))[0].astype(values.dtype, copy=False)
-        _weight(t, seen, largest, relative, True)
+        seen = sample(t)[0].astype(values.dtype, copy=False)
+        _check(t, seen, largest, relative, is_function=True)
         return seen
 
-    goal = _UNSEEN * (tol if tol is not None else _RESOLVED * (1.0 if relative else largest))
-    goal = max(goal, _ROUNDED * (1.0 if relative else largest))
-    panels = _sampling.resolve(function, grid, end, goal, relative, None if continuous else dt)
+    one = 1.0 if relative else largest
+    goal = max(_UNSEEN * (tol if tol is not None else _RESOLVED * one), _ROUNDED * one)
+    step = None if continuous else dt
+    panels = _sampling.resolve(function, grid, end, goal, relative, step)
     points, seen = panels.points()
     times, where = np.unique(np.concatenate([head, points]), return_index=True)
     seen = np.concatenate([values, seen])[where]
-    weight = _weight(times, seen, _largest(seen), relative, True)
+    _check(times, seen, _largest(seen), relative, is_function=True)
     if relative and continuous and seen.shape[1] == 1 and not np.iscomplexobj(seen):
         _no_zero(times, seen[:, 0])
     even = _sampling.even(function, panels, goal, relative) if continuous and regular and largest else None
-    step = None if continuous else dt
-    return Samples(times, seen, shape, dt, False, relative, weight, even, panels, function, step)
+    return Samples(times, seen, shape, dt, False, relative, even, panels, function, step)
 
 
 def _divided(grid: np.ndarray, parts: int) -> np.ndarray:
@@ -175,22 +189,19 @@ def _largest(values: np.ndarray) -> float:
     return largest
 
 
-def _weight(times: np.ndarray, values: np.ndarray, largest: float, relative: bool, is_function: bool) -> np.ndarray:
-    """What an error at each time counts, once the values are known to be finite and, for relative errors, not 0."""
+def _check(times: np.ndarray, values: np.ndarray, largest: float, relative: bool, *, is_function: bool = False) -> None:
+    """Refuse values that are not finite and, for relative errors, values that are as good as 0."""
     bad = ~np.isfinite(values).all(axis=1)
     if bad.any():
         i = int(np.argmax(bad))
         where = f"{values[i][~np.isfinite(values[i])][0]} at index {i}, t = {times[i]:g}"
         hint = "; start later with times= if the kernel is singular at 0" if times[i] == 0 and is_function else ""
         raise ArgumentError("kernel", "finite values" + hint, where)
-    if not relative:
-        return np.ones(len(times))
     size = np.abs(values).max(axis=1)
-    if not size.min() > _SMALLEST * largest:
+    if relative and not size.min() > _SMALLEST * largest:
         i = int(np.argmin(size))
         expected = f"a kernel that stays above {_SMALLEST:g} of its largest value"
         raise ArgumentError("relative", expected, f"{size[i]:g} at index {i}, t = {times[i]:g}")
-    return 1 / size
 
 
 def _no_zero(times: np.ndarray, values: np.ndarray) -> None:
@@ -209,22 +220,21 @@ def evaluate(function: Callable[[Any], Any], times: np.ndarray) -> np.ndarray:
         if values.ndim == 0 or len(values) != len(times):
             raise ValueError
     except (TypeError, ValueError):
-        values = _array("kernel", [function(float(t)) for t in times])
+        try:
+            return _array("kernel", [function(float(t)) for t in times])
+        except TypeError as error:
+            expected = "a function of an array of times (NumPy, float64), or of a number"
+            raise ArgumentError("kernel", expected, f"one that raises TypeError: {error}") from error
     return values
-
-
-def _announced(function: Callable[[Any], Any], tell: Callable[[], object]) -> Callable[[Any], Any]:
-    def announced(times: Any) -> Any:
-        tell()
-        return function(times)
-
-    return announced
 
 
 def _array(name: str, values: Any) -> np.ndarray:
     """An array of what is given; of a tensor its values."""
     try:
-        return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+        if hasattr(values, "detach"):
+            values = values.detach().cpu()
+            values = values.double() if values.is_floating_point() else values  # NumPy has no bfloat16
+        return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentError(name, "an array of numbers", f"{values!r:.60} ({error})") from error
 

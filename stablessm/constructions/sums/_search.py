@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import final
 
@@ -13,7 +12,7 @@ from stablessm.constructions.sums import _hankel, _starts
 from stablessm.constructions.sums._evidence import Path
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit, Problem, fit_weights, least_squares, minimax
-from stablessm.constructions.sums._samples import Samples
+from stablessm.constructions.sums._samples import Request, Samples
 from stablessm.constructions.sums._supremum import Error, compare
 
 _POINTS, _POINTS_MONOTONE = 4000, 1600  # a longer grid is fitted at so many of its points
@@ -41,32 +40,23 @@ class Search:
     """One kernel, many orders: what is computed for one serves the next, but no result depends on which came before."""
 
     def __init__(
-        self,
-        samples: Samples,
-        domain: Domain,
-        *,
-        close: float = _CLOSE,
-        grows: bool = False,
-        max_order: int | None = None,
-        tell: Callable[[], object] = lambda: None,
+        self, samples: Samples, domain: Domain, request: Request, *, close: float = _CLOSE, grows: bool = False
     ) -> None:
         """``close``: a mixture that leaves less than this of a long kernel needs no Hankel matrix beside it.
 
         ``grows``: modes are found one after the other too, as they always are where there are no even samples and the
-        kernel is not nearly completely monotone. ``tell`` is called after each round of a fit.
+        kernel is not nearly completely monotone.
         """
-        self.samples, self.domain, self._closest = samples, domain, close
-        self._max_order, self._tell = max_order, tell
-        self._grid = (samples.times, samples.values, samples.weight)
+        self.samples, self.domain, self.request, self._closest = samples, domain, request, close
         self.scale = float((np.abs(samples.values).max(axis=1) * samples.weight).max())
         self._fits: dict[int, Fit] = {}
         self._polished: dict[int, Fit] = {}
         self._whole: dict[int, Fit] = {}
-        self.problem = self._problem(self._chosen(_POINTS_MONOTONE), monotone=True)
+        self.problem = self._problem(_POINTS_MONOTONE, monotone=True)
         self.mixture = _starts.mixture(self.problem, samples.gap, uniform=samples.uniform)
         self.monotone = self.mixture is not None and self.mixture.error < _MONOTONE * self.scale
         if not self.monotone:
-            self.problem = self._problem(self._chosen(_POINTS), monotone=False)
+            self.problem = self._problem(_POINTS, monotone=False)
         self.grows = grows or (samples.even is None and not self.monotone)
         self._path: Path | None = None
         self.hankel = self._decompose()
@@ -89,7 +79,7 @@ class Search:
         """The highest order worth a try: the samples determine no more, or it would be no short sum."""
         half = (len(self.samples.times) + 1) // 2
         half = half if self.dense and self.samples.uniform else min(_MOST_LONG, half)
-        return half if self._max_order is None else min(half, self._max_order)
+        return min(half, self.request.max_order or half)
 
     @property
     def noise(self) -> float:
@@ -132,7 +122,7 @@ class Search:
                 break
             times, where = np.unique(np.concatenate([problem.times, error.times]), return_index=True)
             values = np.concatenate([problem.values, error.values])[where]
-            problem = self._weighed(times, values, self.samples.weigh(values), self.monotone)
+            problem = self._weighed(times, values, self.monotone)
             fit = minimax(problem, whole)
         return best
 
@@ -161,18 +151,18 @@ class Search:
             return None
         if self.grows:
             return self._upward(tol, least)
-        ring = self._ended(tol)
-        most = self.most
-        if ring is not None and ring.error > tol:
-            if (order := self.domain.order(ring.rates)) > most:
-                self._fits[order] = ring  # it may still be the best there is
-            ring = None
+        ring, most = self._ended(tol), self.most
         if ring is not None:
             order = self.domain.order(ring.rates)
-            if least >= min(order, _LEAST_SQUARES, known):  # nothing shorter, or nothing that could be polished
-                return ring
-            self._polished[order] = ring
-            most = min(most, order)
+            if ring.error <= tol:
+                if least >= min(order, _LEAST_SQUARES, known):  # nothing shorter, or nothing that could be polished
+                    return ring
+                self._polished[order] = ring
+                most = min(most, order)
+            else:
+                if order > most:
+                    self._fits[order] = ring  # it may still be the best there is
+                ring = None
         return self._search(tol, min(least, most), most) or ring
 
     def _upward(self, tol: float, least: int) -> Fit | None:
@@ -188,14 +178,10 @@ class Search:
 
     def _search(self, tol: float, least: int, most: int) -> Fit | None:
         """Between those orders: doubling steps from a guess, then bisection."""
-        ends = (
-            self.samples.uniform and not (np.abs(self.samples.values[most:]) > tol).any()
-        )  # as a lag does, whose values are all alike too
-        noise = 0.0 if ends else self.noise
-        if (
-            self._drowned(tol) and not ends
-        ):  # no sum follows noise, and looking for one takes long; the second is then the best there is
-            above = min(self._above(noise), most)
+        # a kernel that ends, as a lag does, has singular values that are all alike too
+        ends = self.samples.uniform and not (np.abs(self.samples.values[most:]) > tol).any()
+        if not ends and self._drowned(tol):  # no sum follows noise, and looking for one takes long
+            above = min(self._above(self.noise), most)  # the second is then the best there is
             if not self._meets(min(above, _LEAST_SQUARES), tol) and not self._meets(above, tol):
                 return None
         high = low = max(min(self._guess(tol), most), least)
@@ -225,7 +211,7 @@ class Search:
 
         A kernel as good as completely monotone has the better starts at higher orders.
         """
-        for order in range(self.domain.order(fit.rates) - 1, least - 1, -1) if not self._close else ():
+        for order in range(self.domain.order(fit.rates) - 1, least - 1, -1) if not self._near(self._closest) else ():
             lower = self.best(order)
             if lower.error > tol:
                 break
@@ -249,7 +235,12 @@ class Search:
         """A ring made for the tolerance, of a kernel that ends before the horizon, as a lag does."""
         size = np.abs(self.samples.values).max(axis=1) * self.samples.weight
         order = int(np.flatnonzero(size > tol / 2)[-1:].sum()) + 1
-        if self._close or not self.samples.uniform or order == len(size) or order * len(size) > _LARGEST_RING:
+        if (
+            self._near(self._closest)
+            or not self.samples.uniform
+            or order == len(size)
+            or order * len(size) > _LARGEST_RING
+        ):
             return None
         if order + _TRAILING > len(size) and np.mean(size <= tol / 2) < _QUIET and self._drowned(tol):
             return None  # no end, but noise whose last samples happen to be small
@@ -286,7 +277,8 @@ class Search:
             assert self.mixture is not None
             values = self.mixture.hankel_singular_values((len(even) + 1) // 2, step)
         outputs = (self.samples.shape or (1, 1))[0]
-        return float(values[order]) / math.sqrt(outputs) if order < len(values) else 0.0
+        rounding = len(even) * np.finfo(np.float64).eps * values[0]
+        return max(float(values[order] - rounding), 0.0) / math.sqrt(outputs) if order < len(values) else 0.0
 
     def _meets(self, order: int, tol: float) -> bool:
         return self._polish(order, tol).error <= tol
@@ -305,7 +297,7 @@ class Search:
         if goal < fit.error < _NEARLY * goal:  # with a new trust region it may take the rest
             fit = minimax(self.problem, fit)
         self._polished[order] = fit
-        return self._polished[order]
+        return fit
 
     def _polishable(self, order: int) -> bool:
         return order * (1 + self.problem.values.shape[1]) <= _MINIMAX
@@ -324,15 +316,19 @@ class Search:
         beyond = np.abs(self.samples.values[order:]).max(axis=1) * self.samples.weight[order:]
         if self.samples.uniform and all(beyond.max(initial=0.0) < fit.error for fit in found):
             around = _starts.ring(self.domain, self.samples.values, order)
-            if around is not None:
-                found.append(replace(around, error=self.error(around).sup))
+            found += [] if around is None else [replace(around, error=self.error(around).sup)]
+        if self._bound and self._polishable(order):  # the best start need not be the best in the end
+            found = [fit if fit.method == "ring" else minimax(self.problem, fit) for fit in found]
         return min(found, key=lambda fit: fit.error)
+
+    @property
+    def _bound(self) -> bool:
+        """Whether every rate allowed decays within the horizon."""
+        return self.domain.slowest * float(self.samples.times[-1]) > 1
 
     def _starts(self, order: int) -> list[tuple[str, np.ndarray]]:
         starts = []
-        scalar = self.samples.values.shape[1] == 1
-        faithful = scalar and self.mixture is not None and self.mixture.error < _FAITHFUL * self.scale
-        if self.hankel is not None and not faithful:
+        if self.hankel is not None and not self._near(_FAITHFUL):
             decomposition, step = self.hankel
             eigenvalues = decomposition.eigenvalues(order)
             starts.append(("Hankel", _starts.from_eigenvalues(self.domain, eigenvalues, step)))
@@ -344,24 +340,27 @@ class Search:
                 starts.append(("padded Hankel", rates))
         if self.mixture is not None and (self.monotone or self.domain.real):
             starts.append(("mixture", self.domain.clip(self.mixture.rates(order))))
-        return [(method, rates) for method, rates in starts if len(rates)] or [("spread", self._spread(order))]
+        starts = [(method, rates) for method, rates in starts if len(rates)]
+        if not starts or self._bound:  # rates that met at the margin stay together
+            starts.append(("spread", self._spread(order)))
+        return starts
 
     def _spread(self, order: int) -> np.ndarray:
         """Rates evenly spread on a logarithmic axis, for samples that suggest none."""
         times = self.samples.times
-        rates = -np.geomspace(1 / times[-1], 1 / min(self.samples.gap, times[-1] / 2), order)
+        slow = max(1 / times[-1], 1.01 * self.domain.slowest)
+        rates = -np.geomspace(slow, max(1 / min(self.samples.gap, times[-1] / 2), 2 * slow), order)
         return self.domain.clip(rates.astype(np.complex128))
 
-    @property
-    def _close(self) -> bool:
-        """Whether the mixture is all one needs."""
+    def _near(self, part: float) -> bool:
+        """Whether the mixture leaves less than this part of a scalar kernel."""
         scalar = self.samples.values.shape[1] == 1
-        return scalar and self.mixture is not None and self.mixture.error < self._closest * self.scale
+        return scalar and self.mixture is not None and self.mixture.error < part * self.scale
 
     def _decompose(self) -> tuple[_hankel.Hankel, float] | None:
         """A Hankel matrix to start from, and its step; None where the mixture is enough."""
         samples = self.samples
-        if self._close and not (self.dense and samples.uniform):
+        if self._near(self._closest) and not (self.dense and samples.uniform):
             return None
         if samples.even is None:
             count = min(max(200, len(samples.times)), _hankel.DENSE // 2)
@@ -393,18 +392,17 @@ class Search:
             values = self.hankel[0].singular_values / _HANKEL_TO_SUP * float(np.median(self.samples.weight))
         return max(1, int((values > tol).sum()))
 
-    def _problem(self, chosen: np.ndarray, *, monotone: bool) -> Problem:
-        times, values, weight = (part[chosen] for part in self._grid)
-        return self._weighed(times, values, weight, monotone)
+    def _problem(self, count: int, *, monotone: bool) -> Problem:
+        chosen = subset(self.samples.times, self.samples.gap, count)
+        return self._weighed(self.samples.times[chosen], self.samples.values[chosen], monotone)
 
-    def _weighed(self, times: np.ndarray, values: np.ndarray, weight: np.ndarray, monotone: bool) -> Problem:
+    def _weighed(self, times: np.ndarray, values: np.ndarray, monotone: bool) -> Problem:
         # of a monotone kernel each octave of time counts alike
         early = 0.0 if times[0] > 0 else self.samples.gap
         spacing = np.gradient(np.log(times + early) if monotone else times)
-        return Problem(times, values, weight, weight * np.sqrt(spacing / spacing.sum()), self.domain, self._tell)
-
-    def _chosen(self, count: int) -> np.ndarray:
-        return subset(self.samples.times, self.samples.gap, count)
+        weight = self.samples.weigh(values)
+        graded = weight * np.sqrt(spacing / spacing.sum())
+        return Problem(times, values, weight, graded, self.domain, self.request.tell)
 
 
 def subset(times: np.ndarray, gap: float, count: int) -> np.ndarray:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-import time as clock
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Any, final, get_args
 
 import numpy as np
 
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError
 from stablessm.constructions.sums import _least_squares, _measure, _modes, _samples
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit
-from stablessm.constructions.sums._samples import Samples
+from stablessm.constructions.sums._samples import Request, Samples, is_number
 from stablessm.constructions.sums._search import Search
-from stablessm.constructions.sums.result import ExponentialSum, Norm, TimeKind
+from stablessm.constructions.sums.result import ExponentialSum, FitError, Norm, TimeKind
 
 _TOLD = 0.9  # of half a cycle a step: up to there even samples tell a frequency from its alias
 _LATTICE = 1e-6  # of a step: times this near its multiples are taken to be on them
@@ -28,14 +28,6 @@ _EDGE = 0.97  # of the band: frequencies beyond are at its end
 _FAR = 0.5  # of the error within the band: what a sum beyond it leaves at most if the band is to blame
 _CLEAR, _EXPLAINED = 0.05, 0.01  # of the kernel: errors that ask for a reason, and that need none, for a given order
 _SILENT, _SILENT_IN_LOGS = 2.0, 8.0  # seconds before progress is shown in a terminal, and elsewhere
-
-
-class FitError(NumericalError):
-    """No sum meets the tolerance; says why and what to do. ``best`` is the best sum that was found."""
-
-    def __init__(self, what: str, remedy: str, best: ExponentialSum) -> None:
-        super().__init__(what, remedy)
-        self.best = best
 
 
 def exponential_sum(
@@ -112,38 +104,19 @@ def exponential_sum(
     >>> wave.order, wave.rates.round(3), wave.rate_errors.round(3)
     (2, array([-0.024+0.5j]), array([0.002+0.002j]))
     """
-    started = clock.perf_counter()
-    if time not in get_args(TimeKind):
-        raise ArgumentError("time", "'discrete' or 'continuous'", repr(time))
-    if norm not in get_args(Norm):
-        raise ArgumentError("norm", "'sup' or 'l2'", repr(norm))
-    if norm == "sup":
-        for name, value in (("noise", noise), ("weights", weights)):
-            if value is not None:
-                raise ArgumentError(name, "None, or norm='l2', which fits noisy samples", f"norm={norm!r}")
-    elif relative:
-        raise ArgumentError("relative", "False with norm='l2'; noise= or weights= say how much samples count", relative)
-    if (tol is None) == (order is None) and not (norm == "l2" and tol is None):
-        raise ArgumentError("tol", "a tolerance or an order, one of them", f"tol={tol}, order={order}")
-    if tol is not None and not (_samples.is_number(tol, 0) and tol > 0):
-        raise ArgumentError("tol", "a positive number", repr(tol))
-    if not _samples.is_number(stable_margin, 0):
+    request = _request(tol, order, max_order, time, norm, relative, noise, weights)
+    if not is_number(stable_margin, 0):
         raise ArgumentError("stable_margin", "a number from 0 up", repr(stable_margin))
-    if max_order is not None and not _samples.is_number(max_order, 1, whole=True):
-        raise ArgumentError("max_order", "a whole number from 1 up", repr(max_order))
     name = str(dtype).removeprefix("torch.")
     if name not in _modes.GAPS:
         raise ArgumentError("dtype", "'float64' or 'float32'", repr(dtype))
     continuous = time == "continuous"
     with _progress() as tell:
-        samples = _samples.gather(
-            kernel, horizon, dt=dt, continuous=continuous, times=times, relative=relative, tol=tol, tell=tell
-        )
-        if order is not None and not (_samples.is_number(order, 1, whole=True) and order <= len(samples.times)):
-            expected = f"a whole number from 1 to the number of samples, {len(samples.times)}"
-            raise ArgumentError("order", expected, repr(order))
-        is_complex = samples.is_complex
-        if is_complex and (real or positive):
+        request = replace(request, tell=tell)
+        samples = _samples.gather(kernel, horizon, dt, continuous, times, relative, request)
+        if request.order is not None and request.order > len(samples.times):
+            raise ArgumentError("order", f"at most the number of samples, {len(samples.times)}", request.order)
+        if samples.is_complex and (real or positive):
             argument = "positive" if positive else "real"
             raise ArgumentError(argument, "False, since the kernel has complex values and its modes are complex", True)
         domain = Domain(
@@ -152,13 +125,36 @@ def exponential_sum(
             real or positive,
             positive,
             max(float(stable_margin), _modes.slowest(name, samples.dt)),
-            is_complex,
+            samples.is_complex,
             band=_band(samples) if continuous else math.inf,
             rest=_REST / float(samples.times[-1]),
         )
         if norm == "l2":
-            return _least_squares_sum(samples, domain, started, tol, order, max_order, noise, weights, tell)
-        return _supremum_sum(samples, domain, started, tol, order, max_order, tell)
+            return _least_squares.fit(samples, domain, request, noise, weights)
+        return _supremum_sum(samples, domain, request)
+
+
+def _request(
+    tol: Any, order: Any, max_order: Any, time: str, norm: str, relative: bool, noise: Any, weights: Any
+) -> Request:
+    """What is asked for, in plain numbers, once the options are known to go together."""
+    for name, value, known in (("time", time, TimeKind), ("norm", norm, Norm)):
+        if value not in get_args(known):
+            raise ArgumentError(name, " or ".join(map(repr, get_args(known))), repr(value))
+    for name, value in (("noise", noise), ("weights", weights)) if norm == "sup" else ():
+        if value is not None:
+            raise ArgumentError(name, "None, or norm='l2', which fits noisy samples", f"norm={norm!r}")
+    if norm == "l2" and relative:
+        raise ArgumentError("relative", "False with norm='l2'; noise= or weights= say how much samples count", relative)
+    if (tol is None) == (order is None) and not (norm == "l2" and tol is None):
+        raise ArgumentError("tol", "a tolerance or an order, one of them", f"tol={tol}, order={order}")
+    if tol is not None and not (is_number(tol, 0) and tol > 0):
+        raise ArgumentError("tol", "a positive number", repr(tol))
+    for name, value in (("order", order), ("max_order", max_order)):
+        if value is not None and not is_number(value, 1, whole=True):
+            raise ArgumentError(name, "a whole number from 1 up", repr(value))
+    order, max_order = (None if value is None else int(value) for value in (order, max_order))
+    return Request(None if tol is None else float(tol), order, max_order, perf_counter())
 
 
 @contextlib.contextmanager
@@ -167,53 +163,34 @@ def _progress() -> Iterator[Callable[[], object]]:
     from tqdm import tqdm
 
     terminal = sys.stderr is not None and sys.stderr.isatty()
-    delay = _SILENT if terminal else _SILENT_IN_LOGS
-    interval = 0.1 if terminal else _SILENT_IN_LOGS
-    with tqdm(
-        desc="exponential_sum",
-        unit=" steps",
-        delay=delay,
-        mininterval=interval,
-        leave=False,
-        disable=sys.stderr is None,
-    ) as bar:
+    delay, interval = (_SILENT, 0.1) if terminal else (_SILENT_IN_LOGS, _SILENT_IN_LOGS)
+    timing = {"delay": delay, "mininterval": interval}
+    with tqdm(desc="exponential_sum", unit=" steps", leave=False, disable=sys.stderr is None, **timing) as bar:
         yield bar.update
 
 
-def _supremum_sum(
-    samples: Samples,
-    domain: Domain,
-    started: float,
-    tol: float | None,
-    order: int | None,
-    max_order: int | None,
-    tell: Callable[[], object],
-) -> ExponentialSum:
+def _supremum_sum(samples: Samples, domain: Domain, request: Request) -> ExponentialSum:
     unit, scaled = samples.scaled()
-    goal = None if tol is None else float(tol) if samples.relative else float(tol) / unit
-    attempt = _Attempt(scaled, domain, goal, order, max_order, tell)
+    tol = request.tol
+    goal = None if tol is None else tol if samples.relative else tol / unit
+    attempt = _Attempt(scaled, domain, goal, request)
     try:
         fit = attempt.run()
-        best = _measure.measured(attempt.search, samples, unit, started, fit)
+        best = attempt.measured(samples, unit, fit)
         reached = best.relative_error if samples.relative else best.error
         if attempt.ambiguous(fit):
             what, remedy = _measure.ambiguous(domain, attempt.free)
-        elif tol is None or reached <= tol:
+        elif tol is None or goal is None or reached <= tol:
             return best
         else:
-            assert goal is not None
             what, remedy = _measure.reason(attempt.search, fit, goal, unit)
             what = f"no sum was found within tol = {tol:g}: {what}"
     except KeyboardInterrupt:
         if not (hasattr(attempt, "search") and attempt.search.tried):
             raise
-        _warn_of_interruption()
-        return _measure.measured(attempt.search, samples, unit, started, attempt.search.so_far())
+        warnings.warn(_measure.INTERRUPTED, stacklevel=3)
+        return attempt.measured(samples, unit, attempt.search.so_far())
     raise FitError(f"{what}. The best found has order {best.order} and error {reached:.3g}", remedy, best)
-
-
-def _warn_of_interruption() -> None:
-    warnings.warn("exponential_sum was interrupted; it returns the best sum found so far", stacklevel=4)
 
 
 def _band(samples: Samples) -> float:
@@ -228,22 +205,16 @@ def _band(samples: Samples) -> float:
 
 
 @final
+@dataclass(eq=False)
 class _Attempt:
     """The searches for one result."""
 
-    def __init__(
-        self,
-        samples: Samples,
-        domain: Domain,
-        goal: float | None,
-        order: int | None,
-        max_order: int | None,
-        tell: Callable[[], object],
-    ) -> None:
-        self.samples, self.domain, self.goal, self.order, self.max_order = samples, domain, goal, order, max_order
-        self._tell = tell
-        self.search: Search
-        self.free: Fit
+    samples: Samples
+    domain: Domain
+    goal: float | None
+    request: Request
+    search: Search = field(init=False)
+    free: Fit = field(init=False)
 
     def run(self) -> Fit:
         """The fit of the order, or the smallest that meets the goal, or the best found."""
@@ -252,8 +223,7 @@ class _Attempt:
             rates = np.array([-max(1 / self.domain.dt, 2 * self.domain.slowest)], dtype=np.complex128)
             return Fit(rates, np.zeros((1, self.samples.values.shape[1])), 0.0, "zero")
         if self.goal is None:
-            assert self.order is not None
-            return self.search.at_most(int(self.order))
+            return self.search.at_most(self.request.order or 1)
         fit = self.search.smallest(self.goal)
         if fit is None and self.search.jump > 2 * self.goal:
             return self.search.least()
@@ -267,6 +237,11 @@ class _Attempt:
                 self.search = grown
         return fit or self.search.least()
 
+    def measured(self, samples: Samples, unit: float, fit: Fit) -> ExponentialSum:
+        """The sum of a fit, compared with the samples themselves."""
+        limit = self.search.lower_bound(self.domain.order(fit.rates))
+        return _measure.measured(samples, self.domain, fit, self.request, unit, limit)
+
     def ambiguous(self, fit: Fit) -> bool:
         """Whether a sum that leans on the highest frequencies allowed, or is poor, is far better with higher ones."""
         domain = self.domain
@@ -276,42 +251,13 @@ class _Attempt:
         at_edge = np.abs(domain.weights(fit.coefficients, fit.rates))[np.abs(fit.rates.imag) > _EDGE * domain.band]
         if fit.error <= least and not (at_edge > least).any():
             return False
-        everywhere = Search(self.samples, replace(domain, discrete=True), max_order=self.max_order, tell=self._tell)
-        found = everywhere.at_most(int(self.order)) if self.order is not None else everywhere.smallest(least)
+        everywhere = Search(self.samples, replace(domain, discrete=True), self.request)
+        order = self.request.order
+        found = everywhere.smallest(least) if order is None else everywhere.at_most(order)
         if found is None or found.error > explained or (self.goal is None and found.error > _FAR * fit.error):
             return False
         self.free = found
         return bool((np.abs(found.rates.imag) > domain.band).any())
 
     def _new(self, **options: Any) -> Search:
-        return Search(self.samples, self.domain, max_order=self.max_order, tell=self._tell, **options)
-
-
-def _least_squares_sum(
-    samples: _samples.Samples,
-    domain: Domain,
-    started: float,
-    tol: float | None,
-    order: int | None,
-    max_order: int | None,
-    noise: Any,
-    weights: Any,
-    tell: Callable[[], object],
-) -> ExponentialSum:
-    found = _least_squares.fit(
-        samples,
-        domain,
-        _least_squares.noise_model(samples, noise, weights),
-        started,
-        tol=None if tol is None else float(tol),
-        order=None if order is None else int(order),
-        max_order=None if max_order is None else int(max_order),
-        tell=tell,
-    )
-    if found.interrupted:
-        _warn_of_interruption()
-    if found.reason is None:
-        return found.sum
-    what, remedy = found.reason
-    goal = "" if tol is None else f" within tol = {tol:g}"
-    raise FitError(f"no sum was found{goal} by least squares: {what}", remedy, found.sum)
+        return Search(self.samples, self.domain, self.request, **options)

@@ -7,6 +7,8 @@ import operator
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import pairwise
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -56,10 +58,6 @@ def _special(name: str) -> Callable[..., _Values]:
     return value
 
 
-def _airy(x: _Values) -> _Values:
-    return _special("airy")(x)[0]
-
-
 FUNCTIONS: dict[str, tuple[Callable[..., _Values], int, int | None]] = {
     **{name: (getattr(np, name), 1, 1) for name in ("exp", "log", "sqrt", "abs")},
     **{name: (getattr(np, name), 1, 1) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
@@ -70,7 +68,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., _Values], int, int | None]] = {
     "besselj1": (_special("j1"), 1, 1),
     "besselj": (_special("jv"), 2, 2),
     "mittag_leffler": (mittag_leffler, 2, 2),
-    "airy": (_airy, 1, 1),
+    "airy": (lambda x: _special("airy")(x)[0], 1, 1),
     "heaviside": (lambda x: np.heaviside(x, 1.0), 1, 1),
     "where": (lambda condition, yes, no: np.where(condition != 0, yes, no), 3, 3),
     "min": (lambda *values: _ordered(np.minimum, values), 2, None),
@@ -195,11 +193,11 @@ class _Reader:
         return _Part(_always(number), True)
 
     def _number(self, node: ast.expr, value: object) -> _Number:
-        if type(value) not in (int, float, complex):
+        if not isinstance(value, int | float | complex) or isinstance(value, bool):
             raise self._refuse(node, "a number", _what(node))
         number: _Number
         try:
-            number = np.complex128(value) if isinstance(value, complex) else np.float64(value)  # type: ignore[arg-type]
+            number = np.complex128(value) if isinstance(value, complex) else np.float64(value)
         except OverflowError:
             number = np.float64(np.inf)
         if not np.isfinite(number):
@@ -252,25 +250,18 @@ def _always(number: _Number) -> _Value:
 def _compare(tests: Sequence[Callable[..., _Values]], values: Sequence[_Values]) -> _Values:
     """a < b < c as 1.0 or 0.0."""
     _require_real(values)
-    pairs = zip(tests, values, values[1:], strict=False)
-    return _reduce(np.multiply, [np.float64(1.0), *(np.asarray(test(a, b), np.float64) for test, a, b in pairs)])
+    pairs = zip(tests, pairwise(values), strict=True)
+    return reduce(np.multiply, (np.asarray(test(*pair), np.float64) for test, pair in pairs))
 
 
 def _ordered(function: Callable[..., _Values], values: Sequence[_Values]) -> _Values:
     _require_real(values)
-    return _reduce(function, values)
+    return reduce(function, values)
 
 
 def _require_real(values: Sequence[_Values]) -> None:
     if any(np.iscomplexobj(value) for value in values):  # NumPy would order them by their real parts
         raise TypeError
-
-
-def _reduce(function: Callable[..., _Values], values: Sequence[_Values]) -> _Values:
-    result = values[0]
-    for value in values[1:]:
-        result = function(result, value)
-    return result
 
 
 def _what(node: ast.AST) -> str:

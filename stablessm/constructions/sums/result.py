@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
 import numpy as np
 
 from stablessm import record
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, NumericalError
+from stablessm.constructions.sums._modes import Domain
 
 if TYPE_CHECKING:
     import torch
@@ -124,14 +125,14 @@ class ExponentialSum:
     @property
     def order(self) -> int:
         """How many real states per input, one for a real eigenvalue and two for a conjugate pair; or complex states."""
-        return int(np.where(self._single, 1, 2).sum())
+        return self._domain.order(self.rates)
 
     @property
     def eigenvalues(self) -> np.ndarray:
         """e^{rates dt}, (m,): float64 if all are real, negative ones included."""
         values = np.exp(self.rates * self.dt)
         if not self.is_complex:
-            values = np.where(self._single, values.real, values)
+            values = np.where(self._domain.single(self.rates), values.real, values)
         return values if self.is_complex or values.imag.any() else values.real
 
     @property
@@ -167,14 +168,10 @@ class ExponentialSum:
         """ρ̂ at times t ≥ 0 of any shape: t.shape, or (*t.shape, d_out, d_in)."""
         t = np.asarray(t, dtype=np.float64)
         flat = t.reshape(-1)
-        value = np.empty((len(flat), math.prod(self.shape)), dtype=self._dtype)
-        weights = self.weights.reshape(len(self.rates), -1)
-        step = max(1, _CHUNK // max(1, len(self.rates)))
-        for i in range(0, len(flat), step):
-            modes = np.exp(flat[i : i + step, None] * self.rates)
-            sums = modes @ weights
-            value[i : i + step] = sums if self.is_complex else sums.real
-        return value.reshape((*t.shape, *self.shape))
+        weights = self.weights.reshape(len(self.rates), math.prod(self.shape))
+        parts = np.array_split(flat, 1 + len(flat) * len(self.rates) // _CHUNK)
+        sums = np.concatenate([np.exp(part[:, None] * self.rates) @ weights for part in parts])
+        return (sums if self.is_complex else sums.real).reshape((*t.shape, *self.shape))
 
     def step(self, x_t: Any, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """One step of the recurrence in plain NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1.
@@ -193,19 +190,15 @@ class ExponentialSum:
         x = np.asarray(x_t, dtype=np.complex128 if self.is_complex and np.iscomplexobj(x_t) else np.float64)
         if self.shape and x.shape[-1:] != self.shape[1:]:
             raise ArgumentError("x_t", f"a last dimension of {self.shape[1]}", f"shape {x.shape}")
-        eigenvalues = self.eigenvalues
-        gain = self._gain
+        eigenvalues, gain = self.eigenvalues, self._gain
         if self.shape:
-            eigenvalues, gain = eigenvalues[:, None], gain[:, None]
-            drive = gain * x[..., None, :]
+            eigenvalues, gain, x = eigenvalues[:, None], gain[:, None], x[..., None, :]
         else:
-            drive = gain * x[..., None]
-        if state is None:
-            state = drive
-        else:
-            if state.shape != drive.shape:
-                raise ArgumentError("state", f"shape {drive.shape}", f"shape {state.shape}")
-            state = eigenvalues * state + drive
+            x = x[..., None]
+        drive = gain * x
+        if state is not None and state.shape != drive.shape:
+            raise ArgumentError("state", f"shape {drive.shape}", f"shape {state.shape}")
+        state = drive if state is None else eigenvalues * state + drive
         weights = self.weights if np.iscomplexobj(state) else self.weights.real
         y = np.einsum("moi,...mi->...o", weights, state) if self.shape else state @ weights
         return (y if self.is_complex else y.real), state
@@ -264,15 +257,10 @@ class ExponentialSum:
 
     def _rows(self) -> Iterator[list[Any]]:
         """The CSV: a header, then one row per rate with its weights in row-major order."""
-        inner = "" if not self.shape else "_{}_{}"
-        entries = [inner.format(o, i) for o in range(self.shape[0]) for i in range(self.shape[1])] if inner else [""]
+        entries = ["".join(f"_{i}" for i in place) for place in np.ndindex(self.shape)]
         yield ["rate_re", "rate_im", *(f"weight{entry}_{part}" for entry in entries for part in ("re", "im"))]
         for rate, weight in zip(_pairs(self.rates), _pairs(self.weights), strict=True):
             yield [repr(float(value)) for value in (*rate, *weight.reshape(-1))]
-
-    @property
-    def _dtype(self) -> type[np.generic]:
-        return np.complex128 if self.is_complex else np.float64
 
     @property
     def _gain(self) -> np.ndarray:
@@ -289,24 +277,20 @@ class ExponentialSum:
         return sizes if not self.shape else sizes.sum(-1).max(-1)
 
     @property
-    def _single(self) -> np.ndarray:
-        """Which entries are one state: real rates, in discrete time negative eigenvalues, all of a complex sum."""
-        if self.is_complex:
-            return np.ones(len(self.rates), dtype=bool)
-        phase = np.abs(self.rates.imag) * self.dt
-        return (phase == 0) | ((self.time == "discrete") & (np.abs(phase - np.pi) < 1e-12))
+    def _domain(self) -> Domain:
+        return Domain(
+            self.dt, self.time == "discrete", real=False, positive=False, slowest=0.0, is_complex=self.is_complex
+        )
 
     @property
     def _modes(self) -> str:
         """A line for each of the first modes, with its standard errors."""
         if self.rate_errors is None or self.weight_errors is None:
             return ""
-        lines = []
-        for rate, rate_error, weight, weight_error in zip(
-            self.rates, self.rate_errors, self.weights, self.weight_errors, strict=True
-        ):
-            shown = f", weight {_with_error(weight, weight_error)}" if not self.shape else ""
-            lines.append(f"\n  rate {_with_error(rate, rate_error)}{shown}")
+        lines = [f"\n  rate {_with_error(*pair)}" for pair in zip(self.rates, self.rate_errors, strict=True)]
+        if not self.shape:
+            shown = (f", weight {_with_error(*pair)}" for pair in zip(self.weights, self.weight_errors, strict=True))
+            lines = [line + weight for line, weight in zip(lines, shown, strict=True)]
         more = f"\n  and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
         return "".join(lines[:_SHOWN]) + more
 
@@ -326,6 +310,14 @@ class ExponentialSum:
         )
 
     __repr__ = __str__
+
+
+class FitError(NumericalError):
+    """No sum meets the tolerance; says why and what to do. ``best`` is the best sum that was found."""
+
+    def __init__(self, what: str, remedy: str, best: ExponentialSum) -> None:
+        super().__init__(what, remedy)
+        self.best = best
 
 
 def _with_error(value: Any, error: Any) -> str:

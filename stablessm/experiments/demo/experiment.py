@@ -21,7 +21,7 @@ from stablessm.instruments import (
     stability_radius,
 )
 from stablessm.layers import RealSSM
-from stablessm.layers.initialise import timescales
+from stablessm.layers.initialize import timescales
 from stablessm.report.figure import Figure, Panel, Series
 from stablessm.targets import LinearFunctional
 

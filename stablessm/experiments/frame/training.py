@@ -21,7 +21,7 @@ from stablessm.layers import ContinuousRNN, activations
 from stablessm.training import TrainingConfig
 from stablessm.training.divergence import Watch
 from stablessm.training.gradient import Objective
-from stablessm.training.optimiser import StackedOptimiser
+from stablessm.training.optimizer import StackedOptimizer
 from stablessm.training.stack import Stack, stacked_name
 from stablessm.training.steps import Hooks, StepLoop
 
@@ -209,7 +209,7 @@ def _train(
     device = options.chosen_device()
     stack, watch = Stack(_padded(models), device), Watch(device, len(models), forgiving=True)
     config = TrainingConfig(lr=options.lr, weight_decay=0.0, clip=options.clip, warmup=0.0)
-    optimiser = StackedOptimiser(stack, config, config.schedule(options.steps))
+    optimiser = StackedOptimizer(stack, config, config.schedule(options.steps))
 
     def batch(step: int) -> Batch:
         return tuple(tensor.to(device) for tensor in batches(step % options.batches))

@@ -13,7 +13,7 @@ from stablessm._typing import Time
 from stablessm.experiments.frame import Run, Stages
 from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
 from stablessm.layers import RealSSM
-from stablessm.layers.initialise import timescales
+from stablessm.layers.initialize import timescales
 from stablessm.report.figure import Panel, Series, Style
 from stablessm.targets import LinearFunctional
 

@@ -23,7 +23,7 @@ from stablessm.tasks.corpus import Corpus, Reviews
 from stablessm.training import TrainingConfig
 from stablessm.training.divergence import Watch
 from stablessm.training.gradient import Objective
-from stablessm.training.optimiser import Optimiser
+from stablessm.training.optimizer import Optimizer
 from stablessm.training.steps import Hooks, StepLoop
 
 C = TypeVar("C", bound=Classifier)
@@ -77,7 +77,7 @@ def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: i
     per_epoch = -(-len(corpus.train) // options.batch)
     steps = options.epochs * per_epoch
     config = TrainingConfig(lr=options.lr, weight_decay=options.weight_decay, clip=options.clip)
-    optimiser = Optimiser(model, config, partial(options.factor, steps=steps))
+    optimiser = Optimizer(model, config, partial(options.factor, steps=steps))
 
     @lru_cache(maxsize=1)
     def order(epoch: int) -> list[np.ndarray]:

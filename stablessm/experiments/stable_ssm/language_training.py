@@ -17,7 +17,7 @@ from stablessm.training import TrainingConfig
 from stablessm.training.divergence import DivergenceReport, Watch, diagnose
 from stablessm.training.evaluate import apply
 from stablessm.training.gradient import Gradient
-from stablessm.training.optimiser import Optimiser
+from stablessm.training.optimizer import Optimizer
 from stablessm.training.ranks import Ranks
 from stablessm.training.steps import Hooks, StepLoop
 from stablessm.training.trainee import trainee
@@ -95,7 +95,7 @@ def fit(
     config = options.config(lr, seed)
     device, planned = config.chosen_device(), options.planned or options.steps
     model, task, watch, ranks = model.to(device).train(), task.to(device), Watch(device), Ranks()
-    optimiser = Optimiser(model, config, config.schedule(planned))
+    optimiser = Optimizer(model, config, config.schedule(planned))
     epoch = config.steps_per_epoch(task.steps("train", config.batch_size))
     gradient = Gradient(trainee(model, config, device, ranks), task, config, epoch, watch, ranks)
     hook = _Seen(model, gradient, options.look_every)

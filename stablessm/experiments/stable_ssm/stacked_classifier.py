@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
-from stablessm.layers import discretise
+from stablessm.layers import discretize
 from stablessm.models import SequenceClassifier
 from stablessm.models.block import ACTIVATIONS
 from stablessm.models.hyena import TAPS
@@ -58,7 +58,7 @@ class StackedClassifier:
             raise ArgumentError("models", "the mixer s4d, the norm layer and no edge_dropout", got)
         self.maps = _runs(get_map(str(m.config.map), time="continuous", **m.config.map_options) for m in models)
         options = {"discretisation": "zoh", **self.config.mixer_options}
-        self._discretise = discretise.get(str(options["discretisation"]))
+        self._discretise = discretize.get(str(options["discretisation"]))
         self.shapes = {name: tuple(p.shape) for name, p in models[0].named_parameters()}
         rows = [torch.cat([p.detach().flatten() for p in model.parameters()]) for model in models]
         self.weights = torch.stack(rows)

@@ -21,7 +21,7 @@ from stablessm.tasks.base import Batch, Split, Task
 from stablessm.training import TrainingConfig
 from stablessm.training.divergence import Watch
 from stablessm.training.gradient import Objective
-from stablessm.training.optimiser import StackedOptimiser
+from stablessm.training.optimizer import StackedOptimizer
 from stablessm.training.precision import tensor_float32
 from stablessm.training.stack import Stack, stacked_name
 from stablessm.training.steps import Hooks, StepLoop
@@ -113,7 +113,7 @@ def _train(
     stack, watch = Stack(copy.deepcopy(list(models)), device), Watch(device, len(models))
     epoch, generator = task.steps("train", options.batch), torch.Generator(device)
     config = TrainingConfig(lr=1.0, weight_decay=options.weight_decay, clip=options.clip, warmup=options.warmup)
-    optimiser = StackedOptimiser(stack, config, config.schedule(total), rates)
+    optimiser = StackedOptimizer(stack, config, config.schedule(total), rates)
     named = {name: stack.get_parameter(stacked_name(name)) for name in classifier.shapes}
 
     def batch(step: int) -> list[Tensor]:

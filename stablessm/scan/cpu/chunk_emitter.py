@@ -80,6 +80,10 @@ class ChunkEmitter:
         room.align = VECTOR_BYTES
         return room
 
+    def entry(self, name: str, index: ir.Value, rows: int = 1, row: ir.Value | int = 0) -> ir.Value:
+        """Where row ``row`` of entry ``index`` of a field's array (…, rows, PARTS) is."""
+        return self.at(self.fields[name], self.times(index, PARTS * rows), self.times(row, PARTS))
+
     def load(self, pointer: ir.Value, count: int = 1) -> Row:
         """Vectors that follow each other, of the kernel's scalar or of float64, as the pointer says."""
         emit = self._emitter(pointer)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from torch import Tensor
 
 from stablessm.llvm.emitter import VECTOR_BYTES
-from stablessm.scan.cpu.linear_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, TILE_BYTES, Spec, get_kernel
+from stablessm.llvm.kernel import compiled
+from stablessm.scan.cpu.linear_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, TILE_BYTES, Spec, build
 from stablessm.scan.protocol import Recurrence
 
 STREAM_BYTES = 8 << 20
@@ -77,10 +76,10 @@ def _run(
     scalars = arrays["states"].shape[-1]
     if reset is not None:
         arrays["reset"] = reset.to(torch.uint8)
-    values = dict.fromkeys(names, 0) | {"steps": steps, "channels": scalars}
+    values = {"steps": steps, "channels": scalars}
     for name, array in arrays.items():
         start, batch_stride = array.data_ptr(), 0 if array.shape[0] == 1 else array.stride(0)
-        if f"{name}_time" in values:
+        if f"{name}_time" in names:
             time_stride = 0 if array.shape[1] == 1 else array.stride(1)
             if reverse:
                 start += (steps - 1) * time_stride * array.element_size()
@@ -91,17 +90,14 @@ def _run(
     row_bytes = scalars * stored[0].element_size()  # rows of ours are adjacent
     aligned = all((array.data_ptr() | row_bytes) % VECTOR_BYTES == 0 for array in stored)
     size = states.numel() * states.element_size()
-    kernel = get_kernel(
-        Spec(
-            backward=names is BACKWARD_FIELDS,
-            double=arrays["states"].dtype == torch.float64,
-            complex=states.is_complex(),
-            per_step=arrays["decay"].shape[1] > 1,
-            reset=reset is not None,
-            stream=aligned and size >= STREAM_BYTES,
-            prefetch=names is FORWARD_FIELDS and row_bytes >= PREFETCH_BYTES,
-        )
+    spec = Spec(
+        backward=names is BACKWARD_FIELDS,
+        double=arrays["states"].dtype == torch.float64,
+        complex=states.is_complex(),
+        per_step=arrays["decay"].shape[1] > 1,
+        reset=reset is not None,
+        stream=aligned and size >= STREAM_BYTES,
+        prefetch=names is FORWARD_FIELDS and row_bytes >= PREFETCH_BYTES,
     )
     tiles = values["tiles"] = batch * -(-row_bytes // TILE_BYTES)
-    fields = (ctypes.c_int64 * len(names))(*values.values())
-    kernel(fields, tiles, workers=1 if size < SERIAL_BYTES else torch.get_num_threads())
+    compiled(build, spec)(names, values, tiles, workers=1 if size < SERIAL_BYTES else torch.get_num_threads())

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from stablessm.llvm.emitter import I64, VECTOR_BYTES, Emitter
-from stablessm.llvm.kernel import Kernel, compiled, kernel_entry
+from stablessm.llvm.kernel import kernel_entry
 
 TILE_VECTORS = 2
 TILE_BYTES = VECTOR_BYTES * TILE_VECTORS
@@ -43,24 +43,17 @@ class Spec(NamedTuple):
     """inputs are asked for PREFETCH_STEPS ahead"""
 
 
-FORWARD_FIELDS = (
+_SHARED = (
     "tiles", "steps", "channels",
     "decay", "decay_batch", "decay_time",
-    "drive", "drive_batch", "drive_time",
     "initial", "initial_batch",
     "reset", "reset_batch", "reset_time",
     "states", "states_batch", "states_time",
 )  # fmt: skip
+FORWARD_FIELDS = (*_SHARED, "drive", "drive_batch", "drive_time")
 BACKWARD_FIELDS = (
-    "tiles", "steps", "channels",
-    "decay", "decay_batch", "decay_time",
-    "grad", "grad_batch", "grad_time",
-    "initial", "initial_batch",
-    "reset", "reset_batch", "reset_time",
-    "states", "states_batch", "states_time",
-    "d_drive", "d_drive_batch", "d_drive_time",
-    "d_decay", "d_decay_batch", "d_decay_time",
-    "d_initial", "d_initial_batch",
+    *_SHARED, "grad", "grad_batch", "grad_time", "d_drive", "d_drive_batch", "d_drive_time",
+    "d_decay", "d_decay_batch", "d_decay_time", "d_initial", "d_initial_batch",
 )  # fmt: skip
 """A kernel's arguments: counts (of all tiles, of steps, of scalars in a row), addresses, strides in elements."""
 
@@ -84,8 +77,8 @@ class _Tile:
 
     def vectors(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
         """Where the vectors of this tile's row begin."""
-        row, starts = self.row(array, step, self._column), itertools.accumulate(self.widths, initial=0)
-        return [self.emit.at(row, start) for start, _ in zip(starts, self.widths, strict=False)]
+        row = self.row(array, step, self._column)
+        return [self.emit.at(row, start) for start in itertools.accumulate([0, *self.widths[:-1]])]
 
     def load(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
         """The row in float64."""
@@ -187,7 +180,7 @@ def _pointers(spec: Spec) -> dict[str, ir.Type]:
     }
 
 
-def _build(spec: Spec) -> ir.Function:
+def build(spec: Spec) -> ir.Function:
     """The kernel, over a range of tiles."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     name = "scan_" + "".join(str(int(flag)) for flag in spec)
@@ -226,8 +219,3 @@ def _emit_tile(
     emit: Emitter[Spec], fields: dict[str, ir.Value], batch: ir.Value, column: ir.Value, widths: list[int]
 ) -> None:
     (_backward if emit.spec.backward else _forward)(_Tile(emit, fields, batch, column, widths))
-
-
-def get_kernel(spec: Spec) -> Kernel:
-    """The kernel for ``spec``, compiled the first time it is asked for."""
-    return compiled(_build, spec)

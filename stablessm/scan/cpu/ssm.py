@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 import os
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from stablessm.llvm.emitter import VECTOR_BYTES
-from stablessm.llvm.kernel import Kernel
+from stablessm.llvm.kernel import Kernel, compiled
 from stablessm.scan.cpu import ssm_kernels, ssm_tables
 from stablessm.scan.cpu.chunk_emitter import CHUNKS, PARTS, Spec
 from stablessm.scan.cpu.ssm_kernels import BACKWARD_FIELDS, FORWARD_FIELDS
@@ -130,7 +129,7 @@ def backward(
         _run(layout, BACKWARD_FIELDS, arrays, layer, batches)
     results = arrays["results"] = torch.empty_like(arrays["parameters"])
     arrays["d_tables"] = sums
-    kernel = ssm_tables.get_kernel(layout.spec(backward=True))
+    kernel = compiled(ssm_tables.build, layout.spec(backward=True))
     work = length * layout.channels * layout.states
     _call(kernel, GRADIENT_FIELDS, arrays, layout, units=tiles, work=work, groups=batches)
     # An operator's results may not share memory.
@@ -172,7 +171,7 @@ def _tables(layer: DiagonalSSM, layout: Layout) -> dict[str, Tensor]:
         "kernel": torch.empty(tiles, length, lanes, dtype=layout.dtype),
         "powers": torch.empty(tiles, layout.groups, length + 2, PARTS, lanes, dtype=wide),
     }
-    kernel = ssm_tables.get_kernel(layout.spec(backward=False))
+    kernel = compiled(ssm_tables.build, layout.spec(backward=False))
     _call(kernel, MAKE_FIELDS, arrays, layout, units=tiles, work=length * layout.channels * layout.states)
     return arrays
 
@@ -231,7 +230,7 @@ def _run(layout: Layout, names: tuple[str, ...], arrays: dict[str, Tensor], laye
     result = arrays["d_x" if spec.backward else "y"]
     aligned = (result.data_ptr() | channels * result.element_size()) % VECTOR_BYTES == 0
     stream = aligned and result.numel() * result.element_size() >= STREAM_BYTES
-    kernel = ssm_kernels.get_kernel(spec._replace(stream=stream))
+    kernel = compiled(ssm_kernels.build, spec._replace(stream=stream))
     _call(kernel, names, arrays, layout, work=work, units=groups * layout.tiles, **counts)
 
 
@@ -239,12 +238,11 @@ def _call(
     kernel: Kernel, names: tuple[str, ...], arrays: dict[str, Tensor], layout: Layout, *, units: int, work: int,
     **counts: int,
 ) -> None:  # fmt: skip
-    values = dict.fromkeys(names, 0) | counts | {"units": units, "states": layout.groups}
+    values = {**counts, "units": units, "states": layout.groups}
     for name in names:
         if (array := arrays.get(name)) is not None:
             values[name] = array.data_ptr()
-            if f"{name}_batch" in values:
+            if f"{name}_batch" in names:
                 values[f"{name}_batch"], values[f"{name}_time"] = array.stride()[:2]
-    fields = (ctypes.c_int64 * len(names))(*(values[name] for name in names))
     if units:
-        kernel(fields, units, workers=1 if work < SERIAL_STATES else torch.get_num_threads())
+        kernel(names, values, units, workers=1 if work < SERIAL_STATES else torch.get_num_threads())

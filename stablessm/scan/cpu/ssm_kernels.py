@@ -23,7 +23,7 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from stablessm.llvm.emitter import I64
-from stablessm.llvm.kernel import Kernel, compiled, kernel_entry
+from stablessm.llvm.kernel import kernel_entry
 from stablessm.scan.cpu.chunk_emitter import CHUNKS, PARTS, ChunkEmitter, Row, Rows, Spec, types
 
 FLUSH = 32
@@ -96,24 +96,20 @@ class _State:
 
     def __init__(self, block: _Block, state: ir.Value) -> None:
         code, fields, length = block.code, block.code.fields, block.code.spec.length
-        self.code, self._fields = code, fields
+        self.code = code
         here = code.sum(code.times(block.tile, fields["states"]), state)
-        self.into, self.out = (self._row(name, here, length) for name in ("into", "out"))
-        self._powers = self._row("powers", here, length + 2)
+        self.into, self.out = (code.entry(name, here, length) for name in ("into", "out"))
+        self._powers = code.entry("powers", here, length + 2)
         one_cell = code.times(fields["tiles"], fields["states"])
-        self.carry = self._row("carry", code.sum(code.times(block.batch, one_cell), here))
+        self.carry = code.entry("carry", code.sum(code.times(block.batch, one_cell), here))
         cell = code.sum(code.times(block.batch, fields["cells"]), code.builder.sdiv(block.first, I64(code.steps)))
-        self.checkpoint = self._row("checkpoints", code.sum(code.times(cell, one_cell), here))
+        self.checkpoint = code.entry("checkpoints", code.sum(code.times(cell, one_cell), here))
         if code.spec.backward:
             table = code.times(block.unit, 2, fields["states"])
-            self.d_into = self._row("d_tables", code.sum(table, state), length)
-            self.d_out = self._row("d_tables", code.sum(table, fields["states"], state), length)
+            self.d_into = code.entry("d_tables", code.sum(table, state), length)
+            self.d_out = code.entry("d_tables", code.sum(table, fields["states"], state), length)
             unit = code.sum(code.times(block.unit, fields["states"]), state)
-            self._d_powers = self._row("d_powers", unit, length + 1)
-
-    def _row(self, name: str, index: ir.Value, rows: int = 1) -> ir.Value:
-        """Where entry ``index`` of an array (…, rows, PARTS) is."""
-        return self.code.at(self._fields[name], self.code.times(index, PARTS * rows))
+            self._d_powers = code.entry("d_powers", unit, length + 1)
 
     def power(self, exponent: ir.Value | int) -> Row:
         """a**exponent, or a**(CHUNKS L) for L + 1, in float64."""
@@ -330,7 +326,7 @@ def _pointers(spec: Spec) -> dict[str, ir.Type]:
     return {name: kind for names, kind in held for name in names}
 
 
-def _build(spec: Spec) -> ir.Function:
+def build(spec: Spec) -> ir.Function:
     """The kernel, over a range of units: every block of every sequence of a unit, in order or from the last on."""
     name = "ssm_" + "_".join(str(int(option)) for option in spec)
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
@@ -372,8 +368,3 @@ def _build(spec: Spec) -> ir.Function:
     builder.fence("seq_cst")  # stores that bypass the cache are not ordered otherwise
     builder.ret_void()
     return builder.function
-
-
-def get_kernel(spec: Spec) -> Kernel:
-    """The kernel for ``spec``, compiled the first time it is asked for."""
-    return compiled(_build, spec)

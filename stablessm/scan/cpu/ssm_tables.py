@@ -14,7 +14,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from stablessm.llvm.emitter import I64
-from stablessm.llvm.kernel import Kernel, compiled, kernel_entry
+from stablessm.llvm.kernel import kernel_entry
 from stablessm.scan.cpu.chunk_emitter import PARTS, ChunkEmitter, Row, Spec, types
 
 MAKE_FIELDS = ("units", "states", "parameters", "skip", "into", "out", "kernel", "powers")
@@ -31,14 +31,9 @@ class _Parameters:
         self.code, fields, length = code, code.fields, code.spec.length
         self.index = code.sum(code.times(tile, fields["states"]), state)
         self.decay, self.B, self.C = (
-            code.load(self.row("parameters", self.index, 3, which), PARTS) for which in range(3)
+            code.load(code.entry("parameters", self.index, 3, which), PARTS) for which in range(3)
         )
-        self._powers = self.row("powers", self.index, length + 2)
-
-    def row(self, name: str, index: ir.Value, rows: int, row: ir.Value | int = 0) -> ir.Value:
-        """Where row ``row`` of entry ``index`` of an array (…, rows, PARTS) is."""
-        code = self.code
-        return code.at(code.fields[name], code.times(code.sum(code.times(index, rows), row), PARTS))
+        self._powers = code.entry("powers", self.index, length + 2)
 
     def power(self, *exponent: ir.Value | int) -> ir.Value:
         """Where a**exponent is."""
@@ -66,7 +61,7 @@ def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
             after = code.product(of.decay, power, none)
             into, out = code.product(of.B, power, none), code.conjugate(code.product(of.C, after, none))
             for name, row, value in (("into", last, into), ("out", j, out)):
-                code.store(code.round(value), of.row(name, of.index, length, row))
+                code.store(code.round(value), code.entry(name, of.index, length, row))
             return after
 
         power = code.emit.loop(I64(length), code.one(), one_power)
@@ -111,9 +106,9 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
             power, after = (code.load(of.power(j, i), PARTS) for i in (0, 1))
             back = code.builder.sub(I64(length - 1), j)
             table, powers = (lambda u: code.times(u, 2, states)), (lambda u: code.sum(code.times(u, states), state))
-            d_into = summed(lambda u: of.row("d_tables", code.sum(table(u), state), length, back))
-            d_out = summed(lambda u: of.row("d_tables", code.sum(table(u), states, state), length, j))
-            d_power = summed(lambda u: of.row("d_powers", powers(u), length + 1, code.sum(j, 1)))
+            d_into = summed(lambda u: code.entry("d_tables", code.sum(table(u), state), length, back))
+            d_out = summed(lambda u: code.entry("d_tables", code.sum(table(u), states, state), length, j))
+            d_power = summed(lambda u: code.entry("d_powers", powers(u), length + 1, code.sum(j, 1)))
             (d_kernel,) = summed(lambda u: code.at(fields["d_kernel"], code.times(u, length), j), 1)
             d_out, d_kernel = code.conjugate(d_out), code.as_state(d_kernel)
             d_B = times(power, code.product(code.conjugate(of.C), d_kernel, d_into), d_B)
@@ -130,13 +125,13 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
         results = code.emit.loop(I64(length), none * 3, one_power)
         for which in range(3):
             part = results[which * PARTS : (which + 1) * PARTS]
-            code.store(part, of.row("results", of.index, 3, which))
+            code.store(part, code.entry("results", of.index, 3, which))
         return []
 
     code.emit.loop(fields["states"], [], one_state)
 
 
-def _build(spec: Spec) -> ir.Function:
+def build(spec: Spec) -> ir.Function:
     """The kernel, over a range of tiles."""
     name = "ssm_tables_" + "_".join(str(int(option)) for option in spec)
     names, kinds = GRADIENT_FIELDS if spec.backward else MAKE_FIELDS, types(spec)
@@ -157,8 +152,3 @@ def _build(spec: Spec) -> ir.Function:
     code.emit.loop(builder.sub(last, first), [], one_tile)
     builder.ret_void()
     return builder.function
-
-
-def get_kernel(spec: Spec) -> Kernel:
-    """The kernel for ``spec``, compiled the first time it is asked for."""
-    return compiled(_build, spec)

@@ -124,17 +124,8 @@ def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tens
     reset = states if reset is None else reset.view(torch.uint8)
     carries = states if walk.carry is None else walk.carry(decay, grad, reset, None)
     d_decay = torch.empty(walk.d_decay_shape, dtype=walk.d_decay_dtype, device=states.device)
-    walk.launch(
-        decay,
-        grad,
-        reset,
-        carries,
-        states,
-        states if initial is None else initial,
-        d_decay,
-        d_drive,
-        states if d_initial is None else d_initial,
-    )
+    first, d_first = (states if tensor is None else tensor for tensor in (initial, d_initial))
+    walk.launch(decay, grad, reset, carries, states, first, d_decay, d_drive, d_first)
     if walk.reduce is not None:
         parts, d_decay = d_decay, torch.empty(decay.shape, dtype=decay.dtype, device=states.device)
         walk.reduce(parts, d_decay)
@@ -170,11 +161,11 @@ class _Cut(NamedTuple):
     constants: dict[str, Any]
     warps: int
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """What all kernels are told last."""
+    def launch(self, kernel: Any, strides: tuple[int, ...], flags: dict[str, Any], offsets: tuple[int, ...]) -> Launch:
+        """A kernel over all columns; what all kernels are told last is the same."""
         _, steps, channels = self.shape
-        return steps, channels, self.length, self.chunks
+        numbers, constants = (*strides, steps, channels, self.length, self.chunks), {**flags, **self.constants}
+        return Launch(kernel, self.programs, numbers, constants, offsets=offsets, warps=self.warps)
 
     @property
     def columns(self) -> tuple[int, int, int]:
@@ -190,31 +181,15 @@ class _Carry:
         self, cut: _Cut, offsets: tuple[int, ...], strides: tuple[int, ...], cuts: bool, initial: bool, shift: int
     ) -> None:
         self._shape, self._dtype, self._cuts = (3, *cut.columns), cut.scratch, cuts
-        self._aggregate = Launch(
-            kernels.aggregate_kernel,
-            cut.programs,
-            (*strides, *cut.numbers),
-            {"SHIFT": shift, "CUTS": cuts, **cut.constants},
-            offsets=(*offsets, 0, 0, 0),
-            warps=cut.warps,
-        )
+        flags = {"SHIFT": shift, "CUTS": cuts}
+        self._aggregate = cut.launch(kernels.aggregate_kernel, strides, flags, (*offsets, 0, 0, 0))
         batch, _, channels = cut.shape
         chunks = 1 << (cut.chunks - 1).bit_length()
         block = max(1, min(2048 // chunks, 1 << (channels - 1).bit_length()))
-        self._carry = Launch(
-            kernels.carry_kernel,
-            batch * -(-channels // block),
-            (channels, cut.chunks),
-            {
-                "INITIAL": initial,
-                "CUTS": cuts,
-                "IS_COMPLEX": cut.constants["IS_COMPLEX"],
-                "CHUNKS": chunks,
-                "BLOCK": block,
-                "SPREAD": min(chunks, max(1, 128 // block)),
-            },
-            warps=4,
-        )
+        constants = {"INITIAL": initial, "CUTS": cuts, "IS_COMPLEX": cut.constants["IS_COMPLEX"]}
+        constants |= {"CHUNKS": chunks, "BLOCK": block, "SPREAD": min(chunks, max(1, 128 // block))}
+        programs = batch * -(-channels // block)
+        self._carry = Launch(kernels.carry_kernel, programs, (channels, cut.chunks), constants, warps=4)
 
     def __call__(self, decay: Tensor, drive: Tensor, reset: Tensor, initial: Tensor | None) -> Tensor:
         """(batch, chunk, channel)."""
@@ -242,15 +217,8 @@ def _forward(plan: _Plan) -> _Walk:
     offsets, strides = _rows(reverse, decay, drive, _reset(cuts, states))
     carry = _Carry(cut, offsets, strides[:-1], cuts is not None, initial, shift=0) if cut.chunks > 1 else None
     (to,), state_strides = _rows(reverse, states)
-    launch = Launch(
-        kernels.forward_kernel,
-        cut.programs,
-        (*strides[:-1], *state_strides, *cut.numbers),
-        {"CARRIES": initial or carry is not None, "CUTS": cuts is not None, **cut.constants},
-        offsets=(*offsets, 0, to),
-        warps=cut.warps,
-    )
-    return _Walk(carry, launch)
+    flags = {"CARRIES": initial or carry is not None, "CUTS": cuts is not None}
+    return _Walk(carry, cut.launch(kernels.forward_kernel, (*strides[:-1], *state_strides), flags, (*offsets, 0, to)))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -270,14 +238,9 @@ def _backward(plan: _Plan) -> _Walk:
     (of_states, of_decay, of_drive), output_strides = _rows(
         back, states, d_decay if per_step else (shape, (0, 0, 0), dtype, 0), d_drive
     )
-    launch = Launch(
-        kernels.backward_kernel,
-        cut.programs,
-        (*strides[:-1], *output_strides, *cut.numbers),
-        {"CARRIES": carry is not None, "INITIAL": initial, "CUTS": cuts is not None, **cut.constants},
-        offsets=(*offsets, 0, of_states, 0, of_decay, of_drive, 0),
-        warps=cut.warps,
-    )
+    flags = {"CARRIES": carry is not None, "INITIAL": initial, "CUTS": cuts is not None}
+    offsets = (*offsets, 0, of_states, 0, of_decay, of_drive, 0)
+    launch = cut.launch(kernels.backward_kernel, (*strides[:-1], *output_strides), flags, offsets)
     reduce = None
     if not per_step and decay[0][0] == 1:
         rows, numbers = batch * cut.chunks, channels * (2 if dtype.is_complex else 1)

@@ -93,7 +93,7 @@ def backward(
     d_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     d_initial = None if initial is None else torch.empty(initial.shape, dtype=decay.dtype, device=x.device)
     d_decay, d_B, d_C = (torch.empty(decay.shape, dtype=decay.dtype, device=x.device) for _ in range(3))
-    d_D = torch.empty(len(decay), dtype=_real_dtype(decay), device=x.device)
+    d_D = torch.empty(len(decay), dtype=decay.dtype.to_real(), device=x.device)
     x, d_y = x.resolve_neg(), d_y.resolve_neg()
     if d_final is not None:
         d_final = d_final.resolve_conj().resolve_neg().contiguous()
@@ -171,15 +171,12 @@ class _Layer:
         columns = batch * channels * -(-states // block)
         rows = {"ROWS": WALK_ROWS, "BLOCK": block, "SPREAD": min(WALK_ROWS, max(1, 32 // block)), "STAGES": STAGES}
         blocks = channels * (self.length // ROWS)
+        powers = {**flag, "BITS": bits, "ROWS": ROWS}
+        made = {**powers, "STATES": 1 << (states - 1).bit_length()}
+        told, offsets = (channels, states, per_row, self.rest), (0, 0, 0, 0, 0, after_T, 0, 0)
+        options: Any = {"offsets": offsets, "warps": 2 if states <= 32 else 4}
         self._generates = {
-            skip: Launch(
-                kernels.generate_kernel,
-                blocks,
-                (channels, states, per_row, self.rest),
-                {"SKIP": skip, **flag, "BITS": bits, "ROWS": ROWS, "STATES": 1 << (states - 1).bit_length()},
-                offsets=(0, 0, 0, 0, 0, after_T, 0, 0),
-                warps=2 if states <= 32 else 4,
-            )
+            skip: Launch(kernels.generate_kernel, blocks, told, {"SKIP": skip, **made}, **options)
             for skip in (False, True)
         }
         sizes = {"LENGTH": self.length, "ROWS": ROWS}
@@ -187,20 +184,15 @@ class _Layer:
         diagonals = {**sizes, "LAGS": LAGS}
         programs = channels * (self.length // LAGS)
         self._diagonals = Launch(kernels.diagonals_kernel, programs, (self.width,), diagonals, warps=1)
-        self._collect = Launch(
-            kernels.collect_kernel,
-            channels * -(-states // min(16, block)),
-            (batch, channels, states, per_row, self.rest),
-            {**flag, "BITS": bits, "ROWS": ROWS, "BLOCK": min(16, block), "STAGES": STAGES},
-            offsets=(0, 0, 0, 0, after_T, 0, 0, 0, 0, 0),
-            warps=1,
-        )
+        collected = {**powers, "BLOCK": min(16, block), "STAGES": STAGES}
+        programs, to_V = channels * -(-states // min(16, block)), (0, 0, 0, 0, after_T, 0, 0, 0, 0, 0)
+        self._collect = Launch(kernels.collect_kernel, programs, (batch, *told), collected, offsets=to_V, warps=1)
         self._columns, self._walks, self._per_row = columns, {**flag, **rows}, per_row
         self._after_T, self._states = after_T, states
 
     def generate(self, decay: Tensor, B: Tensor, C: Tensor, D: Tensor | None) -> Made:
         """The matrices of these parameters."""
-        device, real = decay.device, _real_dtype(decay)
+        device, real = decay.device, decay.dtype.to_real()
         M = torch.empty((self.channels, self.length, self.width), dtype=real, device=device)
         W = torch.empty((self.channels, self.length, self.numbers), dtype=real, device=device)
         response = torch.empty((self.channels, self.length), dtype=real, device=device)
@@ -232,25 +224,16 @@ class _Layer:
     @functools.lru_cache(maxsize=16)  # noqa: B019 (layers are kept anyway)
     def _turn(self, strides: tuple[int, ...], width: int, back: bool) -> Launch:
         programs = self.chunks * (self.length // BLOCK) * -(-self.channels // BLOCK) * self.batch
-        return Launch(
-            kernels.transpose_kernel,
-            programs,
-            (*strides, self.batch, self.steps, self.channels, self.chunks, width),
-            {"BACK": back, "UNIT": strides[2] == 1, "LENGTH": self.length, "BLOCK": BLOCK},
-            warps=4,
-        )
+        numbers = (*strides, self.batch, self.steps, self.channels, self.chunks, width)
+        constants = {"BACK": back, "UNIT": strides[2] == 1, "LENGTH": self.length, "BLOCK": BLOCK}
+        return Launch(kernels.transpose_kernel, programs, numbers, constants, warps=4)
 
     def enter(
         self, both: Tensor, tail: Tensor, initial: Tensor | None, jumps: Tensor, entering: Tensor, final: Tensor
     ) -> None:
         """Fills ``entering`` and ``final``; what the chunks add stands in ``both``, beside the outputs."""
-        launch = self._walk(
-            kernels.enter_kernel,
-            entering.stride(1),
-            final.stride(0),
-            (self._after_T, *[0] * 5),
-            INITIAL=initial is not None,
-        )
+        given, offsets = initial is not None, (self._after_T, *[0] * 5)
+        launch = self._walk(kernels.enter_kernel, entering.stride(1), final.stride(0), offsets, INITIAL=given)
         launch(both, tail, tail if initial is None else initial, jumps, entering, final)
 
     def leave(
@@ -265,14 +248,9 @@ class _Layer:
         """Fills ``d_initial`` and, in ``both``, the gradients of what the chunks added; returns those of the jumps."""
         d_jumps = torch.empty((2, self.channels, self.batch, self._states), dtype=jumps.dtype, device=jumps.device)
         given = d_initial if d_final is None else d_final
-        launch = self._walk(
-            kernels.leave_kernel,
-            entering.stride(1),
-            0 if given is None else given.stride(0),
-            (0, 0, 0, 0, self._after_T, 0, 0),
-            FINAL=d_final is not None,
-            INITIAL=d_initial is not None,
-        )
+        per_batch, offsets = 0 if given is None else given.stride(0), (0, 0, 0, 0, self._after_T, 0, 0)
+        flags = {"FINAL": d_final is not None, "INITIAL": d_initial is not None}
+        launch = self._walk(kernels.leave_kernel, entering.stride(1), per_batch, offsets, **flags)
         final, initial = (d_jumps if tensor is None else tensor for tensor in (d_final, d_initial))
         launch(d_entering, entering, jumps, final, both, d_jumps, initial)
         return d_jumps
@@ -352,9 +330,5 @@ def _at(at: slice | None, tensor: Any, dim: int) -> Any:
 
 def _of(at: slice | None, *parameters: Tensor | None) -> tuple[Any, ...]:
     """These channels of parameters."""
-    chosen = (None if tensor is None else _at(at, tensor, 0) for tensor in parameters)
+    chosen = (_at(at, tensor, 0) for tensor in parameters)
     return tuple(None if tensor is None else tensor.resolve_conj().resolve_neg().contiguous() for tensor in chosen)
-
-
-def _real_dtype(tensor: Tensor) -> torch.dtype:
-    return tensor.dtype.to_real()

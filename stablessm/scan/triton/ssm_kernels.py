@@ -26,20 +26,9 @@ import triton.language as tl
 from stablessm.scan.triton.tiles import last, load, order, product, rows_at, store, stretches, walk
 
 NUMBERS = (
-    "x_b",
-    "x_t",
-    "x_c",
-    "batch",
-    "steps",
-    "channels",
-    "states",
-    "width",
-    "rest",
-    "chunks",
-    "per_row",
-    "held",
+    "x_b", "x_t", "x_c", "batch", "steps", "channels", "states", "width", "rest", "chunks", "per_row", "held",
     "per_batch",
-)
+)  # fmt: skip
 """Arguments whose values no compiled form depends on."""
 
 

@@ -18,7 +18,7 @@ from stablessm.experiments.frame import Run, Stages
 from stablessm.experiments.iat.exponential_sums import TARGETS, fitted_layer, longest_time
 from stablessm.instruments import MemoryCurve, PerturbationCurve, memory_function, perturbation_error
 from stablessm.layers import RealSSM
-from stablessm.layers.initialise import timescales
+from stablessm.layers.initialize import timescales
 
 FLOATS = ("float32", "float16", "bfloat16")
 FORMATS = (*FLOATS, "int8")

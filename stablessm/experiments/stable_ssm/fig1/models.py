@@ -14,7 +14,7 @@ from stablessm.experiments.frame import Run, Stages
 from stablessm.experiments.frame.training import Batch, Training, noise, restored, train
 from stablessm.instruments import PerturbationCurve, PerturbationFamily
 from stablessm.layers import RealSSM
-from stablessm.layers.initialise import timescales
+from stablessm.layers.initialize import timescales
 from stablessm.targets import LinearFunctional
 
 TARGET = LinearFunctional("polynomial", exponent=1.1)

@@ -14,7 +14,7 @@ from torch import Tensor
 from stablessm import reparam
 from stablessm._typing import Time
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.layers.initialise import timescales
+from stablessm.layers.initialize import timescales
 from stablessm.report.figure import Figure, Panel, Series
 
 Option = tuple[str, dict[str, Any]]

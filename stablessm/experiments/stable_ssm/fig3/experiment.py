@@ -14,7 +14,7 @@ from stablessm.experiments.frame.training import Batch, Training, differentiate,
 from stablessm.instruments import gradient_over_weight
 from stablessm.instruments.modes import ratio
 from stablessm.layers import RealSSM
-from stablessm.layers.initialise import timescales
+from stablessm.layers.initialize import timescales
 from stablessm.report.figure import Figure, Panel, Series
 from stablessm.targets import LinearFunctional
 

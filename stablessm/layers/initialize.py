@@ -16,8 +16,7 @@ def timescales(count: int, shortest: float, longest: float) -> Tensor:
     >>> timescales(3, 1.0, 100.0).round(decimals=4).tolist()
     [1.0, 10.0, 100.0]
     """
-    steps = torch.linspace(0, 1, count, dtype=torch.float64) if count > 1 else torch.zeros(count, dtype=torch.float64)
-    return shortest * (longest / shortest) ** steps
+    return shortest * (longest / shortest) ** torch.linspace(0, 1, count, dtype=torch.float64)
 
 
 def spread_rates(count: int, dt: float, fastest: float) -> Tensor:
@@ -43,14 +42,13 @@ def ring(count: int, r_min: float, r_max: float, max_phase: float) -> Tensor:
 
 def s4d_lin(count: int) -> Tensor:
     """λ_n = -1/2 + iπn (S4D-Lin)."""
-    n = torch.arange(count, dtype=torch.float64)
-    return torch.complex(torch.full_like(n, -0.5), math.pi * n)
+    return -0.5 + 1j * math.pi * torch.arange(count, dtype=torch.float64)
 
 
 def s4d_inv(count: int) -> Tensor:
     """λ_n = -1/2 + i (N/π)(N/(2n+1) - 1) with N = 2 count (S4D-Inv)."""
     n, size = torch.arange(count, dtype=torch.float64), 2 * count
-    return torch.complex(torch.full_like(n, -0.5), size / math.pi * (size / (2 * n + 1) - 1))
+    return -0.5 + 1j * size / math.pi * (size / (2 * n + 1) - 1)
 
 
 def s4d_legs(count: int) -> Tensor:
@@ -60,9 +58,8 @@ def s4d_legs(count: int) -> Tensor:
     """
     p = (2 * torch.arange(2 * count, dtype=torch.float64) + 1).sqrt()
     lower = torch.tril(torch.outer(p, p), -1)
-    frequencies = torch.linalg.eigvalsh(1j * (lower - lower.T) / 2)
-    return torch.complex(torch.full((count,), -0.5, dtype=torch.float64), frequencies[count:])
+    return -0.5 + 1j * torch.linalg.eigvalsh(1j * (lower - lower.T) / 2)[count:]
 
 
 S4D = {"lin": s4d_lin, "inv": s4d_inv, "legs": s4d_legs}
-"""The initialisations of an S4D layer, by name."""
+"""The initializations of an S4D layer, by name."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from stablessm._errors import ArgumentError
+from stablessm._arguments import one_of
 from stablessm.layers.zero_order_hold import zero_order_hold
 
 
@@ -35,17 +35,15 @@ METHODS: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
     "bilinear": bilinear,
     "exponential": exponential,
 }
-"""Every discretisation, by name."""
+"""Every discretization, by name."""
 
 
 def get(name: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """The discretisation called ``name``.
+    """Return the discretization called ``name``.
 
     >>> import torch
     >>> decay, gain = get("zoh")(torch.tensor([-1.0]), torch.tensor(0.1))
     >>> round(decay.item(), 4), round(gain.item(), 4)
     (0.9048, 0.0952)
     """
-    if name not in METHODS:
-        raise ArgumentError("discretisation", f"one of {', '.join(map(repr, METHODS))}", repr(name))
-    return METHODS[name]
+    return METHODS[one_of("discretisation", name, METHODS)]

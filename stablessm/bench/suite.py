@@ -1,0 +1,55 @@
+"""How every suite runs: case after case, a table each, and a record that is up to date after every case."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from stablessm.bench import machine, table
+from stablessm.bench.options import Options
+from stablessm.bench.records import rows_so_far, write_record
+
+Row: TypeAlias = dict[str, Any]
+Axes: TypeAlias = Mapping[str, Sequence[Any]]
+
+
+def announce(options: Options) -> dict[str, float]:
+    """Print what the machine is and does, and return its limits."""
+    limits = machine.limits(options.device, smoke=options.smoke)
+    table.say(f"{machine.describe(options.device)['device']}, {torch.get_num_threads()} threads")
+    table.say(table.facts(limits))
+    return limits
+
+
+def run_cases(
+    suite: str,
+    options: Options,
+    axes: Axes,
+    measure: Callable[..., list[Row]],
+    show: Callable[[list[Row]], str],
+    summarize: Callable[[Sequence[Row]], Mapping[str, Any]],
+    **more: Any,
+) -> None:
+    """Measure every case that the record of a stopped run lacks.
+
+    Args:
+        axes: Arguments of ``measure`` by name; the cases are all their combinations, and rows have them too.
+        show: A case as a table.
+        summarize: The summary of all rows so far.
+        more: Further entries of the record.
+    """
+    cases, path = list(itertools.product(*axes.values())), options.path(suite)
+    rows = rows_so_far(path)
+    for number, case in enumerate(table.progress(cases), 1):
+        given = dict(zip(axes, case, strict=True))
+        facts = {name: "x".join(map(str, it)) if isinstance(it, tuple) else it for name, it in given.items()}
+        if any(facts.items() <= row.items() for row in rows):
+            continue
+        found = [facts | row for row in measure(**given)]
+        table.say("\n" + show(found))
+        rows += found
+        write_record(path, options.device, rows, dict(summarize(rows)), complete=number == len(cases), **more)
+    table.say("\n" + table.facts(summarize(rows)))

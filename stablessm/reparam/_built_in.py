@@ -1,0 +1,87 @@
+"""What the maps of continuous and of discrete time share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from stablessm.reparam.base import Reparameterization
+from stablessm.reparam.modulus import quadratic_modulus
+
+
+class BuiltIn(Reparameterization):
+    """A map with closed forms, whose inverse checks first that there is one."""
+
+    @property
+    def modulus_tolerance(self) -> float:
+        return 0.0
+
+    def inverse(self, eigenvalues: Tensor) -> Tensor:
+        self._require_in_range(eigenvalues)
+        return self._inverse(eigenvalues)
+
+    @abstractmethod
+    def _inverse(self, eigenvalues: Tensor) -> Tensor:
+        """A weight of eigenvalues in the range."""
+
+
+class Identity(BuiltIn):
+    """λ = w. Not stable."""
+
+    name: ClassVar[str] = "direct"
+    is_stable: ClassVar[bool] = False
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return w
+
+    def _inverse(self, eigenvalues: Tensor) -> Tensor:
+        return eigenvalues
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return torch.ones_like(w)
+
+    def _boundary_distance(self, w: Tensor) -> Tensor:
+        return self.distance(w).clamp(min=0)
+
+
+@dataclass(frozen=True, repr=False)
+class Clipped(BuiltIn):
+    """λ = w, kept away from the boundary by a margin. Stable for a margin > 0 only."""
+
+    margin: float = 0.0
+    name: ClassVar[str] = "clip"
+
+    def _inverse(self, eigenvalues: Tensor) -> Tensor:
+        return eigenvalues
+
+    @property
+    def is_stable(self) -> bool:
+        return self.margin > 0
+
+    def _boundary_distance(self, w: Tensor) -> Tensor:
+        return self.distance(w).clamp(min=0)
+
+
+@dataclass(frozen=True, repr=False)
+class Quadratic(BuiltIn):
+    """A map that depends on q = aw² + b. The inverse is the non-negative of the two weights."""
+
+    a: float = 1.0
+    b: float = 1.0
+    name: ClassVar[str] = "best"
+
+    def _q(self, w: Tensor) -> Tensor:
+        return self.a * w * w + self.b
+
+    def _weight(self, q: Tensor) -> Tensor:
+        return ((q - self.b) / self.a).clamp(min=0).sqrt()
+
+    def derivative(self, w: Tensor) -> Tensor:
+        return 2 * self.a * w / self._q(w) ** 2
+
+    def _modulus(self, beta: float) -> float:
+        return quadratic_modulus(beta, self.b / self.a)

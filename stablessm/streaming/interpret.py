@@ -1,0 +1,106 @@
+"""The program operation by operation, on NumPy arrays or on PyTorch tensors: their operators are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from stablessm.streaming import program as ops
+
+Values: TypeAlias = dict[int, Any]
+
+
+class Library(NamedTuple):
+    """What NumPy and PyTorch do not call by the same name."""
+
+    concatenate: Callable[[list[Any], int], Any]
+    functions: Mapping[str, Callable[[Any], Any]]
+    """By the names of ``program.FUNCTIONS``."""
+
+
+def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
+    """Return the arrays of an operation by name; a complex one as two, and several of one name by number.
+
+    Taps come in the order of the delay line, the oldest first, with a filter that takes each input (``first``).
+    """
+    fields = operation._asdict()
+    if isinstance(operation, ops.Taps):
+        fields |= {"taps": operation.taps.T[::-1], "first": operation.first}
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in fields.items():
+        if isinstance(value, tuple) and isinstance(value[0], np.ndarray):
+            arrays |= {f"{name}{k}": part for k, part in enumerate(value)}
+        elif isinstance(value, np.ndarray):
+            parts = (
+                {f"{name}_real": value.real, f"{name}_imag": value.imag} if np.iscomplexobj(value) else {name: value}
+            )
+            arrays |= parts
+    return {name: np.array(array, order="C") for name, array in arrays.items()}  # no views with negative strides
+
+
+def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Library) -> Callable[[Values], Any]:
+    """Return a function of all values, by number, that returns the value ``operation[0]``.
+
+    Values are (batch, size). They are exchanged, never written into. Where an operation computes other values too, the
+    function itself exchanges them.
+    """
+    match operation:
+        case ops.Affine(_, sources, _, bias):
+            weights = [numbers[f"weights{k}"].T for k in range(len(sources))]
+            start = numbers["bias"] if bias.any() else None
+            return lambda at: _affine([at[source] for source in sources], weights, start)
+        case ops.Scale(_, source, _, plus):
+            factor, constant = numbers["factor"], numbers.get("plus")
+            if isinstance(plus, int):
+                return lambda at: factor * at[source] + at[plus]
+            return lambda at: factor * at[source] + constant
+        case ops.Rotate(real, imag, _, drive_real, drive_imag):
+
+            def rotate(at: Values) -> Any:
+                u, at[imag] = _rotated(at[real], at[imag], numbers, at[drive_real], at[drive_imag])
+                return u
+
+            return rotate
+        case ops.Channels(_, source, real, imag, decay, _, _, _):
+
+            def channels(at: Values) -> Any:
+                u, v = (at[value].reshape(-1, *decay.shape) for value in (real, imag))
+                x, flat = at[source][..., None], at[real].shape
+                u, v = _rotated(u, v, numbers, numbers["gain_real"] * x, numbers["gain_imag"] * x)
+                at[real], at[imag] = u.reshape(flat), v.reshape(flat)
+                y = (numbers["weights_real"] * u - numbers["weights_imag"] * v).sum(-1)
+                return y + numbers["skip"] * at[source]
+
+            return channels
+        case ops.Taps(_, oldest, source, past, taps, _):
+
+            def filters(at: Values) -> Any:
+                flat, line = at[past].shape, at[past].reshape(len(at[past]), taps.shape[1], -1)[..., numbers["inputs"]]
+                seen = library.concatenate([line, at[source][:, None]], 1)
+                at[oldest], seen = seen[:, 0], seen[:, 1:]
+                at[past] = seen[..., numbers["first"]].reshape(flat)
+                return (seen * numbers["taps"]).sum(1)
+
+            return filters
+        case ops.Product(_, left, right):
+            return lambda at: at[left] * at[right]
+        case ops.Slice(_, source, start, stop):
+            return lambda at: at[source][:, start:stop]
+        case ops.Pointwise(_, source, name):
+            function = library.functions[name]
+            return lambda at: function(at[source])
+
+
+def _affine(sources: list[Any], weights: list[Any], bias: Any) -> Any:
+    total = sources[0] @ weights[0]
+    for source, matrix in zip(sources[1:], weights[1:], strict=True):
+        total = total + source @ matrix
+    return total if bias is None else total + bias
+
+
+def _rotated(u: Any, v: Any, numbers: Mapping[str, Any], drive_real: Any, drive_imag: Any) -> tuple[Any, Any]:
+    """decay h + drive of h = u + iv."""
+    a, b = numbers["decay_real"], numbers["decay_imag"]
+    return a * u - b * v + drive_real, a * v + b * u + drive_imag

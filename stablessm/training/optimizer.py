@@ -1,0 +1,147 @@
+"""AdamW over a model's parameter groups, and its moments by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from stablessm._errors import ArgumentError
+from stablessm.layers.param_groups import param_groups
+from stablessm.training.config import TrainingConfig
+from stablessm.training.stack import Stack, over, stacked_name
+from stablessm.training.trainee import placed, whole
+
+Schedule: TypeAlias = Callable[[int], float]
+"""From the number of a step to the factor of the learning rate."""
+
+
+class Optimizer:
+    """One fused AdamW step at a time, without waiting for the device.
+
+    Recurrent parameters have their own learning rate and no weight decay (``stablessm.param_groups``).
+
+    Args:
+        schedule: factor of the learning rate at each step (``TrainingConfig.schedule``).
+    """
+
+    def __init__(self, model: nn.Module, config: TrainingConfig, schedule: Schedule) -> None:
+        self._groups = self._grouped(model, config)
+        if not self._groups:
+            raise ArgumentError("model", "a parameter to train", "none")
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and not parameter.is_floating_point():
+                raise ArgumentError("model", "real parameters (complex numbers as pairs)", f"{name} {parameter.dtype}")
+        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._updated = self._updated_tensors()
+        twins = {id(p): self._updated[name] for name, p in self._named.items()}
+        groups = [{**group, "params": [twins[id(p)] for p in group["params"]]} for group in self._groups]
+        self._adam = torch.optim.AdamW(groups, fused=True)
+        self._most, self._schedule = config.clip, schedule
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        for parameter in self._named.values():
+            parameter.grad = None
+
+    def clip(self) -> Tensor:
+        """Clip the gradient of all parameters, over all ranks where they are in shards; its norm before."""
+        with_gradient = [p for p in self._named.values() if p.grad is not None]
+        norm = get_total_norm([p.grad for p in with_gradient if p.grad is not None], foreach=True)
+        if self._most is not None:
+            clip_grads_with_norm_(with_gradient, self._most, norm, foreach=True)
+        return whole(norm)
+
+    def step(self, step: int, skip: Tensor) -> None:
+        """Update the weights at the rate of this step; not where ``skip`` is 1, which stays on the device."""
+        for group, full in zip(self._adam.param_groups, self._groups, strict=True):
+            group["lr"] = full["lr"] * self._schedule(step)
+        self._adam.found_inf = skip  # type: ignore[attr-defined]  # as torch.amp.GradScaler tells a fused optimizer
+        self._adam.step()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The moments, for a checkpoint: ``PARAMETER/MOMENT``."""
+        state = {name: self._adam.state.get(p, {}) for name, p in self._updated.items()}
+        return {f"{name}/{moment}": value for name, moments in state.items() for moment, value in moments.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Resume with the moments of a checkpoint."""
+        for key, value in tensors.items():
+            name, _, moment = key.rpartition("/")
+            parameter = self._updated[name]
+            there = placed(value, parameter) if value.shape == parameter.shape else value.to(parameter.device)
+            self._adam.state.setdefault(parameter, {})[moment] = there
+
+    def _grouped(self, model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
+        return param_groups(model, config.lr, recurrent_lr=config.recurrent_lr, weight_decay=config.weight_decay)
+
+    def _updated_tensors(self) -> Mapping[str, Tensor]:
+        """What AdamW changes: the parameters."""
+        return self._named
+
+
+@final
+class StackedOptimizer(Optimizer):
+    """The same for a :class:`~stablessm.training.stack.Stack`: every model has its own rate, clipping and skipping.
+
+    AdamW changes tensors of zeros, at the rate 1 and without decay, which makes them the updates. Each model takes
+    its rows of these, times its own rate: an update of AdamW is linear in the rate and otherwise element by element.
+
+    Args:
+        rates: learning rate of each model, ``config.lr`` by default; ``config.recurrent_lr`` is then that of a model
+            with the rate ``config.lr``.
+    """
+
+    def __init__(
+        self, stack: Stack, config: TrainingConfig, schedule: Schedule, rates: Sequence[float] | None = None
+    ) -> None:
+        self._stack = stack
+        super().__init__(stack, config, schedule)
+        device = next(iter(self._named.values())).device
+        each = [config.lr] * len(stack.models) if rates is None else list(rates)
+        self._factors = torch.tensor(each, dtype=torch.float64, device=device) / config.lr
+
+    @torch.no_grad()
+    def clip(self) -> Tensor:
+        """Clip the gradient of each model; the norms (replicas,) before."""
+        gradients = [p.grad for p in self._named.values() if p.grad is not None]
+        norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
+        if self._most is not None:
+            shorter = (self._most / (norm + 1e-6)).clamp(max=1.0)
+            for gradient in gradients:
+                gradient.mul_(over(shorter, gradient))
+        return norm
+
+    @torch.no_grad()
+    def step(self, step: int, skip: Tensor) -> None:
+        """Update the weights of every model for which ``skip`` (replicas,) is 0."""
+        for name, parameter in self._named.items():
+            update = self._updated[name].zero_()
+            gradient = parameter.grad
+            update.grad = None if gradient is None else torch.where(over(skip, gradient) > 0, 0.0, gradient)
+        self._adam.step()
+        for group in self._groups:
+            rates = self._factors * (group["full"] * self._schedule(step)) * (1 - skip)
+            for name in group["names"]:
+                parameter, own = self._named[name], over(rates, self._named[name])
+                parameter.mul_(1 - own * group["decay"]).addcmul_(own, self._updated[name])
+
+    def _grouped(self, model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
+        first = self._stack.models[0]
+        names, stacked = (
+            {id(p): stacked_name(name) for name, p in first.named_parameters()},
+            dict(model.named_parameters()),
+        )
+        found = []
+        for group in super()._grouped(first, config):
+            own = [names[id(p)] for p in group["params"]]
+            plain = {"params": [stacked[name] for name in own], "lr": 1.0, "weight_decay": 0.0}
+            found.append({**plain, "names": own, "full": group["lr"], "decay": group["weight_decay"]})
+        return found
+
+    def _updated_tensors(self) -> Mapping[str, Tensor]:
+        """What AdamW changes: zeros, which become the updates."""
+        return {name: torch.zeros_like(p) for name, p in self._named.items()}

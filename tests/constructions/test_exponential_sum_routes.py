@@ -1,0 +1,181 @@
+"""Which way a fit goes and what it costs: kernels of every kind with the results that they had.
+
+A different order, method or error, or twice as many rounds, is a change of the search. If it is meant, make the table
+again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from stablessm.constructions import FitError, exponential_sum, from_convolution, volterra
+
+T = np.arange(120.0)
+IRREGULAR = np.sort(np.random.default_rng(0).uniform(0, 40, 90))
+NOISE = np.random.default_rng(1).standard_normal(120)
+GAPS = np.delete(T, slice(30, 60))
+WAVE = np.exp(-T / 30) * np.cos(T / 4)
+
+CASES = {
+    "power": {"kernel": "1/(1+t)**1.3", "horizon": 300, "tol": 1e-5},
+    "power, order": {"kernel": "1/(1+t)**0.7", "horizon": 400, "order": 5},
+    "positive": {"kernel": "1/(1+t)**1.3", "horizon": 200, "tol": 1e-4, "positive": True},
+    "relative": {"kernel": "1/(1+t)**2", "horizon": 300, "tol": 1e-3, "relative": True},
+    "geometric": {"kernel": "t**-0.4", "times": np.geomspace(1e-2, 1e2, 150), "tol": 1e-3, "relative": True,
+                  "time": "continuous"},
+    "wave": {"kernel": "exp(-t/20)*cos(t/3) + 0.3*exp(-t/5)", "horizon": 100, "tol": 1e-3, "time": "continuous"},
+    "stretched": {"kernel": "exp(-sqrt(t))", "horizon": 40, "order": 3, "time": "continuous"},
+    "bump": {"kernel": "exp(-((t-30)/8)**2)", "horizon": 100, "tol": 1e-2},
+    "real": {"kernel": "exp(-((t-9)/8)**2)", "horizon": 60, "order": 3, "real": True},
+    "lag": {"kernel": "where(t==17, 1, 0)", "horizon": 90, "tol": 1e-3},
+    "irregular": {"kernel": np.exp(-IRREGULAR / 9) * np.cos(IRREGULAR), "times": IRREGULAR, "order": 3,
+                  "time": "continuous"},
+    "gaps": {"kernel": np.exp(-GAPS / 30) * np.cos(GAPS / 2) + 0.8**GAPS, "times": GAPS, "tol": 1e-4},
+    "matrix": {"kernel": np.stack([WAVE, (1 + T) ** -1.5], 1)[:, :, None], "tol": 1e-2},
+    "complex": {"kernel": (1 + 0.2j * T) ** -1.5, "order": 4},
+    "long": {"kernel": "exp(-t/900)*cos(t/70) + 0.2*exp(-t/50)", "horizon": 5000, "tol": 1e-4},
+    "longest": {"kernel": "1/(1+t/100)**1.5", "horizon": 2 * 10**6, "tol": 1e-3},
+    "margin": {"kernel": "1/(1+t)", "horizon": 100, "order": 2, "stable_margin": 0.3},
+    "float32": {"kernel": "1/(1+t)**0.1", "horizon": 10**4, "order": 4, "dtype": "float32"},
+    "max_order": {"kernel": "1/(1+t)**0.5", "horizon": 300, "tol": 1e-7, "max_order": 4},
+    "noise": {"kernel": np.exp(-T / 30) + 0.01 * NOISE, "tol": 2e-3},
+    "growing": {"kernel": 1.01**T, "tol": 1e-2},
+    "alternating": {"kernel": (-0.9) ** T + 0.5 * 0.8**T, "tol": 1e-6},
+    "l2": {"kernel": WAVE + 0.4 * np.exp(-T / 6) + 0.05 * NOISE, "norm": "l2", "max_order": 5},
+    "l2, irregular": {"kernel": np.exp(-IRREGULAR / 9) * np.cos(IRREGULAR) + 0.05 * NOISE[:90], "norm": "l2",
+                      "times": IRREGULAR, "time": "continuous", "max_order": 3},
+    "l2, order": {"kernel": 1 / (1 + T) + 0.02 * NOISE, "norm": "l2", "order": 2},
+}  # fmt: skip
+
+FOUND: dict[str, tuple[int, str, float, float, float, int]] = {
+    "power": (7, "mixture, minimax", 5.777e-06, 66.97, 7.932e-05, 31),
+    "power, order": (5, "mixture, minimax", 0.0004282, 9.436, 0.00658, 44),
+    "positive": (6, "mixture, minimax", 2.064e-05, 36.78, 0.0002239, 34),
+    "relative": (8, "mixture, minimax", 0.0003743, 122.5, 3.744e-06, 31),
+    "geometric": (9, "mixture, minimax", 0.002605, 22.97, math.nan, 98),
+    "wave": (3, "Hankel, minimax", 2.446e-15, 2.139, 0, 42),
+    "stretched": (3, "mixture, minimax", 0.01282, 2.266, 0.004603, 125),
+    "bump": (7, "Hankel, minimax", 0.008779, 21.99, 0.09495, 29),
+    "real": (3, "Hankel, minimax", 0.097, 2.732e08, 0.1631, 126),
+    "lag": (18, "ring", 0.0005, 1105, 0, 1),
+    "irregular": (2, "Hankel", 1.735e-16, 1.116, math.nan, 77),
+    "gaps": (3, "pursuit", 4.441e-16, 1.601, math.nan, 154),
+    "matrix": (4, "Hankel, minimax", 0.006277, 3.586, 0.04242, 44),
+    "complex": (4, "Hankel, minimax", 0.001441, 8.382, 0.01193, 43),
+    "long": (3, "Hankel", 1.171e-14, 1.747, 0, 17),
+    "longest": (4, "mixture, minimax", 0.0006369, 8.262, math.nan, 34),
+    "margin": (2, "Hankel, minimax", 0.05747, 2.257, 0.1515, 70),
+    "float32": (4, "mixture, minimax", 0.00587, 2.331, 0.4209, 56),
+    "max_order": (4, "mixture, minimax", 0.001916, 4.676, 0.02422, 43),
+    "noise": (1, "Hankel, minimax", 0.02345, 1, 0.1158, 7),
+    "growing": (4, "padded Hankel, minimax", 0.001214, 1.665e04, 0, 137),
+    "alternating": (2, "Hankel", 8.882e-16, 1.166, 0, 4),
+    "l2": (3, "least squares", 0.126, 2.1, math.nan, 381),
+    "l2, irregular": (2, "least squares", 0.1176, 1.119, math.nan, 211),
+    "l2, order": (2, "least squares", 0.05883, 1.767, math.nan, 516),
+}
+"""Order, method, error, condition number, lower bound, and rounds."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_kernel_goes_its_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = itertools.count()
+
+    @contextlib.contextmanager
+    def counted() -> Iterator[object]:
+        yield lambda: next(rounds)
+
+    monkeypatch.setattr(sys.modules[exponential_sum.__module__], "_progress", counted)
+    try:
+        es = exponential_sum(**CASES[name])
+        assert name not in ("max_order", "noise")
+    except FitError as error:
+        assert name in ("max_order", "noise")
+        es = error.best
+    order, method, error, condition, bound, count = FOUND[name]
+    assert es.order == order
+    assert error < 1e-12 or es.method == method  # nothing but rounding may be polished or not
+    assert es.error == pytest.approx(error, rel=0.03, abs=1e-12)
+    if condition < 1e6:
+        assert es.condition == pytest.approx(condition, rel=0.1)
+    assert es.lower_bound == pytest.approx(bound, rel=0.01, abs=1e-9, nan_ok=True)
+    assert count / 1.6 - 9 <= next(rounds) <= 1.6 * count + 9
+
+
+LAGS = np.arange(300.0)
+FILTERS = np.stack([
+    (1 + LAGS / 5) ** -0.6,
+    (1 + LAGS) ** -1.5,
+    np.exp(-LAGS / 40) * np.cos(LAGS / 3),
+    np.exp(-LAGS / 90) + 0.2 * np.exp(-LAGS / 7) * np.sin(2 * LAGS),
+    np.exp(-(((LAGS - 60) / 15) ** 2)),
+    LAGS * np.exp(-LAGS / 20),
+])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "orders", "size"),
+    [
+        ({"tol": 1e-2}, [3, 4, 2, 2, 9, 2], 42),
+        ({"tol": 1e-4}, [6, 8, 2, 3, 13, 2], 58),
+        ({"tol": 1e-6}, [8, 10, 2, 3, 17, 2], 74),
+        ({"tol": 1e-3, "finite": True}, [0, 0, 2, 0, 11, 2], 919),
+        ({"tol": 1e-4, "head": 4}, [6, 6, 2, 3, 13, 2], 74),
+        ({"tol": 1e-4, "max_order": 6}, [6, 0, 2, 3, 0, 2], 630),
+    ],
+)
+def test_filters_need_the_states_that_they_needed(options: dict, orders: list[int], size: int) -> None:
+    layer = from_convolution(FILTERS, **options)
+    assert np.abs(layer.orders - orders).max() <= 1  # an order may meet the tolerance by a hair
+    assert (layer.orders > 0).tolist() == [order > 0 for order in orders]
+    assert layer.state_size == pytest.approx(size, rel=0.1)
+    assert (layer.error <= options["tol"]).all()
+
+
+def test_series_need_the_states_that_they_needed() -> None:
+    mixed = volterra({1: lambda t: 1 / (1 + t) ** 1.5, 2: lambda a, b: 0.8 ** (a + b) * np.cos(a - b)}, 60)
+    assert mixed.rank == {1: 1, 2: 2}
+    assert mixed.states == pytest.approx(12, abs=1)
+    assert mixed.condition == pytest.approx(44.6, rel=0.3)
+    assert mixed.kernel_errors[1] == pytest.approx(8.4e-5, rel=0.3, abs=0)
+    assert mixed.sup_errors[1] == pytest.approx(3.1e-5, rel=0.3, abs=0)
+    long = volterra({2: lambda a, b: 1 / (1 + a + b) ** 2}, 3000)
+    assert (long.rank, long.states) == ({2: 6}, 8)
+    assert long.kernel_errors[2] == pytest.approx(3.38e-4, rel=0.1, abs=0)
+    assert long.sup_errors[2] == pytest.approx(6.3e-5, rel=0.1, abs=0)
+    late = volterra({1: lambda t: (t == 7) * 1.0}, 20)
+    assert late.states == 10
+    assert late.kernel_errors[1] == pytest.approx(5e-5, rel=0.01, abs=0)
+    cubic = volterra({3: lambda a, b, c: 1 / (1 + a + b + c)}, 12, tol=1e-2)
+    assert (cubic.rank, cubic.states) == ({3: 4}, 4)
+    assert cubic.kernel_errors[3] == pytest.approx(1.02e-3, rel=0.1, abs=0)
+
+
+def test_records_need_the_states_that_they_needed() -> None:
+    x = np.random.default_rng(0).standard_normal(900)
+    slow, wave = 0.8 ** np.arange(100), 0.9 ** np.arange(100) * np.cos(0.7 * np.arange(100))
+    z, w = (np.convolve(x, kernel)[:900] for kernel in (slow, wave))
+    two = volterra.identify(x, w + 0.1 * z * w, memory=40, states=3)
+    assert two.rank == {1: 1, 2: 3}
+    assert np.sort_complex(two.layer.eigenvalues().detach().numpy()) == pytest.approx(
+        [0.9 * np.exp(0.7j), 0.8], abs=1e-3
+    )
+    assert two.output_error < 1e-3
+    assert two.condition == pytest.approx(1.858, rel=0.01)
+    noisy = z + 0.5 * np.random.default_rng(1).standard_normal(900)
+    one = volterra.identify(x, noisy, memory=40, order=1)
+    assert (one.states, one.rank) == (1, {1: 1})
+    assert one.output_error == pytest.approx(0.286, rel=0.01)
+    assert one.layer.eigenvalues().item() == pytest.approx(0.8, abs=2e-3)
+    held = volterra.identify(x, noisy, memory=40, order=1, states=1, held_out=0.5)
+    outputs = held(torch.from_numpy(x)[None, :, None])[0][0, :, 0].detach().numpy()
+    off = np.sqrt(np.mean((outputs - noisy)[450:] ** 2)) / noisy[450:].std()
+    assert held.output_error == pytest.approx(off, rel=1e-6)
