@@ -7,15 +7,7 @@ from dataclasses import dataclass
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
 from stablessm.experiments.frame.memories import listed, rates, span, tally
-from stablessm.experiments.iat.sentiment_memory import (
-    RecurrentConfig,
-    accuracies,
-    memory_panel,
-    percent,
-    recurrent,
-    remembered,
-    study,
-)
+from stablessm.experiments.iat import sentiment_memory as sentiment
 from stablessm.experiments.iat.sentiment_training import Fitting
 from stablessm.instruments import MemoryCurve
 from stablessm.report.figure import Figure
@@ -25,7 +17,7 @@ SLOW = "ha"
 
 
 @dataclass(frozen=True)
-class Config(RecurrentConfig):
+class Config(sentiment.RecurrentConfig):
     """Sizes; the paper gives none."""
 
     left: float = 0.01
@@ -34,12 +26,14 @@ class Config(RecurrentConfig):
 
 def run(config: Config, run: Run) -> None:
     """Train, test, ask."""
-    study(run, recurrent(config, run), config.seeds, config.words, config.horizon)
+    sentiment.study(run, sentiment.recurrent(config, run), config.seeds, config.words, config.horizon)
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
     """One panel for each architecture."""
-    panels = [memory_panel(name, remembered(stages, name, config.seeds)) for name in config.architectures]
+    panels = [
+        sentiment.memory_panel(name, sentiment.remembered(stages, name, config.seeds)) for name in config.architectures
+    ]
     caption = (
         "How much one more repeat of a word moves the score (the log-odds of a positive review) after k repeats, down "
         "to rounding. An exponential is a straight line. Solid: seed 0; dotted: other seeds."
@@ -51,8 +45,9 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
     """For each architecture: simple words decay exponentially, "ha" slowly."""
     found = []
     for name in config.architectures:
-        curves = remembered(stages, name, config.seeds)
-        learnt = f"Test accuracy {percent(accuracies(stages, name, config.seeds))} over {config.seeds} seeds."
+        curves = sentiment.remembered(stages, name, config.seeds)
+        accuracy = sentiment.percent(sentiment.accuracies(stages, name, config.seeds))
+        learnt = f"Test accuracy {accuracy} over {config.seeds} seeds."
         simple = [word for word in config.words if word != SLOW]
         if simple:
             found.append(exponential(name, simple, curves, learnt))
