@@ -1,7 +1,7 @@
 """How much faster are many perturbed models at once than a loop over perturbed copies?
 
-The setting of paper 004's figure 1: radii {0} ∪ 1e-3 · 2^(j/2), 30 draws each, 100 steps, the polynomial target. The
-mean square is over 32 inputs, our default, and over 128, the batch of paper 000.
+The setting of StableSSM's figure 1: radii {0} ∪ 1e-3 · 2^(j/2), 30 draws each, 100 steps, the polynomial target. The
+mean square is over 32 inputs, our default, and over 128, the batch of IAT.
 
 ./dev bench perturbation         # writes benchmarks/results/perturbation-cpu.json
 python benchmarks/perturbation.py --smoke --out /tmp/smoke.json

@@ -4,7 +4,7 @@
     python benchmarks/training.py --device cuda     # four layers
     python benchmarks/training.py --smoke --out /tmp/smoke.json
 
-The model is the preset ``paper-images`` (paper 004, tables 5 and 6: S4D of 32 conjugate pairs, width 64) without
+The model is the preset ``paper-images`` (StableSSM, tables 5 and 6: S4D of 32 conjugate pairs, width 64) without
 dropout; a step is loss, gradients, clipping and AdamW. The peer trains as S4D does (Gu et al. 2022, "On the
 Parameterization and Initialization of Diagonal State Space Models", the authors' ``s4d.py``): at every step a kernel of
 the whole length from all modes, then a convolution by FFT of twice that length; everything else is the same module.

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from stablessm.scan import linear_scan, ssm_scan
     from stablessm.streaming import Streamer, export_step
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "LRU",

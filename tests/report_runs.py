@@ -77,7 +77,7 @@ def write_run(folder: Path, name: str = "ia-fig1", panels: int = 2, **changes: A
         "id": name,
         "title": "Linear functionals with two memories",
         "question": "Does a longer memory make the approximation less stable?",
-        "source": "paper 000, figure 1",
+        "source": "IAT, figure 1",
         "claim": "Only an exponentially decaying memory is approximated stably.",
         "size": "smoke",
         "status": "complete",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -30,17 +29,22 @@ class SampleFile:
 def read_samples(path: Path, rows: int | None = None) -> SampleFile:
     """Read ``path``: one column is values, evenly spaced; two are t and value; more are t and one value per output.
 
-    Columns are separated by commas, semicolons, tabs or spaces. A first line of names, empty lines and what follows a
-    ``#`` are skipped. ``rows``: how many to read; all by default.
+    Columns are separated by semicolons, tabs, commas or spaces, the first of these that the file has. Between
+    semicolons or tabs a comma is a decimal comma. Complex values are written as NumPy writes them, ``(0.5+0.25j)``. A
+    first line of names, empty lines and what follows a ``#`` are skipped. ``rows``: how many to read; all by default.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError("--from", "a text file of numbers", f"{path} ({error})") from error
-    table: list[list[float]] = []
+    table: list[list[complex]] = []
     started = False
+    body = "".join(list(filter(None, lines))[1:])  # the first line may be names
+    separator = next((each for each in ";\t," if each in body), None)
     for number, line in enumerate(lines, 1):
-        cells = [cell for cell in re.split(r"\s*[,;\t]\s*|\s+", line.split("#")[0].strip()) if cell]
+        cells = [cell.strip() for cell in line.split(separator) if cell.strip()]
+        if separator in (";", "\t"):
+            cells = [cell.replace(",", ".") for cell in cells]
         names = not started and not any(map(_is_number, cells))
         started = started or bool(cells)
         if not cells or names:
@@ -52,13 +56,16 @@ def read_samples(path: Path, rows: int | None = None) -> SampleFile:
             raise ArgumentError("--from", f"{len(table[0])} columns in each line", f"{len(cells)} in {path}:{number}")
     if len(table) < max(2, rows or 0):
         raise ArgumentError("--from", f"{rows or 'two'} or more lines of numbers", f"{len(table)} in {path}")
-    return _columns(path, np.array(table))
+    whole = np.array(table)
+    return _columns(path, whole if whole.imag.any() else whole.real)
 
 
 def _columns(path: Path, table: np.ndarray) -> SampleFile:
     if table.shape[1] == 1:
         return SampleFile(table[:, 0], None, None)
-    times, values = table[:, 0], table[:, 1] if table.shape[1] == 2 else table[:, 1:, None]
+    if table[:, 0].imag.any():
+        raise ArgumentError("--from", "real times in the first column", f"complex numbers in {path}")
+    times, values = table[:, 0].real, table[:, 1] if table.shape[1] == 2 else table[:, 1:, None]
     steps = np.diff(times)
     if times[0] < 0 or not (steps > 0).all():
         row = 0 if times[0] < 0 else int(np.argmax(steps <= 0)) + 1
@@ -69,16 +76,16 @@ def _columns(path: Path, table: np.ndarray) -> SampleFile:
     return SampleFile(values, None, dt) if even else SampleFile(values, times, None)
 
 
-def _number(path: Path, line: int, cell: str) -> float:
-    if not _is_number(cell) or not np.isfinite(float(cell)):
+def _number(path: Path, line: int, cell: str) -> complex:
+    if not _is_number(cell) or not np.isfinite(complex(cell)):
         expected = "finite numbers (with a column of times samples may be uneven: leave out lines that have none)"
         raise ArgumentError("--from", expected, f"{cell!r} in {path}:{line}")
-    return float(cell)
+    return complex(cell)
 
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        complex(cell)
     except ValueError:
         return False
     return True

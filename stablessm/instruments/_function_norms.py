@@ -42,7 +42,7 @@ class _Kernel(nn.Module):
 @final
 @dataclass(frozen=True)
 class KernelDistance:
-    """‖ρ - ρ̂‖ = Σ_k q_k |ρ(t_k) - ρ̂(t_k)|_F: for a linear model the norm of H - Ĥ (paper 004 eq. 19, 58).
+    """‖ρ - ρ̂‖ = Σ_k q_k |ρ(t_k) - ρ̂(t_k)|_F: for a linear model the norm of H - Ĥ (StableSSM eq. 19, 58).
 
     In continuous time the q_k are those of the trapezoidal rule on [0, horizon dt]. A kernel that counts in steps
     gives y[k] = Σ_j ρ̂_j x[k-j], to which dt ρ(j dt) of a target in continuous time corresponds: q_k = 1 for
@@ -101,7 +101,7 @@ def counts_steps(owner: Any) -> bool:
 class OutputDistance:
     """A norm of the outputs' error over a batch of test inputs, of which the first is zero.
 
-    ``mse``: its mean square. ``sobolev``: sup over t of ‖H_t - Ĥ_t‖ + ‖dH_t/dt - dĤ_t/dt‖ (paper 004 eq. 6) with
+    ``mse``: its mean square. ``sobolev``: sup over t of ‖H_t - Ĥ_t‖ + ‖dH_t/dt - dĤ_t/dt‖ (StableSSM eq. 6) with
     ‖H_t‖ = sup_x |H_t(x)| / (‖x‖_∞ + 1) + |H_t(0)| (eq. 14), over these inputs, with differences for derivatives.
     """
 

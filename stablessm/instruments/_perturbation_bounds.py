@@ -87,7 +87,7 @@ class Modes(ABC):
     def upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: np.ndarray) -> np.ndarray:
         """A bound of the perturbation error at each radius: the distance ``base`` plus what the modes can change by.
 
-        Mode by mode, as in paper 004 eq. 60-63, with the exact supremum of ‖e^{λ̃t} - e^{λt}‖ over |w̃ - w| ≤ β. With
+        Mode by mode, as in StableSSM eq. 60-63, with the exact supremum of ‖e^{λ̃t} - e^{λt}‖ over |w̃ - w| ≤ β. With
         |C_n|, |B_n| growing by up to δ_C, δ_B a mode changes by at most::
 
             (|C_n| + δ_C)(|B_n| + δ_B) ‖e^{λ̃t} - e^{λt}‖ + ((|C_n| + δ_C)(|B_n| + δ_B) - |C_n||B_n|) ‖e^{λt}‖
@@ -160,7 +160,7 @@ class RealModes(Modes):
         return torch.where(peak.to(self.dtype).isinf() | change.isnan(), torch.inf, change)
 
     def theorem(self, base: float, perturbed: AbstractSet[str], radii: np.ndarray) -> np.ndarray | None:
-        """E(0) + Σ_n |C_n||B_n| / d_n · g(β), paper 004 eq. 65: d = |f(w)|, or 1 - |f(w)|, and g the map's modulus.
+        """E(0) + Σ_n |C_n||B_n| / d_n · g(β), StableSSM eq. 65: d = |f(w)|, or 1 - |f(w)|, and g the map's modulus.
 
         None where the input or the readout is perturbed too.
         """

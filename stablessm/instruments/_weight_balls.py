@@ -54,7 +54,7 @@ def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
 class WeightBall:
     """The unit ball of a weight norm: a product of balls, one for each tensor, in its ``order``-norm.
 
-    ``tensor_max`` (paper 004, below eq. 7) has order 2, ``entry_max`` order ∞. Changes are relative to the radius.
+    ``tensor_max`` (StableSSM, below eq. 7) has order 2, ``entry_max`` order ∞. Changes are relative to the radius.
 
     >>> change = WeightBall.of("tensor_max").sample({"w": torch.zeros(64)}, count=3, seed=0)
     >>> change["w"].shape, change["w"].norm(dim=1).round(decimals=6).tolist()

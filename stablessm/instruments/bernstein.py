@@ -1,4 +1,4 @@
-"""The exponential bound on a state-space model's memory (paper 004, theorem 3.1), held against a measurement."""
+"""The exponential bound on a state-space model's memory (StableSSM, theorem 3.1), held against a measurement."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class BernsteinCheck(ShortRepr):
 def bernstein_bound(
     times: Tensor | Sequence[float], *, rate: float, theta_max: float, d_input: int = 1, lipschitz: float = 1.0
 ) -> BernsteinCheck:
-    """(d+1) L₀ θ_max² e^(-βt), the largest memory of a stably approximated target (paper 004 eq. 8 and 54).
+    """(d+1) L₀ θ_max² e^(-βt), the largest memory of a stably approximated target (StableSSM eq. 8 and 54).
 
     Args:
         times: (T,) where to evaluate it.
@@ -110,7 +110,7 @@ def bernstein_check(
 ) -> BernsteinCheck:
     """The same bound for one diagonal layer dh/dt = Λh + Bx + b, y = Cσ(h), from its own weights.
 
-    θ_max = max(|Λ|₂, |B|₂, |b|₂, |C|₂), the weight norm of paper 004 (definition 2.4), with spectral norms
+    θ_max = max(|Λ|₂, |B|₂, |b|₂, |C|₂), the weight norm of StableSSM (definition 2.4), with spectral norms
     for matrices. Λ are the eigenvalues, whatever map they came through. β = min(-λ) (eq. 44).
 
     Args:

@@ -53,7 +53,7 @@ class LyapunovCertificate(ShortRepr):
 
 
 def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -> LyapunovCertificate:
-    """Solve WᵀP + PW = -I (paper 000 eq. 66), or WᵀPW - P = -I in discrete time, for a stable W.
+    """Solve WᵀP + PW = -I (IAT eq. 66), or WᵀPW - P = -I in discrete time, for a stable W.
 
     Along dx/dt = Wx the energy V = xᵀPx falls by |x|² ≥ V/‖P‖₂ per unit of time, so::
 

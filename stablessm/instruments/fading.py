@@ -31,7 +31,7 @@ def fading_function(
 ) -> MemoryCurve:
     """F(t) = sup |H_t(x) - H_t(x')| / B over inputs that agree from time 0 on and differ by at most B before.
 
-    Fading memory (paper 000 appendix A.3, eq. 24) needs F(t) → 0; decaying memory is about a constant input and is
+    Fading memory (IAT appendix A.3, eq. 24) needs F(t) → 0; decaying memory is about a constant input and is
     another property. The peak-hold functional has decaying memory that does not fade; a kernel of ever thinner
     spikes has fading memory that does not decay (remark A.5).
 

@@ -144,7 +144,7 @@ class PerturbationFamily(ShortRepr):
         return Extrapolation(limit, uncertainty)
 
     def verdict(self) -> StabilityVerdict:
-        """Whether the family looks like a stable approximation (paper 004 definition 2.5, paper 000 figure 1).
+        """Whether the family looks like a stable approximation (StableSSM definition 2.5, IAT figure 1).
 
         Stable: E_m(0) falls with m, and there is a β₀ > 0 up to which no wider model is worse than all narrower ones
         and E does not jump in β. Unstable: E_m(0) falls, but the radius from which a wider model is worse than all
@@ -173,7 +173,7 @@ class PerturbationFamily(ShortRepr):
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """E_m(β) for every width and the extrapolation, dashed, as in figure 1 of papers 000 and 004."""
+        """E_m(β) for every width and the extrapolation, dashed, as in figure 1 of IAT and StableSSM."""
         if ax is None:
             from matplotlib.figure import Figure
 

@@ -70,7 +70,7 @@ class GradientOverWeight(ShortRepr):
 def gradient_over_weight(model: nn.Module, *, recurrent_only: bool = False) -> GradientOverWeight:
     """|∂loss/∂w| / |w| entry by entry, from the gradients a backward pass left; a training step can bear it bounded.
 
-    Theorem 3.4 of paper 004 (eq. 12; in discrete time with 1 - |f|, see ``Reparameterization.gradient_scale``)::
+    Theorem 3.4 of StableSSM (eq. 12; in discrete time with 1 - |f|, see ``Reparameterization.gradient_scale``)::
 
         |∂loss/∂w| ≤ C G(w),   G(w) = |f'(w)| / f(w)²
 
@@ -120,7 +120,7 @@ class GradientHistory(ShortRepr):
     """(S, P, 3) at 0.5, 0.9 and 0.99."""
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The maximum of each parameter against the step, its median to its 99 % quantile shaded (paper 004 fig. 5)."""
+        """The maximum of each parameter against the step, its median to its 99 % quantile shaded (StableSSM fig. 5)."""
         import matplotlib.pyplot as plt
 
         ax = plt.subplots()[1] if ax is None else ax

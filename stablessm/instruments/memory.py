@@ -56,13 +56,13 @@ def memory_function(
     """How strongly the output still moves, a time t after the input was switched on and held.
 
     With the Heaviside input u^x, 0 before time 0 and the vector x after it, and H the model less its response to no
-    input (paper 004 section 2.2)::
+    input (StableSSM section 2.2)::
 
-        ball       M(t) = sup over |x|₂ ≤ B of |d/dt H_t(u^x)| / B          paper 000 eq. 6
-        plus_one   M(t) = sup over x ≠ 0 of |d/dt H_t(u^x)| / (|x|_∞ + 1)   paper 004 eq. 5
-        unit       M(t) = max over i of |d/dt H_t(u^x)| with x = e_i        paper 002 eq. 9
+        ball       M(t) = sup over |x|₂ ≤ B of |d/dt H_t(u^x)| / B          IAT eq. 6
+        plus_one   M(t) = sup over x ≠ 0 of |d/dt H_t(u^x)| / (|x|_∞ + 1)   StableSSM eq. 5
+        unit       M(t) = max over i of |d/dt H_t(u^x)| with x = e_i        SSM-UA eq. 9
 
-    A linear model gives the norm of its kernel, M(t) = |ρ(t)| (paper 000 eq. 5), which is then measured as the
+    A linear model gives the norm of its kernel, M(t) = |ρ(t)| (IAT eq. 5), which is then measured as the
     response to an impulse, without the cancellation of a difference: the curve is ``exact``. Any other supremum is
     searched for and is a lower bound: inputs of every size from 1e-6 B to B in many directions, the model linearized
     at rest (exactly, by forward differentiation, where the model has forward derivatives and at most ``samples``
@@ -88,7 +88,7 @@ def memory_function(
         directions: (n, d_input): measure these instead of searching; the curve of each is kept in ``by_input``.
         amplitudes: their lengths, ``bound`` by default.
         tokens: token ids of a Hugging Face model, or of any callable from ids (batch, time) to outputs: each is
-            repeated after the prefix (paper 000 appendix B), and M is |y[k] - y[k-1]|. Without tokens the input of a
+            repeated after the prefix (IAT appendix B), and M is |y[k] - y[k-1]|. Without tokens the input of a
             Hugging Face model is a vector added to the embedding of the prefix's last token.
         prefix: token ids that come before; by default the begin token of a Hugging Face model.
         suffix: token ids that close every beginning, for a model with one output a sequence, such as BERT's [SEP].

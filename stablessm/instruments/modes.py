@@ -105,9 +105,9 @@ class ModeReport(ShortRepr):
     time_scale: np.ndarray
     """When the mode has decayed by e: -1/Re λ or -dt/log|λ|, in the unit of dt; infinite if it never does."""
     gradient_scale: np.ndarray
-    """G(w) = |f'(w)|/f(w)², in discrete time |f'(w)|/(1 - |f(w)|)² (paper 004 eq. 12); NaN without a scalar map."""
+    """G(w) = |f'(w)|/f(w)², in discrete time |f'(w)|/(1 - |f(w)|)² (StableSSM eq. 12); NaN without a scalar map."""
     gradient_over_weight: np.ndarray
-    """G(w)/|w|: what training can do to the weight, relative to it (paper 004 eq. 11); 0/0 is 0."""
+    """G(w)/|w|: what training can do to the weight, relative to it (StableSSM eq. 11); 0/0 is 0."""
     distance: np.ndarray
     """How far λ is inside the stable region: -Re λ, or 1 - |λ| in discrete time."""
     growth: np.ndarray

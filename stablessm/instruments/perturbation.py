@@ -40,7 +40,7 @@ Search: TypeAlias = Literal["random", "ascent"]
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class PerturbationCurve(ShortRepr):
-    """E(β) between two bounds, at increasing radii β (paper 004 eq. 7)."""
+    """E(β) between two bounds, at increasing radii β (StableSSM eq. 7)."""
 
     radius: np.ndarray
     """β, (R,)."""
@@ -133,7 +133,7 @@ def perturbation_error(
     seed: int = 0,
     progress: bool = True,
 ) -> PerturbationCurve:
-    """E(β) = sup over |θ̃ - θ| ≤ β of ‖H - Ĥ(·; θ̃)‖ (paper 004 definition 2.4, paper 000 definition 4.4).
+    """E(β) = sup over |θ̃ - θ| ≤ β of ‖H - Ĥ(·; θ̃)‖ (StableSSM definition 2.4, IAT definition 4.4).
 
     Args:
         model: any module from (B, T, d_input) to y or (y, state). It is left as it is.
@@ -141,7 +141,7 @@ def perturbation_error(
         radii: β ≥ 0, in any order; the curve has them sorted.
         norm: of functions. ``kernel_l1``: ∫|ρ - ρ̂| dt up to the horizon, for linear models and targets; Σ_k |dt ρ(k dt)
             - ρ̂_k| for a model in discrete time, whose kernel is what one step weighs. A direct term D x and a bias are
-            in no kernel. ``sobolev``: value and derivative, paper 004 eq. 6 and 14, over test inputs (Heaviside,
+            in no kernel. ``sobolev``: value and derivative, StableSSM eq. 6 and 14, over test inputs (Heaviside,
             random signs, white noise, amplitudes 0.1 to 100): a supremum from below. ``mse``: over white noise.
         weight_norm: ``tensor_max``, the largest 2-norm of a parameter tensor (below eq. 7); ``entry_max``, the
             largest entry.
@@ -155,7 +155,7 @@ def perturbation_error(
         progress: whether a search shows a bar (in a terminal).
 
     What is found is ``lower``, a lower bound. ``upper`` is there for ``kernel_l1`` and diagonal models
-    (``RealSSM``, a diagonal linear ``ContinuousRNN``): paper 004 eq. 60-63 on the same grid; and for ``LRU``, with a
+    (``RealSSM``, a diagonal linear ``ContinuousRNN``): StableSSM eq. 60-63 on the same grid; and for ``LRU``, with a
     phase. For S4D, whose steps can change too, for weights in half precision, and for other norms there is none.
 
     >>> import stablessm as ssm

@@ -25,7 +25,7 @@ Solver: TypeAlias = Literal["euler", "exponential"]
 
 @final
 class ContinuousRNN(SequenceLayer):
-    """dh/dt = σ(W h + U x + b),  y = C h (paper 000 eq. 1), with W = g(M) from any map (eq. 15).
+    """dh/dt = σ(W h + U x + b),  y = C h (IAT eq. 1), with W = g(M) from any map (eq. 15).
 
     Args:
         d_input, d_state, d_output: sizes.

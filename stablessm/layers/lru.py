@@ -17,7 +17,7 @@ from stablessm.reparam import Reparameterization
 
 @final
 class LRU(DiagonalLayer):
-    """h[k] = λ ⊙ h[k-1] + γ ⊙ (B x[k]),  y = Re(C h) + D x, with λ = f(w) e^{iθ} (paper 003 eq. 2).
+    """h[k] = λ ⊙ h[k-1] + γ ⊙ (B x[k]),  y = Re(C h) + D x, with λ = f(w) e^{iθ} (LRU-UA eq. 2).
 
     Args:
         d_input, d_state, d_output: sizes; d_state counts complex states.

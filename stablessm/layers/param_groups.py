@@ -20,7 +20,7 @@ def param_groups(
     Args:
         model: any module, ours inside or not.
         lr: learning rate.
-        recurrent_lr: that of the recurrent parameters; ``lr`` by default (paper 004 appendix C.2: 0.004 to 0.005).
+        recurrent_lr: that of the recurrent parameters; ``lr`` by default (StableSSM appendix C.2: 0.004 to 0.005).
         weight_decay: for all others.
 
     >>> import torch, stablessm as ssm

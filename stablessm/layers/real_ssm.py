@@ -19,7 +19,7 @@ from stablessm.scan import powers
 
 @final
 class RealSSM(DiagonalLayer):
-    """dh/dt = Λ h + B x + b,  y = C σ(h) + D x, with a real diagonal Λ (paper 004 eq. 2–3, paper 002 eq. 1–4).
+    """dh/dt = Λ h + B x + b,  y = C σ(h) + D x, with a real diagonal Λ (StableSSM eq. 2–3, SSM-UA eq. 1–4).
 
     Args:
         d_input, d_state, d_output: sizes.

@@ -21,7 +21,7 @@ States: TypeAlias = tuple[Tensor, Any] | None
 class Hyena(nn.Module):
     """y = W (q ⊙ m(k ⊙ v)), with (q, k, v) a short causal filter of three linear maps of x, and m a recurrence.
 
-    The operator of Hyena and H3, the models of paper 004, figures 4 to 6: k ⊙ v with k from the step before writes a
+    The operator of Hyena and H3, the models of StableSSM, figures 4 to 6: k ⊙ v with k from the step before writes a
     pair of tokens, q reads it again. State in and out, ``step``, ``lengths``, ``reset`` and ``dt`` are those of a
     layer; the state is (the last inputs of the filter (B, 2, 3 d_model), the state of m).
 

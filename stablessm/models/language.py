@@ -19,7 +19,7 @@ EMBEDDING = 0.02
 @saved
 @final
 class LanguageModel(SequenceModel):
-    """Logits (B, T, vocab_size) of the token after each: the Hyena-like model of paper 004, section 4.2, and its kin.
+    """Logits (B, T, vocab_size) of the token after each: the Hyena-like model of StableSSM, section 4.2, and its kin.
 
     ``model(tokens)`` is what is trained. ``model.sequence(tokens, state)`` gives the state back beside the logits, and
     ``model.step(tokens (B,), state)`` is one token of that: memory does not grow with the text. ``reset`` starts new

@@ -1,4 +1,4 @@
-"""A random linear recurrence that remembers, then one MLP that computes: the block of paper 003."""
+"""A random linear recurrence that remembers, then one MLP that computes: the block of LRU-UA."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class LinearRNNMLPConfig:
 @saved
 @final
 class LinearRNNMLP(SavedModel):
-    """y[k] = φ(Re x[k], Im x[k]) with x[k] = Λ x[k-1] + B (1, u[k]), φ an MLP (paper 003 eq. 2 and 7, proposition 7).
+    """y[k] = φ(Re x[k], Im x[k]) with x[k] = Λ x[k-1] + B (1, u[k]), φ an MLP (LRU-UA eq. 2 and 7, proposition 7).
 
     The recurrence is an :class:`~stablessm.LRU` with random eigenvalues; the MLP is the same at every step. State in
     and out, ``step``, ``lengths``, ``reset`` and ``dt`` are those of a layer.
@@ -212,7 +212,7 @@ class LinearRNNMLP(SavedModel):
         """Set the units of φ from inputs u (B, T, d_input), whose features are whitened, and outputs (B, T, d_output).
 
         States are far from white: those near an input's frequencies are the largest and say nearly the same, and
-        training is slow to find what the others say. Whitening is linear, so it is part of C in paper 003, section 2.
+        training is slow to find what the others say. Whitening is linear, so it is part of C in LRU-UA, section 2.
         Samples must be finite and there must be some; nothing is set otherwise.
         """
         if u.dim() != 3 or not u.numel() or not bool(u.isfinite().all()):

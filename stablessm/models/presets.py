@@ -36,7 +36,7 @@ PRESETS: Mapping[str, Preset] = {
         1_354,
     ),
     "small": Preset(
-        "a first model for a new problem; the shape of paper 004's recall models, with S4D",
+        "a first model for a new problem; the shape of StableSSM's recall models, with S4D",
         {"d_model": 64, "n_layers": 2, "d_state": 32, "dropout": 0.1},
         34_442,
     ),
@@ -52,7 +52,7 @@ PRESETS: Mapping[str, Preset] = {
         301_066,
     ),
     "paper-images": Preset(
-        "paper 004, tables 5 and 6: one S4D block of 32 conjugate pairs, Im λ = πn, Re λ = -1/2, dt log-uniform in "
+        "StableSSM, tables 5 and 6: one S4D block of 32 conjugate pairs, Im λ = πn, Re λ = -1/2, dt log-uniform in "
         "[0.001, 0.1], D ~ N(0, 1), GELU, gated 1×1 map, post-norm, mean pool, width 64. The map is the authors', "
         "-1/(w² + 0.1). The paper names no dropout; accuracies lower in training than in the test say there is some",
         {
@@ -62,7 +62,7 @@ PRESETS: Mapping[str, Preset] = {
         17_546,
     ),
     "paper-recall": Preset(
-        "paper 004, table 4: width 64, 2 Hyena blocks, 32 states, here of each channel (S4D)",
+        "StableSSM, table 4: width 64, 2 Hyena blocks, 32 states, here of each channel (S4D)",
         {
             "d_model": 64, "n_layers": 2, "mixer": "hyena-s4d", "d_state": 32, "activation": "none", "gate": False,
             "mlp": 4, "mixer_options": {"init": "lin", "dt_min": 1e-3, "dt_max": 0.1}, "pool": "last",
@@ -82,7 +82,7 @@ PRESETS: Mapping[str, Preset] = {
         language=True,
     ),
     "lm-paper": Preset(
-        "paper 004, figures 4 to 6 and table 2: 768 channels, 12 Hyena blocks with MLPs of 3072, 128 real states, here "
+        "StableSSM, figures 4 to 6 and table 2: 768 channels, 12 Hyena blocks with MLPs of 3072, 128 real states, here "
         "with dense B and C. Map and dropout are the authors'; eigenvalues start at time scales of 20 to 2000 tokens, "
         "which is Re λ = -1/2 with steps of 0.001 to 0.1",
         {
@@ -93,7 +93,7 @@ PRESETS: Mapping[str, Preset] = {
         language=True,
     ),
     "lm-3b": Preset(
-        "paper 004, table 3: about three billion parameters. The paper gives no other number; 3072 channels, 26 blocks",
+        "StableSSM, table 3: about three billion parameters. The paper gives no other number; 3072 channels, 26 blocks",
         {
             "d_model": 3072, "n_layers": 26, "d_state": 128, "map_options": {"a": 1.0, "b": 0.5},
             "mixer_options": {"time": "discrete"},

@@ -1,4 +1,4 @@
-"""The past of a linear recurrence, read back from its state (paper 003)."""
+"""The past of a linear recurrence, read back from its state (LRU-UA)."""
 
 from stablessm.reconstruction.bases import dct, fourier, haar, pca
 from stablessm.reconstruction.conditioning import condition_number, diagnose, required_state_size

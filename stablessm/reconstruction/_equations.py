@@ -21,7 +21,7 @@ _ELEMENTS = 2**22
 @final
 @dataclass(frozen=True, eq=False)
 class Equations:
-    """E u = c: row n of the Vandermonde matrix V[n, j] = λ_n^(L-1-j) (paper 003 eq. 4), divided by its norm.
+    """E u = c: row n of the Vandermonde matrix V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), divided by its norm.
 
     For |λ| > 1 the row is divided by λ^(L-1) first, which leaves powers of 1/λ. Powers p = L-1-j are split in two
     levels, p = a S + b, so that V need not be formed: E = ``coarse``[n, a] · ``fine``[n, b], then ``tail``.

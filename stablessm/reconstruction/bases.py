@@ -84,7 +84,7 @@ def dct(length: int, functions: int | Sequence[int] | None = None) -> Tensor:
 
 
 def pca(data: Array, functions: int) -> Tensor:
-    """A basis learned from inputs: the subspace that leaves the least of them, by mean square (paper 003 section 3.2).
+    """A basis learned from inputs: the subspace that leaves the least of them, by mean square (LRU-UA section 3.2).
 
     Nothing is subtracted: the mean must lie in the subspace too.
 

@@ -26,7 +26,7 @@ _DOUBT = 0.01
 
 
 def condition_number(eigenvalues: Array, length: int, *, basis: Array | None = None, real: bool = False) -> float:
-    """κ = σ_max / σ_min of V[n, j] = λ_n^(L-1-j) (paper 003 eq. 4), or of Ω = V Ψ with a basis (eq. 6).
+    """κ = σ_max / σ_min of V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), or of Ω = V Ψ with a basis (eq. 6).
 
     From singular values, not from a Gram matrix: right up to about 1e15, a lower bound of that size beyond. V is scaled
     by one common number, so that it does not overflow; inf if σ_min underflows. The paper plots κ² (of VᵀV).

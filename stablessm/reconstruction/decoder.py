@@ -19,7 +19,7 @@ from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning,
 
 @final
 class Decoder:
-    """The linear map from states after ``length`` steps to inputs, u = V⁺ x (paper 003 eq. 5), made once.
+    """The linear map from states after ``length`` steps to inputs, u = V⁺ x (LRU-UA eq. 5), made once.
 
     Args:
         eigenvalues: (N,), complex, |λ| up to 1e290.
@@ -85,7 +85,7 @@ def decode(
     tikhonov: float = 0.0,
     method: Method = "auto",
 ) -> Tensor:
-    """The last ``length`` inputs u, oldest first, of x_k = Λ x_{k-1} + u_k, from the state x (paper 003 eq. 4 and 5)::
+    """The last ``length`` inputs u, oldest first, of x_k = Λ x_{k-1} + u_k, from the state x (LRU-UA eq. 4 and 5)::
 
         x[n] = Σ_j λ[n]^(L-1-j) u[j],   j = 0 … L-1
 
@@ -96,7 +96,7 @@ def decode(
 
     Args:
         state: (…, N) after ``length`` steps; with eigenvalues (M, R) it is (…, M, R): input channel m drives the
-            R states of row m (paper 003 eq. 15 to 19).
+            R states of row m (LRU-UA eq. 15 to 19).
         eigenvalues: (N,) or (M, R).
         length: any number of steps, from 1 up.
         initial: the state before the first of these inputs, in the shape of ``state`` or one for all; zero by default.

@@ -1,4 +1,4 @@
-"""Eigenvalues chosen for a length: the placement that paper 003 (section 3.1) leaves open."""
+"""Eigenvalues chosen for a length: the placement that LRU-UA (section 3.1) leaves open."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from stablessm._errors import ArgumentError
 
 
 def uniform_ring(count: int, r_min: float, r_max: float = 1.0, *, seed: int = 0) -> Tensor:
-    """Random eigenvalues, uniform in area on the ring r_min ≤ |λ| ≤ r_max (paper 003 lemma 6), (N,) complex128.
+    """Random eigenvalues, uniform in area on the ring r_min ≤ |λ| ≤ r_max (LRU-UA lemma 6), (N,) complex128.
 
     The first n of N are those of ``uniform_ring(n, …)`` with the same seed.
 
@@ -28,7 +28,7 @@ def uniform_ring(count: int, r_min: float, r_max: float = 1.0, *, seed: int = 0)
 
 
 def roots_of_unity(count: int) -> Tensor:
-    """λ_n = e^(2πi n/N), n = 0 … N-1, (N,) complex128: for L = N the condition number is 1 (paper 003 section 3.1).
+    """λ_n = e^(2πi n/N), n = 0 … N-1, (N,) complex128: for L = N the condition number is 1 (LRU-UA section 3.1).
 
     >>> roots_of_unity(4).real.round(decimals=12).tolist()
     [1.0, 0.0, -1.0, -0.0]

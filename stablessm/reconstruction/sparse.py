@@ -93,7 +93,7 @@ def decode_sparse(
     cutoff: float | None = None,
     tikhonov: float = 0.0,
 ) -> Tensor:
-    """The inputs u = Ψ_k α behind the state x = V_k Ψ_k α = Ω_k α, by α = Ω_k⁺ x (paper 003 eq. 6, 21 and 22).
+    """The inputs u = Ψ_k α behind the state x = V_k Ψ_k α = Ω_k α, by α = Ω_k⁺ x (LRU-UA eq. 6, 21 and 22).
 
     N = P/2 complex eigenvalues can do, however long the input is, if Ω_k is well conditioned
     (:func:`condition_number`). An :class:`IllConditionedWarning` says the rank of Ω_k, if it is below that of Ψ_k, and

@@ -1,4 +1,4 @@
-"""The continuous-time maps: dh/dt = λh + ..., stable when λ < 0 (paper 004, table 1 and remark B.3)."""
+"""The continuous-time maps: dh/dt = λh + ..., stable when λ < 0 (StableSSM, table 1 and remark B.3)."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Softplus(_StrictlyNegative):
 @final
 @dataclass(frozen=True, repr=False)
 class Best(Quadratic):
-    """λ = -1/(aw² + b), a, b > 0. G = 2a|w|, proportional to the weight (paper 004, appendix G).
+    """λ = -1/(aw² + b), a, b > 0. G = 2a|w|, proportional to the weight (StableSSM, appendix G).
 
     The modulus is ``quadratic_modulus`` with c = b/a. The inverse is the non-negative of the two weights.
 

@@ -1,4 +1,4 @@
-"""The discrete-time maps: h[k+1] = λh[k] + ..., stable when |λ| < 1 (paper 004, table 1)."""
+"""The discrete-time maps: h[k+1] = λh[k] + ..., stable when |λ| < 1 (StableSSM, table 1)."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class Tanh(_Stable):
 @final
 @dataclass(frozen=True, repr=False)
 class Best(Quadratic):
-    """λ = 1 - 1/(aw² + b), a > 0, b ≥ 1/2. G = 2a|w| where λ ≥ 0 (paper 004, section 3.3).
+    """λ = 1 - 1/(aw² + b), a > 0, b ≥ 1/2. G = 2a|w| where λ ≥ 0 (StableSSM, section 3.3).
 
     With b ≥ 1 λ stays in [0, 1) and the modulus is ``quadratic_modulus`` with c = b/a. With b < 1 (the
     paper has 1/2) λ can be negative; there q = aw² + b < 1, the distance is (2q - 1)/q, and

@@ -1,4 +1,4 @@
-"""The matrix maps W = g(M) of paper 000, section 4.4 (equation 15), and one for general dense W."""
+"""The matrix maps W = g(M) of IAT, section 4.4 (equation 15), and one for general dense W."""
 
 from __future__ import annotations
 

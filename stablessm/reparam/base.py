@@ -24,7 +24,7 @@ _SEARCHED = "is_stable comes from a search over weights of up to 1e6, not from a
 
 
 class Reparameterization(ABC):
-    """An elementwise map λ = f(w) from trainable weights to eigenvalues (paper 004, section 3.2).
+    """An elementwise map λ = f(w) from trainable weights to eigenvalues (StableSSM, section 3.2).
 
     Every method takes a real tensor of any shape and returns one of the same shape and dtype. A map of your
     own sets ``name`` and ``time`` and writes ``__call__`` and ``inverse``; the rest has defaults, which a
@@ -95,7 +95,7 @@ class Reparameterization(ABC):
     def gradient_scale(self, w: Tensor) -> Tensor:
         """G(w) = |f'(w)| / distance(w)², and 0 where f' = 0: how large the loss gradient in w can be.
 
-        Continuous time: |f'| / f², equation 12 of paper 004. Discrete time: |f'| / (1 - |f|)², because the
+        Continuous time: |f'| / f², equation 12 of StableSSM. Discrete time: |f'| / (1 - |f|)², because the
         sum in equation 91 runs over k|λ|^(k-1). It bounds the gradient where λ is stable; elsewhere it is
         only a formula.
         """
@@ -103,7 +103,7 @@ class Reparameterization(ABC):
         return torch.where(slope == 0, 0.0, slope / self.distance(w) ** 2)
 
     def gradient_scale_published(self, w: Tensor) -> Tensor:
-        """G as paper 004 prints it: |f'| / (1 - f)² in discrete time (equation 93), too small for λ < 0."""
+        """G as StableSSM prints it: |f'| / (1 - f)² in discrete time (equation 93), too small for λ < 0."""
         ours = self.gradient_scale(w)
         if self.time == "continuous":
             return ours
@@ -115,12 +115,15 @@ class Reparameterization(ABC):
         """Whether the stability modulus is finite (definition 3.2 of StableSSM).
 
         The default is a search, not a proof: stable if every λ is on a grid of about 400 weights of
-        ``search_interval``, if none is seen to be unstable on a logarithmic grid of 800 weights from there to
-        ±1e6, and if the modulus at β = 1 at most doubles from the middle half of ``search_interval`` to all
-        of it. A map that knows better states it: ``is_stable: ClassVar[bool] = True``.
+        ``search_interval``, if λ does not touch the boundary between them, if none is seen to be unstable on a
+        logarithmic grid of 800 weights from there to ±1e6, and if the modulus at β = 1 at most doubles from the
+        middle half of ``search_interval`` to all of it. A map that knows better states it:
+        ``is_stable: ClassVar[bool] = True``.
         """
         low, high = self.search_interval
         if bool((self.distance(modulus.grid(low, high)) <= 0).any()):
+            return False
+        if len(modulus.touching(self, (low, high))):
             return False
         far = modulus.far_grid(low, high)
         if bool((self.distance(far) < -_ROUNDING * far.abs()).any()):
@@ -144,7 +147,7 @@ class Reparameterization(ABC):
     def stability_modulus(self, beta: float | Tensor) -> float | Tensor:
         """The smallest g(β) of definition 3.2: how much an error β in w can change what a mode remembers.
 
-        Continuous time (equation 9 of paper 004), where the integral is |1/f(w̃) - 1/f(w)|::
+        Continuous time (equation 9 of StableSSM), where the integral is |1/f(w̃) - 1/f(w)|::
 
             g(β) = sup_w |f(w)| sup_{|w̃-w| ≤ β} ∫ |e^(f(w̃)t) - e^(f(w)t)| dt
                  = sup_w sup_{|w̃-w| ≤ β} |f(w)/f(w̃) - 1|
@@ -185,8 +188,9 @@ class Reparameterization(ABC):
     def _boundary_distance(self, w: Tensor) -> Tensor:
         """``boundary_distance`` of a map that is not stable; by default a search over weights of up to 1e6.
 
-        A grid of about 1200 points finds the unstable stretches, bisection their ends. A stretch between two
-        neighbouring points of the grid is missed. Nothing is known beyond the grid, so that it ends there.
+        A grid of about 1200 points finds the unstable stretches, bisection their ends; minima of the distance
+        between the points of ``search_interval`` are followed to the boundary. Nothing is known beyond the grid, so
+        that it ends there.
         """
         interval = self.search_interval
         points = torch.cat([modulus.grid(*interval), modulus.far_grid(*interval)]).unique()
@@ -198,7 +202,8 @@ class Reparameterization(ABC):
             middle = (good + bad) / 2
             stable = self.distance(middle) > 0
             good, bad = torch.where(stable, middle, good), torch.where(stable, bad, middle)
-        ends = torch.cat([points[:1], points[-1:], points[unstable], bad]).sort().values.to(w.device)
+        touched = modulus.touching(self, interval)
+        ends = torch.cat([points[:1], points[-1:], points[unstable], bad, touched]).sort().values.to(w.device)
         wide = w.double().contiguous()
         above = torch.searchsorted(ends, wide).clamp(1, len(ends) - 1)
         nearest = torch.minimum(ends[above] - wide, wide - ends[above - 1]).clamp(min=0)

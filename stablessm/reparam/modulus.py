@@ -16,6 +16,8 @@ TOLERANCE = 1e-6
 
 _FAR = 1e6
 
+_TOUCH = 1e-14
+
 _STARTS, _ROUNDS, _SHRINK = 8, 40, 0.5
 
 
@@ -31,7 +33,7 @@ def exp_modulus(rate: float) -> float:
 def quadratic_modulus(beta: float, c: float) -> float:
     """β (β + √(β² + 4c)) / (2c): the modulus of any map at distance 1/(aw² + b) from the boundary, c = b/a.
 
-    The supremum of (a(w+β)² + b)/(aw² + b) - 1 sits at w = (√(β² + 4c) - β)/2. Equation 75 of paper 004
+    The supremum of (a(w+β)² + b)/(aw² + b) - 1 sits at w = (√(β² + 4c) - β)/2. Equation 75 of StableSSM
     prints a bound that still depends on w.
 
     >>> quadratic_modulus(1.0, 0.5)                                # (1 + √3)
@@ -67,6 +69,25 @@ def far_grid(low: float, high: float) -> Tensor:
     """800 float64 points beyond [low, high], at logarithmic distances, the last of them at ±1e6."""
     steps = torch.logspace(-6, 0, 400, dtype=torch.float64)
     return torch.cat([low - (low + _FAR) * steps, high + (_FAR - high) * steps])
+
+
+def touching(map: Reparameterization, interval: tuple[float, float]) -> Tensor:
+    """Weights between the points of the grid where λ comes down to the boundary and turns back, as -w² does at 0.
+
+    Each local minimum of the distance on the grid is narrowed down by thirds. The distance counts as zero where it is
+    below rounding, compared with the median distance on the grid.
+    """
+    points = grid(*interval)
+    distance = map.distance(points)
+    below = (distance[1:-1] <= distance[:-2]) & (distance[1:-1] <= distance[2:]) & (distance[:-2] != distance[2:])
+    below |= (distance[1:-1] < distance[:-2]) & (distance[1:-1] < distance[2:])
+    low, high = points[:-2][below], points[2:][below]
+    for _ in range(100):
+        left, right = low + (high - low) / 3, high - (high - low) / 3
+        falls = map.distance(left) > map.distance(right)
+        low, high = torch.where(falls, left, low), torch.where(falls, high, right)
+    middle = (low + high) / 2
+    return middle[map.distance(middle) <= _TOUCH * distance.median()]
 
 
 def search(map: Reparameterization, beta: float, interval: tuple[float, float]) -> float:

@@ -37,7 +37,10 @@ def get(name: str | Reparameterization, time: Time = "continuous", **options: fl
         return name
     if name not in known:
         raise ArgumentError("map", f"one of {', '.join(known)} ({time})", repr(name))
-    return build(_factories[time, name], f"map {name!r} ({time})", options)
+    built = build(_factories[time, name], f"map {name!r} ({time})", options)
+    if not isinstance(built, Reparameterization) or built.time != time:
+        raise ArgumentError("map", f"a {time}-time map from the factory registered as {name!r}", built)
+    return built
 
 
 def names(time: Time = "continuous") -> tuple[str, ...]:
@@ -55,6 +58,8 @@ def register(name: str, factory: Callable[..., Reparameterization], *, time: Tim
     """Let ``get(name, time, **options)`` return ``factory(**options)``, usually a class of yours."""
     if name in names(time) and not overwrite:
         raise ArgumentError("name", f"a new {time} name (or overwrite=True)", repr(name))
+    if not callable(factory) or getattr(factory, "time", time) != time:
+        raise ArgumentError("factory", f"a class or function that returns a {time}-time map", repr(factory))
     _factories[time, name] = factory
 
 

@@ -11,7 +11,7 @@ from stablessm.scan.vandermonde import powers
 
 
 def causal_convolution(signal: Tensor, kernel: Tensor) -> Tensor:
-    """y[b, t, c] = Σ_{s ≤ t} kernel[t-s, c] · signal[b, s, c]  (paper 002, below eq. 4).
+    """y[b, t, c] = Σ_{s ≤ t} kernel[t-s, c] · signal[b, s, c]  (SSM-UA, below eq. 4).
 
     Args:
         signal: (B, T, C), real or complex.

@@ -24,7 +24,7 @@ def linear_scan(
 ) -> Tensor:
     """All states of the linear recurrence h[t] = decay[t] · h[t-1] + drive[t].
 
-    This is the discrete recurrence of every layer here (paper 002 eq. 1, paper 003 eq. 2).
+    This is the discrete recurrence of every layer here (SSM-UA eq. 1, LRU-UA eq. 2).
 
     Args:
         decay: (C,), (T, C) or (B, T, C), real or complex.

@@ -39,7 +39,7 @@ class Target(ABC):
         return self._respond(x)
 
     def memory(self, times: Tensor | np.ndarray, bound: float = 1.0) -> Tensor:
-        """M(t) = sup over |x|₂ ≤ bound of |d/dt H_t(u^x)| / bound (paper 000 eq. 6), exactly: (len(times),), float64.
+        """M(t) = sup over |x|₂ ≤ bound of |d/dt H_t(u^x)| / bound (IAT eq. 6), exactly: (len(times),), float64.
 
         The derivative is that of the sampled output, (y[k] - y[k-1]) / dt, as :func:`stablessm.memory_function`
         measures it. A target without ``has_memory`` raises an ArgumentError.

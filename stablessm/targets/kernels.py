@@ -34,13 +34,13 @@ class Kernel(ABC):
     @property
     @abstractmethod
     def l1_norm(self) -> float:
-        """∫_0^∞ |ρ(t)| dt: the largest output for inputs up to 1 (paper 000 appendix A.1); may be infinite."""
+        """∫_0^∞ |ρ(t)| dt: the largest output for inputs up to 1 (IAT appendix A.1); may be infinite."""
 
 
 @final
 @dataclass(frozen=True)
 class Exponential(Kernel):
-    """ρ(t) = e^(-rate t). Paper 000 eq. 109, 0.9^t, has rate = -log 0.9; the released code has rate 1.
+    """ρ(t) = e^(-rate t). IAT eq. 109, 0.9^t, has rate = -log 0.9; the released code has rate 1.
 
     >>> Exponential(rate=0.5).l1_norm
     2.0
@@ -61,7 +61,7 @@ class Exponential(Kernel):
 @final
 @dataclass(frozen=True)
 class Polynomial(Kernel):
-    """ρ(t) = (1 + rate t)^(-exponent): paper 004 section 4.1 at rate 1.
+    """ρ(t) = (1 + rate t)^(-exponent): StableSSM section 4.1 at rate 1.
 
     >>> Polynomial(exponent=1.5)(torch.tensor([0.0, 3.0])).tolist()
     [1.0, 0.125]

@@ -17,7 +17,7 @@ from stablessm.targets.kernels import Kernel, Rho
 @final
 @dataclass(frozen=True, init=False)
 class LinearFunctional(Target):
-    """H_t(x) = ∫_0^∞ ρ(s) x(t-s) ds (paper 000 eq. 3), sampled: y[k] = dt Σ_{j ≤ k} ρ(j dt) x[k-j].
+    """H_t(x) = ∫_0^∞ ρ(s) x(t-s) ds (IAT eq. 3), sampled: y[k] = dt Σ_{j ≤ k} ρ(j dt) x[k-j].
 
     Args:
         kernel: ρ: ``exponential``, ``polynomial``, ``polynomial_released``, ``shift``, ``two_part``, ``airy``,
@@ -26,7 +26,7 @@ class LinearFunctional(Target):
         options: of the kernel, such as ``exponent=1.1`` and ``rate=1.0`` of the polynomial one; see
             :mod:`stablessm.targets.kernels`.
 
-    Its memory function is |ρ(t)| for every bound (paper 000 eq. 5).
+    Its memory function is |ρ(t)| for every bound (IAT eq. 5).
 
     >>> target = LinearFunctional("polynomial", exponent=1.1, dt=0.1)
     >>> target(torch.ones(8, 500, 1)).shape, round(target.kernel(torch.tensor([9.0])).item(), 6)
@@ -44,7 +44,7 @@ class LinearFunctional(Target):
 
     @property
     def l1_norm(self) -> float | None:
-        """∫ |ρ|, the norm of the functional (paper 000 appendix A.1); None for a function of yours."""
+        """∫ |ρ|, the norm of the functional (IAT appendix A.1); None for a function of yours."""
         return self.rho.l1_norm if isinstance(self.rho, Kernel) else None
 
     def kernel(self, times: Tensor) -> Tensor:

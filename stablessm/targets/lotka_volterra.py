@@ -17,7 +17,7 @@ Solver: TypeAlias = Literal["euler", "rk4"]
 @final
 @dataclass(frozen=True)
 class LotkaVolterra(Target):
-    """dz₁/dt = z₁ (a - b z₂), dz₂/dt = -z₂ (c - d z₁) + x (paper 003 eq. 37, 38); y[k] = z after step k.
+    """dz₁/dt = z₁ (a - b z₂), dz₂/dt = -z₂ (c - d z₁) + x (LRU-UA eq. 37, 38); y[k] = z after step k.
 
     The defaults are the paper's (appendix E.3): Euler steps of 0.0075 from z(0) = (1, 0.5). The input is held over a
     step.

@@ -16,7 +16,7 @@ from stablessm.targets.kernels import Polynomial, Rho
 from stablessm.targets.linear_functional import LinearFunctional
 
 PUBLISHED = Polynomial(exponent=1.5)
-"""ρ of paper 000 figure 2: (t + 1)^(-1.5)."""
+"""ρ of IAT figure 2: (t + 1)^(-1.5)."""
 
 
 @final
@@ -24,7 +24,7 @@ PUBLISHED = Polynomial(exponent=1.5)
 class NonlinearFunctional(Target):
     """H_t(x) = ∫_0^∞ ρ(s) σ(x(t-s)) ds, sampled as a linear functional is.
 
-    Paper 000 figure 2 and appendix C say that the target is nonlinear, that ρ(t) = (t + 1)^(-1.5), and (section 4.3)
+    IAT figure 2 and appendix C say that the target is nonlinear, that ρ(t) = (t + 1)^(-1.5), and (section 4.3)
     that its memory function is C ρ(t); the functional itself is not printed. This is the simplest one for which that
     holds exactly: a Heaviside input x gives σ(x) ρ(t), so M(t) = C |ρ(t)| with C = max(|σ(B)|, |σ(-B)|) / B.
 

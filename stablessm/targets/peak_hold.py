@@ -15,7 +15,7 @@ from stablessm.targets.base import Target, positive
 @final
 @dataclass(frozen=True)
 class PeakHold(Target):
-    """H_t(x) = max(0, max_{s ≤ t} x(s)), channel by channel (paper 000, remark A.5).
+    """H_t(x) = max(0, max_{s ≤ t} x(s)), channel by channel (IAT, remark A.5).
 
     Zero is the value before anything came. A constant input moves it once, so its memory function is 0 for t > 0, and
     1/dt over the first step, where the output jumps: decaying memory. An early peak is never forgotten: no fading

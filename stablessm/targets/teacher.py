@@ -22,7 +22,7 @@ STATE_ELEMENTS = 2**23
 @final
 @dataclass(frozen=True)
 class TeacherRNN(Target):
-    """A random teacher, dh/dt = σ(W h + U x), y = C h, by Euler steps (paper 000 eq. 1 and figure 3).
+    """A random teacher, dh/dt = σ(W h + U x), y = C h, by Euler steps (IAT eq. 1 and figure 3).
 
     The paper says no more than that teachers are random and have 256 states. Here W is a normal matrix in a random
     basis, with eigenvalues -(1 ± iφ)/τ: τ log-uniform in ``timescales``, φ uniform in [0, ``oscillation``]. U and C

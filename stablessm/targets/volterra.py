@@ -20,7 +20,7 @@ from stablessm.targets.kernels import Rho
 @final
 @dataclass(frozen=True, init=False)
 class Volterra(Target):
-    """y = Σ_r Π_j (ρ_{r,j} * x): a Volterra series (paper 002 eq. 18, h_0 = 0) with kernels of finite rank (eq. 57).
+    """y = Σ_r Π_j (ρ_{r,j} * x): a Volterra series (SSM-UA eq. 18, h_0 = 0) with kernels of finite rank (eq. 57).
 
     Each term r is a product of n_r convolutions, one part of the kernel of order n_r.
 

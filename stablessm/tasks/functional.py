@@ -27,7 +27,7 @@ _CHUNK = 2**20
 @final
 @dataclass(frozen=True)
 class FunctionalOptions(SyntheticOptions):
-    """The sizes are those of the authors' runs for papers 000 and 004."""
+    """The sizes are those of the authors' runs for IAT and StableSSM."""
 
     target: str | Target = option("polynomial", "a name of stablessm.targets.TARGETS, or a target")  # noqa: RUF009
     settings: Mapping[str, float] | None = option(None, "of a target by name, such as exponent=1.5")
@@ -41,7 +41,7 @@ class FunctionalOptions(SyntheticOptions):
 
 @final
 class Functional(SyntheticTask):
-    """y = H(x) at each step, where x is white noise, N(0, 1) (paper 000 section 5, paper 004 section 4.1).
+    """y = H(x) at each step, where x is white noise, N(0, 1) (IAT section 5, StableSSM section 4.1).
 
     The metric is the mean squared error over steps and channels; chance is the variance of the test targets.
 

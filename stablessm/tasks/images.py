@@ -49,7 +49,7 @@ class ImageOptions(Options):
 class SequentialImages(StoredTask):
     """A class from the pixels of an image, one a step: (B, 784, 1), (B, 1024, 1) or (B, 1024, 3).
 
-    Paper 004 tables 5 and 6, with the official test images. Valid is the last tenth of the training images (``valid``).
+    StableSSM tables 5 and 6, with the official test images. Valid is the last tenth of the training images (``valid``).
     Pixels are standardised by mean and deviation of all official training images, each colour by its own. Images are
     kept as bytes: ``task.to("cuda")`` moves them once, and batches are made there.
 

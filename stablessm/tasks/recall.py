@@ -24,7 +24,7 @@ _PLACES, _QUERIES = 2, 3
 @final
 @dataclass(frozen=True)
 class RecallOptions(SyntheticOptions):
-    """The length 20 and vocabulary 10 of paper 004, table 4; its other size is 131072 and 30."""
+    """The length 20 and vocabulary 10 of StableSSM, table 4; its other size is 131072 and 30."""
 
     length: int = option(20, "tokens of keys and values, an even number; two more follow")
     vocabulary: int = option(10, "tokens in all, two of them special")
@@ -33,7 +33,7 @@ class RecallOptions(SyntheticOptions):
 
 @final
 class Recall(SyntheticTask):
-    """k₁ v₁ k₂ v₂ … ⇒ k: which value did k have? (paper 004 appendix D.3, table 4.)
+    """k₁ v₁ k₂ v₂ … ⇒ k: which value did k have? (StableSSM appendix D.3, table 4.)
 
     The paper gives lengths and vocabularies; the rest is as in the synthetic task of H3 and Hyena, which its authors
     used. Two of the tokens are special, ``⇒`` and one that is never seen; the first half of the others are keys, the

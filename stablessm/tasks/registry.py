@@ -38,7 +38,7 @@ class Entry:
 
 TASKS: dict[str, Entry] = {
     "functional": Entry(Functional, FunctionalOptions, "white noise in, a target functional out"),
-    "recall": Entry(Recall, RecallOptions, "associative recall, the form of paper 004"),
+    "recall": Entry(Recall, RecallOptions, "associative recall, the form of StableSSM"),
     "multi-query-recall": Entry(MultiQueryRecall, MultiQueryRecallOptions, "several keys asked for among fillers"),
     "selective-copying": Entry(SelectiveCopying, CopyingOptions, "say again what stood among fillers"),
     "mnist": Entry(SequentialImages, ImageOptions, "digits, a pixel a step"),

@@ -217,6 +217,29 @@ def test_files_are_read_as_written(table, separator, header, blank, tmp_path_fac
         assert found.dt == pytest.approx(0.1)
 
 
+@given(
+    values=st.lists(cells, min_size=2, max_size=9).filter(any),
+    separator=st.sampled_from([";", "\t", " ; "]),
+)
+def test_decimal_commas(values, separator, tmp_path_factory):
+    path = tmp_path_factory.mktemp("samples") / "samples.csv"
+    rows = [f"{i}{separator}{value!r}".replace(".", ",") for i, value in enumerate(values)]
+    path.write_text("\n".join(rows), encoding="utf-8")
+    np.testing.assert_array_equal(read_samples(path).values, values)
+
+
+@given(values=st.lists(st.tuples(cells, cells), min_size=2, max_size=9), separator=st.sampled_from([",", ";", " "]))
+def test_complex_samples(values, separator, tmp_path_factory):
+    path = tmp_path_factory.mktemp("samples") / "samples.csv"
+    expected = np.array([complex(*value) for value in values])
+    rows = [f"{i}{separator}{value!s}" for i, value in enumerate(expected.tolist())]
+    path.write_text("\n".join(rows), encoding="utf-8")
+    np.testing.assert_array_equal(read_samples(path).values, expected)
+    path.write_text("\n".join(f"{i + 1}j{separator}1" for i in range(3)), encoding="utf-8")
+    with pytest.raises(ArgumentError, match="real times"):
+        read_samples(path)
+
+
 def test_a_file_that_begins_too_early(tmp_path):
     path = tmp_path / "early.csv"
     path.write_text("-1 1\n0 2\n1 3\n", encoding="utf-8")

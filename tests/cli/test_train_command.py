@@ -251,7 +251,7 @@ def test_lists_and_help():
     assert "mnist               digits, a pixel a step" in call("train", "--list")
     assert "vocabulary" in call("train", "recall", "--list")
     assert "must be given" in call("train", "series", "--list")
-    assert "paper-images 17,546 paper 004, tables 5 and 6" in " ".join(call("train", "--list").split())
+    assert "paper-images 17,546 StableSSM, tables 5 and 6" in " ".join(call("train", "--list").split())
     assert "stablessm train mnist --model paper-images --map best" in call("train", "--help")
     assert "stablessm eval runs/mnist --split valid" in call("eval", "--help")
 

@@ -1,6 +1,6 @@
 """What every target promises, for each row of one table: a new target joins ``TARGETS`` and inherits all of it.
 
-The lines are those of paper 000 definition 3.1. A target that breaks one says why in ``EXCEPTIONS``; it must then
+The lines are those of IAT definition 3.1. A target that breaks one says why in ``EXCEPTIONS``; it must then
 really break it.
 """
 

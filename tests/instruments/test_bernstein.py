@@ -1,4 +1,4 @@
-"""The bound of theorem 3.1 (paper 004) against the memory of layers whose derivative is known."""
+"""The bound of theorem 3.1 (StableSSM) against the memory of layers whose derivative is known."""
 
 import math
 

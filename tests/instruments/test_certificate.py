@@ -1,4 +1,4 @@
-"""Lyapunov certificates against the decay they promise, and where lemma A.9 of paper 000 does not hold."""
+"""Lyapunov certificates against the decay they promise, and where lemma A.9 of IAT does not hold."""
 
 import math
 

@@ -209,7 +209,7 @@ def test_interval_covers_the_slowest_of_several_modes(modes):
 
 def test_powers():
     for time, value, exponent in [
-        (np.arange(100.0), (1 + np.arange(100.0)) ** -1.1, 1.1),  # paper 000, figure 1
+        (np.arange(100.0), (1 + np.arange(100.0)) ** -1.1, 1.1),  # IAT, figure 1
         (np.arange(1, 101.0), np.arange(1, 101.0) ** -1.1, 1.1),
         (np.geomspace(0.01, 1e4, 200), (1 + np.geomspace(0.01, 1e4, 200)) ** -2.5, 2.5),
         (np.arange(100.0), (1 + 0.1 * np.arange(100.0)) ** -1.1, 1.1),  # as in the authors' code

@@ -97,7 +97,7 @@ EXPONENTIAL = LinearFunctional("exponential", rate=0.1)
 
 
 def fitted(width: int, map: str, target: LinearFunctional, longest: float) -> ssm.RealSSM:
-    """Spread eigenvalues, and the readout of least squares; positive, so that eq. 57 of paper 004 holds."""
+    """Spread eigenvalues, and the readout of least squares; positive, so that eq. 57 of StableSSM holds."""
     eigenvalues, times = -1 / timescales(width, 0.6, longest), torch.arange(601, dtype=torch.float64)
     layer = ssm.RealSSM(1, width, 1, map=map, bias=False, eigenvalues=eigenvalues).double()
     with torch.no_grad():

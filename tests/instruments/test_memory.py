@@ -57,7 +57,7 @@ def test_s4d_is_measured_exactly():
 
 
 def two_layer_kernel(first: Tensor, second: Tensor, weights: Tensor, times: Tensor) -> Tensor:
-    """Equation 38 of paper 002, with its limit t e^{λt} where two rates meet; weights (i, j) = C_i U_ij B_j.
+    """Equation 38 of SSM-UA, with its limit t e^{λt} where two rates meet; weights (i, j) = C_i U_ij B_j.
 
     (e^{bt} - e^{at}) / (b - a) = e^{(a+b)t/2} · t · sinh(z)/z with z = (b - a)t/2, which has no cancellation.
     """

@@ -156,7 +156,7 @@ def test_channels_share_their_coefficients() -> None:
     half = torch.stack([last_state(u[:, :40, m], lam[m]) for m in range(3)], -2)
     torch.testing.assert_close(decode_sparse(half, lam, basis, length=40), u[:, :40], atol=1e-8, rtol=0)
     continued = torch.einsum("bp,tmp->btm", SparseDecoder(lam, basis, 40).coefficients(half), basis)
-    torch.testing.assert_close(continued, u, atol=1e-7, rtol=0)  # paper 003 eq. 29
+    torch.testing.assert_close(continued, u, atol=1e-7, rtol=0)  # LRU-UA eq. 29
 
 
 def test_too_small_a_state_is_said_to_be() -> None:

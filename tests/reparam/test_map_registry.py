@@ -96,3 +96,16 @@ def test_eigenvalues_that_a_map_cannot_reach_are_refused(layer):
     with pytest.raises(ArgumentError, match=r"eigenvalues: expected what .*cosh.* can reach, got -0"):
         layer.with_map(Cosh())
     assert ssm.RealSSM(1, 2, 1, map=Cosh(), eigenvalues=torch.tensor([-1.5, -2.0])).eigenvalues()[0] == -1.5
+
+
+@pytest.mark.parametrize("factory", [3, type(get("exp"))])
+def test_what_makes_no_map_of_that_time_is_not_registered(factory: object) -> None:
+    with pytest.raises(ArgumentError, match="discrete-time map"):
+        register("odd", factory, time="discrete")
+    assert "odd" not in names("discrete")
+
+
+def test_a_factory_that_returns_a_map_of_the_other_time_is_named() -> None:
+    register("odd", lambda: get("exp"), time="discrete")
+    with pytest.raises(ArgumentError, match="registered as 'odd'"):
+        get("odd", "discrete")

@@ -41,7 +41,7 @@ FORMULAS = {
 
 
 @pytest.mark.parametrize(("name", "time"), ALL)
-def test_table_1_of_paper_004(name, time):
+def test_table_1_of_stablessm(name, time):
     f = get(name, time)
     value, scale = FORMULAS[name, time]
     torch.testing.assert_close(f(W), torch.tensor([value(w) for w in W.tolist()], dtype=W.dtype))

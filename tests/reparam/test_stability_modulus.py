@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stablessm._errors import ArgumentError
-from stablessm.reparam import get, names
+from stablessm.reparam import Reparameterization, get, names
 from stablessm.reparam.modulus import relative_change, search
 
 BETAS = (1e-3, 0.1, 0.5, 1.0, 3.0)
@@ -116,3 +118,42 @@ def test_published_modulus_of_best_depends_on_w_and_ours_does_not():
     published = f.stability_modulus_published(0.5, w)
     torch.testing.assert_close(published, (0.25 + w) / 0.5)
     assert published[0] < f.stability_modulus(0.5) < published[1]
+
+
+TOUCHES = {
+    "-(w-c)²": lambda w: -(w**2),
+    "-|w-c|": lambda w: -w.abs(),
+    "-(w-c)⁴": lambda w: -(w**4),
+    "cos(w-c)-1": lambda w: w.cos() - 1,
+}
+
+
+@given(shape=st.sampled_from(sorted(TOUCHES)), c=st.floats(-2, 2), w=st.floats(0.01, 0.5))
+def test_a_map_that_touches_the_boundary_is_not_stable(shape: str, c: float, w: float) -> None:
+    class Touching(Reparameterization):
+        name, time = "touching", "continuous"
+
+        def __call__(self, w):
+            return TOUCHES[shape](w - c)
+
+        def inverse(self, eigenvalues):
+            raise NotImplementedError
+
+    assert not Touching().is_stable
+    weights = torch.tensor([c - w, c + w], dtype=torch.float64)
+    torch.testing.assert_close(Touching().boundary_distance(weights), torch.full_like(weights, w), rtol=0, atol=1e-6)
+
+
+@given(c=st.floats(-2, 2), gap=st.floats(1e-6, 1.0))
+def test_a_map_that_stays_clear_of_the_boundary_is_stable(c: float, gap: float) -> None:
+    class Clear(Reparameterization):
+        name, time = "clear", "continuous"
+
+        def __call__(self, w):
+            return -((w - c) ** 2) - gap
+
+        def inverse(self, eigenvalues):
+            raise NotImplementedError
+
+    weights = torch.tensor([c - 1, c, c + 1], dtype=torch.float64)
+    assert bool((Clear().boundary_distance(weights) > 9e5).all())

@@ -46,9 +46,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     write_run(folder / "paper", size="paper", title="Two memories, and <script>alert(1)</script>")
     write_run(folder / "smoke")
-    write_run(folder / "map", "ia-fig4", 1, title="A stable map keeps it bounded", source="paper 000, figure 4")
+    write_run(folder / "map", "ia-fig4", 1, title="A stable map keeps it bounded", source="IAT, figure 4")
     write_run(
-        folder / "wide", "st-fig1", 3, source="paper 004, figure 1", command="stablessm run st-fig1 " + "-v " * 60
+        folder / "wide", "st-fig1", 3, source="StableSSM, figure 1", command="stablessm run st-fig1 " + "-v " * 60
     )
     write_run(folder / "broken", "ext-precision", figures=["curves", "gone"], claims=[{"verdict": "perhaps"}])
     (folder / "broken" / "curves.svg").write_text("<svg", encoding="utf-8")
@@ -238,7 +238,7 @@ def test_no_runs(open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_fifty_runs(open_page: Open, tmp_path: Path) -> None:
     for number in range(50):
-        write_run(tmp_path / str(number), f"ia-fig{number}", source=f"paper 000, figure {number}")
+        write_run(tmp_path / str(number), f"ia-fig{number}", source=f"IAT, figure {number}")
     report_page.write(tmp_path / "report.html", [tmp_path])
     tab = open_page(tmp_path / "report.html")
     assert tab.locator("section.run").count() == 50

@@ -316,7 +316,7 @@ def test_one_run_of_each_id_on_the_front_page(tmp_path: Path) -> None:
     write_run(tmp_path / "c", size="paper", date="2026-02-01")
     write_run(tmp_path / "d", size="paper", date="2026-04-01", status="running")
     write_run(tmp_path / "e", "ext-precision", source="beyond the papers")
-    write_run(tmp_path / "f", "ia-fig10", source="paper 000, figure 10")
+    write_run(tmp_path / "f", "ia-fig10", source="IAT, figure 10")
     collection = collect([tmp_path, tmp_path / "a"])
     assert [run.folder.name for run in collection.runs] == ["c", "b", "a", "d", "f", "e"]
     assert [run.folder.name for run in collection.front] == ["c", "f", "e"]

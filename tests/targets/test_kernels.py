@@ -14,7 +14,7 @@ from stablessm.targets import kernels
 from stablessm.targets.kernels import Airy, Exponential, Kernel, Polynomial, Shift, Sine, TwoPart
 
 PLAIN = {
-    Exponential(-math.log(0.9)): lambda t: 0.9**t,  # paper 000 eq. 109
+    Exponential(-math.log(0.9)): lambda t: 0.9**t,  # IAT eq. 109
     Polynomial(1.1): lambda t: 1 / (t + 1) ** 1.1,
     kernels.RELEASED: lambda t: 1 / (1 + 0.1 * t) ** 1.1,  # design, erratum 7
     TwoPart(): lambda t: np.exp(-t) + np.exp(-((t - 9) ** 2)),

@@ -12,7 +12,7 @@ from stablessm.targets import LinearFunctional, NonlinearFunctional
 
 
 def test_the_nonlinear_functional_has_the_published_memory() -> None:
-    """Paper 000 section 4.3: C / (t + 1)^1.5, and appendix C: the polynomial is 1 at t = 0."""
+    """IAT section 4.3: C / (t + 1)^1.5, and appendix C: the polynomial is 1 at t = 0."""
     t = torch.linspace(0, 50, 100, dtype=torch.float64)
     for bound in (0.1, 1.0, 10.0):
         ratio = NonlinearFunctional(dt=0.1).memory(t, bound) * (t + 1) ** 1.5

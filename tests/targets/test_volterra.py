@@ -23,7 +23,7 @@ def test_a_volterra_series_is_a_sum_of_products() -> None:
 
 
 def test_a_volterra_double_integral() -> None:
-    """The kernel of order 2 written out (paper 002 eq. 56), against the product of two convolutions."""
+    """The kernel of order 2 written out (SSM-UA eq. 56), against the product of two convolutions."""
     target = Volterra([[Exponential(0.5), Exponential(2.0)]], dt=0.1)
     x = torch.randn(30, dtype=torch.float64)
     t = 0.1 * torch.arange(30, dtype=torch.float64)

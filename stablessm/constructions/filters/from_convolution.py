@@ -43,7 +43,7 @@ def from_convolution(
     """Filters as a recurrent layer: y[t] = Σ_k filters[k] x[t-k], channel by channel, in constant memory.
 
     Each filter is a few exact taps and a sum of exponentials, found by balanced truncation of its Hankel operator (the
-    kernel of paper 002, eq. 14, without training). It is stable, and short, though not provably the shortest. The
+    kernel of SSM-UA, eq. 14, without training). It is stable, and short, though not provably the shortest. The
     tolerance is relative to the filter's ℓ1 norm, since |y - ŷ| ≤ Σ |filter - kernel| · sup |x|, so ``tol`` is the
     largest error of an output over the largest output that the filter can give.
 

@@ -72,7 +72,7 @@ class LayerStack(nn.Module):
 
 
 def two_layers(A: np.ndarray, b: np.ndarray, C: np.ndarray, c: np.ndarray, activation: str) -> tuple[RealSSM, RealSSM]:
-    """h1 = A x + b, then h2 = C σ(h1) + c, y = h2: paper 002 eq. 12–13 with W1 = W2 = 0, in double precision.
+    """h1 = A x + b, then h2 = C σ(h1) + c, y = h2: SSM-UA eq. 12–13 with W1 = W2 = 0, in double precision.
 
     Args:
         A, b: (m, d_in) and (m,), U1 and b1 of the paper.

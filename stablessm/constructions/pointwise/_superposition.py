@@ -20,7 +20,7 @@ _SEPARATION = 1e-12
 @final
 @dataclass(frozen=True)
 class Sprecher:
-    """ξ_q(x) = Σ_p λ_p ψ(s x_p + q a), q = 0 … families - 1 (paper 002 eq. 16; Braun and Griebel 2009, section 2).
+    """ξ_q(x) = Σ_p λ_p ψ(s x_p + q a), q = 0 … families - 1 (SSM-UA eq. 16; Braun and Griebel 2009, section 2).
 
     ψ is known on numbers of k ``digits`` i_1 … i_k in base γ by recursion, with β(r) = (n^r - 1)/(n - 1)::
 

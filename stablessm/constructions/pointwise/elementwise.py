@@ -1,4 +1,4 @@
-"""y[t] = f(x[t]) by two layers without memory, with a proven error (paper 002, proposition 3.1)."""
+"""y[t] = f(x[t]) by two layers without memory, with a proven error (SSM-UA, proposition 3.1)."""
 
 from __future__ import annotations
 

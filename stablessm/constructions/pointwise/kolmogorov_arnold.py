@@ -1,4 +1,4 @@
-"""f(x_1 … x_d) by a five-layer SSM: the superposition theorem, written down (paper 002, proposition 3.6)."""
+"""f(x_1 … x_d) by a five-layer SSM: the superposition theorem, written down (SSM-UA, proposition 3.6)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def kolmogorov_arnold(
     iterations: int | None = None,
     max_width: int = 300_000,
 ) -> KolmogorovArnold:
-    """A five-layer SSM for a continuous f on [0, 1]^length (paper 002 eq. 15–17, 48–50, figure 3)::
+    """A five-layer SSM for a continuous f on [0, 1]^length (SSM-UA eq. 15–17, 48–50, figure 3)::
 
         f(x_1 … x_d) ≈ Σ_q Φ_q(Σ_p λ_p ψ(s x_p + q a)),    q = 0 … γ - 2
 

@@ -28,7 +28,7 @@ _TESTED = {1: 4096, 2: 320, 3: 80}  # nodes per axis on which outputs, and of a 
 @final
 @dataclass(frozen=True, eq=False)
 class SampledKernel:
-    """The symmetric part of h_n at steps 0..horizon on every axis (paper 002 eq. 56)."""
+    """The symmetric part of h_n at steps 0..horizon on every axis (SSM-UA eq. 56)."""
 
     order: int
     horizon: int

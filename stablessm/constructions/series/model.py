@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @final
 class VolterraSSM(nn.Module):
-    """y = h_0 + Σ_r c_r (φ_r * x)^{n_r}: paper 002 figure 4 with powers as the layer-wise nonlinearity.
+    """y = h_0 + Σ_r c_r (φ_r * x)^{n_r}: SSM-UA figure 4 with powers as the layer-wise nonlinearity.
 
     Made by :data:`stablessm.constructions.volterra`. ``layer`` gives all φ_r * x from one recurrence; each channel is
     then raised to its power, and ``readout`` sums them. The kernel of order n is Σ_{r: n_r = n} c_r Π_j φ_r(τ_j).

@@ -26,7 +26,7 @@ _ATTEMPTS = 4
 
 @final
 class _Construction:
-    """A Volterra series (paper 002 eq. 18) as a model of our own layers; see :meth:`__call__` and :meth:`identify`.
+    """A Volterra series (SSM-UA eq. 18) as a model of our own layers; see :meth:`__call__` and :meth:`identify`.
 
     >>> model = volterra({2: lambda a, b: 1 / (1 + a + b) ** 2}, horizon=1000, tol=1e-3)
     >>> model.rank, model.states, model.error < 1e-3

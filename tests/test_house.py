@@ -1,0 +1,80 @@
+"""Rules of the house that a reader of one change does not see: size, and one place for what must exist once."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from functools import cache
+from pathlib import Path
+
+import stablessm
+
+PACKAGE = Path(stablessm.__file__).parent
+LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def strings(tree: ast.Module) -> list[ast.stmt]:
+    """Strings that are statements: docstrings of modules, classes, functions and fields."""
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+
+
+def code_lines(path: Path, tree: ast.Module) -> int:
+    """The number of lines that hold code: no docstrings, comments or blank lines."""
+    with tokenize.open(path) as file:
+        tokens = list(tokenize.generate_tokens(io.StringIO(file.read()).readline))
+    lines = {line for token in tokens if token.type not in LAYOUT for line in range(token.start[0], token.end[0] + 1)}
+    return len(lines - {line for text in strings(tree) for line in range(text.lineno, text.end_lineno + 1)})
+
+
+def found(pattern: str) -> list[str]:
+    """Where code of the package matches, docstrings and comments left out: ``file: line``."""
+    places = []
+    for path, tree in trees().items():
+        documented = {line for text in strings(tree) for line in range(text.lineno, text.end_lineno + 1)}
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if number not in documented and re.search(pattern, line.partition("  #")[0]):
+                places.append(f"{path.relative_to(PACKAGE).as_posix()}: {line.strip()}")
+    return places
+
+
+def test_the_package_does_not_grow() -> None:
+    assert sum(code_lines(path, tree) for path, tree in trees().items()) <= 33_000
+
+
+def test_few_functions_are_long() -> None:
+    functions = [node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    long = sorted(function.name for function in functions if function.end_lineno - function.lineno + 1 > 60)
+    assert len(long) <= 5, long
+
+
+def test_one_training_loop_calls_backward() -> None:
+    kernels = r"(linear|ssm|ssm_blocked|triton_\w+)\.backward\("
+    assert [place for place in found(r"\.backward\(") if not re.search(kernels, place)] == [
+        "training/gradient.py: loss.sum().backward()"
+    ]
+
+
+def test_one_place_constructs_an_optimizer() -> None:
+    assert len(found(r"\boptim\.[A-Z]\w+\(")) == 1
+
+
+def test_private_names_of_torch_stay_in_the_dispatcher() -> None:
+    places = found(r"\btorch\._[a-z]|from torch\._|import torch\._")
+    assert {place.partition(":")[0] for place in places} <= {"scan/dispatch.py"}, places
+
+
+def test_the_old_name_of_the_cpu_backend_is_an_alias() -> None:
+    assert found("numba") == ['scan/backends.py: _OLD_NAMES = {"numba": "cpu"}']
+
+
+def test_papers_are_cited_by_key() -> None:
+    root = PACKAGE.parent
+    texts = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.md"), *(root / "docs").rglob("*.md"), root / "README.md"]
+    assert [path for path in texts if re.search(r"[Pp]apers? 00\d", path.read_text(encoding="utf-8"))] == []
