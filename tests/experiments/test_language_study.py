@@ -354,7 +354,7 @@ def test_table_3_follows_the_numbers(tmp_path):
     assert [figure.name for figure in drawn] == ["losses-warmup-10", "losses-warmup-1000"]
     assert [len(panel.series) for panel in drawn[0].panels] == [12, 12, 12]
     stuck = {"diverged": np.array(-1), "losses": np.full(100, 9.0)}
-    assert not table3.converged(stuck)
+    assert not table3.converged(config, stuck)
 
 
 @pytest.mark.parametrize("changes", [{"warmups": (3, 3)}, {"warmups": (10, 200_000)}, {"training": OPTIONS}])
