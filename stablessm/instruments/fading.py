@@ -63,12 +63,9 @@ def fading_function(
     future = torch.randn(1, horizon + system.ahead, system.d_input, generator=generator, dtype=torch.float64) * bound
     futures = torch.cat([0 * future, future]).repeat_interleave(len(pasts), 0)
     x = torch.cat([pasts.repeat(2, 1, 1), futures], 1).to(system.device, system.dtype)
-
-    def drive(start: int, stop: int) -> Tensor:
-        return x[:, start + length : stop + length]
-
     with evaluating(model), torch.no_grad():
-        y = torch.cat(list(system.outputs(drive, -length, horizon, progress=progress)), 1)[:, length:]
+        outputs = system.outputs(lambda a, b: x[:, a + length : b + length], -length, horizon, progress=progress)
+        y = torch.cat(list(outputs), 1)[:, length:]
     eps = max(torch.finfo(y.dtype).eps, torch.finfo(system.dtype).eps)
     halves = y.double().unflatten(0, (2, -1))
     apart = torch.linalg.vector_norm(halves[:, 1:] - halves[:, :1], dim=-1)

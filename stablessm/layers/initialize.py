@@ -32,7 +32,7 @@ def spread_rates(count: int, dt: float, fastest: float) -> Tensor:
 def ring(count: int, r_min: float, r_max: float, max_phase: float) -> Tensor:
     """Complex eigenvalues uniform in area on a ring r_min ≤ |λ| ≤ r_max, 0 ≤ arg λ ≤ max_phase.
 
-    Papers 003 (section 3.1, appendix E) and the LRU start here; |λ|² is uniform between the squared radii.
+    LRU-UA (section 3.1, appendix E) and the LRU start here; |λ|² is uniform between the squared radii.
     """
     if not 0 <= r_min <= r_max <= 1:
         raise ArgumentError("r_min, r_max", "0 <= r_min <= r_max <= 1", f"{r_min}, {r_max}")
