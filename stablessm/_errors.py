@@ -73,15 +73,23 @@ class ArgumentError(ValueError):
 
 
 class ShortRepr:
-    """Base of results: ``repr`` is the class with its fields, arrays in them by shape and range.
+    """Base of results: ``repr`` is the class with its fields but for None, arrays in them by shape and range.
 
     The dataclass is made with ``repr=False``.
     """
 
     def __repr__(self) -> str:
-        fields = getattr(self, "__dataclass_fields__", {})
-        lines = [f"{name}={_item(getattr(self, name))}" for name, field in fields.items() if field.repr]
+        fields = [name for name, field in getattr(self, "__dataclass_fields__", {}).items() if field.repr]
+        given = {name: value for name in fields if (value := getattr(self, name)) is not None}
+        lines = [f"{name}={_digits(value)}" for name, value in given.items()]
         return textwrap.fill(f"{type(self).__name__}({', '.join(lines)})", 118, subsequent_indent="    ")
+
+
+def _digits(value: object) -> str:
+    """Return a field as a result shows it: numbers to six digits."""
+    if isinstance(value, tuple) and value and all(isinstance(part, float) for part in value):
+        return f"({', '.join(map(_digits, value))})"
+    return f"{value:.6g}" if isinstance(value, float) else _item(value)
 
 
 class BackendUnavailableError(RuntimeError):

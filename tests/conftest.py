@@ -7,6 +7,8 @@ import os
 # Of BLAS too, and in the processes that tests start: with as many workers as cores, more threads wait for each other.
 # Read when a library is loaded, so before any import.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Some virtual machines list AMX among the processor's features and trap its instructions (docs/platforms.md).
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import torch
 

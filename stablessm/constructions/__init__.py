@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from stablessm.constructions.pointwise.kolmogorov_arnold import KolmogorovArnold, kolmogorov_arnold
     from stablessm.constructions.series.model import VolterraSSM
     from stablessm.constructions.series.volterra import volterra
-    from stablessm.constructions.sums.exponential_sum import FitError, exponential_sum
-    from stablessm.constructions.sums.result import ExponentialSum
+    from stablessm.constructions.sums.exponential_sum import exponential_sum
+    from stablessm.constructions.sums.result import ExponentialSum, FitError
 
 __all__ = [
     "Elementwise",

@@ -44,7 +44,7 @@ STEEPEST = 8.0
 STRETCHES = (0.2, 6.0)
 """The stretches that are considered."""
 
-_ABSENT = -1e9  # the logarithm of a term that is not there
+ABSENT = -1e9  # the logarithm of a term that is not there
 _STEPS = 40
 _ZOOMS = 6
 _GRID = 20
@@ -119,6 +119,7 @@ def _minimize(
     low[:, G], high[:, G] = np.log(_NARROWEST * np.where(s > 0, s, np.inf).min(1)), _WIDEST
     low[:, Q], high[:, Q] = np.log(STRETCHES)
     low[:, P], high[:, P] = -STEEPEST, STEEPEST
+    theta = np.clip(theta, low, high)
     residual, jacobian = _residual(theta, sign, s, y)
     jacobian *= free[:, None]
     cost, damping, rows = (weight * residual**2).sum(1), np.full(len(theta), 1e-2), np.arange(len(theta))
@@ -181,7 +182,7 @@ def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
     s, y, weight = window.s, window.y, window.weight
     main = tuple(parameter for parameter in free if parameter < C)
     if not main:
-        yield np.array([_ABSENT, 0.0, 0.0, 0.0, 0.0, weight @ y / weight.sum(), 0.0, 1.0])
+        yield np.array([ABSENT, 0.0, 0.0, 0.0, 0.0, weight @ y / weight.sum(), 0.0, 1.0])
     elif C not in free:
         yield _single(main, s, y, weight, _ZOOMS)
     elif D not in free:
@@ -206,7 +207,7 @@ def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
 
 def _single(main: tuple[int, ...], s: np.ndarray, y: np.ndarray, weight: np.ndarray, zooms: int = 1) -> np.ndarray:
     """The best law of one term on ever finer grids of its nonlinear parameter, for each of which it is linear."""
-    theta = np.array([_ABSENT, 0.0, 0.0, 0.0, 0.0, _ABSENT, 0.0, 1.0])
+    theta = np.array([ABSENT, 0.0, 0.0, 0.0, 0.0, ABSENT, 0.0, 1.0])
     low, high = math.log(1e-3 * s[s > 0].min()), math.log(3.0)
     if Q in main:
         low, high = np.log(STRETCHES)

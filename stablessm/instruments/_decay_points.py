@@ -47,6 +47,8 @@ class Windows:
     """Whether the curve is free of dips in its last quarter, or consists of crests."""
     period: int
     """Samples from one crest of the wave to the next; 1 without a wave."""
+    envelope: Points
+    """The largest value from each time on, from the top of the curve to its end, also where the curve has dips."""
 
 
 def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple[float, float]:
@@ -86,6 +88,7 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
     if len(y) < LEAST:
         return None
     origin = min(float(time[0]), 0.0)
+    envelope = time, np.maximum.accumulate(y[::-1])[::-1]
     dip = _dip(time, y, level)
     crests, miss = _crests(y, dip)
     # Modes of both signs cross zero a few times: what comes after the last dip counts.
@@ -106,7 +109,14 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
     floor = _share(level, y)
     starts = [int(np.searchsorted(s, s[0] + share * (s[-1] - s[0]) * (1 - 1e-9))) for share in _BEGINNINGS]
     parts = [slice(min(start, len(s) - LEAST), None) for start in starts]
-    return Windows([_blocks(s[part], y[part], sigma, floor[part]) for part in parts], origin, unit, smooth, period)
+    points = [_blocks(s[part], y[part], sigma, floor[part]) for part in parts]
+    return Windows(points, origin, unit, smooth, period, _falling(*envelope, origin, unit))
+
+
+def _falling(time: np.ndarray, envelope: np.ndarray, origin: float, unit: float) -> Points:
+    """The envelope from the time on at which it begins to fall."""
+    top = after_last(envelope == envelope[0]) - 1
+    return Points((time[top:] - origin) / unit, envelope[top:], np.ones(len(time) - top))
 
 
 def after_last(mask: np.ndarray) -> int:

@@ -13,18 +13,38 @@ from typing import Literal, TypeAlias, final
 
 import numpy as np
 
-from stablessm.instruments._decay_models import LAWS, STEEPEST, STRETCHES, A, B, C, D, Fit, G, LawName, P, Q, fit_laws
+from stablessm.instruments._decay_models import (
+    ABSENT,
+    LAWS,
+    STEEPEST,
+    STRETCHES,
+    A,
+    B,
+    C,
+    D,
+    Fit,
+    G,
+    LawName,
+    P,
+    Q,
+    fit_laws,
+)
 from stablessm.instruments._decay_points import Points, Windows
 
 Kind: TypeAlias = Literal["exponential", "polynomial", "stretched", "none", "undecided"]
 
-NAMES = {
-    "exponential": "an exponential",
-    "polynomial": "a power law",
+_NAMES: dict[LawName, str] = {
+    "mode": "an exponential",
+    "two modes": "a sum of two exponentials",
+    "cut power": "a power times an exponential",
+    "power": "a power law",
     "stretched": "a stretched exponential",
-    "none": "no decay",
-    "undecided": "a law the data barely cover",
+    "level": "no decay",
+    "mode on a level": "an exponential above a constant",
+    "power on a level": "a power law above a constant",
+    "stretched on a level": "a stretched exponential above a constant",
 }
+_MORE = "a longer horizon, less noise or float64 may decide"
 _PARAMETERS = {"exponential": "rate", "polynomial": "exponent", "stretched": "stretch"}
 _SEEN = math.log(3)  # a law is claimed only for a fall that it explains by itself, by this factor at least
 _STRETCHED_SEEN = math.log(5)  # the same of a stretched exponential, which imitates others on a level
@@ -55,13 +75,15 @@ _CLEARLY = 5.0  # evidence of one window that contradicts another, or that decid
 _STEEP = 3.5  # a power of time up to 5 falls by less than e^3.5 in the last half of the time
 _RESTS = 0.3  # the most that a level may vary by
 _CONSISTENT = 0.05  # relative difference of a power between windows
-_VERY_STEEP = 8.0  # a fall in the last half of the time that need not be quite as even
 _EVEN = 0.75  # ratio of the rates in the two halves of a window, or its inverse, where a law is followed
-_EVEN_ALONE = 0.82  # the same where none is
+_EVEN_ALONE = 0.78  # the same where none is
+_EVEN_UNSTRETCHED = 0.82  # the same of an envelope whose windows agree on a stretch
+_BENT = 0.1  # the most that an envelope may leave its straight line by, as a part of its fall
+_WAVES = 0.15  # relative error of the slope of an envelope
 _FEWEST_ALONE = 12  # points of the first window: with fewer all windows are much the same
 _STRAIGHT_FALL = 2.5  # a fall in the last half of the time that is enough if it is straight
 _STRAIGHT = 0.9  # ratio of rates everywhere that is straight
-_SAME = 0.2  # logarithm of a stretch that is not one, and the most by which it may change
+_SAME = 0.2  # logarithm of a stretch that is clearly not one, and the most by which it may change
 _MODERATE = 2.0  # the largest power of time that goes with a mode where no law is followed
 _UNKNOWN = 0.06  # relative error of the rate where no law is followed
 _HIDDEN = 0.02  # a slower mode may hide behind the one that is seen: relative error of the rate of several modes
@@ -91,10 +113,14 @@ class _Judgement:
     window: Points
     vote: Kind
     evidence: float
-    rival: Kind | None
+    rival: Fit | None
     best: Fit
     fits: dict[LawName, Fit]
     laws: list[tuple[float, Kind, Fit]]
+
+    @property
+    def name(self) -> str:
+        return _NAMES[self.best.law]
 
     @property
     def followed(self) -> bool:
@@ -132,21 +158,24 @@ def _followed(judged: list[_Judgement], first: int, margin: float, seen: Windows
     """The verdict of the first window that a law follows, unless it is thin or later windows contradict it."""
     chosen, later = judged[first], judged[first + 1 :]
     kind, evidence = chosen.vote, chosen.evidence
-    name = NAMES[kind]
-    beaten = f"{NAMES[chosen.rival]} is e^{evidence:.1f} times less likely" if chosen.rival else "every law agrees"
+    name = chosen.name
+    rival = f"{_NAMES[chosen.rival.law]} is e^{evidence:.1f} times less likely" if chosen.rival else ""
+    beaten = rival or "every law agrees"
     if kind == "undecided":
         return Verdict(kind, _barely(chosen))
     if evidence < max(margin, _REQUIRED[chosen.best.law], 0.0 if chosen.best.misfit <= _FOLLOWS else _CLEARLY):
-        return Verdict("undecided", f"{name} fits best, but {beaten}", evidence)
+        return Verdict("undecided", f"{name} fits best, but {beaten} only; {_MORE}", evidence)
     if kind != "exponential" and chosen.best.rms > max(_NOISY, _SCATTER * float(np.ptp(chosen.window.y))):
         return Verdict("undecided", f"{name} fits best, but the points scatter by {chosen.best.rms:.0%}", evidence)
     if not all(each.agrees(kind, _CLEARLY) for each in later):
         other = next(each for each in later if not each.agrees(kind, _CLEARLY))
         reason = f"windows contradict each other: {name} from {_at(chosen, seen):.4g} on, "
-        return Verdict("undecided", f"{reason}{NAMES[other.vote]} from {_at(other, seen):.4g} on", evidence)
+        return Verdict("undecided", f"{reason}{other.name} from {_at(other, seen):.4g} on", evidence)
     if kind == "exponential" and _fall(judged[-1].window) < _STEEP and _evenness(judged[-1].window) < _EVEN:
         return Verdict("undecided", f"{name} fits best, but the last half of the time is not straight", evidence)
     value, half = _parameter(kind, chosen.best)
+    if kind == "stretched" and chosen.best.rms > _CLOSELY and abs(math.log(value)) < _SAME:
+        return Verdict("undecided", f"{name} fits best, but its stretch of {value:.3g} is close to 1", evidence)
     for other in later if kind in ("polynomial", "stretched") else ():
         found = [_parameter(kind, fit) for _, vote, fit in other.laws if vote == kind and fit.law == chosen.best.law]
         if found and abs(found[0][0] - value) > 2 * (found[0][1] + half) + _CONSISTENT * value:
@@ -193,22 +222,51 @@ def _claim(kind: Kind, best: Fit, judged: list[_Judgement], beaten: str, evidenc
 def _unfollowed(judged: list[_Judgement], undecided: Verdict, seen: Windows) -> Verdict:
     """The verdict on a curve that no law follows, of many modes or of a nonlinear model: exponential or undecided.
 
-    The curve is exponential if every window clearly says so; if it falls evenly, and in the last half further than a
-    power of time could; or if it falls less far, but at the same rate everywhere. A stretched exponential can fall
-    evenly too, so a curve with the same stretch in all windows but the last is undecided.
+    The curve is exponential if its envelope, or what follows its last dip, falls evenly and further than a power of
+    time could; if it falls less far, but at the same rate everywhere; or if every window clearly says so. A stretched
+    exponential can fall evenly too, so a curve with the same stretch in all windows but the last is undecided.
     """
-    last, modes = judged[-1], [each.fits["mode"] for each in judged]
-    fall = _fall(last.window)
-    least = _EVEN_ALONE if fall < _VERY_STEEP else _EVEN_ALONE**2
+    modes = [each.fits["mode"] for each in judged]
+    fall = _fall(judged[-1].window)
+    slow, *_, fast = sorted(float(mode.theta[B]) for mode in modes[1:])
+    least = _EVEN_UNSTRETCHED
     even = _evenness(judged[-2].window) >= least and _evenness(judged[-3].window) >= least**2
     steep = fall >= _STEEP and even and modes[-1].rms <= 0.15 * fall
-    slow, *_, fast = sorted(float(mode.theta[B]) for mode in modes[1:])
-    straight = fall >= _STRAIGHT_FALL and slow >= _STRAIGHT * fast and _evenness(last.window) >= _STRAIGHT
+    straight = fall >= _STRAIGHT_FALL and slow >= _STRAIGHT * fast and _evenness(judged[-1].window) >= _STRAIGHT
     agreed = all(each.vote == "exponential" and each.evidence >= _CLEARLY for each in judged)
-    if not agreed and (not (steep or straight) or _same_stretch(judged[:-1]) or modes[0].n < _FEWEST_ALONE):
+    stretched = not agreed and _same_stretch(judged[:-1])
+    by_envelope = _by_envelope(seen, undecided, _EVEN_UNSTRETCHED if stretched else _EVEN_ALONE**2)
+    if by_envelope is not undecided:
+        return by_envelope
+    if not agreed and (not (steep or straight) or stretched or modes[0].n < _FEWEST_ALONE):
         return undecided
-    beaten = f"{undecided.reason}, but it falls e^{fall:.1f} times in the last half, evenly"
-    return _claim("exponential", next(iter(last.close("exponential")), modes[-1]), judged, beaten, fall, seen)
+    beaten = f"{undecided.reason.split(';')[0]}, but it falls e^{fall:.1f} times in the last half, evenly"
+    best = next(iter(judged[-1].close("exponential")), modes[-1])
+    return _claim("exponential", best, judged, beaten, fall, seen)
+
+
+def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
+    """An exponential if the envelope falls far, about along a straight line, and evenly (by ``least``); else undecided.
+
+    The rate is the slope of that line, and its interval spans the slopes of the last three quarters and the last half,
+    with room for the waves that interference leaves.
+    """
+    s, y = seen.envelope.s, seen.envelope.y
+    span = float(s[-1] - s[0])
+    if len(s) < _FEWEST_ALONE:
+        return undecided
+    late = [s >= s[0] + share * span for share in (0, 1 / 4, 1 / 2)]
+    rate, *_, last = rates = [_slope(s[part], y[part]) for part in late]
+    log_c = float(y.mean() + rate * s.mean())
+    off = float(np.abs(y - log_c + rate * s).max())
+    uneven, even = sorted(_evenness(Points(s[part], y[part], seen.envelope.weight[part])) for part in late[:2])
+    if last * span < 2 * _STEEP or even < _EVEN_ALONE or uneven < least or off > _BENT * rate * span:
+        return undecided
+    room = max(_WAVES * rate, off / span)
+    reason = f"{undecided.reason.split(';')[0]}, but its envelope falls e^{rate * span:.1f} times, evenly"
+    fit = Fit("mode", np.array([log_c, 0, 0, rate, 0, ABSENT, 0]), np.zeros(7), len(s), math.inf, off)
+    spread = max(min(rates) - room, 0.0), max(rates) + room
+    return Verdict("exponential", reason, rate * span, fit, rate, spread)
 
 
 def _same_stretch(judged: list[_Judgement]) -> bool:
@@ -252,11 +310,13 @@ def _barely(chosen: _Judgement) -> str:
     window, best = chosen.window, chosen.best
     if best.law == "power" and float(window.s[-1]) < _REACH * math.exp(best.theta[G]):
         seen = float(window.s[-1]) / math.exp(best.theta[G])
-        return f"a power of t + t0 fits best, but only {seen:.2g} times t0 is seen"
+        return f"a power of t + t0 fits best, but only {seen:.2g} times t0 is seen; {_MORE}"
     if best.law.endswith("level"):
-        return "it may come to rest, but the level is not seen"
+        return f"it may come to rest, but the level is not seen; {_MORE}"
+    if best.law == "two modes":
+        return f"the slower of two exponentials has hardly begun to show; {_MORE}"
     fall = float(window.y[0] - window.y[-1])
-    return f"the tail falls only by a factor of {math.exp(fall):.3g}, too little to tell how"
+    return f"the tail falls only by a factor of {math.exp(fall):.3g}, too little to tell how; {_MORE}"
 
 
 def _judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> _Judgement:
@@ -273,7 +333,7 @@ def _judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> _
     score, vote, best = scored[0]
     rival = next((each for each in scored if each[1] != vote), None)
     evidence = math.inf if rival is None else (rival[0] - score) / 2
-    return _Judgement(window, vote, evidence, None if rival is None else rival[1], best, fits, scored)
+    return _Judgement(window, vote, evidence, None if rival is None else rival[2], best, fits, scored)
 
 
 def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:

@@ -28,8 +28,19 @@ _DIVISION = {
     "var",
     "std",
     "var_mean",
+    "addcdiv",
+    "linalg_inv_ex",
+    "linalg_solve_ex",
+    "native_batch_norm",
+    "native_group_norm",
+    "native_layer_norm",
+    "nll_loss_forward",
+    "nll_loss2d_forward",
 }
 _DOMAIN = {"sqrt", "asin", "acos", "acosh", "atanh", "erfinv", "pow"}
+_POLES = {"atanh", "erfinv", "lgamma", "digamma", "polygamma"}
+_PRODUCTS = {"pow", "prod", "cumprod"}
+"""Operations whose results overflow although their arguments are moderate."""
 _EXP = {"exp", "exp2", "expm1", "sinh", "cosh", "special_expm1"}
 _MADE = ("empty", "new_empty", "full", "new_full", "fill", "scalar_tensor", "masked_fill", "where", "lift_fresh")
 """Beginnings of the names of operations that write what they are told, or nothing."""
@@ -43,7 +54,7 @@ def first_cause(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
             module(*args, **kwargs)
     except Exception:  # whatever it raised; what was seen before that counts
         pass
-    return watch.cause or watch.fell
+    return watch.cause if watch.done else watch.fell
 
 
 def unstable_weight(module: nn.Module) -> tuple[str, float] | None:
@@ -73,25 +84,30 @@ class _Watch(operation_mode()):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
+        self.done = False
         self.cause: Cause | None = None
         self.fell: Cause | None = None  # what made a -∞, which may be meant to
 
     def operation(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run an operation and look at its arguments and results."""
-        before = [tensor for _, tensor in tensors_in((args, kwargs), "")] if self.cause is None else []
-        smallest = [_zeros(value) for value in args] if self.cause is None else []
+        before = [tensor for _, tensor in tensors_in((args, kwargs), "")] if not self.done else []
+        smallest = [_zeros(value) for value in args] if not self.done else []
         result = function(*args, **kwargs)
         name = name.removesuffix("_")
-        if self.cause is not None or name.startswith(_MADE):
+        if self.done or name.startswith(_MADE):
             return result
         made = [tensor for _, tensor in tensors_in(result, "") if tensor.is_floating_point() or tensor.is_complex()]
         if any(bool((tensor.isnan() | (tensor.abs() == math.inf) & ~_negative(tensor)).any()) for tensor in made):
-            self.cause = self._named(name, before, smallest, any(bool(tensor.isnan().any()) for tensor in made))
+            self.done = True
+            numbers = [torch.tensor(value) for value in args if isinstance(value, float)]
+            self.cause = self._named(
+                name, before + numbers, smallest, any(bool(tensor.isnan().any()) for tensor in made)
+            )
         elif self.fell is None and name in _LOG | _DIVISION and any(bool(_negative(t).any()) for t in made):
             self.fell = "log" if name in _LOG else "division"
         return result
 
-    def _named(self, name: str, before: list[Tensor], zeros: list[bool], nan: bool) -> Cause:
+    def _named(self, name: str, before: list[Tensor], zeros: list[bool], nan: bool) -> Cause | None:
         if nan and ("softmax" in name or "attention" in name):
             return "masked softmax"
         if name in _LOG:
@@ -102,12 +118,22 @@ class _Watch(operation_mode()):  # type: ignore[misc]
             return self.fell
         if name in _EXP:
             return "exp"
-        return "domain" if nan and name in _DOMAIN else "overflow"
+        if name in _POLES or (nan and name in _DOMAIN):
+            return "domain"
+        return "overflow" if name in _PRODUCTS or any(map(_large, before)) else None
 
 
 def _negative(tensor: Tensor) -> Tensor:
     """Where a tensor is -∞."""
     return torch.isneginf(tensor) if tensor.is_floating_point() else torch.zeros_like(tensor, dtype=torch.bool)
+
+
+def _large(tensor: Tensor) -> bool:
+    """Whether a tensor holds finite numbers whose products can overflow."""
+    if not tensor.is_floating_point() and not tensor.is_complex():
+        return False
+    finite = tensor.abs()[tensor.isfinite()]
+    return finite.numel() > 0 and bool(finite.max() > torch.finfo(tensor.dtype).max ** 0.5 / 16)
 
 
 def _zeros(value: Any) -> bool:

@@ -90,10 +90,12 @@ class MemoryCurve(ShortRepr):
         >>> round(MemoryCurve(time, np.exp(-time), unit="s").effective_length(), 4)
         1.0
         """
-        length = decay.effective_length(self.time, self.value, fit=self._fit)
-        top = float(self.value.max())
-        # the sum is the integral, by the trapezoidal rule, and half of the first value
-        return length + self.dt * float(self.value[0]) / top / 2 if self.unit in DISCRETE and top else length
+        length, top = decay.effective_length(self.time, self.value, fit=self._fit), float(self.value.max())
+        if self.unit not in DISCRETE or not top:
+            return length
+        # the sum is the integral, by the trapezoidal rule, and half of the first value; of the last if nothing follows
+        open_end = self._fit.kind in ("finite", "undecided") and self._fit.used[1] >= self.time[-1]
+        return length + self.dt * float(self.value[0] + open_end * self.value[-1]) / top / 2
 
     def half_life(self) -> float:
         """How long until half of ∫ M dt has passed."""

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments._decay_models import G, P
 from stablessm.instruments._decay_points import CLEAR, FEWEST, NEGLIGIBLE, Windows, after_last, noise_floor, windows
 from stablessm.instruments._decay_verdict import Verdict, decide, tail
@@ -23,8 +23,8 @@ _OF_ALL = 3e-6  # a plateau below this fraction of a first value that is far abo
 
 
 @final
-@dataclass(frozen=True)
-class DecayFit:
+@dataclass(frozen=True, repr=False)
+class DecayFit(ShortRepr):
     """How a curve decays (definition 4.2 of IAT, 2.2 of StableSSM), the law of its tail, and how sure that is.
 
     M(t) = e^log_amplitude (t + shift)^(-power) e^(-rate t), or e^log_amplitude exp(-((t + shift)/timescale)^stretch)
@@ -82,10 +82,10 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     The first window that some law follows to within the noise decides by the BIC. The verdict is ``undecided`` if a law
     beats those of another kind by less than ``margin`` (a log likelihood ratio; laws of many parameters need more), if
     a later window contradicts it, if the law falls less than threefold (a stretched exponential fivefold), or if only
-    2.5 times t0 or less of a power is seen. Where no law follows the points, as in a sum of many modes, a curve is an
-    exponential if every window clearly says so, or if it falls evenly and its last half falls further than a power up
-    to 5 could. A flat tail below 10⁻⁵ of the top is a floor, above it memory that does not decay. Nothing depends on
-    the units of time and value.
+    2.5 times t0 or less of a power is seen. Where no law follows the points, as in a sum of many modes or of waves that
+    interfere, a curve is an exponential if every window clearly says so, or if its envelope falls evenly and, in its
+    last half, further than a power up to 5 could. A flat tail below 10⁻⁵ of the top is a floor, above it memory that
+    does not decay. Nothing depends on the units of time and value.
 
     >>> t = np.arange(200) * 0.1
     >>> fit = fit_decay(t, 3 * np.exp(-0.7 * t))
@@ -105,22 +105,18 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     whole, top = (float(t[0]), float(t[-1])), float(v.max())
     if len(v) < FEWEST:
         return DecayFit("undecided", f"{len(v)} samples are too few; {FEWEST} are the least", 0.0, whole, floor)
-    if top <= floor:
-        reason = "nothing is above the floor" if floor else "nothing is above zero"
+    if top == 0:
+        reason = "nothing is above zero"
         return DecayFit("finite", reason, math.inf, whole, floor, last_lag=whole[0], log_amplitude=-math.inf)
-    v = v / top
+    if top <= floor:
+        return DecayFit("undecided", "nothing is above the floor; larger inputs or float64 may be", 0.0, whole, floor)
+    v = _rounded(v / top)
     negligible = max(NEGLIGIBLE * float(v[1:].max()), _OF_ALL)
     level, offset = noise_floor(t, v, negligible)
     level = max(level, floor / top)
     stop = _stop(v, level)
-    gap, missing = _longest_gap(v[:stop], level), len(v) - stop
-    if (abrupt := _abruptness(v[:stop], level or _ROUNDING)) > 0 and missing > gap:
-        if missing < max(4, 2 * gap) or abrupt < _ABRUPT:
-            reason = f"it falls to the floor at {float(t[stop - 1]):.4g}: it may end there"
-            return DecayFit("undecided", reason, 0.0, (whole[0], float(t[stop - 1])), level * top)
-        end, height = float(t[stop - 1]), math.log(v[:stop].mean()) + math.log(top)
-        reason = f"it ends at {end:.4g}, where it falls e^{abrupt:.1f} times further than a decay would"
-        return DecayFit("finite", reason, abrupt, (whole[0], end), level * top, last_lag=end, log_amplitude=height)
+    if (end := _end(t, v, stop, level, top)) is not None:
+        return end
     if level == 0 and stop < len(v) and v[stop - 1] < negligible:
         level = float(v[stop - 1])  # it came down to rounding, and in the end to zero
         stop = _stop(v, level)
@@ -131,12 +127,29 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     used = (seen.origin + seen.unit * float(seen.points[0].s[0]), float(t[stop - 1]))
     verdict = decide(seen, margin, math.log(max(negligible, 2 * level)))
     fit = _described(verdict, seen, used, level * top, math.log(top))
-    some = max(3, 2 * seen.period, gap + 1)
+    some = max(3, 2 * seen.period, _longest_gap(v[:stop], level) + 1)
     for part in (slice(max(stop - some, 0), stop), slice(stop, stop + some)):
-        if verdict.fit and len(v[part]) >= some and fit(t[part]).min() > 3 * top * max(v[part].max(), level):
+        if verdict.fit is None or len(v[part]) < some:
+            continue
+        if fit(t[part]).min() > 3 * math.exp(verdict.fit.rms) * top * max(v[part].max(), level):
             reason = f"it falls below its law at {float(t[part][0]):.4g}: it may end there"
             return DecayFit("undecided", reason, 0.0, used, level * top)
     return fit
+
+
+def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> DecayFit | None:
+    """The verdict on a curve that falls to its floor from far above: finite, or undecided; None for other curves."""
+    gap, missing = _longest_gap(v[:stop], level), len(v) - stop
+    abrupt = _abruptness(v[:stop], level or _ROUNDING)
+    if abrupt <= 0 or missing <= gap:
+        return None
+    used = float(t[0]), float(t[stop - 1])
+    if missing < max(4, 2 * gap) or abrupt < _ABRUPT:
+        reason = f"it falls to the floor at {used[1]:.4g}: it may end there"
+        return DecayFit("undecided", reason, 0.0, used, level * top)
+    reason = f"it ends at {used[1]:.4g}, where it falls e^{abrupt:.1f} times further than a decay would"
+    height = math.log(v[:stop].mean()) + math.log(top)
+    return DecayFit("finite", reason, abrupt, used, level * top, last_lag=used[1], log_amplitude=height)
 
 
 def memory_time(time: ArrayLike, value: ArrayLike, eps: float, fit: DecayFit | None = None) -> float:
@@ -227,6 +240,12 @@ def _described(verdict: Verdict, seen: Windows, used: tuple[float, float], floor
     return DecayFit(
         *plain, rate=rate, interval=spread, log_amplitude=log_c + rate * seen.origin, shift=shift, power=power
     )
+
+
+def _rounded(value: np.ndarray) -> np.ndarray:
+    """The values to twelve digits, so that equal values compare as equal in every unit."""
+    mantissa, exponent = np.frexp(value)
+    return np.ldexp(np.round(mantissa * 2.0**40), exponent - 40)
 
 
 def _stop(value: np.ndarray, floor: float) -> int:

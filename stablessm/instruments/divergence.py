@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from stablessm._errors import ArgumentError, NumericalError
+from stablessm._errors import ArgumentError, NumericalError, ShortRepr
 from stablessm.instruments._first_cause import Cause, first_cause, unstable_weight
 from stablessm.instruments._nested import is_numeric, tensors_in
 from stablessm.instruments.modes import Mode, mapped_weight, report_modes
@@ -62,8 +62,8 @@ _STABLE = (
 
 
 @final
-@dataclass(frozen=True)
-class Divergence:
+@dataclass(frozen=True, repr=False)
+class Divergence(ShortRepr):
     """The first tensor that diverged, in the order of computation."""
 
     phase: Phase

@@ -61,9 +61,8 @@ def fading_function(
     pasts = _pasts(past, system.d_input, samples, generator) * bound
     length = pasts.shape[1]
     future = torch.randn(1, horizon + system.ahead, system.d_input, generator=generator, dtype=torch.float64) * bound
-    whole = torch.cat([pasts, torch.zeros_like(future).expand(len(pasts), -1, -1)], 1)
-    noisy = torch.cat([pasts, future.expand(len(pasts), -1, -1)], 1)
-    x = torch.cat([whole, noisy]).to(system.device, system.dtype)
+    futures = torch.cat([0 * future, future]).repeat_interleave(len(pasts), 0)
+    x = torch.cat([pasts.repeat(2, 1, 1), futures], 1).to(system.device, system.dtype)
 
     def drive(start: int, stop: int) -> Tensor:
         return x[:, start + length : stop + length]
@@ -71,15 +70,13 @@ def fading_function(
     with evaluating(model), torch.no_grad():
         y = torch.cat(list(system.outputs(drive, -length, horizon, progress=progress)), 1)[:, length:]
     eps = max(torch.finfo(y.dtype).eps, torch.finfo(system.dtype).eps)
-    first, second = y.double().unflatten(0, (2, -1))
-    apart = torch.stack([torch.linalg.vector_norm(half[1:] - half[:1], dim=-1).amax(0) for half in (first, second)])
+    halves = y.double().unflatten(0, (2, -1))
+    apart = torch.linalg.vector_norm(halves[:, 1:] - halves[:, :1], dim=-1)
     floor = ROUNDING * eps * float(torch.linalg.vector_norm(y.double(), dim=-1).max()) / bound
-    value = (apart.amax(0) / bound).cpu().numpy()
-    name = unit or own_unit(system, step)
+    value = (apart.amax((0, 1)) / bound).cpu().numpy()
+    facts: dict[str, Any] = {"norm": "ball", "bound": bound, "dt": step, "unit": unit or own_unit(system, step)}
     note = f"{len(pasts) - 1} pasts of {length} steps"
-    return finite_curve(
-        np.arange(horizon) * step, value, None, floor, unit=name, norm="ball", bound=bound, dt=step, note=note
-    )
+    return finite_curve(np.arange(horizon) * step, value, None, floor, note=note, **facts)
 
 
 def _pasts(length: int, d_input: int, samples: int, generator: torch.Generator) -> Tensor:

@@ -25,8 +25,8 @@ STEEP = 4.0
 
 
 @final
-@dataclass(frozen=True)
-class Crossing:
+@dataclass(frozen=True, repr=False)
+class Crossing(ShortRepr):
     """Where a wider model becomes worse than a narrower one."""
 
     narrow: int
@@ -36,8 +36,8 @@ class Crossing:
 
 
 @final
-@dataclass(frozen=True)
-class StabilityVerdict:
+@dataclass(frozen=True, repr=False)
+class StabilityVerdict(ShortRepr):
     """What a family of finite widths says about a limit."""
 
     stable: bool | None
@@ -48,8 +48,8 @@ class StabilityVerdict:
 
 
 @final
-@dataclass(frozen=True)
-class Extrapolation:
+@dataclass(frozen=True, repr=False)
+class Extrapolation(ShortRepr):
     """E(β) = limsup of E_m(β) in the width m, as far as finite widths tell."""
 
     error: np.ndarray

@@ -93,7 +93,8 @@ def memory_function(
         prefix: token ids that come before; by default the begin token of a Hugging Face model.
         suffix: token ids that close every beginning, for a model with one output a sequence, such as BERT's [SEP].
         output: of a Hugging Face model: ``logits``, ``hidden``, or a function of its output such as a score.
-        warm_up: steps without input before time 0; 0 by default, 16 in embedding space.
+        warm_up: steps without input before time 0; 0 by default, 16 in embedding space. The output of a model that
+            looks ahead moves before time 0; M(0) then holds all of that, unless ``warm_up`` is as long.
         linear: whether the model is linear and time-invariant; found by trying if not given.
         samples: number of random inputs that the search tries first, over all steps; four times as many run
             for as long as anything is heard, and eight times as many for 16 steps. With several input channels the
@@ -116,11 +117,7 @@ def memory_function(
     unused: dict[str, Any] = {"suffix": suffix} if transformer else {"prefix": prefix, "suffix": suffix}
     if tokens is not None:
         unused = {"dt": dt, "unit": unit, "directions": directions, "warm_up": warm_up}
-    if directions is None:
-        unused["amplitudes"] = amplitudes
-    for name, value in unused.items():
-        if value is not None:
-            raise ArgumentError(name, _WHEN[name], value)
+    _refuse(unused if directions is not None else unused | {"amplitudes": amplitudes})
     if tokens is not None:
         return _of_tokens(model, horizon, tokens, prefix, suffix, output, progress)
 
@@ -129,17 +126,12 @@ def memory_function(
             return huggingface.embedding_system(module, output, prefix)
         return as_system(module, d_input=d_input, output=output)
 
-    system = run_by(model)
-    if warm_up is not None:
-        warm_up = whole_number("warm_up", warm_up, 0)
-    else:
-        warm_up = huggingface.WARM_UP if system.input == "embedding" else 0
-    system = seeing_ahead(system, horizon + warm_up)
+    system, warm_up = _from_rest(run_by(model), horizon, warm_up)
     step = time_step(model, dt)
     facts: dict[str, Any] = {"norm": norm, "bound": bound, "dt": step, "unit": unit or own_unit(system, step)}
-    time = np.arange(horizon) * step
+    time, searched = np.arange(horizon) * step, directions is None
     with evaluating(model), torch.no_grad():
-        if directions is None and linear is not False:
+        if searched and linear is not False:
             gain = _linear.gain(system, horizon, step, norm, bound, warm_up, progress, assume=linear is True)
             if gain is not None:
                 floor = 4 * torch.finfo(gain.dtype).eps * float(gain.value.max())
@@ -147,20 +139,29 @@ def memory_function(
                 return finite_curve(time, gain.value, gain.maximiser, floor, **facts)
         system = in_double(system, lambda copied: replace(run_by(copied), ahead=system.ahead, streams=system.streams))
         search = _supremum.Search(system, horizon, step, norm, bound, warm_up, progress)
-        names = rows = None
         if directions is not None:
             points = _given(directions, amplitudes, system, norm, bound)
-            rows = search.rows(points).numpy()
-            names = tuple(str([round(v, 6) for v in point.tolist()]) for point in points)
+            facts["by_input"] = search.rows(points).numpy()
+            facts["inputs"] = tuple(str([round(v, 6) for v in point.tolist()]) for point in points)
         elif norm == "unit":
             search.evaluate(torch.eye(system.d_input, dtype=system.dtype, device=system.device), horizon)
         else:
             search.run(samples, ascent, seed)
-    floor = ROUNDING * search.rounding
-    return finite_curve(
-        time, search.value, search.maximiser, floor, exact=norm == "unit" and directions is None,
-        note=search.note, inputs=names, by_input=rows, **facts,
-    )  # fmt: skip
+    facts |= {"exact": norm == "unit" and searched, "note": search.note}
+    return finite_curve(time, search.value, search.maximiser, ROUNDING * search.rounding, **facts)
+
+
+def _refuse(unused: dict[str, Any]) -> None:
+    for name, value in unused.items():
+        if value is not None:
+            raise ArgumentError(name, _WHEN[name], value)
+
+
+def _from_rest(system: System, horizon: int, warm_up: int | None) -> tuple[System, int]:
+    """The system with the input that it looks ahead to, and the number of steps without input before time 0."""
+    default = huggingface.WARM_UP if system.input == "embedding" else 0
+    warm_up = default if warm_up is None else whole_number("warm_up", warm_up, 0)
+    return seeing_ahead(system, horizon + warm_up), warm_up
 
 
 def _of_tokens(

@@ -46,8 +46,8 @@ def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 
 @final
-@dataclass(frozen=True)
-class Mode:
+@dataclass(frozen=True, repr=False)
+class Mode(ShortRepr):
     """One mode of one recurrence; its numbers are explained at ``ModeReport``."""
 
     module: str
@@ -71,8 +71,8 @@ class Mode:
 
 
 @final
-@dataclass(frozen=True)
-class Initialisation:
+@dataclass(frozen=True, repr=False)
+class Initialisation(ShortRepr):
     """Whether a model's eigenvalues are still where its layers put them; true if they are."""
 
     findings: tuple[str, ...]

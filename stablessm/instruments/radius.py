@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final, get_args
 import torch
 from torch import Tensor, nn
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, ShortRepr
 from stablessm._typing import Time
 from stablessm.instruments._dense import distance_to_instability, square_matrix
 from stablessm.instruments.modes import mapped_weight
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @final
-@dataclass(frozen=True)
-class NearestBoundary:
+@dataclass(frozen=True, repr=False)
+class NearestBoundary(ShortRepr):
     """Which recurrence is nearest to instability, and how near."""
 
     module: str

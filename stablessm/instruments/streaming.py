@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments._nested import tensors_in
 from stablessm.instruments.systems import by_step, evaluating, input_size
 
@@ -19,8 +19,8 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 @final
-@dataclass(frozen=True)
-class StreamingDifference:
+@dataclass(frozen=True, repr=False)
+class StreamingDifference(ShortRepr):
     """One way of streaming against the full pass."""
 
     way: str
@@ -45,8 +45,8 @@ class StreamingDifference:
 
 
 @final
-@dataclass(frozen=True)
-class StreamingReport:
+@dataclass(frozen=True, repr=False)
+class StreamingReport(ShortRepr):
     """Every way of streaming that was tried."""
 
     differences: tuple[StreamingDifference, ...]
@@ -111,31 +111,25 @@ def check_streaming(
     x = x.transpose(0, 1) if time == 0 else x
 
     run = by_step(model)
-
-    def chunked(way: Sequence[int]) -> tuple[Tensor, Any]:
-        outputs, state = [], None
-        for piece in x.split(list(way), time):
-            y, state = run(piece, state)
-            outputs.append(y)
-        return torch.cat(outputs, time), state
-
-    def stepped() -> tuple[Tensor, Any]:
-        outputs, state = [], None
-        for x_t in x.unbind(time):
-            y, state = model.step(x_t, state)  # type: ignore[attr-defined]
-            outputs.append(y)
-        return torch.stack(outputs, time), state
-
     with evaluating(model):
         y, final = _full_pass(model, run, x, time)
         tol = TOLERANCE.get(y.dtype, 5e-2) if tol is None else tol
         _require_causal(model, run, x, y, time, tol)
-        runs = {_label(way): chunked(way) for way in ways}
+        runs = {_label(way): _carried(run, x.split(list(way), time), torch.cat, time) for way in ways}
         if hasattr(model, "step"):
-            runs["step"] = stepped()
+            runs["step"] = _carried(model.step, x.unbind(time), torch.stack, time)
     y = y.movedim(time, 1)
     compared = (_compare(label, y, z.movedim(time, 1), final, last, tol) for label, (z, last) in runs.items())
     return StreamingReport(tuple(compared), tol)
+
+
+def _carried(run: Any, pieces: Sequence[Tensor], join: Any, time: int) -> tuple[Tensor, Any]:
+    """The joined outputs of the pieces, with the state carried from each to the next, and the last state."""
+    outputs, state = [], None
+    for piece in pieces:
+        y, state = run(piece, state)
+        outputs.append(y)
+    return join(outputs, time), state
 
 
 def _default_chunks(length: int) -> list[tuple[int, ...]]:

@@ -195,6 +195,10 @@ def _try(system: System, x: Tensor) -> Tensor:
         what = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
         shape = f"(batch, time, {system.d_input})" if system.dtype.is_floating_point else "token ids (batch, time)"
         expected = f"a callable that takes {shape}"
+        if getattr(getattr(system.model, "config", None), "is_encoder_decoder", False):
+            expected += "; of an encoder-decoder model give model.get_encoder(), or a function of one input"
+        elif system.dtype in (torch.float16, torch.bfloat16):
+            expected += f" in {str(system.dtype).removeprefix('torch.')} on this device; model.float() may run"
         raise ArgumentError("model", expected, f"{type(system.model).__name__}, which raised {what}") from error
     if not isinstance(y, Tensor) or not y.is_floating_point():
         cure = "return the tensor alone"

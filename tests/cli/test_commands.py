@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -41,3 +42,14 @@ def test_env_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_linear, "forward", broken)
     probe = json.loads(run("env", "--json"))["backends"]["cpu"]
     assert probe == {"ran": False, "detail": "failed: RuntimeError: no such instruction"}
+
+
+def test_another_text_is_read_with_the_tokenizer_of_the_model() -> None:
+    from stablessm.cli.eval import _beside
+    from stablessm.tasks.text_sources import NAMED
+
+    options = {"vocabulary": "270", "separator": "|", "level": "bpe"}
+    for change in ({"text": "mine.txt"}, {"length": "8"}):
+        assert _beside(Path("run"), options, change) == {"separator": "|", "level": "bpe", "tokenizer": "run"}
+    for name in NAMED:
+        assert _beside(Path("run"), options, {"text": name}) == {"level": "bpe", "tokenizer": "run"}

@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
+import smoke_numbers
 
 from stablessm import ArgumentError
 from stablessm.experiments import catalogue
@@ -32,6 +33,8 @@ def test_smoke(id, tmp_path, monkeypatch):
         assert (folder / f"{name}.png").stat().st_size > 1000
         assert (folder / f"{name}.svg").stat().st_size > 1000
     assert record["arrays"]
+    pinned = json.loads(smoke_numbers.PATH.read_text(encoding="utf-8"))[id]
+    assert not smoke_numbers.differences(smoke_numbers.numbers(folder), pinned), "meant? python tests/smoke_numbers.py"
     numbers = {
         path.name: path.read_bytes()
         for path in folder.glob("*.json*")
@@ -55,6 +58,13 @@ def test_description(id):
         assert is_dataclass(config)
         assert type(config).__dataclass_params__.frozen
         assert fields(config)
+
+
+def test_experiments_that_a_sweep_can_split_have_jobs():
+    split = {id for id in catalogue.IDS if catalogue.get(id).jobs is not None}
+    assert split == {"ext-language", *(f"st-{name}" for name in (
+        "fig1", "fig4", "fig5", "fig6", "table2", "table3", "table5", "table6",
+    ))}  # fmt: skip
 
 
 def test_unknown_ids_are_refused():

@@ -22,6 +22,14 @@ def test_every_map_starts_as_the_same_function():
         torch.testing.assert_close(layer(x)[0], layers[0](x)[0])
 
 
+def test_the_size_that_users_get():
+    config = EXPERIMENT.config("paper")
+    assert (config.width, config.length, config.samples, config.steps, config.seed) == (32, 200, 10, 10, 0)
+    assert (config.radii[:2], config.radii[-1], len(config.radii)) == ((0.0, 0.001), 1.024, 12)
+    assert config.explodes == 100
+    assert (config.training.steps, config.training.batch, config.training.lr) == (1000, 64, 0.01)
+
+
 def test_direct_breaks_where_stable_maps_do_not(tmp_path):
     folder, _ = execute(EXPERIMENT, "smoke", tmp_path, progress=False)
     claims = EXPERIMENT.claims(EXPERIMENT.config("smoke"), Stages(folder))

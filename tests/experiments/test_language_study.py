@@ -20,7 +20,7 @@ from stablessm.experiments.stable_ssm import language_study, language_training
 from stablessm.experiments.stable_ssm.fig4 import experiment as fig4
 from stablessm.experiments.stable_ssm.fig5 import experiment as fig5
 from stablessm.experiments.stable_ssm.fig6 import experiment as fig6
-from stablessm.experiments.stable_ssm.language_stability import HEIGHT, WINDOW, Instability, calmest, final_loss, spikes
+from stablessm.experiments.stable_ssm.language_stability import LIMITS, Instability, calmest, final_loss, spikes
 from stablessm.experiments.stable_ssm.language_study import SCHEMES, SMOKE, StudyConfig, start
 from stablessm.experiments.stable_ssm.language_text import chain
 from stablessm.experiments.stable_ssm.language_training import LanguageTraining, fit, mean_loss
@@ -43,10 +43,10 @@ def model(scheme, seed=0, task=TEXT):
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=4, unique=True), st.floats(-5, 5), st.integers(1, 5))
 def test_spikes_are_counted_once_wherever_the_losses_lie(places, level, width):
-    losses = level + np.linspace(3, 0, 10 * WINDOW + 50)
-    at = sorted(60 + place * (WINDOW + 6) for place in places)
+    losses = level + np.linspace(3, 0, 10 * LIMITS.window + 50)
+    at = sorted(60 + place * (LIMITS.window + 6) for place in places)
     for place in at:
-        losses[place : place + width] += 3 * HEIGHT
+        losses[place : place + width] += 3 * LIMITS.height
     assert spikes(losses).tolist() == at
     assert spikes(losses, at[0] + 1).tolist() == at[1:]
 
@@ -55,7 +55,7 @@ def test_spikes_are_counted_once_wherever_the_losses_lie(places, level, width):
 def test_a_falling_loss_has_no_spikes_and_a_small_bump_is_none(drops):
     losses = 9 - np.cumsum(drops)
     assert not len(spikes(losses))
-    losses[len(losses) // 2] = np.median(losses[: len(losses) // 2]) + 0.99 * HEIGHT
+    losses[len(losses) // 2] = np.median(losses[: len(losses) // 2]) + 0.99 * LIMITS.height
     assert not len(spikes(losses[: len(losses) // 2 + 1]))
 
 
@@ -250,7 +250,7 @@ def trained(loss, *, spiky=0, diverged=-1, ratio=1.0, largest=0.999, memory=FADI
     losses = np.linspace(9, loss, steps)
     losses[-max(1, steps // 8) :] = loss
     for i in range(spiky):
-        losses[(i + 2) * (WINDOW + 5)] += 2
+        losses[(i + 2) * (LIMITS.window + 5)] += 2
     score = np.nan if diverged >= 0 else loss
     return {
         "losses": losses, "norms": np.ones(steps), "looks": np.arange(4), "largest": np.full(4, ratio),
@@ -354,7 +354,7 @@ def test_table_3_follows_the_numbers(tmp_path):
     assert [figure.name for figure in drawn] == ["losses-warmup-10", "losses-warmup-1000"]
     assert [len(panel.series) for panel in drawn[0].panels] == [12, 12, 12]
     stuck = {"diverged": np.array(-1), "losses": np.full(100, 9.0)}
-    assert not table3.converged(stuck)
+    assert not table3.converged(config, stuck)
 
 
 @pytest.mark.parametrize("changes", [{"warmups": (3, 3)}, {"warmups": (10, 200_000)}, {"training": OPTIONS}])

@@ -238,17 +238,17 @@ def test_claims_follow_the_numbers():
     as_published = {"direct": 0.1, "exp": 0.99, "softplus": 0.98, "best-0.5": 0.995, RELEASED: 0.1}
     scores = invented(as_published, lost=("direct", RELEASED))
     assert image_tables.reaches(scores, "mnist", 99.3).verdict == "reproduced"
-    assert image_tables.order(scores, "one layer", published).verdict == "reproduced"
-    assert image_tables.diverges(scores, "one layer", "direct", 10.0).verdict == "reproduced"
-    assert image_tables.survives(scores, "one layer").verdict == "reproduced"
+    assert image_tables.order(scores, "one layer", published, 2.0).verdict == "reproduced"
+    assert image_tables.diverges(scores, "one layer", "direct", 10.0, 0.2).verdict == "reproduced"
+    assert image_tables.survives(scores, "one layer", 2.0).verdict == "reproduced"
     otherwise = invented({"direct": 0.97, "exp": 0.98, "softplus": 0.99, "best-0.5": 0.97}, lost=("best-0.5",))
     assert image_tables.reaches(otherwise, "mnist", 99.3).verdict == "not reproduced"
-    assert image_tables.order(otherwise, "one layer", published).verdict == "not reproduced"
-    assert image_tables.diverges(otherwise, "one layer", "direct", 10.0).verdict == "not reproduced"
-    assert image_tables.survives(otherwise, "one layer").verdict == "not reproduced"
-    blurred = image_tables.order(invented(as_published, spread=0.2), "one layer", published)
+    assert image_tables.order(otherwise, "one layer", published, 2.0).verdict == "not reproduced"
+    assert image_tables.diverges(otherwise, "one layer", "direct", 10.0, 0.2).verdict == "not reproduced"
+    assert image_tables.survives(otherwise, "one layer", 2.0).verdict == "not reproduced"
+    blurred = image_tables.order(invented(as_published, spread=0.2), "one layer", published, 2.0)
     assert blurred.verdict == "inconclusive"
-    assert "0 of them by more than two standard errors" in blurred.why
+    assert "0 of them by more than 2 standard errors" in blurred.why
 
 
 @pytest.mark.parametrize("schemes", [("best-1",), ("direct",), ("exp", "softplus"), ("clip", "best-0.5")])

@@ -80,8 +80,8 @@ def test_reach_counts_what_comes_back_from_the_end(covered: int) -> None:
     there = (reconstructions.factor(SMALL).square().sum(0) / SMALL.images).numpy()
     missed = there.copy()
     missed[len(missed) - covered :] = 0
-    found = {"by position": np.stack([missed, there])}
-    reached = reconstructions.reach(there, found, "complex")
+    found, stages = {"by position": np.stack([missed, there])}, {"images": {"energy": there}}
+    reached = reconstructions.reach(SMALL, stages, found, "complex")
     if there[len(there) - covered :].sum() > 0:
         assert reached >= covered
     else:  # pixels without energy tell nothing
@@ -89,7 +89,7 @@ def test_reach_counts_what_comes_back_from_the_end(covered: int) -> None:
     assert missed[::-1][:reached].sum() <= 0.1 * there[::-1][:reached].sum()
     if reached < len(there):
         assert missed[::-1][: reached + 1].sum() > 0.1 * there[::-1][: reached + 1].sum() or not there[::-1][reached]
-    assert reconstructions.reach(there, found, "real") == 0
+    assert reconstructions.reach(SMALL, stages, found, "real") == 0
 
 
 def test_mnist_comes_from_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

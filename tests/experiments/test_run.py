@@ -163,6 +163,16 @@ def test_a_stage_within_a_stage_is_timed_once(tmp_path):
     assert facts["inner"]["seconds"] >= 0.2 > facts["outer"]["seconds"]
 
 
+def test_a_folder_of_an_earlier_version_may_lack_settings(tmp_path):
+    Run(tmp_path, {"size": 2, "inner": {"rate": 0.1}}, progress=False).stage("x", lambda: {"x": np.ones(2)})
+    newer = {"size": 2, "inner": {"rate": 0.1, "clip": 1.0}, "limit": 0.5}
+    assert Run(tmp_path, newer, progress=False)["x"]["x"].tolist() == [1, 1]
+    assert json.loads((tmp_path / "config.json").read_text(encoding="utf-8")) == newer
+    for changed in ({**newer, "size": 3}, {**newer, "inner": {"rate": 0.2, "clip": 1.0}}, {"size": 2}):
+        with pytest.raises(ArgumentError, match="config"):
+            Run(tmp_path, changed, progress=False)
+
+
 def test_another_config_is_not_mixed_in(tmp_path):
     execute(experiment([]), "smoke", tmp_path)
     with pytest.raises(ArgumentError, match="--fresh"):

@@ -200,3 +200,10 @@ def test_settings_that_cannot_work_are_refused_before_training(changes, message,
     with pytest.raises(ArgumentError, match=message):
         attempt()
     assert not list(tmp_path.glob("weights-*"))
+
+
+def test_nothing_is_left_of_no_memory():
+    zeros = MemoryCurve(np.arange(8.0), np.zeros(8))
+    assert late(zeros, 2) == 0
+    assert late(MemoryCurve(np.arange(8.0), np.array([0.0, 0, 0, 0, 2, 0, 0, 0])), 2) == 0
+    assert late(MemoryCurve(np.arange(8.0), np.array([4.0, 0, 1, 0, 2, 0, 0, 0])), 2) == 0.25

@@ -12,7 +12,7 @@ from stablessm.experiments.frame.run import Run
 from stablessm.experiments.frame.training import Training, mean_square, noise, rnn_mean_square, train
 from stablessm.experiments.frame.user_training import trained
 from stablessm.models import for_task
-from stablessm.training import TrainingConfig, schedule
+from stablessm.training import TrainingConfig
 
 OPTIONS = Training(samples=12, batch=4, epochs=4, lr=0.02, clip=0.05, device="cpu")
 
@@ -42,7 +42,7 @@ def train_alone(model, batches=batch):
         optimiser.zero_grad()
         loss.backward()
         assert torch.nn.utils.clip_grad_norm_(model.parameters(), OPTIONS.clip) > 0
-        optimiser.param_groups[0]["lr"] = OPTIONS.lr * schedule.rate(step, OPTIONS.steps, 0.0)
+        optimiser.param_groups[0]["lr"] = OPTIONS.lr * TrainingConfig(warmup=0.0).schedule(OPTIONS.steps)(step)
         optimiser.step()
         losses.append(loss.item())
     return model, np.reshape(losses, (OPTIONS.epochs, OPTIONS.batches)).mean(1)

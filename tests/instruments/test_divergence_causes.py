@@ -213,3 +213,44 @@ def test_bad_data_that_spoils_only_a_gradient_is_named(bad: float) -> None:
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"an nn\.Module"):
         trace_divergence(lambda x: x)
+
+
+class Applied(nn.Module):
+    """A function of the input."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "cause"),
+    [
+        (
+            lambda x: nn.functional.cross_entropy(x.flatten(0, 1), torch.full((x.shape[0] * x.shape[1],), -100)),
+            "division",
+        ),
+        (lambda x: nn.functional.layer_norm(0 * x, x.shape[-1:], eps=0.0), "division"),
+        (lambda x: torch.addcdiv(x, x, 0 * x), "division"),
+        (lambda x: torch.linalg.inv_ex(0 * x[:, :3, :3])[0], "division"),
+        (lambda x: torch.atanh(0 * x + 1), "domain"),
+        (lambda x: torch.lgamma(0 * x), "domain"),
+        (lambda x: x + torch.full((3,), torch.nan), None),
+        (lambda x: 0 * x * float("inf"), None),
+        (lambda x: (1e30 * x) * (1e30 * x), "overflow"),
+        (lambda x: (x.abs() + 1) * 3e38 * 2.0, "overflow"),
+        (lambda x: (x.abs() + 100) ** 40, "overflow"),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_only_large_numbers_overflow(function, cause: str | None, seed: int) -> None:
+    """An operation that nobody listed gets no cause rather than a wrong one."""
+    x = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(seed))
+    model = Applied(function)
+    with trace_divergence(model, when="record") as trace:
+        model(x)
+    assert trace.report is not None
+    assert trace.report.cause == cause

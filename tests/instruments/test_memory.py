@@ -599,3 +599,23 @@ def test_no_derivative_at_rest() -> None:
 def test_a_model_without_finite_output_at_rest_is_told_so() -> None:
     with pytest.raises(NumericalError, match="not finite 0 steps after"):
         ssm.memory_function(torch.log, 20, d_input=1)
+
+
+@pytest.mark.parametrize("bound", [1e-8, 1e-10])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_bound_below_single_precision_is_no_proof_of_linearity(bound: float, seed: int) -> None:
+    """Where inputs are lost in the rounding of a float32 model, the search runs on its copy in float64."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(2, 4))
+    curve = ssm.memory_function(model, 10, d_input=2, bound=bound)
+    assert not curve.exact
+    assert curve.value[0] == pytest.approx(float(torch.linalg.matrix_norm(model[0].weight.detach(), 2)), rel=1e-3)
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 3, 5, 40])
+def test_the_effective_length_in_steps_is_a_sum(horizon: int) -> None:
+    value = 0.5 ** np.arange(horizon)
+    length = ssm.MemoryCurve(np.arange(horizon), value, dt=1.0).effective_length()
+    assert length == pytest.approx(value.sum() if horizon < 8 else 2.0, rel=1e-6)
+    delayed = ssm.MemoryCurve(np.arange(horizon), (np.arange(horizon) == horizon - 1) * 3.0, dt=1.0)
+    assert delayed.effective_length() == pytest.approx(1.0)

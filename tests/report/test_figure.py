@@ -48,6 +48,15 @@ def test_groups_share_a_colour_and_gaps_stay_gaps() -> None:
     assert np.isnan(axes.lines[0].get_xdata()[0]), "β = 0 is not on a log axis"
     assert np.isnan(axes.lines[1].get_ydata()[-3:]).all()
     assert (axes.get_xscale(), axes.get_yscale(), axes.get_ylim()) == ("log", "log", (1e-5, 1e4))
+    assert {(line.get_linewidth(), line.get_markersize()) for line in axes.lines} == {(1.4, 3)}
+    assert [line.get_marker() for line in axes.lines] == ["None", "None", "o", "None", "None", "None", "None", "o"]
+    assert {text.get_fontsize() for text in axes.get_legend().get_texts()} == {7}
+    assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("polynomial memory", "perturbation β", "E_m(β)")
+    assert axes.title.get_fontsize() == pytest.approx(1.2 * 9)
+    assert axes.figure.get_size_inches().tolist() == [2 * 4.6, 3.6]
+    assert figure(panels=1).draw().axes[0].get_legend() is not None
+    alone = Panel("one", "t", "y", [Series("a", [0, 1], [1.0, 0.5])])
+    assert Figure("one", "One line.", [alone]).draw().axes[0].get_legend() is None
 
 
 def test_wrong_arguments() -> None:

@@ -255,6 +255,7 @@ def test_arrays_are_embedded_up_to_a_size(tmp_path: Path, monkeypatch: pytest.Mo
     write_run(tmp_path)
     sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     total = sizes["curves.npz"] + sizes["metrics.jsonl"]
+    assert run_folder.EMBEDDED == 2_000_000
     for most, whole in ((total, True), (total - 1, False)):
         monkeypatch.setattr(run_folder, "EMBEDDED", most)
         (run,) = collect([tmp_path]).runs

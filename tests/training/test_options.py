@@ -22,7 +22,7 @@ import stablessm as ssm
 from stablessm import ArgumentError
 from stablessm.training import DivergenceReport, Interrupted, TrainingConfig, TrainingResult, session, steps, train
 from stablessm.training.divergence import BadStep, Watch, _pushed_hardest
-from stablessm.training.gradient import Gradient
+from stablessm.training.gradient import Gradient, _require_parts
 from stablessm.training.metrics import Metrics
 from stablessm.training.ranks import Ranks
 from stablessm.training.steps import Cadence
@@ -328,3 +328,34 @@ def test_what_a_bar_is_told(tmp_path, monkeypatch):
         train(Net(), Sums(), settings, tmp_path, progress=False)
     train(Net(), Sums(), settings, tmp_path)
     assert [(one["total"], one["initial"], one["disable"]) for one in told] == [(9, 0, True), (9, 4, None)]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_step_that_is_done_again_has_its_gradient(accumulate):
+    settings = TrainingConfig(batch_size=4, accumulate=accumulate, seed=3, device="cpu")
+    model = Net(dropout=0.5)
+    gradient = Gradient(trainee(model, settings, CPU, Ranks()), Sums(), settings, 5, Watch(CPU), Ranks())
+    for step in (0, 7):
+        model.zero_grad()
+        gradient.compute(step)
+        expected = [parameter.grad.clone() for parameter in model.parameters()]
+        model.zero_grad()
+        gradient.replay(step)
+        torch.testing.assert_close([parameter.grad for parameter in model.parameters()], expected)
+
+
+def test_ranks_need_losses_that_add_up():
+    class Own(Sums):
+        def loss(self, output, batch):
+            return super().loss(output, batch)
+
+    class Both(Own):
+        def total_loss(self, output, batch):
+            return super().total_loss(output, batch)
+
+    for task in (Sums(), Both()):
+        _require_parts(task, 2, 2)
+        with pytest.raises(ArgumentError, match="batch_size: expected a sequence or more for each of 3 ranks, got 2"):
+            _require_parts(task, 2, 3)
+    with pytest.raises(ArgumentError, match="task: expected one that says by total_loss"):
+        _require_parts(Own(), 2, 2)

@@ -119,8 +119,8 @@ def _result(path: Path, order: int, samples: Samples, noise: Noise, request: Req
     found = replace(found, coefficients=found.coefficients * noise.scales)
     es = _measure.measured(samples, problem.domain, found, request)
     weight_errors = (weight_errors * noise.scales).reshape(es.weights.shape)
-    measured = {"residual": path.rms(order), "noise": level, "rate_errors": rate_errors}
-    return replace(es, norm="l2", weight_errors=weight_errors, **measured)
+    es = replace(es, norm="l2", residual=path.rms(order), noise=level)
+    return replace(es, rate_errors=rate_errors, weight_errors=weight_errors)
 
 
 def _standard_errors(problem: Problem, found: Fit, level: float) -> tuple[np.ndarray, np.ndarray]:

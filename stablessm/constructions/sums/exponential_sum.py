@@ -105,33 +105,38 @@ def exponential_sum(
     (2, array([-0.024+0.5j]), array([0.002+0.002j]))
     """
     request = _request(tol, order, max_order, time, norm, relative, noise, weights)
-    if not is_number(stable_margin, 0):
-        raise ArgumentError("stable_margin", "a number from 0 up", repr(stable_margin))
-    name = str(dtype).removeprefix("torch.")
-    if name not in _modes.GAPS:
-        raise ArgumentError("dtype", "'float64' or 'float32'", repr(dtype))
-    continuous = time == "continuous"
+    continuous, slowest = time == "continuous", _slowest(stable_margin, dtype)
     with _progress() as tell:
         request = replace(request, tell=tell)
         samples = _samples.gather(kernel, horizon, dt, continuous, times, relative, request)
+        domain = _domain(samples, continuous, real, positive, slowest)
         if request.order is not None and request.order > len(samples.times):
             raise ArgumentError("order", f"at most the number of samples, {len(samples.times)}", request.order)
-        if samples.is_complex and (real or positive):
-            argument = "positive" if positive else "real"
-            raise ArgumentError(argument, "False, since the kernel has complex values and its modes are complex", True)
-        domain = Domain(
-            samples.dt,
-            not continuous,
-            real or positive,
-            positive,
-            max(float(stable_margin), _modes.slowest(name, samples.dt)),
-            samples.is_complex,
-            band=_band(samples) if continuous else math.inf,
-            rest=_REST / float(samples.times[-1]),
-        )
         if norm == "l2":
             return _least_squares.fit(samples, domain, request, noise, weights)
         return _supremum_sum(samples, domain, request)
+
+
+def _slowest(margin: Any, dtype: Any) -> Callable[[float], float]:
+    """From dt to the slowest rate that a margin and a dtype allow."""
+    if not is_number(margin, 0):
+        raise ArgumentError("stable_margin", "a number from 0 up", repr(margin))
+    name = str(dtype).removeprefix("torch.")
+    if name not in _modes.GAPS:
+        raise ArgumentError("dtype", "'float64' or 'float32'", repr(dtype))
+    return lambda dt: max(float(margin), _modes.slowest(name, dt))
+
+
+def _domain(
+    samples: Samples, continuous: bool, real: bool, positive: bool, slowest: Callable[[float], float]
+) -> Domain:
+    if samples.is_complex and (real or positive):
+        argument = "positive" if positive else "real"
+        raise ArgumentError(argument, "False, since the kernel has complex values and its modes are complex", True)
+    band = _band(samples) if continuous else math.inf
+    rest = _REST / float(samples.times[-1])
+    dt = samples.dt
+    return Domain(dt, not continuous, real or positive, positive, slowest(dt), samples.is_complex, band, rest)
 
 
 def _request(

@@ -58,9 +58,11 @@ def survey(run: Run, name: str, seeds: int, measure: Callable[[int], MemoryCurve
 
 def surveyed(stages: Stages, name: str) -> list[MemoryCurve]:
     """Return the memory for each seed that :func:`survey` measured."""
-    kept = stages[name]
-    pairs = zip(from_planes(kept["planes"]), kept["floor"], strict=True)
-    return [MemoryCurve(kept["time"], value, floor=float(floor)) for value, floor in pairs]
+    if name not in stages.kept:
+        arrays = stages[name]
+        pairs = zip(from_planes(arrays["planes"]), arrays["floor"], strict=True)
+        stages.kept[name] = [MemoryCurve(arrays["time"], value, floor=float(floor)) for value, floor in pairs]
+    return list(stages.kept[name])
 
 
 def _short(value: np.ndarray) -> np.ndarray:

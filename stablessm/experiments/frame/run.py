@@ -59,7 +59,7 @@ class Run(Stages):
         self._spent: dict[str, float] = {}
         path = folder / "config.json"
         known = settings(folder)
-        if known is not None and known != self.config:
+        if known is not None and not agree(known, self.config):
             raise ArgumentError("config", f"the one in {path}, or --fresh to start again", "another")
         if known is None and self.stages():
             raise ArgumentError("folder", "a run folder, which has a config.json, or an empty one", str(folder))
@@ -235,6 +235,17 @@ class Run(Stages):
 
     def _own(self, name: str) -> Path:
         return self.folder / f"{name}.npz"
+
+
+def agree(known: Any, config: Any) -> bool:
+    """Whether a run folder has these settings; one that an earlier version began may lack newer ones.
+
+    >>> agree({"size": 2}, {"size": 2, "limit": 0.1}), agree({"size": 2, "limit": 0.2}, {"size": 2, "limit": 0.1})
+    (True, False)
+    """
+    if isinstance(known, Mapping) and isinstance(config, Mapping):
+        return all(name in config and agree(value, config[name]) for name, value in known.items())
+    return bool(known == config)
 
 
 def settings(folder: Path) -> Any:

@@ -70,6 +70,8 @@ class Stages:
         self.folder = folder
         self.command = command or shlex.join(["stablessm", "run", folder.parent.name, "--size", folder.name])
         self._read: dict[str, set[str]] = {}
+        self.kept: dict[str, Any] = {}
+        """What was made of stages, by name: fits of a curve are computed once for figures and claims."""
 
     def __getitem__(self, name: str) -> Arrays:
         """Return the arrays of a stage."""

@@ -15,8 +15,6 @@ from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
 from stablessm.experiments.frame.run import Run
-from stablessm.instruments import PerturbationFamily
-from stablessm.instruments.family import MARGIN
 from stablessm.layers import ContinuousRNN, activations
 from stablessm.training import TrainingConfig
 from stablessm.training.divergence import Watch
@@ -119,7 +117,31 @@ def train(
             draws them again.
         each_its_own: whether the tensors of a batch have a first axis of models; otherwise all see the same.
     """
-    arrays = run.stage(name, lambda: _train(run, name, models, loss, batches, options, each_its_own, observe))
+
+    def compute() -> Mapping[str, np.ndarray]:
+        device = options.chosen_device()
+        stack, watch = Stack(_padded(models), device), Watch(device, len(models), forgiving=True)
+        config = TrainingConfig(lr=options.lr, weight_decay=0.0, clip=options.clip, warmup=0.0)
+        optimiser = StackedOptimizer(stack, config, config.schedule(options.steps))
+
+        def batch(step: int) -> Batch:
+            return tuple(tensor.to(device) for tensor in batches(step % options.batches))
+
+        strategy = Objective(
+            lambda *tensors: stack.call(loss, *tensors, shared=not each_its_own), batch, stack.parameters(),
+            graph=options.graphed and device.type == "cuda",
+        )  # fmt: skip
+        hook = _Rows(stack, watch, options.steps_per_row, observe, partial(run.log, name))
+        loop = StepLoop(
+            stack, strategy, optimiser, watch, options.steps, [hook],
+            look=lambda step: step % options.steps_per_row == 0 or step == options.steps,
+            checkpoints=run.checkpoints(name), cadence=run.cadence(),
+        )  # fmt: skip
+        run.train(name, loop)
+        weights = {f"weights.{key}": p.detach().cpu().numpy() for key, p in hook.named.items()}
+        return weights | {key: tensor.cpu().numpy() for key, tensor in hook.tensors().items()}
+
+    arrays = run.stage(name, compute)
     return Trained(restored(models, arrays), arrays["losses"], arrays.get("seen"))
 
 
@@ -162,17 +184,11 @@ def rnn_mean_square(model: ContinuousRNN, x: Tensor, y: Tensor) -> Tensor:
     return (F.linear(torch.stack(states[1:], 1), model.C) - y).square().mean()
 
 
-def improving(family: PerturbationFamily) -> PerturbationFamily:
-    """The first widths, as long as each model is better than all narrower ones.
-
-    Where a wider model is no better it is the optimiser that limits it, and its error says nothing about the width.
-    """
-    best, kept = np.inf, {}
-    for (width, curve), error in zip(family.curves.items(), family.errors[:, 0], strict=True):
-        if not error < (1 - MARGIN) * best:
-            break
-        best, kept[width] = error, curve
-    return PerturbationFamily(kept) if kept else family
+def differentiate(loss: Tensor, model: nn.Module) -> None:
+    """Leave the gradient of a loss in the parameters of a model, for an instrument to measure."""
+    parameters = list(model.parameters())
+    for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
+        p.grad = gradient
 
 
 def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
@@ -187,39 +203,6 @@ def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
             gap = [n - m for n, m in zip(p.shape, own.shape, strict=True)]
             p.data = F.pad(own, [side for n in reversed(gap) for side in (0, n)])
     return found
-
-
-def _train(
-    run: Run,
-    name: str,
-    models: Sequence[nn.Module],
-    loss: Loss,
-    batches: Callable[[int], Batch],
-    options: Training,
-    each_its_own: bool,
-    observe: Observe | None,
-) -> Mapping[str, np.ndarray]:
-    device = options.chosen_device()
-    stack, watch = Stack(_padded(models), device), Watch(device, len(models), forgiving=True)
-    config = TrainingConfig(lr=options.lr, weight_decay=0.0, clip=options.clip, warmup=0.0)
-    optimiser = StackedOptimizer(stack, config, config.schedule(options.steps))
-
-    def batch(step: int) -> Batch:
-        return tuple(tensor.to(device) for tensor in batches(step % options.batches))
-
-    strategy = Objective(
-        lambda *tensors: stack.call(loss, *tensors, shared=not each_its_own), batch, stack.parameters(),
-        graph=options.graphed and device.type == "cuda",
-    )  # fmt: skip
-    hook = _Rows(stack, watch, options.steps_per_row, observe, partial(run.log, name))
-    loop = StepLoop(
-        stack, strategy, optimiser, watch, options.steps, [hook],
-        look=lambda step: step % options.steps_per_row == 0 or step == options.steps,
-        checkpoints=run.checkpoints(name), cadence=run.cadence(),
-    )  # fmt: skip
-    run.train(name, loop)
-    weights = {f"weights.{key}": p.detach().cpu().numpy() for key, p in hook.named.items()}
-    return weights | {key: tensor.cpu().numpy() for key, tensor in hook.tensors().items()}
 
 
 class _Rows(Hooks):

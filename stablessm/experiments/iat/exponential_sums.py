@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
@@ -11,10 +10,11 @@ import torch
 
 from stablessm._typing import Time
 from stablessm.experiments.frame import Run, Stages
+from stablessm.experiments.frame.families import lines
 from stablessm.instruments import PerturbationCurve, PerturbationFamily, perturbation_error
 from stablessm.layers import RealSSM
 from stablessm.layers.initialize import timescales
-from stablessm.report.figure import Panel, Series, Style
+from stablessm.report.figure import Panel
 from stablessm.targets import LinearFunctional
 
 TARGETS = {
@@ -93,11 +93,6 @@ def family(config: SumConfig, stages: Stages, kind: str, map: str, horizon: int,
 
 def panel(title: str, config: SumConfig, stages: Stages, kind: str, map: str, horizon: int) -> Panel:
     """E_m(β) over β: lines by ascent, points by random draws."""
-    series: list[Series] = []
-    styles: Sequence[Style] = ("points", "solid")
-    for search, style in zip(SEARCHES, styles, strict=True):
-        for width, curve in family(config, stages, kind, map, horizon, search).curves.items():
-            name = f"m = {width}" if search == "ascent" else f"m = {width}, {config.samples} draws"
-            x, y = curve.radius[1:].tolist(), curve.lower[1:].tolist()
-            series.append(Series(name, x, y, style, group=f"m = {width}"))
+    drawn, climbed = (family(config, stages, kind, map, horizon, search) for search in SEARCHES)
+    series = [*lines(drawn, "points", f", {config.samples} draws"), *lines(climbed)]
     return Panel(title, "β", "E_m(β), L¹ of the kernel", series, "log", "log", y_range=(1e-4, 1e3))

@@ -28,11 +28,6 @@ SOLVERS = {"complex": "V⁺ as published", "real": "for real inputs"}
 
 INDEX = {solver: i for i, solver in enumerate(SOLVERS)}
 
-PERFECT = 1e-3
-"""A mean square error that no eye sees: 8 of 255 grey levels."""
-SATISFACTORY = 0.2
-"""The part of the images' energy that may be missing."""
-
 
 @dataclass(frozen=True)
 class DigitsConfig:
@@ -48,11 +43,25 @@ class DigitsConfig:
     draws: int = 10
     """Of random eigenvalues."""
     shown: int = 6
+    perfect: float = 1e-3
+    """Mean square error that no eye sees, 8 of 255 grey levels; ten times that is partly."""
+    satisfactory: float = 0.2
+    """Share of the energy that a satisfactory image may lack."""
+    fair: float = 0.5
+    """Share of the energy that a partly satisfactory image may lack."""
+    lacking: float = 0.1
+    """Share of their energy that positions may lack and count as covered."""
+    recent: tuple[float, ...] = (0.1, 0.7)
+    """Only the recent past is covered if it is more than the first share of all positions, and less than the second."""
 
     @property
     def length(self) -> int:
         """L: pixels of an image, row by row."""
         return self.side**2
+
+    def is_recent(self, covered: int) -> bool:
+        """Whether as many of the latest positions are the recent past and no more."""
+        return self.recent[0] * self.length < covered < self.recent[1] * self.length
 
 
 @cache
@@ -165,11 +174,11 @@ def missing(energy: np.ndarray, found: Mapping[str, np.ndarray], solver: str) ->
     return error(found, solver) / float(energy.mean())
 
 
-def reach(energy: np.ndarray, found: Mapping[str, np.ndarray], solver: str) -> int:
-    """How many of the latest positions are read back with at most a tenth of their energy missing, all together."""
+def reach(config: DigitsConfig, stages: Stages, found: Mapping[str, np.ndarray], solver: str) -> int:
+    """How many of the latest positions are covered, all together."""
     missed = np.cumsum(found["by position"][INDEX[solver]][::-1])
-    there = np.cumsum(energy[::-1])
-    good = np.flatnonzero((missed <= 0.1 * there) & (there > 0))
+    there = np.cumsum(seen(stages)["energy"][::-1])
+    good = np.flatnonzero((missed <= config.lacking * there) & (there > 0))
     return int(good[-1]) + 1 if len(good) else 0
 
 

@@ -15,9 +15,6 @@ from stablessm.reconstruction import SparseDecoder, diagnose, haar, optimised, u
 from stablessm.report.figure import Figure, Panel, Series
 from stablessm.scan.vandermonde import accumulate
 
-NEGLIGIBLE = 1e-2
-"""A relative error that counts as negligible."""
-
 
 @dataclass(frozen=True)
 class SparseConfig:
@@ -36,6 +33,8 @@ class SparseConfig:
     signals: int = 32
     """Random coefficients, Gaussian."""
     draws: int = 10
+    negligible: float = 1e-2
+    """Relative error that counts as negligible."""
 
     def steps(self) -> np.ndarray:
         """k, evenly spaced up to L."""
@@ -138,18 +137,18 @@ def uniform_error(config: SparseConfig, stages: Stages, size: int) -> np.ndarray
 def claims(config: SparseConfig, stages: Stages) -> list[Claim]:
     """Enough at the published N; falls with N; smallest N that does; the optimised placement."""
     worst = {n: uniform_error(config, stages, n) for n in config.sizes}
-    good = {n: int((row <= NEGLIGIBLE).sum()) for n, row in worst.items()}
+    good = {n: int((row <= config.negligible).sum()) for n, row in worst.items()}
     doing = [n for n in config.sizes if good[n] == config.draws]
     medians = [float(np.median(row)) for row in worst.values()]
     placement = {n: float(errors(stages, n, "optimised").max()) for n in config.sizes}
     published = worst[config.enough]
-    best = [n for n in config.sizes if placement[n] <= NEGLIGIBLE]
+    best = [n for n in config.sizes if placement[n] <= config.negligible]
     return [
         Claim(
             f"at N = {config.enough} the error is negligible at every step, |λ| in ({config.r_min:g}, 1)",
             f"around N = {config.enough} is enough" if config.enough > 64 else f"N = {config.enough} is enough",
-            f"below {NEGLIGIBLE:.0%} at every k in {good[config.enough]} of {config.draws} draws; the largest error "
-            f"over k is {np.median(published):.1e} in the median, {published.max():.1e} at worst",
+            f"below {config.negligible:.0%} at every k in {good[config.enough]} of {config.draws} draws; the largest "
+            f"error over k is {np.median(published):.1e} in the median, {published.max():.1e} at worst",
             rules.most(good[config.enough], config.draws),
             f"Negligible in every draw from N = {min(doing)} on." if doing else
             f"No N up to {max(config.sizes)} is enough in every draw.",
@@ -159,7 +158,7 @@ def claims(config: SparseConfig, stages: Stages) -> list[Claim]:
             "uniformly",
             "largest error over k, median over draws: "
             + ", ".join(f"{e:.1e} at N = {n}" for n, e in zip(config.sizes, medians, strict=True)),
-            rules.graded(medians[-1] <= NEGLIGIBLE and medians[-1] < medians[0]),
+            rules.graded(medians[-1] <= config.negligible and medians[-1] < medians[0]),
             "Draws that do: " + ", ".join(f"{good[n]} of {config.draws} at N = {n}" for n in config.sizes) + ".",
         ),
         Claim(

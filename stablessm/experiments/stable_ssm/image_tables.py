@@ -12,25 +12,13 @@ import torch
 
 from stablessm import tasks
 from stablessm.experiments.frame import Claim, Run, Stages, rules
-from stablessm.experiments.stable_ssm.map_tables import (
-    BEST,
-    RELEASED,
-    Grid,
-    Scores,
-    Study,
-    losses,
-    percent,
-    sensitivity,
-    start,
-)
+from stablessm.experiments.stable_ssm import map_tables as tables
 from stablessm.experiments.stable_ssm.stacked_training import StackTraining
 from stablessm.models import SequenceClassifier
 from stablessm.report.figure import Figure
 from stablessm.tasks.base import Task
 
 SYNTHETIC = "synthetic"
-FAILED = 0.2
-"""An accuracy below, among ten classes, is called a failure, whether the loss was still finite or not."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +31,19 @@ class ImageConfig:
     """Share of the training images by which the learning rate of each map is chosen."""
     preset: str = "paper-images"
     dropout: float = 0.1
-    grid: Grid = field(default_factory=Grid)
+    grid: tables.Grid = field(default_factory=tables.Grid)
     """For one layer."""
-    deep: Grid = field(default_factory=lambda: Grid(("direct", "exp", "softplus", *BEST), rates=(0.01,)))
+    deep: tables.Grid = field(
+        default_factory=lambda: tables.Grid(("direct", "exp", "softplus", *tables.BEST), rates=(0.01,))
+    )
     """For more."""
     layers: int = 6
     """More."""
     training: StackTraining = field(default_factory=lambda: StackTraining(batch=128, fast=True))
+    failed: float = 0.2
+    """Accuracy below which a run has failed, among ten classes, whether the loss was still finite or not."""
+    errors: float = 2.0
+    """Standard errors by which one map must be ahead of another."""
 
 
 @cache
@@ -71,15 +65,15 @@ def waves(examples: int = 400, length: int = 40, classes: int = 10) -> Task:
     return tasks.get("arrays", inputs=x, targets=targets, test=0.3)
 
 
-def studies(config: ImageConfig) -> dict[int, Study]:
+def studies(config: ImageConfig) -> dict[int, tables.Study]:
     """The table as stages, by the number of layers."""
     task = partial(loaded, config.data, config.valid)
 
     def first(layers: int, scheme: str, rate: float, seed: int) -> SequenceClassifier:
-        return start(task(), config.preset, scheme, seed, n_layers=layers, dropout=config.dropout)
+        return tables.start(task(), config.preset, scheme, seed, n_layers=layers, dropout=config.dropout)
 
-    def study(layers: int, grid: Grid) -> Study:
-        return Study(f"layers-{layers}", grid, task, partial(first, layers), config.training)
+    def study(layers: int, grid: tables.Grid) -> tables.Study:
+        return tables.Study(f"layers-{layers}", grid, task, partial(first, layers), config.training)
 
     return {1: study(1, config.grid), config.layers: study(config.layers, config.deep)}
 
@@ -103,12 +97,12 @@ def figures(config: ImageConfig, stages: Stages) -> list[Figure]:
             "learning-rates",
             f"{config.data}: test accuracy over the learning rate, the mean over seeds; a model that diverged "
             "is scored with its last finite weights.",
-            [sensitivity(scores, title) for title, scores in found.items()],
+            [tables.sensitivity(scores, title) for title, scores in found.items()],
         ),
         Figure(
             "trainings",
             "The training loss of each map at the rate that held-out images prefer, the mean over seeds.",
-            [losses(scores, title) for title, scores in found.items()],
+            [tables.losses(scores, title) for title, scores in found.items()],
         ),
     ]
 
@@ -118,11 +112,17 @@ def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) 
     found: list[Claim] = []
     for layers, study in studies(config).items():
         scores, depth = study.scores(stages), named(layers)
-        best, others = scores.named(BEST), [scheme for scheme in scores.grid.schemes if scheme not in BEST]
+        best, others = (
+            scores.named(tables.BEST),
+            [scheme for scheme in scores.grid.schemes if scheme not in tables.BEST],
+        )
         found += [reaches(scores, f"{config.data}, {depth}", published["best"])] if best else []
-        found += [order(scores, depth, published)] if best and scores.named(("exp", "softplus")) else []
-        found += [diverges(scores, depth, scheme, published["direct"]) for scheme in scores.named(("direct", RELEASED))]
-        found += [survives(scores, depth)] if best and others else []
+        found += [order(scores, depth, published, config.errors)] if best and scores.named(("exp", "softplus")) else []
+        found += [
+            diverges(scores, depth, scheme, published["direct"], config.failed)
+            for scheme in scores.named(("direct", tables.RELEASED))
+        ]
+        found += [survives(scores, depth, config.errors)] if best and others else []
     return found
 
 
@@ -135,12 +135,12 @@ def named(layers: int) -> str:
     return "one layer" if layers == 1 else f"{layers} layers"
 
 
-def table(scores: Scores) -> str:
+def table(scores: tables.Scores) -> str:
     """Every map at its rate."""
     return "; ".join(scores.told(scheme) for scheme in scores.grid.schemes)
 
 
-def reaches(scores: Scores, data: str, published: float) -> Claim:
+def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
     """Best is as good as the paper says."""
     name = scores.best()
     found = 100 * scores.of(name)
@@ -154,20 +154,21 @@ def reaches(scores: Scores, data: str, published: float) -> Claim:
     )
 
 
-def order(scores: Scores, depth: str, published: Mapping[str, float]) -> Claim:
+def order(scores: tables.Scores, depth: str, published: Mapping[str, float], most: float) -> Claim:
     """Best, then exp, then softplus."""
     ranks = [scores.best(), *scores.named(("exp", "softplus"))]
     gaps, errors = zip(*(ahead(scores.of(a), scores.of(b)) for a, b in pairwise(ranks)), strict=True)
-    held, clear = [gap > 0 for gap in gaps], [gap > 2 * error for gap, error in zip(gaps, errors, strict=True)]
-    verdict = rules.ahead(gaps, [2 * error for error in errors])
+    margins = [most * error for error in errors]
+    clear = sum(gap > margin for gap, margin in zip(gaps, margins, strict=True))
     return Claim(
         f"best is ahead of exp, and exp of softplus ({depth})",
         ", ".join(f"{name} {value:g}" for name, value in published.items() if name != "direct"),
         "; ".join(scores.told(scheme) for scheme in ranks),
-        verdict,
+        rules.ahead(gaps, margins),
         "The gaps are "
         + " and ".join(f"{gap:+.2f} (standard error {error:.2f})" for gap, error in zip(gaps, errors, strict=True))
-        + f" points: {sum(held)} of {len(held)} as claimed, {sum(clear)} of them by more than two standard errors.",
+        + f" points: {sum(gap > 0 for gap in gaps)} of {len(gaps)} as claimed, {clear} of them by more than "
+        f"{most:g} standard errors.",
     )
 
 
@@ -177,39 +178,39 @@ def ahead(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     return 100 * float(first.mean() - second.mean()), 100 * float(error)
 
 
-def diverges(scores: Scores, depth: str, scheme: str, published: float) -> Claim:
+def diverges(scores: tables.Scores, depth: str, scheme: str, published: float, least: float) -> Claim:
     """Whether direct fails, from a stable start and as released."""
     test = scores.arrays["test"][scores.grid.schemes.index(scheme)]
-    lost, failed = scores.diverged(scheme), test < FAILED
+    lost, failed = scores.diverged(scheme), test < least
     rates = scores.grid.rates
-    stated = {RELEASED: "direct, started at Re λ = +1/2 as in the authors' code, diverges"}
+    stated = {tables.RELEASED: "direct, started at Re λ = +1/2 as in the authors' code, diverges"}
     return Claim(
         stated.get(scheme, "direct diverges, from the stable eigenvalues that the others start from") + f" ({depth})",
         f"diverged, {published:g} %",
         "; ".join(
-            f"lr {r:g}: {percent(test[i])}, {int(lost[i].sum())} of {lost[i].size} not finite"
+            f"lr {r:g}: {tables.percent(test[i])}, {int(lost[i].sum())} of {lost[i].size} not finite"
             for i, r in enumerate(rates)
         ),
         rules.some(failed.ravel().tolist()),
-        f"{int(failed.sum())} of {failed.size} runs end below {FAILED:.0%}, {int(lost.sum())} of them or others with a "
+        f"{int(failed.sum())} of {failed.size} runs end below {least:.0%}, {int(lost.sum())} of them or others with a "
         f"loss or gradient that is not finite. At its best rate: {scores.told(scheme)}.",
     )
 
 
-def survives(scores: Scores, depth: str) -> Claim:
+def survives(scores: tables.Scores, depth: str, most: float) -> Claim:
     """The largest rate."""
     last = len(scores.grid.rates) - 1
     found = {scheme: scores.of(scheme, last) for scheme in scores.grid.schemes}
-    best = max(scores.named(BEST), key=lambda scheme: found[scheme].mean())
-    other = max((scheme for scheme in found if scheme not in BEST), key=lambda scheme: found[scheme].mean())
+    best = max(scores.named(tables.BEST), key=lambda scheme: found[scheme].mean())
+    other = max((scheme for scheme in found if scheme not in tables.BEST), key=lambda scheme: found[scheme].mean())
     gap, error = ahead(found[best], found[other])
     lost = {scheme: int(scores.diverged(scheme)[last].sum()) for scheme in found}
-    safe = all(lost[scheme] == 0 for scheme in scores.named(BEST))
+    safe = all(lost[scheme] == 0 for scheme in scores.named(tables.BEST))
     return Claim(
         f"best is the most stable at the largest learning rate, {scores.grid.rates[last]:g} ({depth})",
         "figure 6 and table 3: its advantage grows with the rate",
-        "; ".join(f"{scheme} {percent(values)}" for scheme, values in found.items()),
-        rules.given(safe, rules.ahead([gap], [2 * error])),
+        "; ".join(f"{scheme} {tables.percent(values)}" for scheme, values in found.items()),
+        rules.given(safe, rules.ahead([gap], [most * error])),
         f"{best} is {gap:+.2f} points (standard error {error:.2f}) ahead of {other}, the best of the other maps. "
         f"Diverged, of {scores.grid.seeds}: {', '.join(f'{scheme} {n}' for scheme, n in lost.items() if n) or 'none'}.",
     )
@@ -218,8 +219,8 @@ def survives(scores: Scores, depth: str) -> Claim:
 SMOKE = ImageConfig(
     data=SYNTHETIC,
     preset="tiny",
-    grid=Grid(rates=(0.02, 0.1), seeds=2),
-    deep=Grid(("direct", *BEST), rates=(0.02,), seeds=2),
+    grid=tables.Grid(rates=(0.02, 0.1), seeds=2),
+    deep=tables.Grid(("direct", *tables.BEST), rates=(0.02,), seeds=2),
     layers=2,
     training=StackTraining(batch=40, epochs=4, device="cpu"),
 )

@@ -11,21 +11,40 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from stablessm.experiments.frame import rules
 
-HEIGHT = 0.5
-"""Nats by which a loss must be above the median of those before it to be a spike: a perplexity 1.65 times as high."""
-WINDOW = 50
-"""Steps of which that is the median, fewer at the beginning."""
-CLEAR = 0.01
-"""Nats by which a loss must be lower to be called lower, with one seed: a perplexity lower by 1 %."""
-FINAL = 0.1
-"""The part of the steps over whose losses a final one is the mean."""
+
+@final
+@dataclass(frozen=True)
+class Limits:
+    """The numbers that decide verdicts on language models; losses are in nats."""
+
+    height: float = 0.5
+    """By how much a loss must be above the median of those before it to be a spike: a perplexity 1.65 times as high."""
+    window: int = 50
+    """Steps of which that is the median, fewer at the beginning."""
+    final: float = 0.1
+    """Share of the steps over whose losses a final one is the mean."""
+    clear: float = 0.01
+    """By how much a loss must be lower to be called lower, with one seed: a perplexity lower by 1 %."""
+    comparable: float = 0.05
+    """By how much a final loss may be higher and be called comparable."""
+    faded: float = 0.01
+    """Share of its largest value below which a memory, over the last tenth of the horizon, has faded."""
+    ends: float = 0.05
+    """Share of the modes that are left out of a range at either end."""
+    decides: tuple[float, ...] = (0.8, 0.4)
+    """Rank correlations above which |gradient| / |weight| decides how stable a training is, and partly decides."""
+    ordered: tuple[float, ...] = (0.9, 0.5)
+    """Rank correlations above which two orders are the same, and partly the same."""
 
 
-def spikes(losses: np.ndarray, first: int = 0) -> np.ndarray:
+LIMITS = Limits()
+
+
+def spikes(losses: np.ndarray, first: int = 0, limits: Limits = LIMITS) -> np.ndarray:
     """The steps at which a spike begins.
 
-    At step t the loss is *high* if it is more than ``HEIGHT`` above the median of the ``WINDOW`` losses before t. A
-    spike begins where a loss is high and none of the ``WINDOW`` before it was, so that one that lasts counts once.
+    At step t the loss is *high* if it is more than ``height`` above the median of the ``window`` losses before t. A
+    spike begins where a loss is high and none of the ``window`` before it was, so that one that lasts counts once.
 
     Args:
         losses: of every step, up to the last finite one.
@@ -36,12 +55,13 @@ def spikes(losses: np.ndarray, first: int = 0) -> np.ndarray:
     >>> spikes(losses).tolist()
     [90, 160]
     """
-    medians = np.array([np.median(losses[:t]) for t in range(1, min(len(losses), WINDOW))])
-    if len(losses) > WINDOW:
-        medians = np.concatenate([medians, np.median(sliding_window_view(losses[:-1], WINDOW), axis=1)])
+    window = limits.window
+    medians = np.array([np.median(losses[:t]) for t in range(1, min(len(losses), window))])
+    if len(losses) > window:
+        medians = np.concatenate([medians, np.median(sliding_window_view(losses[:-1], window), axis=1)])
     high = np.zeros(len(losses), dtype=bool)
-    high[1:] = losses[1:] > medians + HEIGHT
-    begins = [t for t in np.flatnonzero(high) if t >= first and not high[max(0, t - WINDOW) : t].any()]
+    high[1:] = losses[1:] > medians + limits.height
+    begins = [t for t in np.flatnonzero(high) if t >= first and not high[max(0, t - window) : t].any()]
     return np.array(begins, dtype=int)
 
 
@@ -62,9 +82,9 @@ class Instability:
         return f"{told}, diverged" if self.diverged else told
 
 
-def instability(found: Mapping[str, np.ndarray], warmup: int) -> Instability:
+def instability(found: Mapping[str, np.ndarray], warmup: int, limits: Limits = LIMITS) -> Instability:
     """Of a training, as ``language_training.fit`` gives it."""
-    return Instability(int(found["diverged"]) >= 0, len(spikes(found["losses"], warmup)))
+    return Instability(int(found["diverged"]) >= 0, len(spikes(found["losses"], warmup, limits)))
 
 
 def calmest(one: Any, others: Sequence[Any]) -> rules.Verdict:
@@ -76,7 +96,7 @@ def calmest(one: Any, others: Sequence[Any]) -> rules.Verdict:
     return rules.graded(all(one < other for other in others), all(one <= other for other in others))
 
 
-def final_loss(found: Mapping[str, np.ndarray]) -> float:
+def final_loss(found: Mapping[str, np.ndarray], limits: Limits = LIMITS) -> float:
     """The mean over the last tenth of the steps; infinite if it diverged.
 
     >>> final_loss({"diverged": np.array(-1), "losses": np.arange(20.0)})
@@ -85,4 +105,4 @@ def final_loss(found: Mapping[str, np.ndarray]) -> float:
     if int(found["diverged"]) >= 0:
         return float("inf")
     losses = found["losses"]
-    return float(losses[-max(1, round(FINAL * len(losses))) :].mean())
+    return float(losses[-max(1, round(limits.final * len(losses))) :].mean())

@@ -13,9 +13,9 @@ import torch
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.experiments.frame import Stages
 from stablessm.experiments.frame.memories import panel
-from stablessm.experiments.frame.run import Run, settings
-from stablessm.experiments.frame.training import device_called
-from stablessm.experiments.stable_ssm.language_stability import Instability, instability
+from stablessm.experiments.frame.run import Run, agree, settings
+from stablessm.experiments.frame.training import device_called, differentiate
+from stablessm.experiments.stable_ssm.language_stability import LIMITS, Instability, Limits, instability
 from stablessm.experiments.stable_ssm.language_text import loaded
 from stablessm.experiments.stable_ssm.language_training import LanguageTraining, fit, scores
 from stablessm.experiments.stable_ssm.map_tables import SCHEMES as TABLES
@@ -61,6 +61,7 @@ class StudyConfig:
     horizon: int = 1024
     """How long."""
     seed: int = 0
+    limits: Limits = LIMITS
 
     def __post_init__(self) -> None:
         for name in self.maps:
@@ -137,7 +138,7 @@ def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> Non
     """Compute a stage; take it from the folder of a sibling that has the same config, where it is there."""
     for id in FAMILY:
         folder = run.folder.parent.parent / id / run.folder.name
-        if name not in run and (folder / f"{name}.npz").exists() and settings(folder) == run.config:
+        if name not in run and (folder / f"{name}.npz").exists() and agree(settings(folder), run.config):
             run.adopt(name, folder)
     run.stage(name, compute)
 
@@ -150,7 +151,7 @@ def jobs(config: StudyConfig, rates: Sequence[float]) -> dict[str, Callable[[Run
 
 def unrest(config: StudyConfig, cells: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Instability]:
     """How unstable each training was."""
-    return {scheme: instability(found, config.training.warmup) for scheme, found in cells.items()}
+    return {scheme: instability(found, config.training.warmup, config.limits) for scheme, found in cells.items()}
 
 
 def memory(found: Mapping[str, np.ndarray]) -> MemoryCurve | None:
@@ -225,7 +226,7 @@ def _started(config: StudyConfig, scheme: str) -> Mapping[str, np.ndarray]:
     task, device = config.task(), device_called(config.training.device)
     model = start(task, config.preset, scheme, config.seed, config.timescales, device)
     batch = task.to(device).batch("train", config.training.batch, seed=config.seed)
-    task.loss(apply(model, batch), batch).backward()
+    differentiate(task.loss(apply(model, batch), batch), model)
     found = gradient_over_weight(model, recurrent_only=True).parameters.values()
     return {
         "ratio": np.stack([entry.ratio.cpu().numpy() for entry in found if entry.ratio is not None]),

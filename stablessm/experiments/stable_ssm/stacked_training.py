@@ -75,10 +75,43 @@ def train(
     """
 
     def compute() -> Mapping[str, np.ndarray]:
-        with tensor_float32(options.fast):
-            return _train(run, name, models, rates, task, options, seed, rows)
+        device = device_called(options.device)
+        classifier, data, total = StackedClassifier(models, fast=options.fast), task.to(device), options.total(task)
+        stack, watch = Stack(copy.deepcopy(list(models)), device), Watch(device, len(models))
+        epoch, generator = data.steps("train", options.batch), torch.Generator(device)
+        config = TrainingConfig(lr=1.0, weight_decay=options.weight_decay, clip=options.clip, warmup=options.warmup)
+        optimiser = StackedOptimizer(stack, config, config.schedule(total), rates)
+        named = {name: stack.get_parameter(stacked_name(name)) for name in classifier.shapes}
 
-    return dict(run.stage(name, compute))
+        def batch(step: int) -> list[Tensor]:
+            found = data.batch("train", options.batch, seed=seed, epoch=step // epoch, index=step % epoch)
+            if found.lengths is not None:
+                raise ArgumentError("task", "sequences of one length", "lengths")
+            generator.manual_seed(_DROPOUT + seed * 2**31 + step)
+            return [tensor for tensor in (found.inputs, found.targets, found.weights) if tensor is not None]
+
+        def loss(inputs: Tensor, targets: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+            sums = _sums(classifier(named, inputs, generator), Batch(inputs, targets, weights=counted))
+            return sums[0] / sums[2], torch.stack(sums).detach()
+
+        graph = options.fast and device.type == "cuda"
+        strategy = Objective(loss, batch, stack.parameters(), graph=graph, generator=generator)
+        hook = _Parts(strategy, watch, total, -(-total // rows), partial(run.log, name))
+        loop = StepLoop(
+            stack, strategy, optimiser, watch, total, [hook], look=lambda step: step % hook.every == 0 or step == total,
+            checkpoints=run.checkpoints(name), cadence=run.cadence(),
+        )  # fmt: skip
+        run.train(name, loop)
+        sums = hook.sums.cpu().numpy()
+        return {
+            "weights": torch.cat([p.detach().flatten(1) for p in named.values()], 1).cpu().numpy(),
+            "diverged": hook.diverged.cpu().numpy(),
+            "losses": sums[:, 0] / sums[:, 2],
+            "accuracies": sums[:, 1] / sums[:, 2],
+        }
+
+    with tensor_float32(options.fast):
+        return dict(run.stage(name, compute))
 
 
 def evaluate(
@@ -96,52 +129,6 @@ def evaluate(
             total += torch.stack(_sums(stack(own, batch.inputs, at=at), batch, at))
     loss, hits, count = total.cpu().numpy()
     return {"loss": loss / count, "accuracy": hits / count}
-
-
-def _train(
-    run: Run,
-    name: str,
-    models: Sequence[SequenceClassifier],
-    rates: Sequence[float],
-    task: Task,
-    options: StackTraining,
-    seed: int,
-    rows: int,
-) -> Mapping[str, np.ndarray]:
-    device = device_called(options.device)
-    classifier, task, total = StackedClassifier(models, fast=options.fast), task.to(device), options.total(task)
-    stack, watch = Stack(copy.deepcopy(list(models)), device), Watch(device, len(models))
-    epoch, generator = task.steps("train", options.batch), torch.Generator(device)
-    config = TrainingConfig(lr=1.0, weight_decay=options.weight_decay, clip=options.clip, warmup=options.warmup)
-    optimiser = StackedOptimizer(stack, config, config.schedule(total), rates)
-    named = {name: stack.get_parameter(stacked_name(name)) for name in classifier.shapes}
-
-    def batch(step: int) -> list[Tensor]:
-        found = task.batch("train", options.batch, seed=seed, epoch=step // epoch, index=step % epoch)
-        if found.lengths is not None:
-            raise ArgumentError("task", "sequences of one length", "lengths")
-        generator.manual_seed(_DROPOUT + seed * 2**31 + step)
-        return [tensor for tensor in (found.inputs, found.targets, found.weights) if tensor is not None]
-
-    def loss(inputs: Tensor, targets: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        sums = _sums(classifier(named, inputs, generator), Batch(inputs, targets, weights=counted))
-        return sums[0] / sums[2], torch.stack(sums).detach()
-
-    graph = options.fast and device.type == "cuda"
-    strategy = Objective(loss, batch, stack.parameters(), graph=graph, generator=generator)
-    hook = _Parts(strategy, watch, total, -(-total // rows), partial(run.log, name))
-    loop = StepLoop(
-        stack, strategy, optimiser, watch, total, [hook], look=lambda step: step % hook.every == 0 or step == total,
-        checkpoints=run.checkpoints(name), cadence=run.cadence(),
-    )  # fmt: skip
-    run.train(name, loop)
-    sums = hook.sums.cpu().numpy()
-    return {
-        "weights": torch.cat([p.detach().flatten(1) for p in named.values()], 1).cpu().numpy(),
-        "diverged": hook.diverged.cpu().numpy(),
-        "losses": sums[:, 0] / sums[:, 2],
-        "accuracies": sums[:, 1] / sums[:, 2],
-    }
 
 
 class _Parts(Hooks):

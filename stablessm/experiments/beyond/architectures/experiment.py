@@ -14,19 +14,7 @@ import torch
 from torch import nn
 
 from stablessm._optional import require
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.frame.memories import (
-    is_power,
-    listed,
-    octave_slopes,
-    panel,
-    rates,
-    seeded,
-    span,
-    survey,
-    surveyed,
-    tally,
-)
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, memories, rules
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.report.figure import Figure
 
@@ -80,18 +68,13 @@ def trained() -> nn.Module:
 def _measure_memories(config: ArchitectureConfig, run: Run, name: str) -> None:
     def measure(seed: int) -> MemoryCurve:
         horizon = min(config.horizon, POSITIONS - WARM_UP) if name == TRAINED else config.horizon
-        model: Any = seeded(seed, trained if name == TRAINED else partial(build, name, horizon))
+        model: Any = memories.seeded(seed, trained if name == TRAINED else partial(build, name, horizon))
         d = model.get_input_embeddings().embedding_dim if hasattr(model, "get_input_embeddings") else WIDTH
         generator = torch.Generator().manual_seed(0)
         directions = torch.randn(config.directions, d, generator=generator, dtype=torch.float64)
         return memory_function(model, horizon, directions=directions, warm_up=WARM_UP, progress=False)
 
-    survey(run, name, 1 if name == TRAINED else config.seeds, measure)
-
-
-def memories(stages: Stages, name: str) -> list[MemoryCurve]:
-    """The memory of every seed; of the trained model, one."""
-    return surveyed(stages, name)
+    memories.survey(run, name, 1 if name == TRAINED else config.seeds, measure)
 
 
 def measured(stages: Stages) -> tuple[str, ...]:
@@ -112,37 +95,38 @@ def run(config: ArchitectureConfig, run: Run) -> None:
 
 def figures(config: ArchitectureConfig, stages: Stages) -> list[Figure]:
     """The first seed of each, with time linear and logarithmic."""
-    curves = {name: memories(stages, name)[0] for name in measured(stages)}
+    curves = {name: memories.surveyed(stages, name)[0] for name in measured(stages)}
     caption = (
         "Memory of one model of each architecture, down to rounding. Left, time is linear and an exponential is a "
         "straight line; right, time is logarithmic and a power law is one."
     )
     titles = ("exponentials are straight", "powers are straight")
-    panels = [panel(titles[0], curves, "tokens"), panel(titles[1], curves, "tokens", "log")]
+    panels = [memories.panel(titles[0], curves, "tokens"), memories.panel(titles[1], curves, "tokens", "log")]
     return [Figure("memory", caption, panels)]
 
 
 def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
     """Recurrences decay exponentially, attention does not, a window ends."""
-    curves = {name: memories(stages, name) for name in measured(stages)}
-    kinds = {name: tally(found) for name, found in curves.items()}
+    curves = {name: memories.surveyed(stages, name) for name in measured(stages)}
+    kinds = {name: memories.tally(found) for name, found in curves.items()}
     n = config.seeds
     found = [
         Claim(
             f"{name} forgets exponentially",
             "exponential decay (theorem 3.13, table 1)",
-            f"{listed(kinds[name])} of {n} seeds; rates {span(rates(curves[name]))} per token",
+            f"{memories.listed(kinds[name])} of {n} seeds; rates {memories.span(memories.rates(curves[name]))} per "
+            "token",
             confirmed(curves[name]),
             f"M is clear of rounding until token {max(c.decay().used[1] for c in curves[name]):.0f} of "
-            f"{config.horizon}; the slowest e-folding time is {1 / min(rates(curves[name]), default=math.nan):.3g} "
-            f"tokens; log-log slopes of the last octaves, which an exponential doubles: "
-            f"{slopes(curves[name][:1])} (seed 0).",
+            f"{config.horizon}; the slowest e-folding time is "
+            f"{1 / min(memories.rates(curves[name]), default=math.nan):.3g} tokens; log-log slopes of the last "
+            f"octaves, which an exponential doubles: {slopes(curves[name][:1])} (seed 0).",
         )
         for name in RECURRENT
     ]
     attention = [name for name in curves if name not in (*RECURRENT, "Mistral")]
     total = sum(len(curves[name]) for name in attention)
-    free = sum(is_power(curve) for name in attention for curve in curves[name])
+    free = sum(memories.is_power(curve) for name in attention for curve in curves[name])
     lags = [fit.last_lag for curve in curves["Mistral"] if (fit := curve.decay()).last_lag is not None]
     reach = LAYERS * (WINDOW - 1)
     left_out = "" if TRAINED in curves else f"; the trained {TRAINED} was not there (STABLESSM_DATA) and is left out"
@@ -151,7 +135,8 @@ def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
         Claim(
             "attention does not forget exponentially",
             "no restriction (table 1)",
-            "; ".join(f"{name} {listed(kinds[name])}, slopes {slopes(curves[name])}" for name in attention) + left_out,
+            "; ".join(f"{name} {memories.listed(kinds[name])}, slopes {slopes(curves[name])}" for name in attention)
+            + left_out,
             rules.most(free, total),
             f"In {free} of {total} models the log-log slope is far from doubling in the last octave, as that of an "
             "exponential does (a negative slope is a rise). Llama averages what came before away; GPT-2's untrained "
@@ -160,7 +145,7 @@ def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
         Claim(
             "a sliding window ends memory",
             f"{LAYERS} layers of window {WINDOW} see {reach} tokens back",
-            f"{listed(kinds['Mistral'])}; last lag {span(lags)}",
+            f"{memories.listed(kinds['Mistral'])}; last lag {memories.span(lags)}",
             rules.most(sum(lag == reach for lag in lags), n),
             f"Each layer looks {WINDOW - 1} tokens back, and M is exactly zero after lag {reach}.",
         ),
@@ -171,13 +156,13 @@ def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
     """Exponential for the instrument, and with slopes that grow from octave to octave: ``partly`` if only the first."""
     exponential = [curve for curve in curves if curve.decay().kind == "exponential"]
     unclear = sum(curve.decay().kind == "undecided" for curve in curves)
-    full = len(exponential) == len(curves) - unclear and not any(map(is_power, curves))
+    full = len(exponential) == len(curves) - unclear and not any(map(memories.is_power, curves))
     return rules.seen(unclear, len(curves), rules.graded(full, bool(exponential)))
 
 
 def slopes(curves: list[MemoryCurve]) -> str:
     """Medians of the log-log slopes of the last two octaves."""
-    earlier, later = np.median([octave_slopes(curve) for curve in curves], axis=0)
+    earlier, later = np.median([memories.octave_slopes(curve) for curve in curves], axis=0)
     return f"{earlier:.2f} then {later:.2f}"
 
 

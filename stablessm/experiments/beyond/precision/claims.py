@@ -6,41 +6,33 @@ from itertools import product
 
 import numpy as np
 
-from stablessm.experiments.beyond.precision.rounding import (
-    CURVES,
-    FLOATS,
-    FORMATS,
-    MAPS,
-    STABLE,
-    TIMES,
-    PrecisionConfig,
-    measured,
-    memory,
-)
+from stablessm.experiments.beyond.precision import rounding
 from stablessm.experiments.frame import Claim, Stages, rules
 
-WORKS = 0.05
-"""A kernel that changed by less than this part of its L¹ norm still works."""
-AGREES = 0.01
-"""Two curves that differ by less than this part are one."""
 NO_VALUE = "— (ours; the papers compute in one precision)"
 
 
-def claims(config: PrecisionConfig, stages: Stages) -> list[Claim]:
+def claims(config: rounding.PrecisionConfig, stages: Stages) -> list[Claim]:
     """What rounding does to modes, kernels and curves."""
-    works = [kernel_claim(config, stages, format) for format in FORMATS]
+    works = [kernel_claim(config, stages, format) for format in rounding.FORMATS]
     curves = [curve_claim(config, stages), memory_claim(config, stages)]
-    return [stable_claim(stages), direct_claim(config, stages), *works, size_claim(stages), *curves]
+    return [stable_claim(stages), direct_claim(config, stages), *works, size_claim(config, stages), *curves]
 
 
 def stable_claim(stages: Stages) -> Claim:
     """No stable map loses a mode."""
-    lost = {map: sum(int(stages[f"models-{time}-{map}"]["lost"].sum()) for time in TIMES) for map in MAPS}
-    single = {
-        map: sum(int(np.isinf(stages[f"modes-{time}-{map}"][format]).sum()) for time in TIMES for format in FLOATS)
-        for map in MAPS
+    lost = {
+        map: sum(int(stages[f"models-{time}-{map}"]["lost"].sum()) for time in rounding.TIMES) for map in rounding.MAPS
     }
-    kept = [lost[map] + single[map] == 0 for map in STABLE]
+    single = {
+        map: sum(
+            int(np.isinf(stages[f"modes-{time}-{map}"][format]).sum())
+            for time in rounding.TIMES
+            for format in rounding.FLOATS
+        )
+        for map in rounding.MAPS
+    }
+    kept = [lost[map] + single[map] == 0 for map in rounding.STABLE]
     return Claim(
         "a stable map keeps every mode, in every format",
         NO_VALUE,
@@ -52,14 +44,14 @@ def stable_claim(stages: Stages) -> Claim:
     )
 
 
-def direct_claim(config: PrecisionConfig, stages: Stages) -> Claim:
+def direct_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
     """A direct map loses slow modes: where, and how slow."""
     first, lost = {}, {}
-    for time in TIMES:
+    for time in rounding.TIMES:
         modes, models = stages[f"modes-{time}-direct"], stages[f"models-{time}-direct"]
-        for format in FLOATS:
+        for format in rounding.FLOATS:
             first[f"{time} {format}"] = float(modes["scale"][np.isinf(modes[format])].min(initial=np.inf))
-        for column, format in enumerate(FORMATS):
+        for column, format in enumerate(rounding.FORMATS):
             lost[f"{time} {format}"] = int(models["lost"][-1, column])
     limits = [f"{name} from τ = {tau:.3g}" for name, tau in first.items() if np.isfinite(tau)]
     safe = [name for name, tau in first.items() if np.isinf(tau)]
@@ -73,33 +65,33 @@ def direct_claim(config: PrecisionConfig, stages: Stages) -> Claim:
     )
 
 
-def kernel_claim(config: PrecisionConfig, stages: Stages, format: str) -> Claim:
+def kernel_claim(config: rounding.PrecisionConfig, stages: Stages, format: str) -> Claim:
     """The kernels of stable maps hardly move."""
     worst = {
-        (map, time): float(stages[f"models-{time}-{map}"]["change"][:, FORMATS.index(format)].max())
-        for map in MAPS
-        for time in TIMES
+        (map, time): float(stages[f"models-{time}-{map}"]["change"][:, rounding.FORMATS.index(format)].max())
+        for map in rounding.MAPS
+        for time in rounding.TIMES
     }
-    kept = [worst[map, time] <= WORKS for map in STABLE for time in TIMES]
+    kept = [worst[map, time] <= config.works for map in rounding.STABLE for time in rounding.TIMES]
     return Claim(
-        f"{format}: a stable map keeps working (its kernel moves by at most {WORKS:.0%})",
+        f"{format}: a stable map keeps working (its kernel moves by at most {config.works:.0%})",
         NO_VALUE,
-        ", ".join(f"{map} {max(worst[map, time] for time in TIMES):.2g}" for map in STABLE),
+        ", ".join(f"{map} {max(worst[map, time] for time in rounding.TIMES):.2g}" for map in rounding.STABLE),
         rules.ours(rules.some(kept)),
         f"Largest relative changes over widths up to {config.widths[-1]}, continuous and discrete: "
-        + ", ".join(f"{map} {worst[map, 'continuous']:.2g} and {worst[map, 'discrete']:.2g}" for map in MAPS)
+        + ", ".join(f"{map} {worst[map, 'continuous']:.2g} and {worst[map, 'discrete']:.2g}" for map in rounding.MAPS)
         + ".",
     )
 
 
-def size_claim(stages: Stages) -> Claim:
+def size_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
     """Rounding by β does no more than E(β), and about what a random perturbation of that size does."""
     ratios, below = {}, []
-    for map, time in product(MAPS, TIMES):
+    for map, time in product(rounding.MAPS, rounding.TIMES):
         found = stages[f"models-{time}-{map}"]
         below.append(bool((found["change"] <= found["bound"]).all()))
         ratios[f"{map} {time}"] = found["change"] / found["random"]
-    alike = [bool((r > 0.1).all() and (r < 10).all()) for r in ratios.values()]
+    alike = [bool((r > 1 / config.alike).all() and (r < config.alike).all()) for r in ratios.values()]
     return Claim(
         "rounding acts as a random perturbation of its size β",
         NO_VALUE,
@@ -107,23 +99,24 @@ def size_claim(stages: Stages) -> Claim:
         rules.ours(rules.graded(all(below) and all(alike), all(below))),
         "Change by rounding over the largest by random draws of the same β: "
         + ", ".join(f"{name} {r.min():.2g} to {r.max():.2g}" for name, r in ratios.items())
-        + "; within a factor 10 counts as alike.",
+        + f"; within a factor {config.alike:g} counts as alike.",
     )
 
 
-def curve_claim(config: PrecisionConfig, stages: Stages) -> Claim:
+def curve_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
     """E(β) in float32 is that of float64 wherever it is above its rounding."""
     off, hidden = {}, {}
-    for time, map in product(TIMES, CURVES):
-        truth, single, half = (measured(stages, time, map, f) for f in ("float64", "float32", "bfloat16"))
-        seen = (truth.lower > single.lower[0] / AGREES) & (truth.lower < np.finfo(np.float32).max ** 0.5)
+    for time, map in product(rounding.TIMES, rounding.CURVES):
+        truth, single, half = (rounding.measured(stages, time, map, f) for f in ("float64", "float32", "bfloat16"))
+        seen = (truth.lower > single.lower[0] / config.agrees) & (truth.lower < np.finfo(np.float32).max ** 0.5)
         off[f"{map} {time}"] = float(np.abs(single.lower[seen] / truth.lower[seen] - 1).max(initial=0))
         hidden[f"{map} {time}"] = (half.lower[0], float(truth.radius[truth.lower > half.lower[0]].min(initial=np.inf)))
-    agree = [value <= 2 * AGREES for value in off.values()]  # half of it may be the rounding itself
+    agree = [value <= 2 * config.agrees for value in off.values()]  # half of it may be the rounding itself
     return Claim(
         "E_m(β) measured in float32 is that of float64",
         NO_VALUE,
-        f"relative difference at most {max(off.values()):.1e} where E is {1 / AGREES:.0f} times the rounding error",
+        f"relative difference at most {max(off.values()):.1e} where E is {1 / config.agrees:.0f} times the rounding "
+        "error",
         rules.ours(rules.some(agree)),
         "Float32: " + ", ".join(f"{name} {value:.1e}" for name, value in off.items()) + ". "
         "In bfloat16 the curve begins at its rounding error and means something only from larger β on: "
@@ -132,13 +125,13 @@ def curve_claim(config: PrecisionConfig, stages: Stages) -> Claim:
     )
 
 
-def memory_claim(config: PrecisionConfig, stages: Stages) -> Claim:
+def memory_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
     """Measured memory functions keep what their floor promises."""
     worst, floors = {}, {}
-    for format in FLOATS:
+    for format in rounding.FLOATS:
         pairs = [
-            (memory(stages, time, map, "float64"), memory(stages, time, map, format))
-            for time, map in product(TIMES, CURVES)
+            (rounding.memory(stages, time, map, "float64"), rounding.memory(stages, time, map, format))
+            for time, map in product(rounding.TIMES, rounding.CURVES)
         ]
         worst[format] = max(float(np.abs(curve.value - truth.value).max()) / curve.floor for truth, curve in pairs)
         floors[format] = max(curve.floor for _, curve in pairs)
@@ -147,7 +140,7 @@ def memory_claim(config: PrecisionConfig, stages: Stages) -> Claim:
         NO_VALUE,
         "largest error over floor: " + ", ".join(f"{format} {ratio:.2g}" for format, ratio in worst.items()),
         rules.ours(rules.some([ratio <= 1 for ratio in worst.values()])),
-        f"Over {config.steps} steps and {len(CURVES) * len(TIMES)} models the floors are "
+        f"Over {config.steps} steps and {len(rounding.CURVES) * len(rounding.TIMES)} models the floors are "
         + ", ".join(f"{floor:.1e} ({format})" for format, floor in floors.items())
         + ".",
     )

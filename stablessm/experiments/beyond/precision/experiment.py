@@ -8,21 +8,8 @@ from itertools import product
 import numpy as np
 
 from stablessm._typing import Time
+from stablessm.experiments.beyond.precision import rounding
 from stablessm.experiments.beyond.precision.claims import claims
-from stablessm.experiments.beyond.precision.rounding import (
-    CURVES,
-    FLOATS,
-    FORMATS,
-    MAPS,
-    TIMES,
-    PrecisionConfig,
-    measure_curve,
-    measure_memory,
-    measured,
-    memory,
-    single_modes,
-    whole_models,
-)
 from stablessm.experiments.frame import Experiment, Run, Stages
 from stablessm.report.figure import Figure, Panel, Series
 
@@ -31,17 +18,17 @@ MODELS: tuple[tuple[Time, str], ...] = (("continuous", "bfloat16"), ("discrete",
 """What is drawn; all of it is in the arrays."""
 
 
-def run(config: PrecisionConfig, run: Run) -> None:
+def run(config: rounding.PrecisionConfig, run: Run) -> None:
     """Single modes, whole models, and curves measured in every format."""
-    for time, map in product(TIMES, MAPS):
-        run.stage(f"modes-{time}-{map}", partial(single_modes, config, map, time))
-        run.stage(f"models-{time}-{map}", partial(whole_models, config, map, time))
-    for time, map, format in product(TIMES, CURVES, ("float64", *FLOATS)):
-        measure_curve(config, run, time, map, format)
-        measure_memory(config, run, time, map, format)
+    for time, map in product(rounding.TIMES, rounding.MAPS):
+        run.stage(f"modes-{time}-{map}", partial(rounding.single_modes, config, map, time))
+        run.stage(f"models-{time}-{map}", partial(rounding.whole_models, config, map, time))
+    for time, map, format in product(rounding.TIMES, rounding.CURVES, ("float64", *rounding.FLOATS)):
+        rounding.measure_curve(config, run, time, map, format)
+        rounding.measure_memory(config, run, time, map, format)
 
 
-def figures(config: PrecisionConfig, stages: Stages) -> list[Figure]:
+def figures(config: rounding.PrecisionConfig, stages: Stages) -> list[Figure]:
     """Modes, models, perturbation curves and memory functions."""
     return [
         Figure(
@@ -60,7 +47,7 @@ def figures(config: PrecisionConfig, stages: Stages) -> list[Figure]:
             "curves",
             f"Perturbation error, by ascent, of models of width {config.width} held in each format, discrete time. "
             "Where a curve is level its rounding hides the perturbation.",
-            [curve_panel(config, stages, map) for map in CURVES],
+            [curve_panel(config, stages, map) for map in rounding.CURVES],
         ),
         Figure(
             "memory",
@@ -71,23 +58,23 @@ def figures(config: PrecisionConfig, stages: Stages) -> list[Figure]:
     ]
 
 
-def mode_panel(config: PrecisionConfig, stages: Stages, time: Time, format: str) -> Panel:
+def mode_panel(config: rounding.PrecisionConfig, stages: Stages, time: Time, format: str) -> Panel:
     """How far rounding moves a time scale."""
     bins = max(1, round(10 * np.log10(config.longest)))
     series = []
-    for map in MAPS:
+    for map in rounding.MAPS:
         scale, off = (np.array_split(stages[f"modes-{time}-{map}"][name], bins) for name in ("scale", format))
         series.append(Series(map, [float(part[0]) for part in scale], [float(part.max()) for part in off]))
     title = f"{format}, {time} time"
     return Panel(title, "time scale τ, in steps", "|τ̃/τ − 1|", series, "log", "log", (1e-5, 10))
 
 
-def model_panel(config: PrecisionConfig, stages: Stages, time: Time, format: str) -> Panel:
+def model_panel(config: rounding.PrecisionConfig, stages: Stages, time: Time, format: str) -> Panel:
     """How far rounding moves the kernel of a whole model."""
     series, widths = [], list(config.widths)
-    for map in MAPS:
+    for map in rounding.MAPS:
         change, random = (
-            stages[f"models-{time}-{map}"][name][:, FORMATS.index(format)] for name in ("change", "random")
+            stages[f"models-{time}-{map}"][name][:, rounding.FORMATS.index(format)] for name in ("change", "random")
         )
         series.append(Series(map, widths, change.tolist(), "both", map))
         series.append(Series(f"{map}, at random", widths, random.tolist(), "dotted", map))
@@ -95,19 +82,19 @@ def model_panel(config: PrecisionConfig, stages: Stages, time: Time, format: str
     return Panel(title, "width m", "relative change of the kernel", series, "log", "log", (1e-4, 1e3))
 
 
-def curve_panel(config: PrecisionConfig, stages: Stages, map: str) -> Panel:
+def curve_panel(config: rounding.PrecisionConfig, stages: Stages, map: str) -> Panel:
     """E(β) of models that are in a format."""
-    curves = {format: measured(stages, "discrete", map, format) for format in ("float64", *FLOATS)}
+    curves = {format: rounding.measured(stages, "discrete", map, format) for format in ("float64", *rounding.FLOATS)}
     series = [Series(name, curve.radius[1:].tolist(), curve.lower[1:].tolist()) for name, curve in curves.items()]
     return Panel(f"{map} map", "β", "E(β) against the float64 model", series, "log", "log", (1e-9, 1e3))
 
 
-def memory_panel(config: PrecisionConfig, stages: Stages, map: str) -> Panel:
+def memory_panel(config: rounding.PrecisionConfig, stages: Stages, map: str) -> Panel:
     """A memory function, how far others are from it, and how far they say they may be."""
-    truth = memory(stages, "discrete", map, "float64")
+    truth = rounding.memory(stages, "discrete", map, "float64")
     series = [Series("M(t), float64", truth.time.tolist(), truth.value.tolist())]
-    for format in FLOATS:
-        curve = memory(stages, "discrete", map, format)
+    for format in rounding.FLOATS:
+        curve = rounding.memory(stages, "discrete", map, format)
         off = np.abs(curve.value - truth.value)
         series.append(Series(f"error in {format}", curve.time.tolist(), off.tolist(), group=format))
         series.append(Series(f"floor of {format}", truth.time[[1, -1]].tolist(), [curve.floor] * 2, "dashed", format))
@@ -121,7 +108,7 @@ EXPERIMENT = Experiment(
     question="When does storing weights in fewer bits act as a perturbation, and which map survives it?",
     claim="A stable map keeps working in float32, float16 and bfloat16; a direct map may lose its slowest modes.",
     configs={
-        "smoke": PrecisionConfig(
+        "smoke": rounding.PrecisionConfig(
             widths=(8, 64),
             horizon=500,
             draws=2,
@@ -132,7 +119,7 @@ EXPERIMENT = Experiment(
             samples=2,
             climb=3,
         ),
-        "paper": PrecisionConfig(),
+        "paper": rounding.PrecisionConfig(),
     },
     minutes={"smoke": 0.05, "paper": 2.0},
     run=run,

@@ -48,6 +48,12 @@ class PrecisionConfig:
     samples: int = 5
     climb: int = 20
     seed: int = 0
+    works: float = 0.05
+    """A kernel that changed by no more than this part of its L¹ norm still works."""
+    agrees: float = 0.01
+    """Two curves that differ by less than this part are one."""
+    alike: float = 10.0
+    """Factor within which rounding and a random perturbation are alike."""
 
 
 def rounded(w: Tensor, format: str) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
@@ -11,8 +13,15 @@ from stablessm.instruments import PerturbationFamily
 from stablessm.report.figure import Figure, Panel, Series
 
 CONTRAST = "direct"
-SLACK = 1.1
-"""A cost that is at most this many times the narrowest model's has not grown."""
+
+
+@dataclass(frozen=True)
+class Config(SumConfig):
+    """Sizes; the defaults are those of IAT, figure 4."""
+
+    maps: tuple[str, ...] = (CONTRAST, "exp", "softplus")
+    slack: float = 1.1
+    """A cost that is at most this many times the narrowest model's has not grown."""
 
 
 def run(config: SumConfig, run: Run) -> None:
@@ -63,13 +72,13 @@ def cost(curves: PerturbationFamily) -> np.ndarray:
     return curves.errors[:, 1] - curves.errors[:, 0]
 
 
-def claims(config: SumConfig, stages: Stages) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """Each stable map is stable, bounded where direct explodes, and continuous at 0 where direct is not."""
     stable = [map for map in config.maps if map != CONTRAST]
     return [check(config, stages, map) for check in (stability, boundedness, continuity) for map in stable]
 
 
-def stability(config: SumConfig, stages: Stages, map: str) -> Claim:
+def stability(config: Config, stages: Stages, map: str) -> Claim:
     """What the widths say about the limit, for every horizon and search."""
     verdicts = {
         f"{horizon} steps, {search}": family(config, stages, "polynomial", map, horizon, search).verdict()
@@ -86,7 +95,7 @@ def stability(config: SumConfig, stages: Stages, map: str) -> Claim:
     )
 
 
-def boundedness(config: SumConfig, stages: Stages, map: str) -> Claim:
+def boundedness(config: Config, stages: Stages, map: str) -> Claim:
     """The proven bound over all radii, and where the direct map passes it."""
     ours, whys, kept = [], [], []
     for horizon in config.horizons:
@@ -114,12 +123,12 @@ def boundedness(config: SumConfig, stages: Stages, map: str) -> Claim:
     )
 
 
-def continuity(config: SumConfig, stages: Stages, map: str) -> Claim:
+def continuity(config: Config, stages: Stages, map: str) -> Claim:
     """The cost of the smallest radius falls with the width, and rises under the direct map."""
     ours, kept = [], []
     for horizon in config.horizons:
         costs = {name: cost(climbed(config, stages, name, horizon)) for name in (map, CONTRAST)}
-        grows = {name: bool(found[-1] > SLACK * found[0]) for name, found in costs.items()}
+        grows = {name: bool(found[-1] > config.slack * found[0]) for name, found in costs.items()}
         kept.append((not grows[map], grows[CONTRAST]))
         listed = "; ".join(f"{name} " + " → ".join(f"{c:.2g}" for c in found) for name, found in costs.items())
         ours.append(f"{horizon} steps: {listed}")
@@ -142,15 +151,14 @@ EXPERIMENT = Experiment(
     question="Does a stable map of the recurrent weights make the approximation of a polynomial memory stable?",
     claim="With exponential and softplus reparameterization E(β) is continuous; with direct weights it is not.",
     configs={
-        "smoke": SumConfig(
-            maps=(CONTRAST, "exp", "softplus"),
+        "smoke": Config(
             widths=(4, 8, 16),
             horizons=(100,),
             radii=(0.0, 1e-3, 1e-1, 1.0, 10.0),
             samples=3,
             steps=5,
         ),
-        "paper": SumConfig(maps=(CONTRAST, "exp", "softplus")),
+        "paper": Config(),
     },
     minutes={"smoke": 0.05, "paper": 1.0},
     run=run,

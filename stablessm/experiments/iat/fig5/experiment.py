@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
 from stablessm.experiments.frame.memories import listed, rates, span, tally
-from stablessm.experiments.iat.sentiment_memory import (
-    RecurrentConfig,
-    accuracies,
-    memory_panel,
-    percent,
-    recurrent,
-    remembered,
-    study,
-)
+from stablessm.experiments.iat import sentiment_memory as sentiment
 from stablessm.experiments.iat.sentiment_training import Fitting
 from stablessm.instruments import MemoryCurve
 from stablessm.report.figure import Figure
 
 SLOW = "ha"
 """The word that the paper finds complicated."""
-LEFT = 0.01
-"""A memory is over when it stays below this part of its top."""
 
 
-def run(config: RecurrentConfig, run: Run) -> None:
+@dataclass(frozen=True)
+class Config(sentiment.RecurrentConfig):
+    """Sizes; the paper gives none."""
+
+    left: float = 0.01
+    """A memory is over when it stays below this part of its top."""
+
+
+def run(config: Config, run: Run) -> None:
     """Train, test, ask."""
-    study(run, recurrent(config, run), config.seeds, config.words, config.horizon)
+    sentiment.study(run, sentiment.recurrent(config, run), config.seeds, config.words, config.horizon)
 
 
-def figures(config: RecurrentConfig, stages: Stages) -> list[Figure]:
+def figures(config: Config, stages: Stages) -> list[Figure]:
     """One panel for each architecture."""
-    panels = [memory_panel(name, remembered(stages, name, config.seeds)) for name in config.architectures]
+    panels = [
+        sentiment.memory_panel(name, sentiment.remembered(stages, name, config.seeds)) for name in config.architectures
+    ]
     caption = (
         "How much one more repeat of a word moves the score (the log-odds of a positive review) after k repeats, down "
         "to rounding. An exponential is a straight line. Solid: seed 0; dotted: other seeds."
@@ -40,17 +41,18 @@ def figures(config: RecurrentConfig, stages: Stages) -> list[Figure]:
     return [Figure("words", caption, panels)]
 
 
-def claims(config: RecurrentConfig, stages: Stages) -> list[Claim]:
+def claims(config: Config, stages: Stages) -> list[Claim]:
     """For each architecture: simple words decay exponentially, "ha" slowly."""
     found = []
     for name in config.architectures:
-        curves = remembered(stages, name, config.seeds)
-        learnt = f"Test accuracy {percent(accuracies(stages, name, config.seeds))} over {config.seeds} seeds."
+        curves = sentiment.remembered(stages, name, config.seeds)
+        accuracy = sentiment.percent(sentiment.accuracies(stages, name, config.seeds))
+        learnt = f"Test accuracy {accuracy} over {config.seeds} seeds."
         simple = [word for word in config.words if word != SLOW]
         if simple:
             found.append(exponential(name, simple, curves, learnt))
         if simple and SLOW in config.words:
-            found.append(slow(name, simple, curves, learnt))
+            found.append(slow(name, simple, curves, learnt, config.left))
     return found
 
 
@@ -70,16 +72,16 @@ def exponential(name: str, words: list[str], curves: list[MemoryCurve], learnt: 
     )
 
 
-def slow(name: str, words: list[str], curves: list[MemoryCurve], learnt: str) -> Claim:
+def slow(name: str, words: list[str], curves: list[MemoryCurve], learnt: str, left: float) -> Claim:
     """Whether "ha" is remembered longer."""
-    own = [curve.of(SLOW).memory_time(LEFT) for curve in curves]
-    others = [max(curve.of(word).memory_time(LEFT) for word in words) for curve in curves]
+    own = [curve.of(SLOW).memory_time(left) for curve in curves]
+    others = [max(curve.of(word).memory_time(left) for word in words) for curve in curves]
     longer = sum(mine > most for mine, most in zip(own, others, strict=True))
     kinds = tally(curve.of(SLOW) for curve in curves)
     return Claim(
         f"{name}: the memory of “{SLOW}” does not decay fast",
         "complicated, as it is not decaying fast (figure 5)",
-        f"below {LEFT:.0%} of its top after {span(own)} repeats (the others: {span(others)}); {listed(kinds)}",
+        f"below {left:.0%} of its top after {span(own)} repeats (the others: {span(others)}); {listed(kinds)}",
         rules.most(longer, len(curves)),
         f"In {longer} of {len(curves)} seeds “{SLOW}” takes longer than every other word; in "
         f"{kinds['exponential']} it too decays exponentially. {learnt}",
@@ -93,7 +95,7 @@ EXPERIMENT = Experiment(
     question="How does one more repeat of a word move the sentiment that an LSTM has found, after many?",
     claim="“good” and “bad” are forgotten exponentially, “ha” slowly; in stacked models too.",
     configs={
-        "smoke": RecurrentConfig(
+        "smoke": Config(
             data="synthetic",
             reviews=200,
             vocabulary=64,
@@ -104,7 +106,7 @@ EXPERIMENT = Experiment(
             seeds=1,
             horizon=60,
         ),
-        "paper": RecurrentConfig(),
+        "paper": Config(),
     },
     minutes={"smoke": 0.1, "paper": 120.0},
     run=run,

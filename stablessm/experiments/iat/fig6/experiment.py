@@ -11,18 +11,7 @@ import numpy as np
 from stablessm._errors import ArgumentError
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
 from stablessm.experiments.frame.memories import listed, span, tally
-from stablessm.experiments.iat.sentiment_memory import (
-    RecurrentConfig,
-    Subject,
-    accuracies,
-    fluctuation,
-    late,
-    memory_panel,
-    percent,
-    recurrent,
-    remembered,
-    study,
-)
+from stablessm.experiments.iat import sentiment_memory as sentiment
 from stablessm.experiments.iat.sentiment_models import TINY, Architecture, Bert, bert, bert_positions, bert_tokenizer
 from stablessm.experiments.iat.sentiment_text import reviews
 from stablessm.experiments.iat.sentiment_training import Fitting
@@ -34,7 +23,7 @@ FINE_TUNING = Fitting(epochs=2, batch=32, lr=5e-5, warm_up=0.1, weight_decay=0.0
 
 
 @dataclass(frozen=True)
-class BertConfig(RecurrentConfig):
+class BertConfig(sentiment.RecurrentConfig):
     """Sizes; the paper gives none."""
 
     architectures: tuple[Architecture, ...] = ("BiLSTM",)
@@ -55,7 +44,7 @@ class BertConfig(RecurrentConfig):
             raise ArgumentError("lag", f"from 1 to below the horizon of {self.horizon}", self.lag)
 
 
-def subjects(config: BertConfig, run: Run) -> list[Subject]:
+def subjects(config: BertConfig, run: Run) -> list[sentiment.Subject]:
     """The recurrent models, and BERT."""
 
     @cache
@@ -71,23 +60,23 @@ def subjects(config: BertConfig, run: Run) -> list[Subject]:
     def build(read: Corpus) -> Bert:
         return bert(config.bert, len(read.vocabulary))
 
-    transformer = Subject("BERT", corpus, build, config.bert_fitting, lambda: bert_positions(config.bert))
-    return [*recurrent(config, run), transformer]
+    transformer = sentiment.Subject("BERT", corpus, build, config.bert_fitting, lambda: bert_positions(config.bert))
+    return [*sentiment.recurrent(config, run), transformer]
 
 
 def run(config: BertConfig, run: Run) -> None:
     """Train, test, ask."""
-    study(run, subjects(config, run), config.seeds, config.words, config.horizon)
+    sentiment.study(run, subjects(config, run), config.seeds, config.words, config.horizon)
 
 
 def memories(config: BertConfig, stages: Stages) -> dict[str, list[MemoryCurve]]:
     """Of every kind of model, for every seed."""
-    return {name: remembered(stages, name, config.seeds) for name in (*config.architectures, "BERT")}
+    return {name: sentiment.remembered(stages, name, config.seeds) for name in (*config.architectures, "BERT")}
 
 
 def figures(config: BertConfig, stages: Stages) -> list[Figure]:
     """One panel for each kind of model."""
-    panels = [memory_panel(name, curves) for name, curves in memories(config, stages).items()]
+    panels = [sentiment.memory_panel(name, curves) for name, curves in memories(config, stages).items()]
     caption = (
         "How much one more repeat of a word moves the score (the log-odds of a positive review) after k repeats, down "
         "to rounding. Solid: seed 0; dotted: other seeds."
@@ -99,11 +88,11 @@ def claims(config: BertConfig, stages: Stages) -> list[Claim]:
     """BERT forgets more slowly, fluctuates more, and not exponentially."""
     curves = memories(config, stages)
     n = config.seeds
-    learnt = "; ".join(f"{name} {percent(accuracies(stages, name, n))}" for name in curves)
+    learnt = "; ".join(f"{name} {sentiment.percent(sentiment.accuracies(stages, name, n))}" for name in curves)
     kinds = tally(curve.of(word) for curve in curves["BERT"] for word in config.words)
     total = n * len(config.words)
-    slower, how_slow = compared(config, curves, lambda curve: late(curve, config.lag))
-    rougher, how_rough = compared(config, curves, fluctuation)
+    slower, how_slow = compared(config, curves, lambda curve: sentiment.late(curve, config.lag))
+    rougher, how_rough = compared(config, curves, sentiment.fluctuation)
     bound, open_ = kinds["exponential"], kinds["undecided"]
     free = total - bound - open_
     return [

@@ -8,24 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.lru_ua.reconstructions import (
-    PERFECT,
-    Case,
-    DigitsConfig,
-    digit_rows,
-    eigenvalues,
-    error,
-    measure_errors,
-    measure_images,
-    measured,
-    missing,
-    pixels,
-    position_panel,
-    reach,
-    read_back,
-    seen,
-    spread,
-)
+from stablessm.experiments.lru_ua import reconstructions as images
 from stablessm.reconstruction import Decoder
 from stablessm.report.figure import Figure
 
@@ -33,20 +16,22 @@ CHUNK = 1000
 
 
 @dataclass(frozen=True)
-class Config(DigitsConfig):
+class Config(images.DigitsConfig):
     """One N, the whole disk and a ring close to the circle."""
 
     sizes: tuple[int, ...] = (784,)
     rings: tuple[float, ...] = (0.0, 0.99)
+    alike: float = 1e-2
+    """Relative difference of errors that count as the same."""
 
 
 def _measure_directly(config: Config, run: Run) -> None:
     def compute() -> Mapping[str, np.ndarray]:
-        lam = eigenvalues(config.rings[-1], config.sizes[0], config.length)
+        lam = images.eigenvalues(config.rings[-1], config.sizes[0], config.length)
         decoder = Decoder(lam, config.length, real=False)
-        parts = pixels(config).split(CHUNK)
-        total = sum(float((read_back(part, decoder, lam) - part).square().sum()) for part in parts)
-        return {"mse": np.array(total / pixels(config).numel())}
+        parts = images.pixels(config).split(CHUNK)
+        total = sum(float((images.read_back(part, decoder, lam) - part).square().sum()) for part in parts)
+        return {"mse": np.array(total / images.pixels(config).numel())}
 
     run.stage("image-by-image", compute)
 
@@ -59,12 +44,12 @@ def directly(stages: Stages) -> float:
 def run(config: Config, run: Run) -> None:
     """Both rings, and the comparison with one image after the other."""
     for ring in config.rings:
-        measure_errors(config, run, ring, config.sizes[0])
+        images.measure_errors(config, run, ring, config.sizes[0])
     _measure_directly(config, run)
-    measure_images(config, run)
+    images.measure_images(config, run)
 
 
-def cases(config: Config) -> dict[str, Case]:
+def cases(config: Config) -> dict[str, images.Case]:
     """What is shown."""
     disk, ring = config.rings
     size = config.sizes[0]
@@ -86,42 +71,46 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
     )
     shown = cases(config)
     return [
-        Figure("digits", caption, [digit_rows(config, stages, title, shown), position_panel(config, stages, shown)])
+        Figure(
+            "digits",
+            caption,
+            [images.digit_rows(config, stages, title, shown), images.position_panel(config, stages, shown)],
+        )
     ]
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
     """Only the recent past, and everything."""
     (disk, ring), size = config.rings, config.sizes[0]
-    far, near = (measured(stages, r, size) for r in (disk, ring))
-    energy = seen(stages)["energy"]
-    covered, whole = reach(energy, far, "complex"), reach(energy, near, "complex")
-    lost = missing(energy, far, "complex")
+    far, near = (images.measured(stages, r, size) for r in (disk, ring))
+    energy = images.seen(stages)["energy"]
+    covered, whole = (images.reach(config, stages, found, "complex") for found in (far, near))
+    lost = images.missing(energy, far, "complex")
     one, rows = directly(stages), float(near["mse"][0, 0])
     over = f"{config.images} images and {config.draws} draws"
     return [
         Claim(
             f"with eigenvalues on the whole disk only the recent past is read back, N = {size}",
             "the lower half of the image",
-            f"the last {covered} of {config.length} pixels with at most 10% of their energy missing; {lost:.0%} of all "
-            "energy is missing",
-            rules.graded(0.1 * config.length < covered < 0.7 * config.length),
-            f"Mean square error {spread(far, 'complex')} over {over}; equations for real inputs reach "
-            f"{reach(energy, far, 'real')} pixels.",
+            f"the last {covered} of {config.length} pixels with at most {config.lacking:.0%} of their energy "
+            f"missing; {lost:.0%} of all energy is missing",
+            rules.graded(config.is_recent(covered)),
+            f"Mean square error {images.spread(far, 'complex')} over {over}; equations for real inputs reach "
+            f"{images.reach(config, stages, far, 'real')} pixels.",
         ),
         Claim(
             f"with |λ| in ({ring:g}, 1) the whole image is read back by V⁺, N = {size}",
             "the whole image",
-            f"mean square error {spread(near, 'complex')} over {over}; the last {whole} pixels",
-            rules.at_most(error(near, "complex"), PERFECT, 10 * PERFECT),
-            f"{missing(energy, near, 'complex'):.1%} of the energy is missing: V has rank "
+            f"mean square error {images.spread(near, 'complex')} over {over}; the last {whole} pixels",
+            rules.at_most(images.error(near, "complex"), config.perfect, 10 * config.perfect),
+            f"{images.missing(energy, near, 'complex'):.1%} of the energy is missing: V has rank "
             f"{near['rank'][:, 0].min()} to {near['rank'][:, 0].max()} of {config.length} in double precision.",
         ),
         Claim(
             f"the same from the equations for a real input, N = {size}",
             "not tried",
-            f"mean square error {spread(near, 'real')} over {over}",
-            rules.ours(rules.at_most(error(near, "real"), PERFECT, 10 * PERFECT)),
+            f"mean square error {images.spread(near, 'real')} over {over}",
+            rules.ours(rules.at_most(images.error(near, "real"), config.perfect, 10 * config.perfect)),
             "Real and imaginary parts of N complex states are 2N equations for L real pixels: with N = L there are "
             f"twice as many as needed, and the rank is at least {near['rank'][:, 1].min()} of {config.length}.",
         ),
@@ -129,7 +118,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "sums of squares over the triangular factor of all images are sums over the images",
             "not in the paper",
             f"first draw: {rows:.6e} from the factor, {one:.6e} image by image",
-            rules.ours(rules.graded(abs(rows - one) < 1e-2 * one + 1e-12)),
+            rules.ours(rules.graded(abs(rows - one) < config.alike * one + 1e-12)),
             "To read back is linear; only rounding can differ. All other numbers here come from the factor.",
         ),
     ]

@@ -3,75 +3,63 @@
 from __future__ import annotations
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.lru_ua.reconstructions import (
-    PERFECT,
-    SATISFACTORY,
-    SOLVERS,
-    Case,
-    DigitsConfig,
-    digit_rows,
-    error,
-    measure_errors,
-    measure_images,
-    measured,
-    missing,
-    reach,
-    seen,
-    spread,
-)
+from stablessm.experiments.lru_ua import reconstructions as images
 from stablessm.report.figure import Figure
 
 
-def run(config: DigitsConfig, run: Run) -> None:
+def run(config: images.DigitsConfig, run: Run) -> None:
     """Every size on every ring."""
     for size in config.sizes:
         for ring in config.rings:
-            measure_errors(config, run, ring, size)
-    measure_images(config, run)
+            images.measure_errors(config, run, ring, size)
+    images.measure_images(config, run)
 
 
-def figures(config: DigitsConfig, stages: Stages) -> list[Figure]:
+def figures(config: images.DigitsConfig, stages: Stages) -> list[Figure]:
     """A grid of digits for each ring, one figure for each way to solve."""
 
-    def cases(ring: float, solver: str) -> dict[str, Case]:
+    def cases(ring: float, solver: str) -> dict[str, images.Case]:
         return {f"N = {size}": (ring, size, solver) for size in config.sizes}
 
     return [
         Figure(
             f"digits-{solver}",
             f"Images of {config.length} pixels from the last state, {label}; first draw of the eigenvalues.",
-            [digit_rows(config, stages, f"r_min = {ring:g}", cases(ring, solver)) for ring in config.rings],
+            [images.digit_rows(config, stages, f"r_min = {ring:g}", cases(ring, solver)) for ring in config.rings],
         )
-        for solver, label in SOLVERS.items()
+        for solver, label in images.SOLVERS.items()
     ]
 
 
-def claims(config: DigitsConfig, stages: Stages) -> list[Claim]:
+def claims(config: images.DigitsConfig, stages: Stages) -> list[Claim]:
     """Almost perfect at the largest N, satisfactory at the one before, the recent past on the disk."""
     (*_, fewer, most), (disk, *_, ring) = config.sizes, config.rings
-    near, less, far = (measured(stages, r, n) for r, n in ((ring, most), (ring, fewer), (disk, most)))
+    near, less, far = (images.measured(stages, r, n) for r, n in ((ring, most), (ring, fewer), (disk, most)))
     over = f"over {config.images} images and {config.draws} draws"
-    energy = seen(stages)["energy"]
-    spans = ", ".join(f"{reach(energy, measured(stages, disk, n), 'complex')} at N = {n}" for n in config.sizes)
-    covered = reach(energy, far, "complex")
+    energy = images.seen(stages)["energy"]
+    spans = ", ".join(
+        f"{images.reach(config, stages, images.measured(stages, disk, n), 'complex')} at N = {n}" for n in config.sizes
+    )
+    covered = images.reach(config, stages, far, "complex")
     found = []
-    for solver, label in SOLVERS.items():
+    for solver, label in images.SOLVERS.items():
         found += [
             Claim(
                 f"almost perfect at N = {most} with |λ| in ({ring:g}, 1), {label}",
                 "almost perfect reconstruction",
-                f"mean square error {spread(near, solver)} {over}",
-                rules.at_most(error(near, solver), PERFECT, 10 * PERFECT),
-                f"{missing(energy, near, solver):.1%} of the energy is missing; up to a mean square of {PERFECT:g} "
-                "counts as invisible, up to ten times that as partly.",
+                f"mean square error {images.spread(near, solver)} {over}",
+                rules.at_most(images.error(near, solver), config.perfect, 10 * config.perfect),
+                f"{images.missing(energy, near, solver):.1%} of the energy is missing; up to a mean square of "
+                f"{config.perfect:g} counts as invisible, up to ten times that as partly.",
             ),
             Claim(
                 f"satisfactory at N = {fewer} with |λ| in ({ring:g}, 1), {label}",
                 "a satisfactory result",
-                f"mean square error {spread(less, solver)} {over}",
-                rules.at_most(missing(energy, less, solver), SATISFACTORY, 0.5),
-                f"{missing(energy, less, solver):.1%} of the energy is missing; up to {SATISFACTORY:.0%} counts as "
-                f"satisfactory. Rank {less['rank'][:, list(SOLVERS).index(solver)].min()} of {config.length}.",
+                f"mean square error {images.spread(less, solver)} {over}",
+                rules.at_most(images.missing(energy, less, solver), config.satisfactory, config.fair),
+                f"{images.missing(energy, less, solver):.1%} of the energy is missing; up to {config.satisfactory:.0%} "
+                f"counts as satisfactory. Rank {less['rank'][:, list(images.SOLVERS).index(solver)].min()} of "
+                f"{config.length}.",
             ),
         ]
     return [
@@ -79,10 +67,10 @@ def claims(config: DigitsConfig, stages: Stages) -> list[Claim]:
         Claim(
             "with r_min = 0 only recent history is recovered",
             "recent history",
-            f"pixels from the last one back with at most 10% of their energy missing: {spans}",
-            rules.graded(0.1 * config.length < covered < 0.7 * config.length),
-            f"By V⁺; {missing(energy, far, 'complex'):.0%} of the energy is missing at N = {most}, "
-            f"{missing(energy, far, 'real'):.0%} with the equations for real inputs.",
+            f"pixels from the last one back with at most {config.lacking:.0%} of their energy missing: {spans}",
+            rules.graded(config.is_recent(covered)),
+            f"By V⁺; {images.missing(energy, far, 'complex'):.0%} of the energy is missing at N = {most}, "
+            f"{images.missing(energy, far, 'real'):.0%} with the equations for real inputs.",
         ),
     ]
 
@@ -94,8 +82,8 @@ EXPERIMENT = Experiment(
     question="How large must the state be, and how near the circle the eigenvalues, to read an image back?",
     claim="Near the circle almost perfect at N = L = 784 and satisfactory at 512; with r_min = 0 only recent history.",
     configs={
-        "smoke": DigitsConfig(data="synthetic", images=30, side=10, sizes=(50, 70, 100), draws=2, shown=4),
-        "paper": DigitsConfig(draws=10),
+        "smoke": images.DigitsConfig(data="synthetic", images=30, side=10, sizes=(50, 70, 100), draws=2, shown=4),
+        "paper": images.DigitsConfig(draws=10),
     },
     minutes={"smoke": 0.2, "paper": 4.0},
     run=run,

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.lru_ua.reconstructions import (
-    Case,
-    DigitsConfig,
-    condition,
-    error,
-    measure_errors,
-    measure_images,
-    measured,
-    position_panel,
-    reach,
-    seen,
-    size_panel,
-)
+from stablessm.experiments.lru_ua import reconstructions as images
 from stablessm.report.figure import Figure
 
 
 @dataclass(frozen=True)
-class Config(DigitsConfig):
+class Config(images.DigitsConfig):
     """States up to more than there are pixels."""
 
     sizes: tuple[int, ...] = (128, 256, 512, 784, 1024)
@@ -43,43 +34,45 @@ def run(config: Config, run: Run) -> None:
     """Every size on every ring, and the optimised placement below L."""
     for size in config.sizes:
         for ring in config.rings:
-            measure_errors(config, run, ring, size)
+            images.measure_errors(config, run, ring, size)
     for size in small(config):
-        measure_errors(config, run, "optimised", size)
-    measure_images(config, run)
+        images.measure_errors(config, run, "optimised", size)
+    images.measure_images(config, run)
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
     """As published, and with the equations for real inputs."""
 
     def line(ring: float, solver: str, what: str) -> list[float]:
-        found = [measured(stages, ring, size) for size in config.sizes]
-        return [error(one, solver) if what == "error" else condition(one, solver) ** 2 for one in found]
+        found = [images.measured(stages, ring, size) for size in config.sizes]
+        return [images.error(one, solver) if what == "error" else images.condition(one, solver) ** 2 for one in found]
 
     def column(solver: str) -> list[Figure]:
         errors = {f"r_min = {ring:g}": line(ring, solver, "error") for ring in config.rings}
         squares = {f"r_min = {ring:g}": line(ring, solver, "condition") for ring in config.rings}
         most = square(config)
-        cases: dict[str, Case] = {f"r_min = {ring:g}, N = {most}": (ring, most, solver) for ring in config.rings}
+        cases: dict[str, images.Case] = {f"r_min = {ring:g}, N = {most}": (ring, most, solver) for ring in config.rings}
         panels = [
-            size_panel("error", "mean square error", config.sizes, errors),
-            size_panel("condition number of VᵀV", "κ²", config.sizes, squares),
+            images.size_panel("error", "mean square error", config.sizes, errors),
+            images.size_panel("condition number of VᵀV", "κ²", config.sizes, squares),
         ]
         named = "the pseudo-inverse of V" if solver == "complex" else "the equations for real inputs"
         caption = (
             f"By {named}: mean square errors over {config.images} images and {config.draws} draws, the median of κ² "
             "(beyond 1e30 it is rounding), and errors by position."
         )
-        return [Figure(f"errors-{solver}", caption, [*panels, position_panel(config, stages, cases)])]
+        return [Figure(f"errors-{solver}", caption, [*panels, images.position_panel(config, stages, cases)])]
 
     placed = {
-        "optimised": [condition(measured(stages, "optimised", size), "real") for size in small(config)],
+        "optimised": [images.condition(images.measured(stages, "optimised", size), "real") for size in small(config)],
         **{
-            f"r_min = {ring:g}": [condition(measured(stages, ring, size), "real") for size in small(config)]
+            f"r_min = {ring:g}": [
+                images.condition(images.measured(stages, ring, size), "real") for size in small(config)
+            ]
             for ring in config.rings
         },
     }
-    panel = size_panel("placements for a real input", "κ", small(config), placed)
+    panel = images.size_panel("placements for a real input", "κ", small(config), placed)
     caption = "Condition numbers of the equations for a real input, N < L: optimised placement against random rings."
     return [*column("complex"), *column("real"), Figure("placements", caption, [panel])]
 
@@ -89,34 +82,31 @@ def falls(values: list[float]) -> bool:
     return all(after < before for before, after in pairwise(values))
 
 
+def table(config: Config, numbers: Mapping[tuple[float, int], float], digits: str) -> str:
+    """In words: a row for each ring, a number for each size."""
+    rows = {ring: [format(numbers[ring, size], digits) for size in config.sizes] for ring in config.rings}
+    return "; ".join(f"r_min = {ring:g}: {', '.join(row)}" for ring, row in rows.items())
+
+
 def claims(config: Config, stages: Stages) -> list[Claim]:
     """Errors, condition numbers, positions, placement."""
-    found = {(ring, size): measured(stages, ring, size) for ring in config.rings for size in config.sizes}
-    mse = {key: error(one, "complex") for key, one in found.items()}
-    kappa = {key: condition(one, "complex") for key, one in found.items()}
+    found = {(ring, size): images.measured(stages, ring, size) for ring in config.rings for size in config.sizes}
+    mse = {key: images.error(one, "complex") for key, one in found.items()}
+    kappa = {key: images.condition(one, "complex") for key, one in found.items()}
     in_size = {ring: falls([mse[ring, size] for size in config.sizes]) for ring in config.rings}
     in_ring = {size: falls([mse[ring, size] for ring in config.rings]) for size in config.sizes}
-    table = "; ".join(
-        f"r_min = {ring:g}: {', '.join(f'{mse[ring, size]:.1e}' for size in config.sizes)}" for ring in config.rings
-    )
     rings = {size: falls([kappa[ring, size] for ring in config.rings]) for size in config.sizes}
     above = [size for size in config.sizes if size >= config.length]
     beyond = {ring: falls([kappa[ring, size] for size in above]) for ring in config.rings}
-    powers = "; ".join(
-        f"r_min = {ring:g}: {', '.join(f'{kappa[ring, size]:.0e}' for size in config.sizes)}" for ring in config.rings
-    )
     most, nearest = square(config), config.rings[-1]
-    energy = seen(stages)["energy"]
-    reached = {ring: reach(energy, found[ring, most], "complex") for ring in config.rings}
-    best = {size: condition(measured(stages, "optimised", size), "real") for size in small(config)}
-    others = {size: min(condition(found[ring, size], "real") for ring in config.rings) for size in small(config)}
+    reached = {ring: images.reach(config, stages, found[ring, most], "complex") for ring in config.rings}
     sizes = ", ".join(map(str, config.sizes))
     exceptions = [f"N = {size}" for size, holds in in_ring.items() if not holds]
     return [
         Claim(
             "the error falls with the state size and with r_min",
             "decreasing in both",
-            f"mean square errors for N = {sizes}: {table}",
+            f"mean square errors for N = {sizes}: {table(config, mse, '.1e')}",
             rules.some([*in_size.values(), *in_ring.values()]),
             f"Falls with N on {sum(in_size.values())} of {len(in_size)} rings, with r_min at {sum(in_ring.values())} "
             f"of {len(in_ring)} sizes{' (not at ' + ', '.join(exceptions) + ')' if exceptions else ''}; by V⁺.",
@@ -124,7 +114,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
         Claim(
             "the condition number falls with r_min and with the state size",
             "the same pattern for VᵀV",
-            f"median κ of V for N = {sizes}: {powers}",
+            f"median κ of V for N = {sizes}: {table(config, kappa, '.0e')}",
             rules.some([*rings.values(), *beyond.values(), falls([kappa[nearest, size] for size in config.sizes])]),
             f"Falls with r_min at {sum(rings.values())} of {len(rings)} sizes. For N < L, VᵀV is singular; the "
             "singular values that V has get worse up to N = L and better from there "
@@ -133,26 +123,34 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
         Claim(
             "for r_min well below 1 only the last few hundred positions are covered",
             "the last few hundreds of tokens",
-            f"N = {most}, at most 10% of the energy missing: "
+            f"N = {most}, at most {config.lacking:.0%} of the energy missing: "
             + ", ".join(f"the last {n} of {config.length} at r_min = {ring:g}" for ring, n in reached.items()),
-            rules.graded(0 < reached[config.rings[0]] < 0.7 * config.length < reached[nearest], True),
+            rules.graded(0 < reached[config.rings[0]] < config.recent[1] * config.length < reached[nearest], True),
             "By V⁺, errors over all images and draws added up from the last position back.",
         ),
-        Claim(
-            "the optimised placement is better conditioned than random rings at equal N < L",
-            "left open (section 3.1)",
-            "κ of the equations for a real input: "
-            + "; ".join(f"N = {size}: {best[size]:.3g} against {others[size]:.1e}" for size in small(config)),
-            rules.ours(rules.some([best[size] < others[size] for size in small(config)])),
-            "Against the best of the rings, in the median over draws. Mean square errors: "
-            + "; ".join(
-                f"N = {size}: {error(measured(stages, 'optimised', size), 'real'):.1e} against "
-                f"{min(error(found[ring, size], 'real') for ring in config.rings):.1e}"
-                for size in small(config)
-            )
-            + ".",
-        ),
+        placement(config, stages, found),
     ]
+
+
+def placement(config: Config, stages: Stages, found: Mapping[tuple[float, int], Mapping[str, np.ndarray]]) -> Claim:
+    """Whether the optimised placement is better conditioned than the best of the rings."""
+    placed = {size: images.measured(stages, "optimised", size) for size in small(config)}
+    pairs = {}
+    for name, measure in (("κ", images.condition), ("error", images.error)):
+        pairs[name] = {
+            size: (measure(one, "real"), min(measure(found[ring, size], "real") for ring in config.rings))
+            for size, one in placed.items()
+        }
+    return Claim(
+        "the optimised placement is better conditioned than random rings at equal N < L",
+        "left open (section 3.1)",
+        "κ of the equations for a real input: "
+        + "; ".join(f"N = {size}: {ours:.3g} against {others:.1e}" for size, (ours, others) in pairs["κ"].items()),
+        rules.ours(rules.some([ours < others for ours, others in pairs["κ"].values()])),
+        "Against the best of the rings, in the median over draws. Mean square errors: "
+        + "; ".join(f"N = {size}: {ours:.1e} against {others:.1e}" for size, (ours, others) in pairs["error"].items())
+        + ".",
+    )
 
 
 EXPERIMENT = Experiment(

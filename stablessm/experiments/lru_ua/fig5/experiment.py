@@ -8,46 +8,32 @@ from dataclasses import dataclass
 import numpy as np
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.lru_ua.reconstructions import (
-    Case,
-    DigitsConfig,
-    Placement,
-    condition,
-    digit_rows,
-    eigenvalues,
-    error,
-    measure_errors,
-    measure_images,
-    measured,
-    missing,
-    pixels,
-    read_back,
-    seen,
-    size_panel,
-)
+from stablessm.experiments.lru_ua import reconstructions as images
 from stablessm.reconstruction import Decoder
 from stablessm.report.figure import Figure
 
-UNIT = 1e-10
-"""How close to 1 a condition number must be."""
-ROUNDING = 1e-12
-"""What is left of machine precision after sums of some hundred terms."""
-PLACEMENTS: tuple[Placement, ...] = ("roots", "optimised")
+PLACEMENTS: tuple[images.Placement, ...] = ("roots", "optimised")
 
 
 @dataclass(frozen=True)
-class Config(DigitsConfig):
+class Config(images.DigitsConfig):
     """The last size is the number of pixels, one is half of it."""
 
     sizes: tuple[int, ...] = (128, 256, 392, 512, 784)
+    unit: float = 1e-10
+    """Largest distance from 1 of a condition number that counts as 1."""
+    rounding: float = 1e-12
+    """What is left of machine precision after sums of some hundred terms."""
+    artefacts: float = 0.05
+    """Share of the energy that an image with artefacts lacks at least."""
 
 
 def _measure_largest(config: Config, run: Run) -> None:
     def compute() -> Mapping[str, np.ndarray]:
-        lam = eigenvalues("roots", config.length, config.length)
+        lam = images.eigenvalues("roots", config.length, config.length)
         decoder = Decoder(lam, config.length, real=False)
-        parts = pixels(config).split(1000)
-        worst = max(float((read_back(part, decoder, lam) - part).abs().max()) for part in parts)
+        parts = images.pixels(config).split(1000)
+        worst = max(float((images.read_back(part, decoder, lam) - part).abs().max()) for part in parts)
         return {"error": np.array(worst)}
 
     run.stage("worst-pixel", compute)
@@ -62,18 +48,18 @@ def run(config: Config, run: Run) -> None:
     """Both placements at every size."""
     for size in config.sizes:
         for placement in PLACEMENTS:
-            measure_errors(config, run, placement, size)
+            images.measure_errors(config, run, placement, size)
     _measure_largest(config, run)
-    measure_images(config, run)
+    images.measure_images(config, run)
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
     """Digits of both placements, and errors."""
-    roots: dict[str, Case] = {f"N = {size}": ("roots", size, "complex") for size in config.sizes}
-    placed: dict[str, Case] = {f"N = {size}": ("optimised", size, "real") for size in config.sizes}
+    roots: dict[str, images.Case] = {f"N = {size}": ("roots", size, "complex") for size in config.sizes}
+    placed: dict[str, images.Case] = {f"N = {size}": ("optimised", size, "real") for size in config.sizes}
     lines = {
-        "roots of unity": [error(measured(stages, "roots", size), "complex") for size in config.sizes],
-        "optimised": [error(measured(stages, "optimised", size), "real") for size in config.sizes],
+        "roots of unity": [images.error(images.measured(stages, "roots", size), "complex") for size in config.sizes],
+        "optimised": [images.error(images.measured(stages, "optimised", size), "real") for size in config.sizes],
     }
     caption = (
         f"Images of {config.length} pixels from the last state. Left: N-th roots of unity. Middle: the placement for "
@@ -81,51 +67,52 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
     )
     return [
         Figure("digits", caption, [
-            digit_rows(config, stages, "roots of unity", roots),
-            digit_rows(config, stages, "optimised for real inputs", placed),
-            size_panel("error", "mean square error", config.sizes, lines),
+            images.digit_rows(config, stages, "roots of unity", roots),
+            images.digit_rows(config, stages, "optimised for real inputs", placed),
+            images.size_panel("error", "mean square error", config.sizes, lines),
         ])
     ]  # fmt: skip
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
     """κ = 1 and machine precision at N = L; artefacts below; half of the states for real inputs."""
-    whole = measured(stages, "roots", config.length)
-    kappa, worst = condition(whole, "complex"), largest(stages)
+    whole = images.measured(stages, "roots", config.length)
+    kappa, worst = images.condition(whole, "complex"), largest(stages)
     fewer = [size for size in config.sizes if size < config.length]
-    energy = seen(stages)["energy"]
-    lost = {size: missing(energy, measured(stages, "roots", size), "complex") for size in fewer}
+    energy = images.seen(stages)["energy"]
+    lost = {size: images.missing(energy, images.measured(stages, "roots", size), "complex") for size in fewer}
     half = min(size for size in config.sizes if 2 * size >= config.length)
-    placed = measured(stages, "optimised", half)
+    placed = images.measured(stages, "optimised", half)
     return [
         Claim(
             "with the N-th roots of unity, N = L, the condition number is 1",
             "exactly 1",
             f"κ - 1 = {kappa - 1:.1e}",
-            rules.graded(abs(kappa - 1) <= UNIT),
+            rules.graded(abs(kappa - 1) <= config.unit),
             f"N = {config.length}, in double precision, from singular values.",
         ),
         Claim(
             f"and images are read back perfectly, N = {config.length}",
             "perfectly",
             f"no pixel of {config.images} images is off by more than {worst:.1e}; mean square error "
-            f"{error(whole, 'complex'):.1e}",
-            rules.graded(worst <= ROUNDING),
-            f"Pixels lie between 0 and 1; up to {ROUNDING:g} counts as rounding.",
+            f"{images.error(whole, 'complex'):.1e}",
+            rules.graded(worst <= config.rounding),
+            f"Pixels lie between 0 and 1; up to {config.rounding:g} counts as rounding.",
         ),
         Claim(
             "for smaller N the images have artefacts",
             "undesired artifacts",
             "energy missing: " + ", ".join(f"{part:.0%} at N = {size}" for size, part in lost.items()),
-            rules.graded(min(lost.values()) > 0.05),
+            rules.graded(min(lost.values()) > config.artefacts),
             "λ^N = 1, so that pixels N positions apart look the same to the state: V⁺ gives each their mean.",
         ),
         Claim(
             f"a real image needs half as many eigenvalues: N = {half} for L = {config.length}",
             "not in the paper",
-            f"mean square error {error(placed, 'real'):.1e}, κ - 1 = {condition(placed, 'real') - 1:.1e}; with as many "
-            f"roots of unity {lost[half]:.0%} of the energy is missing",
-            rules.ours(rules.graded(error(placed, "real") <= ROUNDING**2)),
+            f"mean square error {images.error(placed, 'real'):.1e}, κ - 1 = "
+            f"{images.condition(placed, 'real') - 1:.1e}; with as many roots of unity {lost[half]:.0%} of the energy "
+            "is missing",
+            rules.ours(rules.graded(images.error(placed, "real") <= config.rounding**2)),
             "Roots of unity come in conjugate pairs, which tell a real input twice; reconstruction.optimised takes "
             "points above the real axis only.",
         ),

@@ -12,9 +12,6 @@ from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
 from stablessm.reconstruction import condition_number, haar, optimised, uniform_ring
 from stablessm.report.figure import Figure, Panel, Series
 
-SLACK = 1.1
-"""A median over draws that rises by less than this does not count as rising."""
-
 
 @dataclass(frozen=True)
 class Config:
@@ -28,6 +25,10 @@ class Config:
     rings: tuple[float, ...] = (0.0, 0.5, 0.9, 0.99)
     """r_min; r_max is 1."""
     draws: int = 10
+    slack: float = 1.1
+    """A median over draws that rises by no more than this factor does not count as rising."""
+    rounding: float = 1e15
+    """Condition numbers from here on are rounding."""
 
     def cases(self, functions: int) -> list[int]:
         """N of at least P: below that ΩᵀΩ is singular."""
@@ -106,10 +107,10 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
     return [Figure("conditions", caption, panels)]
 
 
-def share(pairs: list[tuple[float, float]]) -> tuple[int, int]:
+def share(config: Config, pairs: list[tuple[float, float]]) -> tuple[int, int]:
     """In how many pairs the second is smaller, of those that are finite and above rounding."""
-    usable = [(a, b) for a, b in pairs if np.isfinite(a) and np.isfinite(b) and min(a, b) < 1e15]
-    return sum(b <= SLACK * a for a, b in usable), len(usable)
+    usable = [(a, b) for a, b in pairs if np.isfinite(a) and np.isfinite(b) and min(a, b) < config.rounding]
+    return sum(b <= config.slack * a for a, b in usable), len(usable)
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
@@ -125,15 +126,15 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
     }
     found = []
     for change, pairs in spans.items():
-        falls, total = share(pairs)
+        falls, total = share(config, pairs)
         found.append(
             Claim(
                 f"the condition number of ΩᵀΩ falls as {change}",
                 "decreases",
                 f"in {falls} of {total} comparisons of neighbours",
                 rules.graded(falls == total, 2 * falls > total),
-                f"Medians over {config.draws} draws; a rise below {SLACK - 1:.0%} does not count, nor do numbers that "
-                "are rounding.",
+                f"Medians over {config.draws} draws; a rise below {config.slack - 1:.0%} does not count, nor do "
+                "numbers that are rounding.",
             )
         )
     best, nearest = placed(stages), median.min(axis=0)

@@ -8,20 +8,7 @@ import numpy as np
 
 from stablessm.experiments.frame import Claim, Stages, rules
 from stablessm.experiments.ssm_ua.conv import jackson
-from stablessm.experiments.ssm_ua.conv.stages import (
-    PROOF,
-    TRAINED,
-    UNIT,
-    ConvConfig,
-    by_order,
-    by_tolerance,
-    rate,
-    slug,
-    trained,
-)
-
-ROUNDING = 1e-12
-"""Below this an error is that of double precision."""
+from stablessm.experiments.ssm_ua.conv import stages as measured
 
 PUBLISHED = {"direct": 2.8e-6, "softplus": 1.6e-3, "S4": 1.6e-3}
 """Losses of trained models of width 64 behind StableSSM, figure 1, at β = 0."""
@@ -29,21 +16,21 @@ PUBLISHED = {"direct": 2.8e-6, "softplus": 1.6e-3, "S4": 1.6e-3}
 Found = dict[str, Mapping[str, np.ndarray]]
 
 
-def claims(config: ConvConfig, stages: Stages) -> list[Claim]:
+def claims(config: measured.ConvConfig, stages: Stages) -> list[Claim]:
     """Universality, the order needed, the two limits, the layer itself, the trained models."""
-    tolerances = {name: by_tolerance(stages, name) for name in config.kernels}
-    orders = {name: by_order(stages, name) for name in config.kernels}
+    tolerances = {name: measured.by_tolerance(stages, name) for name in config.kernels}
+    orders = {name: measured.by_order(stages, name) for name in config.kernels}
     return [
         universality(config, tolerances),
         needed(config, tolerances, orders),
         hankel_limit(config, orders),
         output(config, tolerances),
-        *jackson_claims(config, {name: rate(stages, name) for name in jackson.KERNELS}),
-        against_training(config, trained(stages)),
+        *jackson_claims(config, {name: measured.rate(stages, name) for name in jackson.KERNELS}),
+        against_training(config, measured.trained(stages)),
     ]
 
 
-def universality(config: ConvConfig, tolerances: Found) -> Claim:
+def universality(config: measured.ConvConfig, tolerances: Found) -> Claim:
     """Proposition 3.2."""
     met = [bool(e <= t) for f in tolerances.values() for e, t in zip(f["error"], config.tolerances, strict=True)]
     last = config.tolerances[-1]
@@ -58,7 +45,7 @@ def universality(config: ConvConfig, tolerances: Found) -> Claim:
     )
 
 
-def needed(config: ConvConfig, tolerances: Found, orders: Found) -> Claim:
+def needed(config: measured.ConvConfig, tolerances: Found, orders: Found) -> Claim:
     """Remark 3.3: our answer to what it leaves open."""
     pairs = [
         (int(order), int((orders[name]["sigma"] >= tolerance).sum()))
@@ -67,10 +54,10 @@ def needed(config: ConvConfig, tolerances: Found, orders: Found) -> Claim:
     ]
     within, fewer = (sum(test(m, limit) for m, limit in pairs) for test in (int.__le__, int.__lt__))
     proof = ""
-    if PROOF in orders:
-        last = orders[PROOF]
+    if measured.PROOF in orders:
+        last = orders[measured.PROOF]
         proof = (
-            f" The proof's own polynomials in e^(-t) are off by {last['proof'][-1]:.2g} for {PROOF} at m = "
+            f" The proof's own polynomials in e^(-t) are off by {last['proof'][-1]:.2g} for {measured.PROOF} at m = "
             f"{config.orders[-1]}, where ours are off by {last['error'][-1]:.1e}."
         )
     return Claim(
@@ -82,16 +69,16 @@ def needed(config: ConvConfig, tolerances: Found, orders: Found) -> Claim:
     )
 
 
-def hankel_limit(config: ConvConfig, orders: Found) -> Claim:
+def hankel_limit(config: measured.ConvConfig, orders: Found) -> Claim:
     """Our error at a given order against σ_{m+1}."""
     low, high = [], []
     for found in orders.values():
         sigma = found["sigma"][found["order"].astype(int)]
-        above = sigma > ROUNDING
+        above = sigma > config.rounding
         low += (found["l1_error"] / sigma)[above].tolist()
         high += (found["error"] / sigma)[above].tolist()
     within = sum(ratio <= 1 for ratio in high)
-    respected = min(low) >= 1 - 1e-9
+    respected = min(low) >= 1 - config.allowance
     return Claim(
         "no m states have an ℓ¹ error below σ_(m+1); our sup error is no larger than it",
         "no statement; Adamyan, Arov and Krein",
@@ -103,24 +90,24 @@ def hankel_limit(config: ConvConfig, orders: Found) -> Claim:
     )
 
 
-def output(config: ConvConfig, tolerances: Found) -> Claim:
+def output(config: measured.ConvConfig, tolerances: Found) -> Claim:
     """Equations 43 to 46: the layer's output."""
     names = ("layer_error", "l1_error", "rounding")
-    measured, certified, rounding = (np.concatenate([found[name] for found in tolerances.values()]) for name in names)
-    ratios = measured / (certified + rounding)
+    off, certified, rounding = (np.concatenate([found[name] for found in tolerances.values()]) for name in names)
+    ratios = off / (certified + rounding)
     within = int((ratios <= 1).sum())
     return Claim(
         "the output differs from the convolution by no more than the kernel's error allows (equation 45)",
         "sup |y - ŷ| ≤ ‖ρ - ρ̂‖₁ sup |x|",
         f"within it in {within} of {len(ratios)} layers, with an allowance for rounding, 2 eps Σ |w|/(1-|λ|)²; "
-        f"{int((measured <= certified).sum())} without; at most {ratios.max():.3g} of it",
+        f"{int((off <= certified).sum())} without; at most {ratios.max():.3g} of it",
         rules.most(within, len(ratios)),
         f"Layers with the map 'best' in double precision, on noise, a step and an impulse. The allowance is at most "
         f"{rounding.max():.1e}.",
     )
 
 
-def jackson_claims(config: ConvConfig, rates: Found) -> list[Claim]:
+def jackson_claims(config: measured.ConvConfig, rates: Found) -> list[Claim]:
     """Theorem A.3 of IAT: the rate, and the factor 1/β."""
     orders = np.array(config.jackson_orders)
     below, steeper, cases = 0, [], 0
@@ -129,7 +116,7 @@ def jackson_claims(config: ConvConfig, rates: Found) -> list[Claim]:
             valid = orders > alpha
             below += int((found["ours"] <= bound)[valid].sum())
             cases += int(valid.sum())
-        above = found["ours"] > ROUNDING
+        above = found["ours"] > config.rounding
         steeper.append(float(-np.polyfit(np.log(orders[above]), np.log(found["ours"][above]), 1)[0]))
     gammas = np.concatenate([found["gamma"] for found in rates.values()])
     moved = [float(np.abs(gammas[:, 1] / gammas[:, 0] - 1).max())]
@@ -147,26 +134,28 @@ def jackson_claims(config: ConvConfig, rates: Found) -> list[Claim]:
         Claim(
             "the factor 1/β in equation 19",
             "R(m) ≤ C(α) γ d / (β m^α), C(α) universal",
-            f"with time in units of {UNIT:g}, γ changes by {moved[0]:.0e} of itself, R({orders[0]}) by {moved[1]:.0e}, "
-            f"β and so the printed bound by a factor of {1 / UNIT:g}",
-            rules.graded(False, max(moved) >= 0.01),
+            f"with time in units of {measured.UNIT:g}, γ changes by {moved[0]:.0e} of itself, R({orders[0]}) by "
+            f"{moved[1]:.0e}, β and so the printed bound by a factor of {1 / measured.UNIT:g}",
+            rules.graded(False, max(moved) >= config.moved),
             "R and γ have no unit of time and β has: the printed bound can be made as small as one likes by the choice "
             "of unit. Without 1/β the theorem holds (an erratum).",
         ),
     ]
 
 
-def against_training(config: ConvConfig, losses: Mapping[str, np.ndarray]) -> Claim:
+def against_training(config: measured.ConvConfig, losses: Mapping[str, np.ndarray]) -> Claim:
     """The published losses of trained models."""
     best = min(PUBLISHED.values())
     firsts = {}
-    for name in TRAINED:
-        good = np.flatnonzero(losses[slug(name)] <= best)
+    for name in measured.TRAINED:
+        good = np.flatnonzero(losses[measured.slug(name)] <= best)
         firsts[name] = config.trained_orders[good[0]] if len(good) else None
     shown = "; ".join(
         f"{name}: "
-        + ", ".join(f"{loss:.1e} at m = {m}" for m, loss in zip(config.trained_orders, losses[slug(name)], strict=True))
-        for name in TRAINED
+        + ", ".join(
+            f"{loss:.1e} at m = {m}" for m, loss in zip(config.trained_orders, losses[measured.slug(name)], strict=True)
+        )
+        for name in measured.TRAINED
     )
     hits = sum(first is not None for first in firsts.values())
     return Claim(

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from stablessm.experiments.frame import Experiment, Run, Stages
 from stablessm.experiments.ssm_ua.conv import jackson
+from stablessm.experiments.ssm_ua.conv import stages as measured
 from stablessm.experiments.ssm_ua.conv.claims import claims
-from stablessm.experiments.ssm_ua.conv.stages import (
-    BETA,
-    PROOF,
-    ConvConfig,
-    by_order,
-    measure_by_order,
-    measure_by_tolerance,
-    measure_rate,
-    measure_trained,
-    rate,
-)
 from stablessm.report.figure import Figure, Panel, Series
 
 GROUPS = {
@@ -28,31 +18,31 @@ GROUPS = {
 """Titles of panels; the others are power laws."""
 
 
-def run(config: ConvConfig, run: Run) -> None:
+def run(config: measured.ConvConfig, run: Run) -> None:
     """Every kernel by order and by tolerance; the rates; the comparison with training."""
     for name in config.kernels:
-        measure_by_order(config, run, name)
-        measure_by_tolerance(config, run, name)
+        measured.measure_by_order(config, run, name)
+        measured.measure_by_tolerance(config, run, name)
     for name in jackson.KERNELS:
-        measure_rate(config, run, name)
-    measure_trained(config, run)
+        measured.measure_rate(config, run, name)
+    measured.measure_trained(config, run)
 
 
-def figures(config: ConvConfig, stages: Stages) -> list[Figure]:
+def figures(config: measured.ConvConfig, stages: Stages) -> list[Figure]:
     """Error against m, beside the Hankel limit; L¹ error against m, beside the Jackson rate."""
     groups: dict[str, list[Series]] = {}
     for name in config.kernels:
-        found, orders = by_order(stages, name), list(config.orders)
+        found, orders = measured.by_order(stages, name), list(config.orders)
         lines = groups.setdefault(GROUPS.get(name, "power laws"), [])
         lines.append(Series(name, orders, found["error"].tolist(), "both", group=name))
         lines.append(Series(f"{name}, σ_(m+1)", orders, found["sigma"][orders].tolist(), "dashed", group=name))
-        if name == PROOF:
+        if name == measured.PROOF:
             lines.append(Series(f"{name}, the proof's polynomials", orders, found["proof"].tolist(), "dotted"))
     y_range = (1e-20, 30.0)  # with room for the legend
     panels = [Panel(title, "m", "sup |ρ - ρ̂|", lines, "linear", "log", y_range) for title, lines in groups.items()]
     rates = []
     for name in jackson.KERNELS:
-        found, orders = rate(stages, name), list(config.jackson_orders)
+        found, orders = measured.rate(stages, name), list(config.jackson_orders)
         lines = [Series("ours", orders, found["ours"].tolist(), "both")]
         for alpha, proof, bound in zip(config.alphas, found["proof"], found["bound"], strict=True):
             lines.append(Series(f"polynomials, α = {alpha}", orders, proof.tolist(), "solid", group=f"α = {alpha}"))
@@ -68,7 +58,7 @@ def figures(config: ConvConfig, stages: Stages) -> list[Figure]:
         Figure(
             "jackson",
             "The L¹ error in continuous time: our sums, the polynomials in e^(-βt/(α+1)) of the proof of theorem A.3 "
-            f"(β = {BETA:g}), and its bound with the constant written out (dashed).",
+            f"(β = {measured.BETA:g}), and its bound with the constant written out (dashed).",
             rates,
         ),
     ]
@@ -81,7 +71,7 @@ EXPERIMENT = Experiment(
     question="How many states does one linear layer need for a convolution, and what limits it?",
     claim="For every kernel and every ε there is a width m with sup |ρ - ρ̂| < ε.",
     configs={
-        "smoke": ConvConfig(
+        "smoke": measured.ConvConfig(
             kernels=("power 1.1", "three exponentials", "damped cosine", "shift"),
             horizon=160,
             orders=(2, 4, 8),
@@ -91,7 +81,7 @@ EXPERIMENT = Experiment(
             jackson_steps=200,
             trained_orders=(4, 8),
         ),
-        "paper": ConvConfig(),
+        "paper": measured.ConvConfig(),
     },
     minutes={"smoke": 0.1, "paper": 1},
     run=run,

@@ -47,6 +47,12 @@ class ConvConfig:
     jackson_steps: int = 800
     trained_orders: tuple[int, ...] = (2, 4, 6, 8, 12)
     trained_horizon: int = 100
+    rounding: float = 1e-12
+    """Errors up to this are those of double precision."""
+    allowance: float = 1e-9
+    """Relative amount by which an error may be below a bound."""
+    moved: float = 0.01
+    """Relative change with the unit of time from which on a number depends on the unit."""
 
 
 def measure_by_order(config: ConvConfig, run: Run, name: str) -> None:

@@ -16,7 +16,6 @@ from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.layers import ContinuousRNN
 from stablessm.report.figure import Figure, Panel, Series
 
-TOLERANCE = 1e-8
 FORMULAS = ("ours", "quotient", "printed")
 MODES = (1.0, 2.0, 4.0, 8.0)
 
@@ -32,6 +31,12 @@ class DepthConfig:
     dt: float = 0.1
     horizon: int = 2000
     seeds: int = 8
+    exact: float = 1e-8
+    """Relative error up to which a formula is an identity."""
+    fair: float = 1e-3
+    """Relative error up to which a formula is partly right."""
+    met: float = 1e-6
+    """Relative change of a memory below which it has reached its limit."""
 
 
 def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: float) -> ContinuousRNN:
@@ -153,7 +158,7 @@ def claims(config: DepthConfig, stages: Stages) -> list[Claim]:
             "equation 38, with a weight for each pair of modes and the confluent limit, is the memory of two layers",
             "an identity",
             f"relative error at most {ours:.1e} over gaps {span(config.gaps)}",
-            rules.graded(ours <= TOLERANCE, ours <= 1e-3),
+            rules.graded(ours <= config.exact, ours <= config.fair),
             f"The quotient as printed is NaN at gap 0 and off by {worst['quotient'][smallest]:.1e} at gap "
             f"{smallest:g}; e^((a+b)t/2) t sinh(z)/z is the same function without cancellation.",
         ),
@@ -162,7 +167,7 @@ def claims(config: DepthConfig, stages: Stages) -> list[Claim]:
             "C U₂ is one factor for every pair of modes",
             f"relative error {printed:.0%} or more in each of {config.seeds * len(config.gaps)} random models, "
             "after the best constant factor",
-            rules.graded(printed <= TOLERANCE),
+            rules.graded(printed <= config.exact),
             "C stands left of e^(Λ₁t) and U₂ right of e^(Λ₂t): the weight of a pair is Cᵢ U₁,ᵢⱼ U₂,ⱼ, and C U₂ sums "
             "over the modes before they have decayed (an erratum).",
         ),
@@ -170,7 +175,7 @@ def claims(config: DepthConfig, stages: Stages) -> list[Claim]:
             "rates that meet give t e^(λt), an unbounded combination of exponentials",
             "unbounded as λ₂ⱼ and λ₁ᵢ come close",
             f"coefficients of order {1 / smallest:.0e}, memory within {moved:.0e} of the limit t e^(λt)",
-            rules.graded(False, moved < 1e-6),
+            rules.graded(False, moved < config.met),
             "Only the coefficients are unbounded: the memory converges with the gap, to a curve whose peak per pair, "
             f"1/(e β) = {1 / (math.e * config.rate):.3g} at β = {config.rate:g}, is finite.",
         ),

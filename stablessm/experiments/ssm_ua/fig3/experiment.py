@@ -13,10 +13,6 @@ from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
 from stablessm.experiments.frame.memories import span
 from stablessm.report.figure import Figure, Panel, Series
 
-ENOUGH = 0.05
-"""The error, relative to max |f|, that the last level should be below."""
-ROUNDING = 1e-9
-
 TARGETS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "x₁x₂": lambda x: x[:, 0] * x[:, 1],
     "sin(πx₁)x₂²": lambda x: np.sin(np.pi * x[:, 0]) * x[:, 1] ** 2,
@@ -33,6 +29,10 @@ class SuperpositionConfig:
     levels: tuple[int, ...] = (1, 2, 3, 4)
     digits: tuple[int, ...] = (1, 2, 3)
     lengths: tuple[int, ...] = (2, 3, 4)
+    enough: float = 0.05
+    """The error, relative to max |f|, that the last level should be below."""
+    rounding: float = 1e-9
+    """Relative error of the layers below which they are exact."""
 
 
 def product(x: np.ndarray) -> np.ndarray:
@@ -152,9 +152,10 @@ def claims(config: SuperpositionConfig, stages: Stages) -> list[Claim]:
             "a five-layer SSM comes as near to a function of a sequence as one likes",
             "for every ε some width",
             f"largest error met over max |f|, by level: {table}; widest layer {widths}",
-            rules.graded(down and last < ENOUGH, down),
+            rules.graded(down and last < config.enough, down),
             f"Two inputs. A level doubles the base and the number of terms; it falls about as one over the terms, "
-            f"and the last is {'below' if last < ENOUGH else 'not below'} {ENOUGH:.0%}. Sampled, so from below.",
+            f"and the last is {'below' if last < config.enough else 'not below'} {config.enough:.0%}. Sampled, so "
+            "from below.",
         ),
         Claim(
             "2d + 1 terms and one fixed inner function are enough (theorem 3.5)",
@@ -169,7 +170,7 @@ def claims(config: SuperpositionConfig, stages: Stages) -> list[Claim]:
             "inner function, sum over time and outer functions are each an SSM, together off by L‖ρ‖ε + Lε + ε at most",
             "ε > 0 for each part, L the Lipschitz constant of the outer function",
             f"the layers give the superposition to {realisation:.0e} of max |f|; L is {span(slopes)}",
-            rules.graded(realisation < ROUNDING),
+            rules.graded(realisation < config.rounding),
             "With hardtanh, a sigmoidal function, piecewise linear parts are exact, and d modes on a circle give the "
             "kernel exactly: ε is rounding. It has to be, since L grows with every refinement.",
         ),

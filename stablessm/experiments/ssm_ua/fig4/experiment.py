@@ -35,8 +35,6 @@ FORMULAS = {
     "triple-beat": "e^(-(a+b+c)/20) cos((a-b)/7) cos((b-c)/7) cos((c-a)/7)",
     "triple-power-law": "(1+a+b+c)^-2.5",
 }
-GROWTH = 1.25
-"""How much wider the last step to a longer sequence may make a model that does not depend on the length."""
 WHOLE = 2_000_000  # a grid with so many values is compared whole
 BLOCK = 4_000_000  # values of a kernel at once
 
@@ -51,6 +49,10 @@ class VolterraConfig:
     outputs: int = 16
     """For how many inputs the last output is compared with the sum over all pairs or triples."""
     seed: int = 0
+    growth: float = 1.25
+    """Factor by which the last step to a longer sequence may widen a model that does not depend on the length."""
+    scatter: float = 2.0
+    """Output errors over the tolerance that are allowed, since they scatter about their mean."""
 
     def __post_init__(self) -> None:
         if len(self.lengths) < 2 or list(self.lengths) != sorted(set(self.lengths)):
@@ -156,7 +158,7 @@ def claims(config: VolterraConfig, stages: Stages) -> list[Claim]:
     widths = "; ".join(
         f"{FORMULAS[name]}: {', '.join(str(int(row['width'])) for row in found)}" for name, found in table.items()
     )
-    constant = sum(ratio <= GROWTH for ratio in growth.values())
+    constant = sum(ratio <= config.growth for ratio in growth.values())
     dense = [float(row["dense"]) for row in rows if np.isfinite(row["dense"])]
     longest = config.lengths[-1]
     return [
@@ -175,14 +177,14 @@ def claims(config: VolterraConfig, stages: Stages) -> list[Claim]:
             f"at most {serves:.1e} on the shorter horizons",
             rules.graded(constant == len(growth) and serves <= config.tol, constant > 0),
             f"From T = {config.lengths[-2]} to {longest} a width grows at most {max(growth.values()):.2f}-fold (we ask "
-            f"for {GROWTH:g}): a power law goes on to ask for states until its tail is below the tolerance.",
+            f"for {config.growth:g}): a power law goes on to ask for states until its tail is below the tolerance.",
         ),
         Claim(
             "outputs are met (equation 19)",
             "|y - ŷ| ≤ ε",
             f"white noise against sums over all pairs or triples: at most {max(dense):.1e}, relative, in {len(dense)} "
             "models",
-            rules.graded(max(dense) <= 2 * config.tol, min(dense) <= config.tol),
+            rules.graded(max(dense) <= config.scatter * config.tol, min(dense) <= config.tol),
             f"At step T, for {config.outputs} inputs each, whose error scatters about its mean; twice the tolerance is "
             "allowed for that.",
         ),

@@ -8,8 +8,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.frame.memories import Chain, listed, panel, rates, seeded, span, survey, surveyed, tally
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, memories, rules
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.layers import ContinuousRNN
 from stablessm.report.figure import Figure, Panel, Series
@@ -42,30 +41,30 @@ def naive_ssm(d_input: int, width: int, gain: float) -> ContinuousRNN:
     return layer
 
 
-def build(config: RandomConfig, family: str, gain: float) -> Chain:
+def build(config: RandomConfig, family: str, gain: float) -> memories.Chain:
     """One number in, one number out."""
     m = config.width
     if family == "SSM":
         layers = [(naive_ssm(m if depth else 1, m, gain), nn.Tanh()) for depth in range(config.layers)]
-        return Chain(*[module for pair in layers for module in pair][:-1], nn.Linear(m, 1))
+        return memories.Chain(*[module for pair in layers for module in pair][:-1], nn.Linear(m, 1))
     recurrence = getattr(nn, family)(1, m, config.layers, batch_first=True)
     with torch.no_grad():
         for name, weight in recurrence.named_parameters():
             weight.mul_(gain if name.startswith("weight_hh") else 1.0)
-    return Chain(recurrence, nn.Linear(m, 1))
+    return memories.Chain(recurrence, nn.Linear(m, 1))
 
 
 def scaled(config: RandomConfig, stages: Stages, family: str) -> dict[float, list[MemoryCurve]]:
     """The memory of every seed for every gain."""
-    return {gain: surveyed(stages, f"{family}-gain-{gain:g}") for gain in config.gains}
+    return {gain: memories.surveyed(stages, f"{family}-gain-{gain:g}") for gain in config.gains}
 
 
 def _measure(config: RandomConfig, run: Run, name: str, family: str, gain: float, horizon: int, seeds: int) -> None:
     def measure(seed: int) -> MemoryCurve:
-        model = seeded(seed, partial(build, config, family, gain))
+        model = memories.seeded(seed, partial(build, config, family, gain))
         return memory_function(model, horizon, d_input=1, norm="unit", progress=False)
 
-    survey(run, name, seeds, measure)
+    memories.survey(run, name, seeds, measure)
 
 
 def run(config: RandomConfig, run: Run) -> None:
@@ -82,10 +81,11 @@ def run(config: RandomConfig, run: Run) -> None:
 def figures(config: RandomConfig, stages: Stages) -> list[Figure]:
     """The figure of the paper, and how it changes with the size of the weights."""
     panels = [
-        panel(f, {f"seed {i}": c for i, c in enumerate(surveyed(stages, f)[: config.shown])}, "steps") for f in FAMILIES
+        memories.panel(f, {f"seed {i}": c for i, c in enumerate(memories.surveyed(stages, f)[: config.shown])}, "steps")
+        for f in FAMILIES
     ]
     shares = [
-        Series(f, list(gains), [tally(found)["exponential"] / len(found) for found in gains.values()], "both")
+        Series(f, list(gains), [memories.tally(found)["exponential"] / len(found) for found in gains.values()], "both")
         for f in FAMILIES
         if (gains := scaled(config, stages, f))
     ]
@@ -97,7 +97,7 @@ def figures(config: RandomConfig, stages: Stages) -> list[Figure]:
             "gain",
             f"Recurrent weights multiplied by a gain, over {config.gain_horizon} steps. Left: how many of "
             f"{config.gain_seeds} models decay exponentially. Right: one RNN.",
-            [share, panel("RNN, seed 0", at, "steps")],
+            [share, memories.panel("RNN, seed 0", at, "steps")],
         ),
     ]
 
@@ -106,17 +106,18 @@ def claims(config: RandomConfig, stages: Stages) -> list[Claim]:
     """All decay exponentially; the SSM as long as it is stable."""
     found = []
     for family in FAMILIES:
-        measured = surveyed(stages, family)
-        kinds = tally(measured)
+        measured = memories.surveyed(stages, family)
+        kinds = memories.tally(measured)
         found.append(
             Claim(
                 f"a random {family} has exponentially decaying memory",
                 "exponential",
-                f"{listed(kinds)} of {config.seeds} seeds; rates {span(rates(measured))} per step",
+                f"{memories.listed(kinds)} of {config.seeds} seeds; rates {memories.span(memories.rates(measured))} "
+                "per step",
                 rules.most_seen(kinds),
                 f"Over {config.horizon} steps {kinds['exponential']} of {config.seeds} models come down to rounding, "
                 f"or to the end, along a straight line; the slowest e-folding time is "
-                f"{1 / min(rates(measured), default=float('nan')):.3g} steps.",
+                f"{1 / min(memories.rates(measured), default=float('nan')):.3g} steps.",
             )
         )
     return [*found, _bounded(config, stages)]
@@ -134,14 +135,15 @@ def _bounded(config: RandomConfig, stages: Stages) -> Claim:
     against = [radius for radius, kind in clear if (radius < 1) is not (kind == "exponential")]
     others = {family: scaled(config, stages, family)[max(config.gains)] for family in FAMILIES if family != "SSM"}
     why = f"{len(clear) - len(against)} of the {len(clear)} models whose decay is clear agree"
-    why += f"; those that do not have |λ| = {span(against)}, too near to 1 for this horizon" if against else ""
+    why += f"; those that do not have |λ| = {memories.span(against)}, too near to 1 for this horizon" if against else ""
     return Claim(
         "an SSM decays exponentially if its eigenvalues are bounded by 1",
         "theorem 3.13 assumes that W is stable",
-        f"largest |λ| < 1: {listed(tally(stable))}; otherwise: {listed(tally(unstable))}",
+        f"largest |λ| < 1: {memories.listed(memories.tally(stable))}; otherwise: "
+        f"{memories.listed(memories.tally(unstable))}",
         rules.seen(len(pairs) - len(clear), len(pairs), rules.most(len(clear) - len(against), len(clear))),
         f"{why}. Recurrent weights {max(config.gains):g} times the usual, over {config.gain_horizon} steps: "
-        + "; ".join(f"{family} {listed(tally(measured))}" for family, measured in others.items())
+        + "; ".join(f"{family} {memories.listed(memories.tally(measured))}" for family, measured in others.items())
         + ". So figure 5 is about the usual initialisation, not about every random weight.",
     )
 
@@ -149,7 +151,7 @@ def _bounded(config: RandomConfig, stages: Stages) -> Claim:
 def _measure_radii(config: RandomConfig, run: Run, gain: float) -> None:
     @torch.no_grad()
     def compute() -> dict[str, list[float]]:
-        models = [seeded(seed, partial(build, config, "SSM", gain)) for seed in range(config.gain_seeds)]
+        models = [memories.seeded(seed, partial(build, config, "SSM", gain)) for seed in range(config.gain_seeds)]
         layers = [[layer for layer in model if isinstance(layer, ContinuousRNN)] for model in models]
         return {"radius": [max(float((1 + each.eigenvalues()).abs().max()) for each in group) for group in layers]}
 

@@ -9,27 +9,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.frame.memories import (
-    Chain,
-    listed,
-    panel,
-    rates,
-    seeded,
-    series,
-    span,
-    survey,
-    surveyed,
-    tally,
-)
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, memories, rules
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.layers import S4D
 from stablessm.report.figure import Figure, Panel, Series
-
-SLOPE = 0.9
-"""Of the cap, in units of the slowest rate: a little less steep, so that the curve must fall away from it."""
-EARLY = 0.75
-"""The cap must be touched in this part of the horizon."""
 
 
 @dataclass(frozen=True)
@@ -43,31 +26,37 @@ class S4Config:
     """The authors' code's, and one in which the slowest mode is seen to decay."""
     seeds: int = 16
     shown: int = 5
+    slope: float = 0.9
+    """Of the cap, in units of the slowest rate: a little less steep, so that the curve must fall away from it."""
+    early: float = 0.75
+    """The cap must be touched in this part of the horizon."""
 
 
-def build(config: S4Config) -> Chain:
+def build(config: S4Config) -> memories.Chain:
     """One number in, one number out."""
     h = config.channels
     blocks = [(S4D(h, config.states), nn.GELU(), nn.Linear(h, h)) for _ in range(config.layers)]
-    return Chain(nn.Linear(1, h), *[module for block in blocks for module in block], nn.Linear(h, 1))
+    return memories.Chain(nn.Linear(1, h), *[module for block in blocks for module in block], nn.Linear(h, 1))
 
 
 def _measure_curves(config: S4Config, run: Run, horizon: int) -> None:
     def measure(seed: int) -> MemoryCurve:
-        return memory_function(seeded(seed, partial(build, config)), horizon, d_input=1, norm="unit", progress=False)
+        return memory_function(
+            memories.seeded(seed, partial(build, config)), horizon, d_input=1, norm="unit", progress=False
+        )
 
-    survey(run, f"memory-{horizon}", config.seeds, measure)
+    memories.survey(run, f"memory-{horizon}", config.seeds, measure)
 
 
 def curves(stages: Stages, horizon: int) -> list[MemoryCurve]:
     """The memory of every seed."""
-    return surveyed(stages, f"memory-{horizon}")
+    return memories.surveyed(stages, f"memory-{horizon}")
 
 
 def _measure_slowest(config: S4Config, run: Run) -> None:
     @torch.no_grad()
     def rate(seed: int) -> float:
-        layers = [layer for layer in seeded(seed, partial(build, config)) if isinstance(layer, S4D)]
+        layers = [layer for layer in memories.seeded(seed, partial(build, config)) if isinstance(layer, S4D)]
         return min(float((-layer.eigenvalues().real * layer.log_dt.exp()[:, None]).min()) for layer in layers)
 
     run.stage("slowest", lambda: {"rate": [rate(seed) for seed in range(config.seeds)]})
@@ -97,16 +86,16 @@ def figures(config: S4Config, stages: Stages) -> list[Figure]:
     """Left, what 1024 steps show; right, the asymptotics with the caps."""
     short, long = (curves(stages, horizon)[: config.shown] for horizon in config.horizons)
     lines: list[Series] = []
-    for seed, (curve, rate) in enumerate(zip(long, SLOPE * slowest(stages), strict=False)):
+    for seed, (curve, rate) in enumerate(zip(long, config.slope * slowest(stages), strict=False)):
         ends = curve.time[[config.horizons[0], -1]]
         line = np.exp(cap(curve, rate, config.horizons[0])[0] - rate * ends)
-        lines.append(series(f"seed {seed}", curve, group=f"seed {seed}"))
+        lines.append(memories.series(f"seed {seed}", curve, group=f"seed {seed}"))
         lines.append(Series(f"cap {seed}", ends.tolist(), line.tolist(), "dashed", group=f"seed {seed}"))
-    left = panel(f"{config.horizons[0]} steps", {f"seed {i}": c for i, c in enumerate(short)}, "steps")
+    left = memories.panel(f"{config.horizons[0]} steps", {f"seed {i}": c for i, c in enumerate(short)}, "steps")
     right = Panel(f"{config.horizons[1]} steps, with caps", "t [steps]", "memory M(t)", lines, "linear", "log")
     caption = (
-        f"Upper envelope of the memory of randomly initialised S4D stacks. Dashed: lines of {SLOPE} times the slowest "
-        f"rate of each model's eigenvalues, touching the curve after step {config.horizons[0]}."
+        f"Upper envelope of the memory of randomly initialised S4D stacks. Dashed: lines of {config.slope} times the "
+        f"slowest rate of each model's eigenvalues, touching the curve after step {config.horizons[0]}."
     )
     return [Figure("memory", caption, [left, right])]
 
@@ -115,28 +104,31 @@ def claims(config: S4Config, stages: Stages) -> list[Claim]:
     """A straight line caps every memory; its decay is exponential; 1024 steps do not show it."""
     short, long = (curves(stages, horizon) for horizon in config.horizons)
     rate, n = slowest(stages), config.seeds
-    touched = np.array([cap(curve, SLOPE * r, config.horizons[0])[1] for curve, r in zip(long, rate, strict=True)])
-    capped = int((touched < EARLY * config.horizons[1]).sum())
-    kinds, early = tally(long), tally(short)
+    touched = np.array(
+        [cap(curve, config.slope * r, config.horizons[0])[1] for curve, r in zip(long, rate, strict=True)]
+    )
+    capped = int((touched < config.early * config.horizons[1]).sum())
+    kinds, early = memories.tally(long), memories.tally(short)
     ratio = [fit.rate / r for curve, r in zip(long, rate, strict=True) if (fit := curve.decay()).rate is not None]
     near = sum(abs(q - 1) < 0.25 for q in ratio)
     return [
         Claim(
             "the memory of S4 is capped by a straight line in logarithmic scale",
             "for each model",
-            f"{capped} of {n} models touch their cap before {EARLY:.0%} of {config.horizons[1]} steps",
+            f"{capped} of {n} models touch their cap before {config.early:.0%} of {config.horizons[1]} steps",
             rules.most(capped, n),
-            f"The caps have {SLOPE} of the slope of the slowest mode, {span(rate)} per step, and are touched at "
-            f"{touched.min():.0f} to {touched.max():.0f} steps: afterwards the memories fall away from them.",
+            f"The caps have {config.slope} of the slope of the slowest mode, {memories.span(rate)} per step, and are "
+            f"touched at {touched.min():.0f} to {touched.max():.0f} steps: afterwards the memories fall away from "
+            "them.",
         ),
         Claim(
             "the memory of S4 decays exponentially asymptotically",
             "exponential",
-            f"{config.horizons[1]} steps: {listed(kinds)}, rates {span(rates(long))}",
+            f"{config.horizons[1]} steps: {memories.listed(kinds)}, rates {memories.span(memories.rates(long))}",
             rules.most_seen(kinds),
-            f"The fitted rate is {span(ratio)} times the slowest rate of the eigenvalues, within a quarter of it for "
-            f"{near} of {len(ratio)}; over {config.horizons[0]} steps, half of the slowest e-folding time or so, the "
-            f"instrument says: {listed(early)}.",
+            f"The fitted rate is {memories.span(ratio)} times the slowest rate of the eigenvalues, within a quarter "
+            f"of it for {near} of {len(ratio)}; over {config.horizons[0]} steps, half of the slowest e-folding time "
+            f"or so, the instrument says: {memories.listed(early)}.",
         ),
     ]
 

@@ -11,19 +11,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.frame.memories import (
-    is_power,
-    listed,
-    octave_slopes,
-    panel,
-    rates,
-    seeded,
-    span,
-    survey,
-    surveyed,
-    tally,
-)
+from stablessm.experiments.frame import Claim, Experiment, Run, Stages, memories, rules
 from stablessm.experiments.ssm_ua.table1.models import NAMES, Shape, core, formula, kept, linear_tcn, receiver
 from stablessm.instruments import MemoryCurve, memory_function
 from stablessm.report.figure import Figure, Panel, Series
@@ -43,12 +31,22 @@ class TableConfig:
     """The recurrent models are seen this many times longer: the slowest mode of a RealSSM lasts 1000 steps."""
     channels: tuple[int, ...] = (1, 2, 4, 8)
     seeds: int = 8
+    weights_within: float = 0.15
+    """Relative distance from the table's number of weights."""
+    width_within: float = 0.15
+    """Distance of the growth with the width from m²."""
+    depth_within: float = 0.05
+    """Distance of the growth with the depth from L¹."""
+    steps_within: float = 0.1
+    """Distance of the growth of the cost with the steps from the table's power."""
+    zero: float = 1e-10
+    """Singular values, relative to the largest, up to which they count as zero."""
 
 
 def flops(name: str, shape: Shape, steps: int) -> int:
     """Operations of a forward pass over that many steps; a scan does two for each state and step."""
     scan = {torch.ops.stablessm.scan: lambda decay, drive, *_, **__: 2 * math.prod(drive)}
-    model, x = seeded(0, partial(core, name, shape)).float(), torch.zeros(1, steps, shape.width)
+    model, x = memories.seeded(0, partial(core, name, shape)).float(), torch.zeros(1, steps, shape.width)
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=scan) as counter:
         model(x)
     return counter.get_total_flops()
@@ -56,7 +54,7 @@ def flops(name: str, shape: Shape, steps: int) -> int:
 
 def weights(name: str, shape: Shape) -> int:
     """How many there are."""
-    return sum(weight.numel() for weight in seeded(0, partial(core, name, shape)).parameters())
+    return sum(weight.numel() for weight in memories.seeded(0, partial(core, name, shape)).parameters())
 
 
 def _measure_costs(config: TableConfig, run: Run, name: str) -> None:
@@ -82,15 +80,10 @@ def _measure_memories(config: TableConfig, run: Run, name: str) -> None:
     horizon = config.horizon * (1 if name == "transformer" else config.longer)
 
     def measure(seed: int) -> MemoryCurve:
-        model = seeded(seed, partial(receiver, name, config.shape))
+        model = memories.seeded(seed, partial(receiver, name, config.shape))
         return memory_function(model, horizon, d_input=1, norm="unit", warm_up=WARM_UP, progress=False)
 
-    survey(run, f"memory-{name}", config.seeds, measure)
-
-
-def memories(stages: Stages, name: str) -> list[MemoryCurve]:
-    """The memory of every seed."""
-    return surveyed(stages, f"memory-{name}")
+    memories.survey(run, f"memory-{name}", config.seeds, measure)
 
 
 def _measure_spectrum(config: TableConfig, run: Run, channels: int) -> None:
@@ -100,7 +93,7 @@ def _measure_spectrum(config: TableConfig, run: Run, channels: int) -> None:
     def values(seed: int) -> np.ndarray:
         impulse = torch.zeros(1, side * side, 1, dtype=torch.float64)
         impulse[0, 0] = 1
-        rho = seeded(seed, lambda: linear_tcn(config.shape, channels))(impulse).reshape(side, side)
+        rho = memories.seeded(seed, lambda: linear_tcn(config.shape, channels))(impulse).reshape(side, side)
         sigma = torch.linalg.svdvals(rho)
         return (sigma / sigma[0]).numpy()
 
@@ -131,7 +124,7 @@ def figures(config: TableConfig, stages: Stages) -> list[Figure]:
         Panel("cost of inference", "T", "operations", growing("flops"), "log", "log"),
         Panel("what must be kept", "T", "numbers", growing("kept"), "log", "log"),
     ]
-    curves = {name: memories(stages, name)[0] for name in NAMES}
+    curves = {name: memories.surveyed(stages, f"memory-{name}")[0] for name in NAMES}
     folded = [
         Series(f"{c} channel{'s' * (c > 1)}", np.arange(1, len(s) + 1).tolist(), s.tolist(), "both")
         for c in config.channels
@@ -144,7 +137,7 @@ def figures(config: TableConfig, stages: Stages) -> list[Figure]:
             "memory",
             "One random model of each kind: RNN and SSM bend down, a TCN ends, attention is a power of t, straight. "
             "Right: a TCN's kernel has no more singular values than channels.",
-            [panel("memory", curves, "steps", "log"), rank],
+            [memories.panel("memory", curves, "steps", "log"), rank],
         ),
     ]
 
@@ -159,10 +152,13 @@ def claims(config: TableConfig, stages: Stages) -> list[Claim]:
     cost = {name: costs(stages, name) for name in NAMES}
     ratio = {name: cost[name]["weights"][0] / formula(name, config.shape) for name in NAMES}
     orders = {n: [math.log2(cost[n]["weights"][i] / cost[n]["weights"][0]) for i in (1, 2)] for n in NAMES}
-    ordered = all(abs(wide - 2) < 0.15 and abs(deep - 1) < 0.05 for wide, deep in orders.values())
-    count = rules.given(ordered, rules.graded(span_of(ratio) <= 0.15, True))
+    ordered = all(
+        abs(wide - 2) < config.width_within and abs(deep - 1) < config.depth_within for wide, deep in orders.values()
+    )
+    farthest = max(abs(value - 1) for value in ratio.values())
+    count = rules.given(ordered, rules.graded(farthest <= config.weights_within, True))
     growth = {name: exponent(cost[name]["flops"], config.lengths) for name in NAMES}
-    agree = sum(abs(growth[name] - ORDERS[name]) < 0.1 for name in NAMES)
+    agree = sum(abs(growth[name] - ORDERS[name]) < config.steps_within for name in NAMES)
     state = {name: exponent(cost[name]["kept"], config.lengths) for name in NAMES}
     return [
         Claim(
@@ -170,9 +166,9 @@ def claims(config: TableConfig, stages: Stages) -> list[Claim]:
             "L m (m + d_in + d_out), L C K d_in, 3 L m d_in",
             "measured over the table's: " + ", ".join(f"{name} {value:.2f}" for name, value in ratio.items()),
             count,
-            f"All grow as L¹ m² (measured m^{span([wide for wide, _ in orders.values()])}). The table gives every RNN "
-            "layer an output matrix, counts of a transformer only queries, keys and values, a quarter of a usual "
-            "block, and leaves out biases.",
+            f"All grow as L¹ m² (measured m^{memories.span([wide for wide, _ in orders.values()])}). The table gives "
+            "every RNN layer an output matrix, counts of a transformer only queries, keys and values, a quarter of a "
+            "usual block, and leaves out biases.",
         ),
         Claim(
             "the cost of inference over T steps",
@@ -188,47 +184,45 @@ def claims(config: TableConfig, stages: Stages) -> list[Claim]:
     ]
 
 
-def span_of(ratio: dict[str, float]) -> float:
-    """How far the ratios are from 1 at most."""
-    return max(abs(value - 1) for value in ratio.values())
-
-
 def patterns(config: TableConfig, stages: Stages) -> list[Claim]:
     """How each remembers."""
-    found = {name: memories(stages, name) for name in NAMES}
-    kinds, n = {name: tally(curves) for name, curves in found.items()}, config.seeds
+    found = {name: memories.surveyed(stages, f"memory-{name}") for name in NAMES}
+    kinds, n = {name: memories.tally(curves) for name, curves in found.items()}, config.seeds
     reach = config.shape.kernel**config.shape.layers - 1
     lags = [fit.last_lag for curve in found["TCN"] if (fit := curve.decay()).last_lag is not None]
-    ranks = {c: int((spectrum(stages, c) > 1e-10).sum(1).max()) for c in config.channels}
+    ranks = {c: int((spectrum(stages, c) > config.zero).sum(1).max()) for c in config.channels}
     low = all(rank <= c for c, rank in ranks.items())
-    powers = [octave_slopes(curve)[1] for curve in found["transformer"]]
-    free = sum(map(is_power, found["transformer"]))
+    powers = [memories.octave_slopes(curve)[1] for curve in found["transformer"]]
+    free = sum(map(memories.is_power, found["transformer"]))
     return [
         Claim(
             "the memory of RNN and SSM decays exponentially",
             "exponential decay",
-            f"RNN {listed(kinds['RNN'])}; SSM {listed(kinds['SSM'])}",
+            f"RNN {memories.listed(kinds['RNN'])}; SSM {memories.listed(kinds['SSM'])}",
             rules.most_seen(kinds["RNN"] + kinds["SSM"]),
-            f"Rates per step: RNN {span(rates(found['RNN']))}, SSM {span(rates(found['SSM']))}, over "
-            f"{config.longer * config.horizon} steps: the same pattern, on another time scale.",
+            f"Rates per step: RNN {memories.span(memories.rates(found['RNN']))}, SSM "
+            f"{memories.span(memories.rates(found['SSM']))}, over {config.longer * config.horizon} steps: the same "
+            "pattern, on another time scale.",
         ),
         Claim(
             "the memory of a TCN is of low rank",
             "low rank",
             ", ".join(f"C = {c}: rank {rank}" for c, rank in ranks.items())
-            + f" of {config.shape.kernel ** (config.shape.layers // 2)}; with tanh: {listed(kinds['TCN'])}",
+            + f" of {config.shape.kernel ** (config.shape.layers // 2)}; with tanh: {memories.listed(kinds['TCN'])}",
             rules.graded(low and kinds["TCN"]["finite"] == n, low),
-            f"Folded by the digits of the lag, a linear TCN's kernel has no more singular values above 1e-10 than "
-            f"channels; and memory ends at lag {span(lags)}, K^L - 1 = {reach} being the last that a TCN can see.",
+            "Folded by the digits of the lag, a linear TCN's kernel has no more singular values above "
+            f"{config.zero:g} than channels; and memory ends at lag {memories.span(lags)}, K^L - 1 = {reach} being "
+            "the last that a TCN can see.",
         ),
         Claim(
             "the memory of a transformer is not restricted",
             "no restriction",
-            f"{free} of {n} fall as a power of t, t^-{span(powers)} in the last octave",
+            f"{free} of {n} fall as a power of t, t^-{memories.span(powers)} in the last octave",
             rules.most(free, n),
             f"After {WARM_UP} steps without input the share of those in an average is {WARM_UP}/(t + {WARM_UP}), "
-            f"whose derivative falls as t^-2, not exponentially (the instrument says {listed(kinds['transformer'])}). "
-            "That is one pattern beyond the exponential, not a proof that every pattern is reached.",
+            "whose derivative falls as t^-2, not exponentially (the instrument says "
+            f"{memories.listed(kinds['transformer'])}). That is one pattern beyond the exponential, not a proof that "
+            "every pattern is reached.",
         ),
     ]
 

@@ -11,56 +11,43 @@ import numpy as np
 import torch
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.experiments.frame.training import Training, improving
-from stablessm.experiments.stable_ssm.fig1.models import (
-    SEARCHES,
-    TARGET,
-    Config,
-    family,
-    measure_family,
-    train_models,
-    trained,
-)
+from stablessm.experiments.frame.families import improving, lines
+from stablessm.experiments.frame.training import Training
+from stablessm.experiments.stable_ssm.fig1 import models
 from stablessm.instruments import PerturbationFamily
 from stablessm.instruments.family import StabilityVerdict
-from stablessm.report.figure import Figure, Panel, Series, Style
+from stablessm.report.figure import Figure, Panel
 
 Families: TypeAlias = Mapping[tuple[str, int, str], PerturbationFamily]
 """By map, length and search."""
-BOUNDED = 10.0
-"""An error of more than so many times the target's own norm counts as an explosion."""
 
 
-def models_of(config: Config, map: str, length: int, run: Run) -> None:
+def models_of(config: models.Config, map: str, length: int, run: Run) -> None:
     """Train, then perturb."""
-    train_models(config, run, map, length)
-    for kind in SEARCHES:
-        measure_family(config, run, map, length, kind)
+    models.train_models(config, run, map, length)
+    for kind in models.SEARCHES:
+        models.measure_family(config, run, map, length, kind)
 
 
-def jobs(config: Config) -> dict[str, Callable[[Run], None]]:
+def jobs(config: models.Config) -> dict[str, Callable[[Run], None]]:
     """One for each map and length; the widths of a map are trained as one."""
     return {f"{map}-{T}": partial(models_of, config, map, T) for T in config.lengths for map in config.maps}
 
 
-def run(config: Config, run: Run) -> None:
+def run(config: models.Config, run: Run) -> None:
     """All of them."""
     for compute in jobs(config).values():
         compute(run)
 
 
-def panel(config: Config, stages: Stages, map: str, length: int) -> Panel:
+def panel(config: models.Config, stages: Stages, map: str, length: int) -> Panel:
     """E_m(β) over β for one map."""
-    series: list[Series] = []
-    styles: dict[str, Style] = {"draws": "points", "ascent": "solid"}
-    for kind, style in styles.items():
-        for m, curve in family(config, stages, map, length, kind).curves.items():
-            name = f"m = {m}" if style == "solid" else f"m = {m}, {kind}"
-            series.append(Series(name, curve.radius[1:].tolist(), curve.lower[1:].tolist(), style, f"m = {m}"))
+    drawn, climbed = (models.family(config, stages, map, length, kind) for kind in ("draws", "ascent"))
+    series = [*lines(drawn, "points", ", draws"), *lines(climbed)]
     return Panel(map, "β", "E_m(β), L¹ of the kernel", series, "log", "log", y_range=(1e-3, 1e3))
 
 
-def figures(config: Config, stages: Stages) -> list[Figure]:
+def figures(config: models.Config, stages: Stages) -> list[Figure]:
     """The panels of the paper, and one for the best map."""
     return [
         Figure(
@@ -73,13 +60,13 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
     ]
 
 
-def claims(config: Config, stages: Stages) -> list[Claim]:
+def claims(config: models.Config, stages: Stages) -> list[Claim]:
     """Direct explodes, the earlier the wider; stable maps do not."""
     families = {
-        (map, length, kind): family(config, stages, map, length, kind)
+        (map, length, kind): models.family(config, stages, map, length, kind)
         for map in config.maps
         for length in config.lengths
-        for kind in SEARCHES
+        for kind in models.SEARCHES
     }
     stable = [map for map in config.maps if map != "direct"]
     return [
@@ -90,24 +77,24 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
     ]
 
 
-def bounded(config: Config, families: Families) -> Claim:
+def bounded(config: models.Config, families: Families) -> Claim:
     """Where direct explodes, the others do not."""
     found, held = [], []
     for length in config.lengths:
         worst = {map: float(families[map, length, "ascent"].errors[:, -1].max() / norm(length)) for map in config.maps}
-        held += [(error > BOUNDED) is (map == "direct") for map, error in worst.items()]
+        held += [(error > config.bounded) is (map == "direct") for map, error in worst.items()]
         found.append(f"{length} steps: " + ", ".join(f"{map} {error:.2g}" for map, error in worst.items()))
     return Claim(
         f"at β = {config.radii[-1]:.3g} the error of direct explodes, that of stable maps is bounded",
         "β = 0.032, m = 64: direct 3.6e34, softplus 0.66, S4 0.22 (mean squares, from the authors' logs)",
         "; ".join(found),
         rules.some(held),
-        f"The largest error over all widths that ascent finds, in units of the target's norm; more than {BOUNDED:g} is "
-        f"called an explosion. It comes out as claimed in {sum(held)} of {len(held)} cases.",
+        "The largest error over all widths that ascent finds, in units of the target's norm; more than "
+        f"{config.bounded:g} is called an explosion. It comes out as claimed in {sum(held)} of {len(held)} cases.",
     )
 
 
-def shrinking(config: Config, stages: Stages, families: Families) -> Claim:
+def shrinking(config: models.Config, stages: Stages, families: Families) -> Claim:
     """Figure 1a: how little it takes to spoil a direct model."""
     radii, slowest = {}, {}
     for length in config.lengths:
@@ -116,7 +103,7 @@ def shrinking(config: Config, stages: Stages, families: Families) -> Claim:
         with np.errstate(divide="ignore"):
             logs = np.log(np.clip(found.errors[:, 1:], 1e-300, 1e300))
         radii[length] = [float(np.exp(np.interp(level, row, np.log(found.radius[1:])))) for row in logs]
-        layers = trained(config, stages, "direct", length)
+        layers = models.trained(config, stages, "direct", length)
         slowest[length] = [float(1 / layer.eigenvalues().detach().abs().min()) for layer in layers]
     moves = [r[i + 1] < r[i] for r in radii.values() for i in range(len(r) - 1)]
     reach = {length: r[-1] * length for length, r in radii.items()}
@@ -135,10 +122,10 @@ def shrinking(config: Config, stages: Stages, families: Families) -> Claim:
     )
 
 
-def stability(config: Config, map: str, families: Families) -> Claim:
+def stability(config: models.Config, map: str, families: Families) -> Claim:
     """Whether width does no harm up to some β, among the widths that training makes use of."""
-    found = {key: improving(families[map, *key]) for key in product(config.lengths, SEARCHES)}
-    said = {key: family.verdict() for key, family in found.items()}
+    found = {key: improving(families[map, *key]) for key in product(config.lengths, models.SEARCHES)}
+    said = {key: one.verdict() for key, one in found.items()}
     every = [families[map, *key].verdict().stable for key in found]
     return Claim(
         f"{map}: the approximation is stable",
@@ -154,7 +141,7 @@ def stability(config: Config, map: str, families: Families) -> Claim:
     )
 
 
-def s4(config: Config, families: Families) -> Claim:
+def s4(config: models.Config, families: Families) -> Claim:
     """Figure 1c beside 1b."""
     at = int(np.argmin(np.abs(np.array(config.radii) - 0.032)))
     pairs = [
@@ -174,7 +161,7 @@ def s4(config: Config, families: Families) -> Claim:
 
 def norm(length: int) -> float:
     """Of the target."""
-    return float(TARGET.kernel(torch.arange(length)).sum())
+    return float(models.TARGET.kernel(torch.arange(length)).sum())
 
 
 def words(said: StabilityVerdict) -> str:
@@ -194,7 +181,7 @@ EXPERIMENT = Experiment(
     question="Which parameterizations approximate a polynomial memory stably when they are trained?",
     claim="Not direct ones: errors explode, from smaller perturbations the wider the model. Softplus and exp (S4) do.",
     configs={
-        "smoke": Config(
+        "smoke": models.Config(
             widths=(2, 4, 8),
             length=20,
             longer=(),
@@ -204,7 +191,7 @@ EXPERIMENT = Experiment(
             draws=4,
             steps=5,
         ),
-        "paper": Config(),
+        "paper": models.Config(),
     },
     minutes={"smoke": 0.1, "paper": 70.0},
     run=run,

@@ -43,6 +43,8 @@ class Config:
     draws: int = 30
     steps: int = 20
     """Of ascent."""
+    bounded: float = 10.0
+    """An error of more than so many times the target's own norm counts as an explosion."""
 
     @property
     def lengths(self) -> tuple[int, ...]:

@@ -23,10 +23,6 @@ MAPS: dict[Time, dict[str, Option]] = {
     "continuous": {**BASIC, "best": ("best", {})},
     "discrete": {**BASIC, "tanh": ("tanh", {}), "best, b = 0.5": ("best", {"b": 0.5}), "best, b = 1": ("best", {})},
 }
-LEVEL = 1 + 1e-9
-"""A ratio that varies by less than this factor is constant, but for rounding."""
-UNEVEN = 10.0
-"""One that varies by more than this is not balanced."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +37,12 @@ class ScaleConfig:
     shortest: float = 2.0
     longest: float = 1000.0
     """Time scales, in steps."""
+    level: float = 1 + 1e-9
+    """A ratio that varies by less than this factor is constant, but for rounding."""
+    uneven: float = 10.0
+    """A ratio that varies by more than this factor is not balanced."""
+    mostly: float = 0.5
+    """Share of the time scales above which a map is partly milder."""
 
 
 def run(config: ScaleConfig, run: Run) -> None:
@@ -115,32 +117,32 @@ def span(ratio: np.ndarray) -> tuple[float, float]:
 def claims(config: ScaleConfig, stages: Stages) -> list[Claim]:
     """ "Best" is balanced, the others are not, and softplus is the mildest of them."""
     return [
-        *(balanced(stages, time) for time in get_args(Time)),
+        *(balanced(config, stages, time) for time in get_args(Time)),
         *(unbalanced(config, stages, t) for t in get_args(Time)),
-        *(milder(stages, time) for time in get_args(Time)),
+        *(milder(config, stages, time) for time in get_args(Time)),
     ]
 
 
-def balanced(stages: Stages, time: Time) -> Claim:
+def balanced(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
     """G/|w| of "best" is 2a everywhere."""
     found = stages[time]
     papers = "best" if time == "continuous" else "best, b = 0.5"
     (low, high), times = span(found[f"{papers} weights"][0]), span(found[f"{papers} scales"][0])
     printed = span(found[f"{papers} weights"][1])
-    level = high / low < LEVEL
+    level = high / low < config.level
     why = f"Over weights G/|w| is {low:.4g} to {high:.4g}, over time scales {times[0]:.4g} to {times[1]:.4g}."
-    if not level:
+    if not level and time == "discrete":
         off = np.abs(found["weights"][~np.isclose(found[f"{papers} weights"][0], 2)])
         other = span(found["best, b = 1 weights"][0])
         why += (
             f" The printed formula gives {printed[0]:.4g} to {printed[1]:.4g} but is too small for λ < 0 (erratum 4), "
-            f"here up to |w| = {off.max():.3g}; with b = 1 the ratio is {other[0]:.4g} to {other[1]:.4g}."
+            f"here up to |w| = {off.max(initial=0):.3g}; with b = 1 the ratio is {other[0]:.4g} to {other[1]:.4g}."
         )
     return Claim(
         f'{time} time: "best" keeps a balanced ratio',
         "G/|w| = 2a = 2 for every weight",
         f"{low:.4g} to {high:.4g} over weights ({papers})",
-        rules.graded(level, times[1] / times[0] < LEVEL),
+        rules.graded(level, times[1] / times[0] < config.level),
         why,
     )
 
@@ -149,7 +151,7 @@ def unbalanced(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
     """Every other map's ratio varies with the time scale."""
     spans = {label: span(stages[time][f"{label} scales"][0]) for label in MAPS[time] if not label.startswith("best")}
     factors = {label: high / low for label, (low, high) in spans.items()}
-    uneven = [factor > UNEVEN for factor in factors.values()]
+    uneven = [factor > config.uneven for factor in factors.values()]
     return Claim(
         f"{time} time: the other maps do not",
         "curves that are not level (no number)",
@@ -157,11 +159,11 @@ def unbalanced(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
         rules.some(uneven),
         f"For time scales from {config.shortest:g} to {config.longest:g} steps G/|w| goes "
         + ", ".join(f"from {low:.2g} to {high:.2g} ({label})" for label, (low, high) in spans.items())
-        + f"; more than a factor {UNEVEN:g} counts as unbalanced.",
+        + f"; more than a factor {config.uneven:g} counts as unbalanced.",
     )
 
 
-def milder(stages: Stages, time: Time) -> Claim:
+def milder(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
     """Softplus has the smaller ratio, at the same eigenvalue."""
     found = stages[time]
     relative = {name: found["softplus scales"][0] / found[f"{name} scales"][0] for name in ("direct", "exp")}
@@ -171,7 +173,7 @@ def milder(stages: Stages, time: Time) -> Claim:
         f"{time} time: softplus is milder than direct and exp",
         "generally milder (no number)",
         ", ".join(f"smaller ratio than {name} at {share:.0%} of the time scales" for name, share in shares.items()),
-        rules.graded(min(shares.values()) == 1, min(shares.values()) > 0.5),
+        rules.graded(min(shares.values()) == 1, min(shares.values()) > config.mostly),
         "At the same eigenvalue softplus has "
         + ", ".join(f"{r.min():.3g} to {r.max():.3g} times the ratio of {name}" for name, r in relative.items())
         + "; softplus has the larger one "

@@ -8,14 +8,12 @@ import numpy as np
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
 from stablessm.experiments.stable_ssm import language_study as study
-from stablessm.experiments.stable_ssm.language_stability import HEIGHT, WINDOW, calmest, final_loss
+from stablessm.experiments.stable_ssm.language_stability import calmest, final_loss
 from stablessm.experiments.stable_ssm.language_study import PAPERS, SMOKE, StudyConfig
 from stablessm.report.figure import Figure, Panel, Series
 
 UNSTABLE = ("direct", "relu")
 """Maps that the paper finds to have wide ranges."""
-SHARE = 0.05
-"""Of the modes that are left out of a range at either end."""
 
 
 def shown(config: StudyConfig) -> tuple[str, ...]:
@@ -29,9 +27,9 @@ def run(config: StudyConfig, run: Run) -> None:
     study.train_all(config, run, config.rate)
 
 
-def spread(ratio: np.ndarray) -> tuple[float, float]:
-    """The range of ratios over all modes, without the smallest and the largest twentieth."""
-    low, high = np.quantile(ratio, [SHARE, 1 - SHARE], method="nearest")
+def spread(ratio: np.ndarray, left_out: float) -> tuple[float, float]:
+    """The range of ratios over all modes, without a share of them at either end."""
+    low, high = np.quantile(ratio, [left_out, 1 - left_out], method="nearest")
     return float(low), float(high)
 
 
@@ -67,7 +65,9 @@ def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
 
 def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: list[str]) -> Claim:
     """Figure 4 (a)."""
-    ends = {scheme: spread(study.beginning(stages, scheme)["ratio"]) for scheme in (*stable, *unstable)}
+    ends = {
+        scheme: spread(study.beginning(stages, scheme)["ratio"], config.limits.ends) for scheme in (*stable, *unstable)
+    }
     width = {scheme: high - low for scheme, (low, high) in ends.items()}
     held = [width[a] < width[b] for a in stable for b in unstable]
     decades = {scheme: np.log10(high / low) if low > 0 else np.inf for scheme, (low, high) in ends.items()}
@@ -77,7 +77,7 @@ def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: l
         "; ".join(f"{scheme} {low:.2g} to {high:.2g}" for scheme, (low, high) in ends.items()),
         rules.most(sum(held), len(held)),
         f"In {sum(held)} of {len(held)} pairs of a stable and another map is the first range the shorter one (of "
-        f"{1 - 2 * SHARE:.0%} of the modes). In decades: {_listed(decades)}.",
+        f"{1 - 2 * config.limits.ends:.0%} of the modes). In decades: {_listed(decades)}.",
     )
 
 
@@ -85,14 +85,15 @@ def calmer(config: StudyConfig, stages: Stages, rivals: Sequence[str]) -> Claim:
     """Figure 4 (b)."""
     cells = study.at(config, stages, config.rate)
     found = study.unrest(config, cells)
-    final = {scheme: final_loss(cell) for scheme, cell in cells.items()}
+    final = {scheme: final_loss(cell, config.limits) for scheme, cell in cells.items()}
     return Claim(
         f"at the rate {config.rate:g} best (b = 0.5) trains more stably than {' and '.join(rivals)}",
         "figure 4 (b): more stable",
         "; ".join(f"{scheme}: {told}" for scheme, told in found.items()),
         calmest(found[PAPERS], [found[scheme] for scheme in rivals]),
-        f"A spike is a loss {HEIGHT:g} nats above the median of the {WINDOW} before it, after the warm-up. "
-        f"'Reproduced' needs fewer than each rival has, 'partly' no more. Final losses: {_listed(final)}.",
+        f"A spike is a loss {config.limits.height:g} nats above the median of the {config.limits.window} before it, "
+        "after the warm-up. 'Reproduced' needs fewer than each rival has, 'partly' no more. Final losses: "
+        f"{_listed(final)}.",
     )
 
 

@@ -49,7 +49,7 @@ def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
     if len(cells) < 3:
         return made
     unrest = study.unrest(config, cells)
-    final = {scheme: final_loss(found) for scheme, found in cells.items()}
+    final = {scheme: final_loss(found, config.limits) for scheme, found in cells.items()}
     wild = np.array([(told.diverged, told.spikes, final[scheme]) for scheme, told in unrest.items()])
     start = np.array([study.beginning(stages, scheme)["ratio"].max() for scheme in cells])
     bound = np.array([study.beginning(stages, scheme)["bound"].max() for scheme in cells])
@@ -62,14 +62,14 @@ def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
             "a map with a larger |gradient| / |weight| trains less stably",
             "figure 5: crucial for the training stability",
             f"rank correlation {decides:.2f} over {len(cells)} maps",
-            rules.graded(decides > 0.8, decides > 0.4),
+            rules.graded(*(decides > limit for limit in config.limits.decides)),
             f"Of the highest ratio with divergence, then spikes, then the final loss. {told}.",
         ),
         Claim(
             "the bound G(w)/|w| orders the maps as the measured ratio does",
             "theorem 3.4: |∂loss/∂w| ≤ C G(w)",
             f"rank correlation {known:.2f} over {len(cells)} maps at the start",
-            rules.graded(known > 0.9, known > 0.5),
+            rules.graded(*(known > limit for limit in config.limits.ordered)),
             f"Largest ratios {listed(dict(zip(cells, start, strict=True)))}; largest bounds "
             f"{listed(dict(zip(cells, bound, strict=True)))}.",
         ),

@@ -10,7 +10,7 @@ import numpy as np
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
 from stablessm.experiments.stable_ssm import language_study as study
-from stablessm.experiments.stable_ssm.language_stability import CLEAR, HEIGHT, WINDOW, Instability, calmest, final_loss
+from stablessm.experiments.stable_ssm.language_stability import Instability, Limits, calmest, final_loss
 from stablessm.experiments.stable_ssm.language_study import PAPERS, SMOKE, StudyConfig
 from stablessm.report.figure import Figure, Panel, Series
 
@@ -18,12 +18,8 @@ Ends: TypeAlias = dict[float, dict[str, float]]
 """Final losses, by rate and map."""
 Unrest: TypeAlias = dict[float, dict[str, Instability]]
 
-COMPARABLE = 0.05
-"""Nats within which final losses are called comparable."""
 RIVALS = ("direct", "relu", "exp", "softplus")
 """The maps that the paper has beside best."""
-FADED = 0.01
-"""Of its largest value: below this, over the last tenth of the horizon, a memory has faded."""
 STABLE = ("exp", "softplus", "best-0.5", "best-1", "tanh")
 
 
@@ -36,7 +32,7 @@ def run(config: StudyConfig, run: Run) -> None:
 def final(config: StudyConfig, stages: Stages) -> Ends:
     """At every rate."""
     return {
-        rate: {scheme: final_loss(found) for scheme, found in study.at(config, stages, rate).items()}
+        rate: {scheme: final_loss(found, config.limits) for scheme, found in study.at(config, stages, rate).items()}
         for rate in config.rates
     }
 
@@ -77,13 +73,18 @@ def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
     if PAPERS not in config.maps or not rivals:
         return made
     rates, alike = sorted(config.rates), [scheme for scheme in ("exp", "softplus") if scheme in rivals]
-    some = [calm(rates[0], ends, unrest, rivals)] if len(rates) > 1 else []
-    some += [comparable(rates[1], ends, alike)] if len(rates) > 2 and alike else []
-    some += [advantage(ends, rivals)] if len(rates) > 1 else []
-    return [*some, wins(rates[-1], ends, unrest, rivals), counted(unrest, rivals, lost(config, stages)), *made]
+    some = [calm(config.limits, rates[0], ends, unrest, rivals)] if len(rates) > 1 else []
+    some += [comparable(config.limits, rates[1], ends, alike)] if len(rates) > 2 and alike else []
+    some += [advantage(config.limits, ends, rivals)] if len(rates) > 1 else []
+    return [
+        *some,
+        wins(config.limits, rates[-1], ends, unrest, rivals),
+        counted(config.limits, unrest, rivals, lost(config, stages)),
+        *made,
+    ]
 
 
-def calm(rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
+def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
     """Figure 6 (a)."""
     told, losses = unrest[rate], ends[rate]
     quiet = told[PAPERS] == Instability(False, 0)
@@ -92,17 +93,17 @@ def calm(rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
         f"at the smallest rate, {rate:g}, best has no large fluctuation, and not the smallest loss",
         "figure 6 (a): not optimal in loss, but no large fluctuation; exp is stable too",
         f"best: {told[PAPERS]}, final loss {losses[PAPERS]:.3f}; " + _listed(losses, rivals),
-        rules.graded(quiet and behind > CLEAR, quiet),
+        rules.graded(quiet and behind > limits.clear, quiet),
         f"Best is {abs(behind):.3f} nats {'behind' if behind > 0 else 'ahead of'} the lowest of the others, and more "
-        f"than {CLEAR:g} counts. " + "; ".join(f"{scheme}: {told[scheme]}" for scheme in rivals) + ".",
+        f"than {limits.clear:g} counts. " + "; ".join(f"{scheme}: {told[scheme]}" for scheme in rivals) + ".",
     )
 
 
-def comparable(rate: float, ends: Ends, alike: Sequence[str]) -> Claim:
+def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) -> Claim:
     """Figure 6 (b)."""
     losses = ends[rate]
     behind = {scheme: losses[PAPERS] - losses[scheme] for scheme in alike}
-    held = [gap < COMPARABLE for gap in behind.values()]
+    held = [gap < limits.comparable for gap in behind.values()]
     return Claim(
         f"at the rate {rate:g} the final loss of best is comparable with that of {' and '.join(alike)}",
         "figure 6 (b): not optimal, but comparable",
@@ -110,16 +111,16 @@ def comparable(rate: float, ends: Ends, alike: Sequence[str]) -> Claim:
         rules.some(held),
         "It is higher by "
         + ", ".join(f"{gap:+.3f} ({scheme})" for scheme, gap in behind.items())
-        + f" nats; below {COMPARABLE:g} is called comparable.",
+        + f" nats; below {limits.comparable:g} is called comparable.",
     )
 
 
-def advantage(ends: Ends, rivals: list[str]) -> Claim:
+def advantage(limits: Limits, ends: Ends, rivals: list[str]) -> Claim:
     """The caption of figure 6."""
     rates = sorted(ends)
     gap = [_gap(ends[rate], rivals) for rate in rates]
     grows = [after >= before for before, after in pairwise(gap)]
-    verdict = rules.given(gap[-1] > gap[0] + CLEAR, rules.graded(all(grows), True))
+    verdict = rules.given(gap[-1] > gap[0] + limits.clear, rules.graded(all(grows), True))
     return Claim(
         "the larger the learning rate, the further best is ahead of the others",
         "figure 6: its advantage is usually better when the rate is larger",
@@ -130,7 +131,7 @@ def advantage(ends: Ends, rivals: list[str]) -> Claim:
     )
 
 
-def wins(rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
+def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
     """Figure 6 (c)."""
     losses, told = ends[rate], unrest[rate]
     next_best = min(losses[scheme] for scheme in rivals)
@@ -139,9 +140,9 @@ def wins(rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
         f"at the largest rate, {rate:g}, best has the smallest loss",
         "figure 6 (c): the smallest",
         f"best {losses[PAPERS]:.3f}; " + _listed(losses, rivals),
-        rules.graded(finite and lead > CLEAR, finite and lead > -COMPARABLE),
-        f"'Reproduced' is lower by more than {CLEAR:g} nats than each other map, 'partly' higher by less than "
-        f"{COMPARABLE:g}. " + "; ".join(f"{scheme}: {told[scheme]}" for scheme in (PAPERS, *rivals)) + ".",
+        rules.graded(finite and lead > limits.clear, finite and lead > -limits.comparable),
+        f"'Reproduced' is lower by more than {limits.clear:g} nats than each other map, 'partly' higher by less than "
+        f"{limits.comparable:g}. " + "; ".join(f"{scheme}: {told[scheme]}" for scheme in (PAPERS, *rivals)) + ".",
     )
 
 
@@ -154,7 +155,7 @@ def lost(config: StudyConfig, stages: Stages) -> str:
     return ", ".join(found) or "none"
 
 
-def counted(unrest: Unrest, rivals: list[str], diverged: str) -> Claim:
+def counted(limits: Limits, unrest: Unrest, rivals: list[str], diverged: str) -> Claim:
     """Divergences and spikes over all rates."""
     total = {
         scheme: (
@@ -169,9 +170,9 @@ def counted(unrest: Unrest, rivals: list[str], diverged: str) -> Claim:
         "section 4.2: it enhances training stability",
         "; ".join(f"{scheme}: {lost} diverged, {spikes} spikes" for scheme, (lost, spikes) in total.items()),
         verdict,
-        f"Of {len(unrest)} rates. A spike is a loss {HEIGHT:g} nats above the median of the {WINDOW} before it, after "
-        "the warm-up; diverged is as the README says. 'Reproduced' is less than each other map, 'partly' no more. "
-        f"Diverged: {diverged}.",
+        f"Of {len(unrest)} rates. A spike is a loss {limits.height:g} nats above the median of the {limits.window} "
+        "before it, after the warm-up; diverged is as the README says. 'Reproduced' is less than each other map, "
+        f"'partly' no more. Diverged: {diverged}.",
     )
 
 
@@ -202,15 +203,15 @@ def remembers(config: StudyConfig, stages: Stages) -> Claim:
         left = [np.inf if curve is None else _left(curve.value) for curve in curves]
         kinds = ["not finite" if curve is None else curve.decay().kind for curve in curves]
         told.append(f"{scheme} " + ", ".join(f"{100 * a:.2g} % ({b})" for a, b in zip(left, kinds, strict=True)))
-        fade += [part < FADED for part in left if scheme in STABLE]
+        fade += [part < config.limits.faded for part in left if scheme in STABLE]
     return Claim(
         "the memory of every model with a stable map fades",
         "section 2.2: a model without an unstable eigenvalue has decaying memory",
         "; ".join(told),
         rules.some(fade),
         f"{sum(fade)} of {len(fade)} do: the largest M(t) of the last tenth of {config.horizon} tokens is below "
-        f"{FADED:.0%} of the largest of all. In brackets how it decays, as far as a fit can tell; one for each of "
-        f"the rates {', '.join(f'{rate:g}' for rate in config.rates)}.",
+        f"{config.limits.faded:.0%} of the largest of all. In brackets how it decays, as far as a fit can tell; one "
+        f"for each of the rates {', '.join(f'{rate:g}' for rate in config.rates)}.",
     )
 
 

@@ -16,9 +16,6 @@ from stablessm._typing import Time
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
 from stablessm.report.figure import Figure, Panel, Series
 
-EXACT = 1e-6
-"""A formula holds if it deviates by no more than this, relatively; quadrature and sums are good to about 1e-9."""
-
 
 @dataclass(frozen=True)
 class Row:
@@ -72,6 +69,8 @@ class TableConfig:
     """Of the quadrature on a logarithmic axis of times."""
     terms: int = 40_000
     """Of the discrete sum: the rest is e^(−closest · terms) of it, at most."""
+    exact: float = 1e-6
+    """A formula holds if it deviates by no more than this, relatively; quadrature and sums are good to about 1e-9."""
 
 
 def run(config: TableConfig, run: Run) -> None:
@@ -129,7 +128,7 @@ def figures(config: TableConfig, stages: Stages) -> list[Figure]:
             series.append(Series(row.map, w.tolist(), derived.tolist(), group=row.map))
             some = slice(None, None, max(1, config.weights // 50))
             series.append(Series(f"{row.map}, printed", w[some].tolist(), printed[some].tolist(), "points", row.map))
-            if deviation(found, "printed").max() > EXACT:
+            if deviation(found, "printed").max() > config.exact:
                 lam = found["eigenvalue"]
                 quotients.append(Series(row.map, lam.tolist(), (printed / derived).tolist()))
         scales.append(Panel(f"{time} time", "weight w", "G(w)", series, "linear", "log", (1e-3, 1e6)))
@@ -143,13 +142,13 @@ def figures(config: TableConfig, stages: Stages) -> list[Figure]:
 
 def claims(config: TableConfig, stages: Stages) -> list[Claim]:
     """One for each row."""
-    return [claim(row, stages[row.name]) for row in ROWS]
+    return [claim(row, stages[row.name], config.exact) for row in ROWS]
 
 
-def claim(row: Row, found: Mapping[str, np.ndarray]) -> Claim:
+def claim(row: Row, found: Mapping[str, np.ndarray], exact: float) -> Claim:
     """Whether a printed formula is the derived number, and if not, where."""
     printed, corrected = deviation(found, "printed"), deviation(found, "ours")
-    w, wrong = found["w"], printed > EXACT
+    w, wrong = found["w"], printed > exact
     negative_only = False
     ours = f"relative deviation at most {printed.max():.1e}"
     why = f"{len(w)} weights from {w.min():.3g} to {w.max():.3g} were compared"

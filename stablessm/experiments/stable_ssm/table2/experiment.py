@@ -9,7 +9,6 @@ import numpy as np
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
 from stablessm.experiments.stable_ssm import language_study as study
-from stablessm.experiments.stable_ssm.language_stability import CLEAR
 from stablessm.experiments.stable_ssm.language_study import SMOKE, StudyConfig
 from stablessm.experiments.stable_ssm.language_training import perplexity
 from stablessm.report.figure import Figure, Panel, Series
@@ -71,8 +70,8 @@ def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
 
 def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[str]) -> Claim:
     """The caption of table 2."""
-    stable = [scheme for scheme in known if scheme != "direct"]
-    held = [found[scheme] < found["direct"] - CLEAR for found in losses.values() for scheme in stable]
+    stable, clear = [scheme for scheme in known if scheme != "direct"], config.limits.clear
+    held = [found[scheme] < found["direct"] - clear for found in losses.values() for scheme in stable]
     return Claim(
         f"stable maps have lower train and test perplexities than direct, at the rate {config.rate:g}",
         "table 2: " + "; ".join(f"{part} {_listed(PUBLISHED[part], known)}" for part in losses),
@@ -81,25 +80,23 @@ def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[
             for part, found in losses.items()
         ),
         rules.some(held),
-        f"{sum(held)} of {len(held)} comparisons, by more than {CLEAR:g} nats; inf is one that diverged. On "
+        f"{sum(held)} of {len(held)} comparisons, by more than {clear:g} nats; inf is one that diverged. On "
         f"{config.text}, whose perplexities cannot be compared with the paper's; one seed.",
     )
 
 
 def order(losses: dict[str, float], config: StudyConfig, part: Part, known: list[str]) -> Claim:
     """Softplus, exp, best, direct."""
-    gaps = [_minus(losses[after], losses[before]) for before, after in pairwise(known)]
-    held, clear = [gap > 0 for gap in gaps], [gap > CLEAR for gap in gaps]
-    verdict = rules.ahead(gaps, [CLEAR] * len(gaps))
+    gaps, clear = [_minus(losses[after], losses[before]) for before, after in pairwise(known)], config.limits.clear
     found = {scheme: perplexity(losses[scheme]) for scheme in sorted(losses, key=lambda scheme: losses[scheme])}
     return Claim(
         f"{part} perplexities come in the order {', '.join(known)}",
         _listed(PUBLISHED[part], known),
         _listed(found, list(found)),
-        verdict,
-        f"From each to the next the loss rises by {', '.join(f'{gap:+.3f}' for gap in gaps)} nats: {sum(held)} of "
-        f"{len(held)} as published, {sum(clear)} by more than {CLEAR:g}, which one seed can tell apart. Best here has "
-        "b = 0.5.",
+        rules.ahead(gaps, [clear] * len(gaps)),
+        f"From each to the next the loss rises by {', '.join(f'{gap:+.3f}' for gap in gaps)} nats: "
+        f"{sum(gap > 0 for gap in gaps)} of {len(gaps)} as published, {sum(gap > clear for gap in gaps)} by more "
+        f"than {clear:g}, which one seed can tell apart. Best here has b = 0.5.",
     )
 
 

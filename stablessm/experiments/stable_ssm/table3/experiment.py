@@ -20,8 +20,6 @@ from stablessm.report.figure import Figure, Panel, Series
 
 PUBLISHED = {"best-0.5": 3, "exp": 0, "softplus": 0, "direct": 0}
 """How many of three runs converge."""
-LAST = 10
-"""Steps whose mean loss is the final one."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,8 @@ class Config:
     """Tokens that are repeated to measure a memory."""
     horizon: int = 1024
     """How long."""
+    last: int = 10
+    """Steps whose mean loss is the final one."""
 
     def __post_init__(self) -> None:
         for name in self.maps:
@@ -109,9 +109,9 @@ def _trained(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> M
     return {**found, **memory, "parameters": np.array(sum(p.numel() for p in model.parameters()))}
 
 
-def converged(found: Mapping[str, np.ndarray]) -> bool:
+def converged(config: Config, found: Mapping[str, np.ndarray]) -> bool:
     """Not diverged, and in the end below the loss of the untrained model."""
-    return int(found["diverged"]) < 0 and bool(found["losses"][-LAST:].mean() < found["losses"][0])
+    return int(found["diverged"]) < 0 and bool(found["losses"][-config.last :].mean() < found["losses"][0])
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
@@ -150,7 +150,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
 def survival(config: Config, stages: Stages, warmup: int, scheme: str) -> Claim:
     """How many seeds of a map converge, and what became of the others."""
     found = [one(stages, warmup, scheme, seed) for seed in range(config.seeds)]
-    count, total, published = sum(map(converged, found)), config.seeds, PUBLISHED[scheme]
+    count, total, published = sum(converged(config, cell) for cell in found), config.seeds, PUBLISHED[scheme]
     verdict = rules.graded(count == (total if published else 0), 0 < count < total)
     steps = config.training.steps
     when = f"in {steps} steps at {config.rate:g}, to which the rate rises in {warmup}"
@@ -159,17 +159,17 @@ def survival(config: Config, stages: Stages, warmup: int, scheme: str) -> Claim:
     return Claim(
         f"{scheme} {'converges' if published else 'diverges'} {when}; {int(found[0]['parameters']):,} parameters",
         f"{published} of 3 converge",
-        f"{count} of {total} converge: " + "; ".join(_told(seed, cell) for seed, cell in enumerate(found)),
+        f"{count} of {total} converge: " + "; ".join(_told(config, seed, cell) for seed, cell in enumerate(found)),
         verdict,
         _cause(found),
     )
 
 
-def _told(seed: int, found: Mapping[str, np.ndarray]) -> str:
-    first, last = found["losses"][:1], found["losses"][-LAST:]
+def _told(config: Config, seed: int, found: Mapping[str, np.ndarray]) -> str:
+    first, last = found["losses"][:1], found["losses"][-config.last :]
     if int(found["diverged"]) >= 0:
         return f"seed {seed} diverged at step {int(found['diverged'])}"
-    note = "" if converged(found) else ", not below the start"
+    note = "" if converged(config, found) else ", not below the start"
     return f"seed {seed} loss {first.mean():.2f} to {last.mean():.2f}{note}"
 
 

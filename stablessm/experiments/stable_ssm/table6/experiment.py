@@ -18,8 +18,6 @@ from stablessm.report.figure import Figure, Panel, Series
 from stablessm.training import TrainingConfig
 
 PUBLISHED = {"best": 66.41, "exp": 65.87, "softplus": 65.84, "direct": 9.736}
-GOAL = 80.0
-"""Per cent, for a model of more than one layer."""
 STAGE = "recommended"
 
 
@@ -48,6 +46,8 @@ class Config(ImageConfig):
 
     data: str = "cifar10-gray"
     recommended: Recommended = field(default_factory=Recommended)
+    goal: float = 80.0
+    """Per cent, for a model of more than one layer."""
 
 
 def larger(config: Config, run: Run) -> None:
@@ -95,10 +95,10 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
     return [
         *image_tables.claims(config, stages, PUBLISHED),
         Claim(
-            f"the preset that we recommend reaches {GOAL:g} % on {config.data}",
+            f"the preset that we recommend reaches {config.goal:g} % on {config.data}",
             "no number; its own model, of one layer, has 66.41 %",
             f"{accuracy:.2f} %, {int(found['parameters']):,} parameters" if "test" in found else "diverged",
-            rules.ours(rules.graded(accuracy >= GOAL, accuracy >= PUBLISHED["best"])),
+            rules.ours(rules.graded(accuracy >= config.goal, accuracy >= PUBLISHED["best"])),
             f"Preset {own.preset}, {own.training.epochs} epochs at rate {own.training.lr:g} (recurrent "
             f"{own.training.recurrent_lr or own.training.lr:g}), one seed; test images.",
         ),
