@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import stablessm as ssm
+from stablessm.layers.diagonal import DiagonalLayer
 
 D, N = 3, 8
 
@@ -42,7 +44,7 @@ LAYERS: dict[str, Callable[..., ssm.SequenceLayer]] = {
 }
 NAMES = list(LAYERS)
 ONE_OF_EACH = ("real-zoh", "lru", "s4d-lin", "rnn-diagonal")
-BOTH_MODES = [name for name in NAMES if not name.startswith("rnn")]
+DIAGONAL = [name for name in NAMES if isinstance(LAYERS[name](), DiagonalLayer)]
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
@@ -202,7 +204,7 @@ def test_negative_eigenvalues_in_discrete_time() -> None:
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-@pytest.mark.parametrize("name", BOTH_MODES)
+@pytest.mark.parametrize("name", DIAGONAL)
 def test_scan_equals_convolution_at_length_20000(name: str, dtype: torch.dtype) -> None:
     x = torch.randn(2, 20_000, D, dtype=dtype)
     state = torch.randn_like(make(name, dtype).initial_state(2))
@@ -235,7 +237,7 @@ def test_step_equals_forward_at_length_20000(name: str, dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-@pytest.mark.parametrize("name", BOTH_MODES)
+@pytest.mark.parametrize("name", DIAGONAL)
 @torch.no_grad()
 def test_stack_of_eight(name: str, dtype: torch.dtype) -> None:
     x, results = torch.randn(2, 20_000, D, dtype=dtype), {}
@@ -251,7 +253,7 @@ def test_stack_of_eight(name: str, dtype: torch.dtype) -> None:
 @settings(max_examples=5)
 @given(steps=st.integers(0, 40), data=st.data())
 def test_splitting_anywhere_changes_nothing(name: str, mode: str, steps: int, data: st.DataObject) -> None:
-    layer = make(name, **({"mode": mode} if name in BOTH_MODES else {}))
+    layer = make(name, **({"mode": mode} if name in DIAGONAL else {}))
     cut, x = data.draw(st.integers(0, steps)), torch.randn(2, steps, D, dtype=torch.float64)
     y, final = layer(x)
     first, state = layer(x[:, :cut])
@@ -265,7 +267,7 @@ def test_splitting_anywhere_changes_nothing(name: str, mode: str, steps: int, da
 @settings(max_examples=4)
 @given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=3))
 def test_padding_changes_no_real_position(name: str, mode: str, lengths: list[int]) -> None:
-    layer = make(name, **({"mode": mode} if name in BOTH_MODES else {}))
+    layer = make(name, **({"mode": mode} if name in DIAGONAL else {}))
     x = torch.randn(len(lengths), 12, D, dtype=torch.float64)
     state = torch.randn_like(layer.initial_state(len(lengths)))
     y, final = layer(x, state, lengths=torch.tensor(lengths))
@@ -347,7 +349,7 @@ def test_gradients_reach_every_parameter_the_input_and_the_state(name: str) -> N
         assert tensor.grad.abs().max() > 0, label
 
 
-@pytest.mark.parametrize("name", BOTH_MODES)
+@pytest.mark.parametrize("name", DIAGONAL)
 def test_both_modes_have_the_same_gradients(name: str) -> None:
     gradients = []
     for mode in ("scan", "conv"):
@@ -358,6 +360,41 @@ def test_both_modes_have_the_same_gradients(name: str) -> None:
         gradients.append(torch.autograd.grad(y.sin().sum() + final.abs().sum(), list(layer.parameters())))
     for ours, truth in zip(*gradients, strict=True):
         close(ours, truth)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_the_kernel_is_the_response_to_an_impulse(name: str) -> None:
+    layer, steps, channels = make(name), 400, torch.eye(D, dtype=torch.float64)
+    if getattr(layer, "activation", "linear") != "linear":
+        return  # it has no kernel
+    discrete = getattr(layer, "time", "continuous") == "discrete"
+    width = None if discrete else 1e-3
+    x = torch.zeros(D, steps, D, dtype=torch.float64)
+    x[:, 0] = channels if discrete else channels / width
+    response = (layer(x, dt=width)[0] - layer(torch.zeros_like(x), dt=width)[0]).permute(1, 2, 0)
+    times = torch.arange(steps, dtype=torch.float64)
+    kernel = layer.kernel(times if discrete else width * (times + 0.5))
+    kernel = kernel if kernel.dim() == 3 else kernel.diag_embed()
+    error = (response - kernel)[1:].abs().max() / kernel.abs().max()  # D counts at the first step only
+    assert error <= (1e-9 if discrete else 5e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_eigenvalues_depend_on_is_recurrent(name: str) -> None:
+    layer = make(name)
+    parameters = dict(layer.named_parameters())
+    found = torch.autograd.grad(layer.eigenvalues().abs().sum(), list(parameters.values()), allow_unused=True)
+    reached = {key for key, gradient in zip(parameters, found, strict=True) if gradient is not None}
+    assert reached
+    assert reached <= set(layer.recurrent_parameters)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_saved_layer_is_loaded_again(name: str, tmp_path: Path) -> None:
+    layer, x = make(name), torch.randn(2, 20, D, dtype=torch.float64)
+    ssm.save(layer, tmp_path)
+    assert torch.equal(ssm.load(tmp_path)(x)[0], layer(x)[0])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -408,7 +445,7 @@ def test_starts_from_given_eigenvalues(name: str) -> None:
     torch.testing.assert_close(torch.tensor(order[1]), torch.tensor(order[0]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", BOTH_MODES)
+@pytest.mark.parametrize("name", DIAGONAL)
 @pytest.mark.parametrize("map", ["direct", "exp", "softplus", "best"])
 def test_exchanging_the_map_keeps_the_function(name: str, map: str) -> None:
     layer, x = make(name), torch.randn(1, 50, D, dtype=torch.float64)
@@ -465,7 +502,7 @@ def test_kernel_and_deferred_initialisation(name: str) -> None:
         layer = make(name, dtype)
         if getattr(layer, "activation", "linear") == "linear":
             assert layer.kernel(times).dtype == torch.float32
-    if not name.startswith("rnn"):
+    if name in DIAGONAL:
         with torch.device("meta"):
             assert LAYERS[name]().w.is_meta
 
@@ -503,7 +540,7 @@ def test_bad_input_is_named(name: str, argument: str, message: str, x: Tensor, o
         make(name, torch.float32)(x, **options)
 
 
-@pytest.mark.parametrize("name", BOTH_MODES)
+@pytest.mark.parametrize("name", DIAGONAL)
 def test_a_convolution_refuses_what_varies_in_time(name: str) -> None:
     layer, x = make(name, torch.float32, mode="conv"), torch.zeros(2, 5, D)
     with pytest.raises(ValueError, match=r"^mode: expected 'scan' or 'auto' with a reset"):

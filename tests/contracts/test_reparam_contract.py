@@ -45,6 +45,18 @@ def test_every_map_starts_from_the_same_eigenvalues(f, w):
         torch.testing.assert_close(f(f.inverse(lam)), lam, rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.parametrize("f", CASES, ids=repr)
+def test_the_stated_stability_is_what_a_search_finds(f):
+    assert f.is_stable == Reparameterization.is_stable.fget(f)
+
+
+@pytest.mark.parametrize("f", CASES, ids=repr)
+def test_the_whole_range_is_reached(f):
+    low, high = (max(-1e3, min(1e3, end)) for end in f.range)
+    lam = low + (high - low) * torch.linspace(1e-6, 1 - 1e-6, 101, dtype=torch.float64)
+    torch.testing.assert_close(f(f.inverse(lam)), lam, rtol=1e-9, atol=1e-9)
+
+
 @dataclass(frozen=True, repr=False)
 class Good(Reparameterization):
     """A map as a user would write it, with nothing but the two methods."""

@@ -40,12 +40,13 @@ def cases(draw_from: st.DrawFn, channels: tuple[int, ...], states: tuple[int, ..
     }
 
 
+@pytest.mark.parametrize("backend", [name for name in FAST if name != "triton"])
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 @settings(max_examples=6)
 @given(case=cases(channels=(1, 3, 16, 35), states=(1, 2, 5, 9)))
-def test_cpu_matches_reference(dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
-    check_against_reference("cpu", dtype, length, **case)
+def test_matches_reference(backend: str, dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
+    check_against_reference(backend, dtype, length, **case)
 
 
 @pytest.mark.parametrize("length", [0, 1, 65])

@@ -38,7 +38,7 @@ def test_a_built_map_passes_through():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (("tanh",), {}, r"map: expected one of direct, clip, .*best \(continuous\), got 'tanh'"),
+        (("tanh",), {}, r"map: expected one of direct, clip, .*best.* \(continuous\), got 'tanh'"),
         ((3,), {}, "map: expected one of"),
         (("exp", "hybrid"), {}, "time: expected 'continuous' or 'discrete', got 'hybrid'"),
         (

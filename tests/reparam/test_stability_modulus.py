@@ -13,18 +13,12 @@ from stablessm.reparam.modulus import relative_change, search
 
 BETAS = (1e-3, 0.1, 0.5, 1.0, 3.0)
 STABLE = [
+    *(f for time in ("continuous", "discrete") for name in names(time) if (f := get(name, time)).is_stable),
     get("clip", margin=0.05),
     get("clip", margin=0.8),
-    get("exp"),
-    get("softplus"),
-    get("best"),
     get("best", a=4.0, b=3.0),
     get("best", a=0.3, b=0.1),
     *(get("clip", "discrete", margin=m) for m in (0.05, 0.3, 0.6, 0.7, 0.9)),
-    get("exp", "discrete"),
-    get("softplus", "discrete"),
-    get("tanh", "discrete"),
-    get("best", "discrete"),
     get("best", "discrete", a=4.0, b=3.0),
     *(get("best", "discrete", a=a, b=b) for a in (0.3, 4.0) for b in (0.501, 0.55, 0.9)),
 ]
