@@ -248,8 +248,8 @@ def _unfollowed(judged: list[_Judgement], undecided: Verdict, seen: Windows) -> 
 def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
     """An exponential if the envelope falls far, about along a straight line, and evenly (by ``least``); else undecided.
 
-    The rate is the slope of that line, and its interval spans the slopes of the last three quarters and the last half,
-    with room for the waves that interference leaves.
+    The rate is the slope of that line, and its interval spans the slopes of the last three quarters and the last half
+    and their continued trend, with room for the waves that interference leaves.
     """
     s, y = seen.envelope.s, seen.envelope.y
     span = float(s[-1] - s[0])
@@ -265,7 +265,8 @@ def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
     room = max(_WAVES * rate, off / span)
     reason = f"{undecided.reason.split(';')[0]}, but its envelope falls e^{rate * span:.1f} times, evenly"
     fit = Fit("mode", np.array([log_c, 0, 0, rate, 0, ABSENT, 0]), np.zeros(7), len(s), math.inf, off)
-    spread = max(min(rates) - room, 0.0), max(rates) + room
+    trend = last + (last - rate)
+    spread = max(min(*rates, trend) - room, 0.0), max(*rates, trend) + room
     return Verdict("exponential", reason, rate * span, fit, rate, spread)
 
 
