@@ -11,13 +11,10 @@ import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("*.py") if not path.name.startswith("_"))
-ELSEWHERE = {"sweeps.py"}
-"""tests/sweeps covers these."""
 
 
-@pytest.mark.parametrize(
-    "script", [pytest.param(name, marks=pytest.mark.slow) if name in ELSEWHERE else name for name in SCRIPTS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_smoke_size_runs(script: str, tmp_path: Path) -> None:
     out = tmp_path / "record.json"
     command = [sys.executable, str(BENCHMARKS / script), "--smoke", "--out", str(out)]

@@ -27,8 +27,7 @@ def strings(tree: ast.Module) -> list[ast.stmt]:
 
 def code_lines(path: Path, tree: ast.Module) -> int:
     """The number of lines that hold code: no docstrings, comments or blank lines."""
-    with tokenize.open(path) as file:
-        tokens = list(tokenize.generate_tokens(io.StringIO(file.read()).readline))
+    tokens = list(tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline))
     lines = {line for token in tokens if token.type not in LAYOUT for line in range(token.start[0], token.end[0] + 1)}
     return len(lines - {line for text in strings(tree) for line in range(text.lineno, text.end_lineno + 1)})
 

@@ -47,6 +47,8 @@ class Windows:
     """Whether the curve is free of dips in its last quarter, or consists of crests."""
     period: int
     """Samples from one crest of the wave to the next; 1 without a wave."""
+    waves: bool
+    """Whether the curve has dips or crests."""
     envelope: Points
     """The largest value from each time on, from the top of the curve to its end, also where the curve has dips."""
 
@@ -93,6 +95,7 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
     crests, miss = _crests(y, dip)
     # Modes of both signs cross zero a few times: what comes after the last dip counts.
     begin = 0 if crests is not None else _after_dips(y, dip)
+    waves = crests is not None or begin > 0
     period = 1
     if crests is not None:
         period = math.ceil(float(np.median(np.diff(crests))))
@@ -110,7 +113,7 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
     starts = [int(np.searchsorted(s, s[0] + share * (s[-1] - s[0]) * (1 - 1e-9))) for share in _BEGINNINGS]
     parts = [slice(min(start, len(s) - LEAST), None) for start in starts]
     points = [_blocks(s[part], y[part], sigma, floor[part]) for part in parts]
-    return Windows(points, origin, unit, smooth, period, _falling(*envelope, origin, unit))
+    return Windows(points, origin, unit, smooth, period, waves, _falling(*envelope, origin, unit))
 
 
 def _falling(time: np.ndarray, envelope: np.ndarray, origin: float, unit: float) -> Points:

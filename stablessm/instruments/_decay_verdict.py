@@ -248,24 +248,25 @@ def _unfollowed(judged: list[_Judgement], undecided: Verdict, seen: Windows) -> 
 def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
     """An exponential if the envelope falls far, about along a straight line, and evenly (by ``least``); else undecided.
 
-    The rate is the slope of that line, and its interval spans the slopes of the last three quarters and the last half
-    and their continued trend, with room for the waves that interference leaves.
+    The rate is the slope of that line, or of the last half if the curve has no waves. Its interval spans the slopes of
+    all, of the last three quarters and of the last half, and their continued trend, with room for waves.
     """
     s, y = seen.envelope.s, seen.envelope.y
     span = float(s[-1] - s[0])
     if len(s) < _FEWEST_ALONE:
         return undecided
     late = [s >= s[0] + share * span for share in (0, 1 / 4, 1 / 2)]
-    rate, *_, last = rates = [_slope(s[part], y[part]) for part in late]
-    log_c = float(y.mean() + rate * s.mean())
-    off = float(np.abs(y - log_c + rate * s).max())
+    line, *_, last = rates = [_slope(s[part], y[part]) for part in late]
+    off = float(np.abs(y - y.mean() + line * (s - s.mean())).max())
     uneven, even = sorted(_evenness(Points(s[part], y[part], seen.envelope.weight[part])) for part in late[:2])
-    if last * span < 2 * _STEEP or even < _EVEN_ALONE or uneven < least or off > _BENT * rate * span:
+    if last * span < 2 * _STEEP or even < _EVEN_ALONE or uneven < least or off > _BENT * line * span:
         return undecided
+    rate, part = (line, late[0]) if seen.waves else (last, late[2])
+    log_c = float(y[part].mean() + rate * s[part].mean())
     room = max(_WAVES * rate, off / span)
     reason = f"{undecided.reason.split(';')[0]}, but its envelope falls e^{rate * span:.1f} times, evenly"
     fit = Fit("mode", np.array([log_c, 0, 0, rate, 0, ABSENT, 0]), np.zeros(7), len(s), math.inf, off)
-    trend = last + (last - rate)
+    trend = last + (last - line)
     spread = max(min(*rates, trend) - room, 0.0), max(*rates, trend) + room
     return Verdict("exponential", reason, rate * span, fit, rate, spread)
 

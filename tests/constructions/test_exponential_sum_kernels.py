@@ -131,6 +131,7 @@ def test_other_kernels(kernel: object, horizon: int, dt: float, tol: float, orde
     assert (np.abs(es.eigenvalues) < 1).all()
 
 
+@pytest.mark.slow
 def test_a_lag_needs_a_state_for_every_step() -> None:
     """The Hankel matrix of a lag is a permutation: 101 singular values of one."""
     assert exponential_sum(lag(np.arange(401)), order=60).lower_bound == pytest.approx(1.0)
@@ -138,7 +139,7 @@ def test_a_lag_needs_a_state_for_every_step() -> None:
     assert exponential_sum(np.eye(1, 401, 180)[0], tol=1e-6).order == 181  # flat as noise, and no noise
 
 
-@pytest.mark.parametrize(("late", "horizon"), [(500, 3000), (900, 950)])
+@pytest.mark.parametrize(("late", "horizon"), [(500, 3000), pytest.param(900, 950, marks=pytest.mark.slow)])
 def test_a_late_lag_is_a_ring(late: int, horizon: int) -> None:
     es = exponential_sum(np.eye(1, horizon + 1, late)[0], tol=1e-6)
     assert es.order == late + 1

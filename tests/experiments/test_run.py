@@ -44,6 +44,7 @@ for name in ("first", "second"):
 """
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_a_run_comes_to_the_same_bits(tmp_path):
     (tmp_path / "script.py").write_text(SLOW_SUM, encoding="utf-8")
     command = [sys.executable, str(tmp_path / "script.py")]
