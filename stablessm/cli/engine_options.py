@@ -21,7 +21,7 @@ class EngineOptions:
     ] = None
     on: Annotated[str, typer.Option(help="Where jobs run: processes (of this machine), ray or slurm.")] = "processes"
     cpus: Annotated[int | None, typer.Option(help="Cores for each job; 1 where jobs run side by side.")] = None
-    gpus: Annotated[int, typer.Option(help="GPUs for each job, of which it sees no others.")] = 0
+    gpus: Annotated[int, typer.Option(help="Number of GPUs for each job; a job sees only its own GPUs.")] = 0
     memory: Annotated[str | None, typer.Option(help="For each job, such as 4GB; with --on ray or slurm.")] = None
     retries: Annotated[int, typer.Option(help="How often a job whose worker is lost is given to another.")] = 2
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster, with --on ray.")] = None

@@ -36,7 +36,7 @@ class Factors:
 
     @classmethod
     def none(cls, horizon: int, dt: float) -> Factors:
-        """Those of kernels that are zero."""
+        """Return the fit of kernels that are zero."""
         nothing = ExponentialSum(np.array([-1.0 / dt]), np.zeros((1, 1, 1)), dt=dt, horizon=horizon)
         return cls(nothing, np.ones(1, dtype=np.int64), np.zeros(1), 1.0)
 

@@ -28,7 +28,7 @@ SHORTEST = 0.6
 
 @dataclass(frozen=True)
 class SumConfig:
-    """Sizes; the defaults are those of IAT, figure 1."""
+    """Sizes of the experiment. The defaults are the sizes in IAT, figure 1."""
 
     maps: tuple[str, ...] = ("direct",)
     widths: tuple[int, ...] = (4, 8, 16, 32)

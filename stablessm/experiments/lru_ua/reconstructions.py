@@ -31,7 +31,7 @@ INDEX = {solver: i for i, solver in enumerate(SOLVERS)}
 
 @dataclass(frozen=True)
 class DigitsConfig:
-    """Sizes; the defaults are those of LRU-UA, appendix E.1, where it says them."""
+    """Sizes of the experiment. The defaults are the sizes in LRU-UA, appendix E.1, where it says them."""
 
     data: Source = "mnist"
     images: int = 10_000

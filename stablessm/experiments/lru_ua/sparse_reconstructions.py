@@ -18,7 +18,7 @@ from stablessm.scan.vandermonde import accumulate
 
 @dataclass(frozen=True)
 class SparseConfig:
-    """Sizes; the defaults are those of LRU-UA, appendix E.2, where it says them."""
+    """Sizes of the experiment. The defaults are the sizes in LRU-UA, appendix E.2, where it says them."""
 
     r_min: float
     length: int = 4096

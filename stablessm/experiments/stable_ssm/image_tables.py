@@ -23,7 +23,7 @@ SYNTHETIC = "synthetic"
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """Sizes; the defaults are those of StableSSM, appendix D.4, as far as they are known."""
+    """Sizes of the experiment. The defaults are the sizes in StableSSM, appendix D.4, as far as they are known."""
 
     data: str = "mnist"
     """A task of images, or ``synthetic``: waves, for a first try."""

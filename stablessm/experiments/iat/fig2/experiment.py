@@ -27,7 +27,7 @@ VALIDATION, TEST = 1, 2
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes; the defaults are those of IAT, appendix C, where it says them."""
+    """Sizes of the experiment. The defaults are the sizes in IAT, appendix C, where it says them."""
 
     widths: tuple[int, ...] = (2, 4, 8, 16, 32)
     length: int = 32

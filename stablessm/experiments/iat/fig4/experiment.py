@@ -17,7 +17,7 @@ CONTRAST = "direct"
 
 @dataclass(frozen=True)
 class Config(SumConfig):
-    """Sizes; the defaults are those of IAT, figure 4."""
+    """Sizes of the experiment. The defaults are the sizes in IAT, figure 4."""
 
     maps: tuple[str, ...] = (CONTRAST, "exp", "softplus")
     slack: float = 1.1

@@ -15,7 +15,7 @@ from stablessm.report.figure import Figure, Panel, Series
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes; the defaults are those of LRU-UA, figure 6, where it says them."""
+    """Sizes of the experiment. The defaults are the sizes in LRU-UA, figure 6, where it says them."""
 
     length: int = 512
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)

@@ -31,7 +31,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes; the defaults are those of LRU-UA, appendix E.3, where it says them."""
+    """Sizes of the experiment. The defaults are the sizes in LRU-UA, appendix E.3, where it says them."""
 
     length: int = 2048
     trajectories: int = 1024

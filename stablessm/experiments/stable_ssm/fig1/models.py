@@ -29,7 +29,7 @@ PUBLISHED = Training(samples=153_600, batch=512, epochs=40, graphed=True)
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes; the defaults are those of StableSSM, appendix C.1, or add to them."""
+    """Sizes of the experiment. The defaults are the sizes in StableSSM, appendix C.1, or add to them."""
 
     maps: tuple[str, ...] = ("direct", "softplus", "exp", "best")
     widths: tuple[int, ...] = (2, 4, 8, 16, 32, 64)

@@ -30,7 +30,7 @@ SHORTEST = 2.0
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes; the defaults are those of StableSSM, appendix C.1."""
+    """Sizes of the experiment. The defaults are the sizes in StableSSM, appendix C.1."""
 
     maps: tuple[str, ...] = ("direct", "relu", "exp", "softplus", "tanh", "best")
     width: int = 64
