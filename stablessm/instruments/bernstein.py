@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError, ShortRepr
+from stablessm.instruments import _axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,10 +70,7 @@ class BernsteinCheck(ShortRepr):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Bound and memory over time, on a logarithmic axis; draws on ``ax`` or on a new figure."""
-        if ax is None:
-            from matplotlib.figure import Figure
-
-            ax = Figure(figsize=(6, 4), layout="constrained").subplots()
+        ax = _axes.on(ax)
         if self.memory is not None:
             ax.plot(self.times, self.memory, label="memory")
         ax.plot(self.times, self.bound, "k--", label=f"{self.constant:.3g} exp(-{self.rate:.3g} t)")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from stablessm import record
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError, ShortRepr
+from stablessm.instruments import _axes
 from stablessm.instruments._function_norms import (
     Distance,
     KernelDistance,
@@ -68,10 +69,7 @@ class PerturbationCurve(ShortRepr):
 
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
         """Both bounds over β, on logarithmic axes; the error at β = 0 is the dotted line."""
-        if ax is None:
-            from matplotlib.figure import Figure as Canvas
-
-            ax = Canvas(figsize=(5, 4), layout="constrained").subplots()
+        ax = _axes.on(ax, 5)
         positive = self.radius > 0
         (line,) = ax.loglog(self.radius[positive], self.lower[positive], "o-", ms=3, label=label or "found")
         if self.radius[0] == 0:
