@@ -1,4 +1,4 @@
-"""Every drawing of the instruments and the report as plain data: what is drawn, where, and in which style.
+"""Every drawing and text of the instruments and the report as plain data: what is drawn, where, and in which style.
 
 ``python tests/drawings.py`` draws them again and writes ``drawings.json``; look at the drawings that changed.
 """
@@ -15,9 +15,14 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 
+import stablessm as ssm
 from stablessm.instruments import GradientTracker, MemoryCurve, PerturbationFamily, bernstein_bound
-from stablessm.instruments.gradients import GradientHistory
+from stablessm.instruments.divergence import Divergence
+from stablessm.instruments.gradients import GradientHistory, GradientOverWeight, ParameterRatio
+from stablessm.instruments.modes import Initialisation, Mode, report_modes
 from stablessm.instruments.perturbation import PerturbationCurve
+from stablessm.instruments.readback import Readback
+from stablessm.instruments.streaming import StreamingDifference, StreamingReport
 from stablessm.report.figure import Figure, ImageGrid, Panel, Series
 
 PATH = Path(__file__).with_suffix(".json")
@@ -72,6 +77,63 @@ def figure() -> Figure:
     return Figure("name", "caption", panels)
 
 
+STABLE, GROWING = (
+    Mode("", (1,), -0.5 + 0.25j, 2.0, 4.0, 8.0, 0.5, -0.05),
+    Mode("layers.0", (2, 3), 0.125, float("inf"), 4.0, 8.0, -0.125, 0.0125),
+)
+
+
+def texts() -> list[str]:
+    """What results say."""
+    found = [Divergence("forward", "", "LRU", "output[0]", 3e38, (1, 7, 2), 1, 7, 2, None)]
+    found += [Divergence("gradient", "a.b", "RNN", "x", float("nan"), (4,), None, None, None, STABLE, "overflow")]
+    blamed = ("recurrent weight", "a.weight_hh", 1.25)
+    found += [Divergence("input", "a", "RNN", "x", 1.0, (), None, None, None, GROWING, *blamed)]
+    differs = [StreamingDifference("step", 0.5, 0.25, 1, 7, 2, first, 0.125) for first in (None, 6)]
+    reports = [StreamingReport(tuple(differs), tol) for tol in (0.25, 0.2)]
+    ratios = {
+        "bias": ParameterRatio(9.0, (1.0, 2.0, 3.0), None, None),
+        "w": ParameterRatio(7.0, (1.0, 2.0, 3.0), None, torch.tensor([2.0, 5.0]), True),
+        "layer.C": ParameterRatio(8.0, (1.0, 2.0, 3.0), None, None, True),
+    }
+    read = [Readback(T[:3], np.array(part), np.ones(3), 4) for part in ([0.9, 0.6, 0.1], [0.1, 0.9, 0.1])]
+    start = torch.tensor([-1.0, 0.25, -1e-3])
+    model = torch.nn.Sequential(
+        ssm.RealSSM(1, 3, 1, map="direct", eigenvalues=start),
+        ssm.LRU(1, 2, 1, eigenvalues=torch.tensor([0.5 + 0.5j, 0.9j])),
+    )
+    curves = [curve(np.exp(-0.4 * T), exact=exact) for exact in (False, True)]
+    proof = ssm.lyapunov_certificate(np.array([[-1.0, 3.0], [0.0, -2.0]]))
+    whole = [*reports, GradientOverWeight(ratios), *read, *curves, proof, report_modes(model)]
+    whole += [Initialisation(()), Initialisation(("first", "second")), perturbed(1.0), perturbed(1.0, upper=False)]
+    return [str(one) for one in (*found, *(one.remedy for one in found), *differs, STABLE, GROWING, *whole)]
+
+
+def verdicts() -> list[str]:
+    """What families of three widths say, for errors E(beta) = floor + slope beta^power of each."""
+    radius, said = np.array([0.0, *np.geomspace(1e-3, 1, 7)]), []
+    for powers, slopes, floors in (
+        ((1, 1, 1), (1, 1, 1), (0.1, 0.05, 0.025)),
+        ((1, 1, 1), (1, 8, 64), (0.1, 0.01, 0.001)),
+        ((1, 1, 6), (1, 1, 500), (0.1, 0.05, 0.025)),
+        ((1, 1, 1), (1, 2, 2), (0.1, 0.05, 0.02)),
+        ((1, 1, 1), (1, 1, 1), (0.1, 0.05, 0.049)),
+        ((1, 2, 1), (1, 1, 3), (0.1, 0.05, 0.03)),
+    ):
+        errors = [floor + slope * radius**power for power, slope, floor in zip(powers, slopes, floors, strict=True)]
+        curves = {
+            width: PerturbationCurve(
+                radius, error, None, None, "mse", "entry_max", "random", ("w",), 3, 0, 4, 1.0, 0, 1
+            )
+            for width, error in zip((4, 8, 16), errors, strict=True)
+        }
+        for family in (PerturbationFamily(curves), PerturbationFamily({w: curves[w] for w in (4, 8)})):
+            limit = family.extrapolated
+            parts = [family.verdict(), family.crossings(), family.crossings(0.1)]
+            said.append("; ".join(map(repr, parts)) + f"; {np.round(limit.error, 6)}, {np.round(limit.uncertainty, 6)}")
+    return said
+
+
 DRAWN: dict[str, Callable[[], Any]] = {
     "memory": lambda: curve(3 * np.exp(-0.4 * T), floor=1e-4).plot(),
     "memory with a style": lambda: curve(np.exp(-0.4 * T), floor=1e-4).plot(fit=False, label="ours", color="C3"),
@@ -88,11 +150,15 @@ DRAWN: dict[str, Callable[[], Any]] = {
     "gradients": lambda: history().plot(),
     "tracker": tracked,
     "figure": lambda: figure().draw(),
+    "texts": texts,
+    "verdicts": verdicts,
 }
 
 
 def described(drawn: Any) -> Any:
-    """Axes, a matplotlib figure or a plotly figure as plain data."""
+    """Axes, a matplotlib figure, a plotly figure or texts as plain data."""
+    if isinstance(drawn, list):
+        return drawn
     if hasattr(drawn, "to_plotly_json"):
         traces = [{**trace.to_plotly_json(), "x": _numbers(trace.x), "y": _numbers(trace.y)} for trace in drawn.data]
         return [traces, {key: value for key, value in drawn.layout.to_plotly_json().items() if key != "template"}]

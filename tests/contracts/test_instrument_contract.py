@@ -112,11 +112,13 @@ def memory_function(case: Case) -> None:
         "unit": np.linalg.norm(rho, axis=1).max(1),
         "plus_one": np.linalg.norm(rho @ corners, axis=1).max(1),
     }
+    reached = {"ball": 3.0, "unit": 1.0, "plus_one": 1.0}
     model, dt = case.model, 0.25 if case.form == "function" else 1.0
     for norm, value in expected.items():
         curve = ssm.memory_function(model, 30, d_input=2, dt=dt, norm=norm, bound=3.0, warm_up=2)
         assert (curve.exact, curve.norm, curve.bound, curve.dt) == (True, norm, 3.0, dt)
         case.close(curve.value, value / dt)
+        case.close(np.linalg.norm(np.einsum("toi,ti->to", rho, curve.maximiser), axis=1), value * reached[norm])
         case.close(curve.time, np.arange(30) * dt)
     given = ssm.memory_function(model, 30, d_input=2, dt=dt, directions=torch.tensor([[3.0, -4.0]]), amplitudes=[0.5])
     case.close(given.by_input[0], np.linalg.norm(rho @ [0.3, -0.4], axis=1) / dt, 10)
@@ -131,6 +133,7 @@ def fading_function(case: Case) -> None:
 def fit_decay(case: Case) -> None:
     curve = ssm.memory_function(case.model, 120, d_input=2)
     fit, slowest = instruments.fit_decay(curve.time, curve.value, floor=curve.floor), -math.log(float(case.a.max()))
+    assert curve.decay() == fit
     assert fit.kind == "exponential"
     assert fit.interval[0] <= slowest <= fit.interval[1]
     assert fit.rate == pytest.approx(slowest, rel=0.03)
@@ -225,6 +228,8 @@ def perturbation_error(case: Case) -> None:
     for search in ("random", "ascent"):
         curve = ssm.perturbation_error(module, case.module, radii[::-1].copy(), search=search, steps=3, **options)
         case.close(curve.lower, expected, 10)
+        climbed = 3 if search == "ascent" else 0
+        assert (curve.steps, curve.evaluations) == (climbed, 1 + 2 * 30 * (climbed + 1))
         if case.form == "layer":
             case.close(curve.upper, expected, 100)
             assert curve.theorem.tolist() == [0.0, math.inf, math.inf]  # no weight is far from instability
