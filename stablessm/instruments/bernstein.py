@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import real_number
 from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments import _axes
 
@@ -136,8 +137,7 @@ def bernstein_check(
 
 
 def _check(times: object, rate: float, constant: float, d_input: int, theta_max: float) -> BernsteinCheck:
-    if not 0 < rate < math.inf:
-        raise ArgumentError("rate", "a positive number", rate)
+    real_number("rate", rate, 0)
     if not 0 <= constant < math.inf:
         raise ArgumentError("theta_max, lipschitz", "finite numbers >= 0", f"a constant of {constant}")
     return BernsteinCheck(_series("times", times), rate, constant, d_input, theta_max)
