@@ -11,7 +11,7 @@ from torch import nn
 import stablessm as ssm
 from stablessm.instruments import _function_norms, _linear, gradients
 from stablessm.instruments._first_cause import unstable_weight
-from stablessm.instruments.systems import System, as_system
+from stablessm.instruments.systems import as_system
 
 
 class Bar(tqdm.tqdm):
@@ -42,16 +42,6 @@ def test_the_bar_of_a_perturbation_ends_full(bars, search, total):
         ssm.perturbation_error(layer, layer, [0.0, 0.1, 0.2], progress=progress, **options)
     assert bars.asked == [None, True]
     assert [(bar.n, bar.total) for bar in bars.shown] == [(total, total)] * 2
-
-
-@pytest.mark.parametrize(("steps", "progress", "disable"), [(1, True, True), (2, True, None), (2, False, True)])
-def test_several_pieces_have_a_bar(bars, steps, progress, disable):
-    system = System(
-        None, lambda x, state: (x[:, -1], None), 1, 1, torch.float64, torch.device("cpu"), False, pooled=True
-    )
-    drive = lambda start, stop: torch.ones(1, stop - start, 1)  # noqa: E731
-    assert len(list(system.outputs(drive, 0, steps, progress=progress))) == steps
-    assert bars.asked == [disable]
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1e20])
