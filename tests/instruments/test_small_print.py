@@ -115,3 +115,11 @@ def test_only_large_parameters_that_are_not_recurrent_keep_no_ratios(monkeypatch
         entry = gradients.gradient_over_weight(layer)["weight"]
         kept[size] = (entry.ratio is not None, entry.maximum, entry.quantiles[2])
     assert kept == {4: (True, 8.0, 8.0), 5: (False, 10.0, 10.0), 9: (False, 18.0, 14.0)}
+
+
+def test_a_certificate_allows_for_the_rounding_of_its_equation():
+    """Of a matrix whose slowest mode is 1e13 times slower than its fastest, 2 % of the rate cannot be proved."""
+    proof = ssm.lyapunov_certificate(torch.diag(torch.tensor([-1.0, -1e-13], dtype=torch.float64)))
+    rounding = 4 * 2 * torch.finfo(torch.float64).eps * proof.norm * 2
+    assert 0.01 < rounding < 0.03
+    assert 2 * proof.norm * proof.rate == pytest.approx(1 - proof.residual - rounding, rel=1e-9)
