@@ -139,7 +139,7 @@ def memory_function(
                 floor = 4 * torch.finfo(gain.dtype).eps * float(gain.value.max())
                 facts |= {"exact": gain.proved, "note": "impulse response"}
                 return finite_curve(time, gain.value, gain.maximiser, floor, **facts)
-        found = {"ahead": system.ahead, "streams": system.streams}
+        found: dict[str, Any] = {"ahead": system.ahead, "streams": system.streams}
         system = in_double(system, lambda copied: replace(run_by(copied).telling(tell), **found))
         search = _supremum.Search(system, horizon, step, norm, bound, warm_up)
         if directions is not None:
