@@ -72,7 +72,7 @@ def _responses(system: System, horizon: int, size: float, warm_up: int) -> Itera
     responses to two constant inputs, and how large these are."""
     d = system.d_input
     # any direction but a special one: a model may answer to differences of channels alone
-    drawn = torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = torch.randn(d, generator=torch.Generator().manual_seed(0))
     # of either sign, one of them smaller than the impulses: what is not linear may only show after a lag
     sizes = torch.tensor([size, -0.7 * size], device=system.device, dtype=system.dtype)
     held = torch.nn.functional.normalize(drawn, dim=0).to(system.device, system.dtype) * sizes[:, None]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm._arguments import whole_number
-from stablessm._errors import ArgumentError
+from stablessm._arguments import real_number, whole_number
 from stablessm._progress import working
 from stablessm.instruments.curve import MemoryCurve
 from stablessm.instruments.memory import ROUNDING, finite_curve, own_unit, time_step
@@ -54,8 +52,7 @@ def fading_function(
     horizon = whole_number("horizon", horizon)
     past = horizon if past is None else whole_number("past", past)
     samples = whole_number("samples", samples, 0)
-    if not 0 < bound < math.inf:
-        raise ArgumentError("bound", "a positive number", bound)
+    real_number("bound", bound, 0)
     system = seeing_ahead(as_system(model, d_input=d_input), horizon + past)
     step = time_step(model, dt)
     generator = torch.Generator().manual_seed(seed)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stablessm._arguments import whole_number
+from stablessm._arguments import real_number, whole_number
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm._progress import working
 from stablessm.instruments import _linear, _supremum, huggingface
@@ -139,7 +139,7 @@ def memory_function(
                 floor = 4 * torch.finfo(gain.dtype).eps * float(gain.value.max())
                 facts |= {"exact": gain.proved, "note": "impulse response"}
                 return finite_curve(time, gain.value, gain.maximiser, floor, **facts)
-        found = {"ahead": system.ahead, "streams": system.streams}
+        found: dict[str, Any] = {"ahead": system.ahead, "streams": system.streams}
         system = in_double(system, lambda copied: replace(run_by(copied).telling(tell), **found))
         search = _supremum.Search(system, horizon, step, norm, bound, warm_up)
         if directions is not None:
@@ -233,11 +233,10 @@ def time_step(model: Any, dt: float | None) -> float:
     own = own_step(model)
     if dt is None:
         return 1.0 if own is None else own
-    if not 0 < dt < math.inf:
-        raise ArgumentError("dt", "a positive number", dt)
+    dt = real_number("dt", dt, 0)
     if own is not None and not math.isclose(own, dt, rel_tol=1e-9):
         raise ArgumentError("dt", f"{own:g} (the model's own), or None", dt)
-    return float(dt)
+    return dt
 
 
 def own_unit(system: System, step: float) -> str:
@@ -250,7 +249,6 @@ def own_unit(system: System, step: float) -> str:
 def _check(norm: str, bound: float, samples: int, ascent: int) -> None:
     if norm not in get_args(Norm):
         raise ArgumentError("norm", f"one of {', '.join(get_args(Norm))}", repr(norm))
-    if not 0 < bound < math.inf:
-        raise ArgumentError("bound", "a positive number", bound)
-    if samples < 1 or ascent < 0:
-        raise ArgumentError("samples, ascent", "samples >= 1 and ascent >= 0", f"{samples}, {ascent}")
+    real_number("bound", bound, 0)
+    whole_number("samples", samples)
+    whole_number("ascent", ascent, 0)

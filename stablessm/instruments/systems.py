@@ -48,7 +48,7 @@ class System:
     device: torch.device
     streams: bool
     """Whether the state can be carried from one chunk to the next."""
-    pooled: bool
+    pooled: bool = False
     """Whether one output comes for a whole sequence; then a time series of outputs is that of its beginnings."""
     ahead: int = 0
     """Steps of input after the last output that the outputs can depend on; see :func:`seeing_ahead`."""
@@ -143,8 +143,8 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
     if weight is not None and weight.is_meta:
         raise ArgumentError("model", "weights that are there, not on the meta device", type(model).__name__)
     if weight is not None:
-        return completed(System(model, call, d_input, 0, weight.dtype, weight.device, streams, False))
-    precise = System(model, call, d_input, 0, torch.float64, torch.device("cpu"), streams, False)
+        return completed(System(model, call, d_input, 0, weight.dtype, weight.device, streams))
+    precise = System(model, call, d_input, 0, torch.float64, torch.device("cpu"), streams)
     single = replace(precise, dtype=torch.float32)  # a function around a model in single precision
     reasons = []
     for system in (precise, single, replace(precise, call=_on_arrays(call))):
