@@ -23,7 +23,6 @@ from stablessm.cli.report import report as report_command
 from stablessm.report import folder as run_folder
 from stablessm.report import markup, page, section
 from stablessm.report.claim import VERDICTS
-from stablessm.report.figure import Figure
 from stablessm.report.runs import collect
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{main}} \" ' & \u2028"
@@ -53,23 +52,6 @@ class Structure(HTMLParser):
 
     def ids(self) -> list[str]:
         return [found["id"] or "" for _, found in self.tags if "id" in found]
-
-
-_PICTURES: dict[str, dict[str, bytes]] = {}
-
-
-@pytest.fixture(autouse=True)
-def _drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing is slow: once for every figure of the test session."""
-    draw = Figure.pictures
-
-    def pictures(figure: Figure, *formats: str) -> dict[str, bytes]:
-        key = json.dumps([figure.to_json(), formats])
-        if key not in _PICTURES:
-            _PICTURES[key] = draw(figure, *formats)
-        return _PICTURES[key]
-
-    monkeypatch.setattr(Figure, "pictures", pictures)
 
 
 def made(folder: Path) -> tuple[str, Structure]:
