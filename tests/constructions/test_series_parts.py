@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
 
 from stablessm.constructions.series import _identify, _kernels
 from stablessm.constructions.series._fit import Modes
@@ -132,9 +133,8 @@ def test_the_errors_of_a_sample_are_those_of_the_grid(order: int, monkeypatch: p
     assert errors * (1 - 1e-9) <= model.kernel_errors[order] <= 1.1 * errors  # or more, if uniform points find more
 
 
-def records(steps: int, memory: int, order: int, count: int = 1) -> Records:
-    x = np.random.default_rng(4).standard_normal((count, steps))
-    return Records(x, x.copy(), memory, order, steps)
+def records(steps: int, memory: int, order: int) -> Records:
+    return Records(np.ones((1, steps)), np.ones((1, steps)), memory, order, steps)
 
 
 @pytest.mark.parametrize("memory", [12, 90])
@@ -164,21 +164,20 @@ def test_only_as_many_states_as_there_are_data_for() -> None:
     assert sizes == [1, 2, 3, 4, 6, 8]  # as the documentation says
 
 
-def test_rates_are_refined_on_the_first_of_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies beyond is nonsense here."""
-    from scipy.signal import lfilter
-
+@pytest.mark.parametrize(("count", "steps", "used"), [(4, 153, (3, 153)), (2, 900, (1, 420))])
+def test_rates_are_refined_on_the_first_of_many_steps(
+    count: int, steps: int, used: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On 400 steps at most, beside 20 of memory, of whole records or of one; what lies beyond is no number here."""
     monkeypatch.setattr(_identify, "_REFINED", 400)
-    for count, used in ((4, 3), (1, 1)):
-        steps = 20 + 400 // used
-        some = records(steps if count > 1 else 900, 20, 1, count)
-        y = lfilter([1.0], [1.0, -1.2, 0.6], some.x)
-        y[used:] = np.nan
-        y[:, steps + (1 if count > 1 else 0) :] = np.nan
-        if count > 1:
-            some = Records(some.x, y, 20, 1, 20 + 400 // used)
-        found = _identify._refined(Records(some.x, y, 20, 1, some.fitted), np.array([-0.2 + 0.5j]))
-        assert np.exp(found.rates) == pytest.approx([0.6 + 1j * math.sqrt(0.24)], rel=1e-4)
+    x, y = np.random.default_rng(4).standard_normal((count, steps)), np.full((count, steps), np.nan)
+    y[: used[0], : used[1]] = lfilter([1.0], [1.0, -1.2, 0.6], x)[: used[0], : used[1]]
+    found = _identify._refined(Records(x, y, 20, 1, steps), np.array([-0.2 + 0.5j]))
+    assert np.exp(found.rates) == pytest.approx([0.6 + 1j * math.sqrt(0.24)], rel=1e-4)
+    if used[0] == 1:
+        y[0, 0] = y[0, 419] = np.nan
+        with pytest.raises(ValueError, match="finite"):  # the last of them counts
+            _identify._refined(Records(x, y, 20, 1, steps), np.array([-0.2 + 0.5j]))
 
 
 def test_responses_are_convolutions_with_the_basis() -> None:

@@ -129,9 +129,7 @@ def test_the_required_size_keeps_to_its_options(monkeypatch: pytest.MonkeyPatch)
         return rings
 
     monkeypatch.setattr(tqdm, "tqdm", bar)
-    sizes = {
-        draws: required_state_size(6, 0.9, tol=1e-3, precision=torch.float32, draws=draws) for draws in (1, 4, 12)
-    }
+    sizes = {draws: required_state_size(6, 0.9, tol=1e-3, precision=torch.float32, draws=draws) for draws in (1, 4, 12)}
     assert sizes[1] <= sizes[4] <= sizes[12]
     required_state_size(2, 0.9, progress=False)
     required_state_size(2, 0.9, quantile=0.5)
