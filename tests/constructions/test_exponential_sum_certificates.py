@@ -64,10 +64,10 @@ def test_a_wave_is_found_at_its_own_frequency(cycles: float, decay: float, phase
     assert found.rates == pytest.approx([rate], rel=1e-4)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(st.floats(0.455, 0.5), st.floats(20.0, 60.0), st.sampled_from([{"tol": 1e-3}, {"order": 2}]))
 def test_samples_that_cannot_tell_are_refused(cycles: float, decay: float, goal: dict) -> None:
-    t = np.arange(80.0)
+    t = np.arange(60.0)
     samples = np.exp(-t / decay) * np.cos(2 * np.pi * cycles * t)
     with pytest.raises(FitError, match="cannot tell"):
         exponential_sum(samples, time="continuous", **goal)
@@ -93,7 +93,7 @@ def test_a_tolerance_finds_on_any_times_what_an_order_finds(seed: int, kind: str
 
 def test_a_jump_is_named() -> None:
     with pytest.raises(FitError, match=r"jumps by 1 at t = 10\.3"):
-        exponential_sum(lambda t: (t < 10.3) * 1.0, 30, tol=1e-2, time="continuous")
+        exponential_sum(lambda t: (t < 10.3) * 1.0, 12, tol=1e-2, time="continuous")
 
 
 @settings(max_examples=2, deadline=None)
@@ -115,7 +115,7 @@ def test_more_states_of_any_kernel_are_never_worse(seed: int) -> None:
     case = draw(seed, complex_too=True, small=True)
     arguments = {name: value for name, value in case.arguments.items() if name not in case.goal}
     errors = []
-    for order in range(1, 5):
+    for order in range(1, 4):
         try:
             errors.append(exponential_sum(**arguments, order=order).error)
         except FitError as error:
