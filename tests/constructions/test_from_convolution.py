@@ -119,6 +119,15 @@ def test_it_streams_the_numbers_of_one_pass() -> None:
     torch.testing.assert_close(layer(torch.ones(2, 3, 6), state), layer(torch.ones(2, 3, 6)))
 
 
+def test_everything_is_made_on_the_device_of_the_layer() -> None:
+    layer = from_convolution(SMOOTH[:2, :90]).to("meta")
+    x = torch.ones(2, 3, 2, device="meta")
+    y, state = layer(x)
+    y_t, state = layer.step(x[:, 0], state)
+    made = [y, y_t, layer.kernel(9), *(leaf for group in (*state, *layer.initial_state(2)) for leaf in group)]
+    assert {leaf.device.type for leaf in made} == {"meta"}
+
+
 def test_dense_filters_add_up_over_the_inputs() -> None:
     filters = np.stack([SMOOTH, SMOOTH[::-1]])
     x = torch.from_numpy(noise(2, 300, 3))
