@@ -164,6 +164,23 @@ def test_only_as_many_states_as_there_are_data_for() -> None:
     assert sizes == [1, 2, 3, 4, 6, 8]  # as the documentation says
 
 
+@pytest.mark.parametrize(("noise", "tried"), [(0.0, [1]), (0.5, [1, 2, 2, 2, 2, 3, 3, 3, 3])])
+def test_more_states_are_tried_until_two_sizes_gain_nothing(
+    noise: float, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, off = np.random.default_rng(10).standard_normal((2, 400))
+    y, sizes, refined = lfilter([1.0], [1.0, -0.8], x) + noise * off, [], _identify._refined
+
+    def counted(some: Records, rates: np.ndarray) -> Modes:
+        sizes.append(int(np.where(rates.imag > 0, 2, 1).sum()))
+        return refined(some, rates)
+
+    monkeypatch.setattr(_identify, "_refined", counted)
+    modes, _ = _identify._chosen(Records(x[None], y[None], 20, 1, 400), None)
+    assert sizes == tried
+    assert np.exp(modes.rates) == pytest.approx([0.8], abs=0.1 * noise + 1e-6)
+
+
 @pytest.mark.parametrize(("count", "steps", "used"), [(4, 153, (3, 153)), (2, 900, (1, 420))])
 def test_rates_are_refined_on_the_first_of_many_steps(
     count: int, steps: int, used: tuple[int, int], monkeypatch: pytest.MonkeyPatch

@@ -93,22 +93,21 @@ def _identified(records: Records, states: int | None, dt: float) -> tuple[Factor
 
 def _chosen(records: Records, states: int | None) -> tuple[Modes, float]:
     """The modes and the ridge of the least validation error, of fewer states unless more pay."""
-    best: tuple[float, float, Modes] | None = None
     exact = _EXACT**2 * float(records.outputs().var())
-    idle = 0
+    least, found, idle = math.inf, None, 0
     for starts in _starts(records, states):
         paid = False
         for rates in starts:
             modes = _refined(records, rates)
             error, ridge = _validated(records.regressors(modes), records.outputs())
-            if best is None or error < _GAIN * best[0]:
-                best, paid = (error, ridge, modes), True
+            if error < _GAIN * least:
+                least, found, paid = error, (modes, ridge), True
         idle = 0 if paid else idle + 1
-        if best is not None and (best[0] <= exact or idle == 2):
+        if least <= exact or idle == 2:
             break
-    if best is None:
+    if found is None:
         raise ArgumentError("x", "more steps than regressors (or a smaller order or fewer states)", records.x.shape)
-    return best[2], best[1]
+    return found
 
 
 def responses(x: np.ndarray, modes: Modes) -> np.ndarray:
