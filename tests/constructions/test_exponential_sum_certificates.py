@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -153,13 +152,6 @@ def test_an_interruption_returns_the_best_found(monkeypatch: pytest.MonkeyPatch,
     assert told[0].filename == __file__
     assert isinstance(found, ExponentialSum)
     assert 1 <= found.order <= whole.order
-
-
-def test_long_runs_are_not_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys.modules[exponential_sum.__module__], "_SILENT_IN_LOGS", 0.0)
-    for goal in ({"order": 3}, {"norm": "l2", "order": 3}):
-        exponential_sum(KERNEL, **goal)
-        assert "steps" in capsys.readouterr().err
 
 
 def test_slow_kernels_over_long_horizons() -> None:

@@ -90,10 +90,10 @@ def test_a_kernel_goes_its_way(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     rounds = itertools.count()
 
     @contextlib.contextmanager
-    def counted() -> Iterator[object]:
+    def counted(_: str) -> Iterator[object]:
         yield lambda: next(rounds)
 
-    monkeypatch.setattr(sys.modules[exponential_sum.__module__], "_progress", counted)
+    monkeypatch.setattr(sys.modules[exponential_sum.__module__], "working", counted)
     try:
         es = exponential_sum(**CASES[name])
         assert name not in ("max_order", "noise")

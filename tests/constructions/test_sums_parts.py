@@ -565,31 +565,3 @@ def test_mittag_leffler_where_it_has_closed_forms() -> None:
         assert np.isnan(mittag_leffler(alpha, np.array([1.0]))).all()
     assert np.isfinite(mittag_leffler(0.05, -x)).all()
     assert np.isnan(mittag_leffler(np.array([0.5, 0.6, 0.5, 0.6]), -x)).all()
-
-
-def test_progress_is_shown_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    import tqdm
-
-    seen = []
-
-    class Bar:
-        def __init__(self, **options: object) -> None:
-            seen.append(options)
-
-        def __enter__(self) -> Bar:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def update(self) -> None:
-            pass
-
-    monkeypatch.setattr(tqdm, "tqdm", Bar)
-    for terminal in (True, False):
-        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal, raising=False)
-        exponential_sum([1.0, 0.5, 0.25], order=1)
-    common = {"desc": "exponential_sum", "unit": " steps", "leave": False, "disable": False}
-    assert seen == [{**common, "delay": 2.0, "mininterval": 0.1}, {**common, "delay": 8.0, "mininterval": 8.0}]
