@@ -27,7 +27,7 @@ from damage_kinds import KINDS
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--members", type=int, default=80, help="members of each kind")
+    parser.add_argument("--members", type=int, default=70, help="members of each kind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--smoke", action="store_true", help="two members of each kind")
     parser.add_argument("--out", type=Path, default=_measure.RESULTS / "damage.json", help="record to write")
@@ -41,7 +41,7 @@ def main() -> None:
             _tell(kind, members)
         for name in damage_disks.COMMANDS:
             for fault in damage_disks.FAULTS:
-                some = range(max(count // 8, 1))
+                some = range(max(count // 16, 1))
                 members += [damage_disks.member(Path(root), name, fault, number, args.seed) for number in some]
             _tell(f"disk of {name}", members)
     counts = Counter(member.outcome for member in members)

@@ -25,6 +25,7 @@ CHECKPOINT_SECONDS = 5.0
 
 _CHECKPOINT = ".checkpoints"
 _METRICS = "metrics.jsonl"
+_RESUMABLE = "checkpoints of this stage; without the folder it is computed from its start"
 
 
 @final
@@ -153,7 +154,8 @@ class Run(Stages):
         from tqdm import tqdm
 
         first, spent, checkpoints, cadence = 0, 0.0, self.checkpoints(name), self.cadence()
-        found = checkpoints.load()
+        with record.reading(checkpoints.folder, _RESUMABLE):
+            found = checkpoints.load()
         if found is not None:
             first, spent = found.step, float(found.facts["seconds"])
             self._spent[name] = spent
@@ -172,7 +174,8 @@ class Run(Stages):
 
     def train(self, name: str, loop: StepLoop) -> None:
         """Run a training inside a stage, from its last checkpoint if there is one."""
-        loop.resume()
+        with record.reading(self.checkpoints(name).folder, _RESUMABLE):
+            loop.resume()
         self._spent[name] = loop.seconds_before
         loop.run(progress=self.progress, name=name)
 
