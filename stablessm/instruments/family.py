@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError, ShortRepr
+from stablessm.instruments import _axes
 from stablessm.instruments.perturbation import PerturbationCurve, Sweep
 
 if TYPE_CHECKING:
@@ -174,10 +175,7 @@ class PerturbationFamily(ShortRepr):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """E_m(β) for every width and the extrapolation, dashed, as in figure 1 of IAT and StableSSM."""
-        if ax is None:
-            from matplotlib.figure import Figure
-
-            ax = Figure(figsize=(5, 4), layout="constrained").subplots()
+        ax = _axes.on(ax, 5)
         positive = self.radius > 0
         for width, error in zip(self.widths, self.errors, strict=True):
             ax.loglog(self.radius[positive], error[positive], "o-", ms=3, label=f"m = {width}")
