@@ -17,7 +17,7 @@ from damage_kinds import WALKS, data, train
 
 COMMANDS: dict[str, Callable[[Path], object]] = {
     "train": lambda out: train(out, out / "run"),
-    "run": lambda out: command("run", WALKS, "--out", out / "run"),
+    "run": lambda out: command("run", WALKS, "--out", out / "run", "--set", "walks=2", "--set", "steps=3"),
     "fit": lambda out: command("fit", "exp(-t)", "--horizon", 20, "--order", 1, "--out", out / "run"),
 }
 
