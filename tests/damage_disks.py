@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +39,8 @@ def full_disk(out: Path, rng: random.Random) -> Iterator[None]:
 @contextmanager
 def small_files(out: Path, rng: random.Random) -> Iterator[None]:
     """Every write beyond some bytes of a file fails, whichever library does it."""
+    import resource  # not on Windows
+
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (rng.choice((0, 300, 700, 3000, 9000)), before[1]))
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import shutil
 import sys
 import warnings
@@ -182,6 +181,8 @@ def test_outputs_that_are_not_numbers_have_no_score() -> None:
 def test_absurd_sizes_are_refused_before_memory_is_taken(
     workshop: Workshop, tmp_path: Path, kind: str, option: str, size: int
 ) -> None:
+    import resource  # not on Windows
+
     folder = tmp_path / "model"
     if kind == "dense":
         ssm.save(ssm.ContinuousRNN(1, 3, 2, recurrence="dense", map="neg_exp"), folder)
