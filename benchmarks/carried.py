@@ -1,4 +1,4 @@
-"""Does a language model hold beyond the windows it was trained on? Perplexity with the state carried on, and by windows.
+"""Does a language model hold beyond the windows it was trained on? Perplexity with the state carried on and without.
 
 Character models of every mixer, two texts, three seeds, trained as ``stablessm train lm`` does by default. The bar,
 set before the run: carried, or in windows of 20 times the length, at most 1.02 times the perplexity of windows.

@@ -37,5 +37,5 @@ def columns(scores: Mapping[str, Any]) -> Iterator[str]:
     if scores["carried"]["per_token"] > MARGIN * scores["windows"]["per_token"]:
         yield (
             "warning: the model is worse with its state carried on, so it remembers badly beyond its windows. Train it "
-            "with shorter time scales (mixer_options), longer windows (-o length=…) or the state carried on (-o carry=true)"
+            "with shorter time scales (mixer_options), longer windows (-o length=…) or a carried state (-o carry=true)"
         )
