@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -29,6 +31,18 @@ def check_tensor(name: str, value: Tensor, rank: int | None = None, letters: str
         raise ArgumentError(name, "a tensor", type(value).__name__)
     if rank is not None and value.dim() != rank:
         raise ArgumentError(name, f"{rank} dimensions {letters}", f"shape {tuple(value.shape)}")
+
+
+def check_dtype(name: str, value: Tensor, parameters: Iterable[Tensor | None]) -> None:
+    """Of the dtype of one of the parameters; under autocast, of any but float64, which autocast does not convert."""
+    dtypes = {parameter.dtype for parameter in parameters if parameter is not None and parameter.is_floating_point()}
+    if value.dtype in dtypes or not dtypes:
+        return
+    if autocast_enabled(value.device.type) and torch.float64 not in (value.dtype, *dtypes):
+        return
+    own = min(dtypes, key=lambda dtype: dtype.itemsize)
+    remedy = f"convert {name} with {name}.to({own}), or the module with .to({value.dtype})"
+    raise ArgumentError(name, f"dtype {own}, as the parameters have ({remedy})", value.dtype)
 
 
 def check_kinds(like: str, **tensors: Tensor | None) -> None:
