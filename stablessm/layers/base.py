@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset, Sequence, State
-from stablessm.layers.forms import packed, unbatched
+from stablessm.layers.forms import Input, packed, unbatched
 from stablessm.scan.checks import autocast_enabled, check_dtype, check_reset, check_tensor, checked_lengths
 from stablessm.scan.padding import last_state, without_padding
 
@@ -65,13 +65,7 @@ class SequenceLayer(nn.Module, ABC):
         return torch.zeros(batch, *self.state_shape, dtype=self._state_dtype(), device=device)
 
     def forward(
-        self,
-        x: Sequence | PackedSequence,
-        state: State | None = None,
-        *,
-        lengths: Lengths = None,
-        reset: Reset = None,
-        dt: Dt = None,
+        self, x: Input, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Sequence, State]:
         """Run over a sequence.
 

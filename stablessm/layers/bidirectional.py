@@ -13,7 +13,7 @@ from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset, Sequence, State
 from stablessm.layers.base import SequenceLayer
-from stablessm.layers.forms import packed, unbatched
+from stablessm.layers.forms import Input, packed, unbatched
 from stablessm.scan.padding import real_steps
 
 Merge: TypeAlias = Literal["concat", "sum"]
@@ -54,13 +54,7 @@ class Bidirectional(nn.Module):
         self.d_output = ahead.d_output + back.d_output if merge == "concat" else ahead.d_output
 
     def forward(
-        self,
-        x: Sequence | PackedSequence,
-        state: Pair = None,
-        *,
-        lengths: Lengths = None,
-        reset: Reset = None,
-        dt: Dt = None,
+        self, x: Input, state: Pair = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Sequence, tuple[State, State]]:
         """As :meth:`SequenceLayer.forward`; the state is a pair, its second half coming from the future.
 
