@@ -129,4 +129,4 @@ class SequenceStack(nn.Module):
         low, high = (0, 0) if x.device.type != "cpu" else extremes(x) or (0, 0)  # a GPU would have to be waited for
         if low < 0 or high >= size:
             raise ArgumentError("x", f"tokens from 0 to {size - 1} (vocab_size - 1)", low if low < 0 else high)
-        return self.encoder(x)
+        return self.encoder(x.contiguous())  # as a quantized table requires
