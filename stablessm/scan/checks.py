@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +25,11 @@ DTYPES = (*LOW_PRECISION, *REAL_DTYPE)
 def autocast_enabled(device: str) -> bool:
     """Whether autocast is on for a type of device; meta tensors have none."""
     return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Return a context in which products of matrices are not shortened, for recurrences."""
+    return torch.autocast(device, enabled=False) if autocast_enabled(device) else nullcontext()
 
 
 def check_tensor(name: str, value: Tensor, rank: int | None = None, letters: str = "(batch, time, channel)") -> None:

@@ -593,6 +593,20 @@ def test_autocast_keeps_the_recurrence_in_float32(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_autocast_changes_no_state_that_runs_freely(name: str) -> None:
+    """Parameters that bfloat16 represents and no input: the drive is exact, and the recurrence must be."""
+    layer, x = make(name, torch.float32), torch.zeros(2, 20, D)
+    for parameter in layer.parameters():
+        parameter.copy_(parameter.bfloat16())
+    state = torch.randn_like(layer.initial_state(2))
+    expected, stepped = layer(x, state)[1], layer.step(x[:, 0], state)[1]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        close(layer(x, state)[1], expected, torch.float32)
+        close(layer.step(x[:, 0], state)[1], stepped, torch.float32)
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("steps", [3, 40])
 def test_odd_arguments_are_taken(name: str, steps: int) -> None:
     """An empty batch, a state of another precision, lengths of a short dtype."""
@@ -666,6 +680,23 @@ def test_bad_input_is_named(name: str, argument: str, message: str, x: object, o
         options = {"state": layer.initial_state(1)}
     with pytest.raises(ValueError, match=rf"^{argument}: expected .*{message}"):
         layer(x, **options)
+
+
+@pytest.mark.parametrize("name", DIAGONAL)
+def test_a_layer_of_two_dtypes_names_that_of_its_input(name: str) -> None:
+    """As transformers loads a model in bfloat16: what sets the dynamics stays in float32."""
+    layer, x = make(name, torch.bfloat16), torch.randn(2, 5, D)
+    for key in layer.recurrent_parameters:
+        getattr(layer, key).data = getattr(layer, key).data.float()
+    assert layer(x.bfloat16())[0].dtype == torch.bfloat16
+    with pytest.raises(ssm.ArgumentError, match=r"^x: expected dtype torch.bfloat16, .*got torch.float64$"):
+        layer(x.double())
+
+
+@pytest.mark.parametrize("name", DIAGONAL)
+def test_a_transition_requires_a_batch(name: str) -> None:
+    with pytest.raises(ssm.ArgumentError, match=r"^x: expected 3 dimensions \(batch, time, d_input\), got"):
+        make(name).transition(torch.zeros(5, D, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", DIAGONAL)
