@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from damage_kinds import WALKS, data, train
 
 COMMANDS: dict[str, Callable[[Path], object]] = {
     "train": lambda out: train(out, out / "run"),
-    "run": lambda out: command("run", WALKS, "--out", out / "run"),
+    "run": lambda out: command("run", WALKS, "--out", out / "run", "--set", "walks=2", "--set", "steps=3"),
     "fit": lambda out: command("fit", "exp(-t)", "--horizon", 20, "--order", 1, "--out", out / "run"),
 }
 
@@ -40,6 +39,8 @@ def full_disk(out: Path, rng: random.Random) -> Iterator[None]:
 @contextmanager
 def small_files(out: Path, rng: random.Random) -> Iterator[None]:
     """Every write beyond some bytes of a file fails, whichever library does it."""
+    import resource  # not on Windows
+
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (rng.choice((0, 300, 700, 3000, 9000)), before[1]))
     try:

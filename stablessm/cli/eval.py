@@ -11,8 +11,7 @@ import typer
 
 from stablessm._errors import ArgumentError
 from stablessm.cli.options import Device, Json, pairs, refusing
-
-_MEASURES = ("per_token", "per_word", "per_byte", "bits_per_byte")
+from stablessm.cli.text_scores import columns, text_scores
 
 
 def evaluate(
@@ -32,8 +31,7 @@ def evaluate(
 
     A language model reads the whole split with its state carried on, from the start of every document: perplexity per
     token, per word (between white space) and per byte. Beside it, the same with no state at the start of every window,
-    as in training without -o carry=true: if that is better, the model remembers badly beyond its windows. Longer ones
-    help, shorter time scales, or a training that carries the state.
+    as in training without -o carry=true. A warning says so if that is better.
 
     Examples:
 
@@ -72,10 +70,7 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
     model = stablessm.load(folder / "model").to(training.TrainingConfig(device=device).chosen_device())
     scores: dict[str, Any] = {"task": name, "split": split}
     if isinstance(task, LanguageModelling):
-        for read, carry in (("carried", True), ("windows", False)):
-            found = training.perplexity(model, task, split, batch_size, carry=carry, autocast=autocast, progress=True)
-            scores |= {count: getattr(found, count) for count in ("tokens", "words", "bytes", "lost")}
-            scores[read] = {measure: getattr(found, measure) for measure in _MEASURES}
+        scores |= text_scores(model, task, split, batch_size, autocast=autocast)
     else:
         scores |= training.evaluate(model, task, split, batch_size, autocast=autocast)
     return {**scores, "chance": task.chance}
@@ -86,12 +81,8 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
     for name, value in scores.items():
         if not isinstance(value, dict):
             yield f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}"
-    columns = {name: value for name, value in scores.items() if isinstance(value, dict)}
-    if columns:
-        yield f"{'':<14} {''.join(f'{name:>12}' for name in columns)}"
-        for measure in _MEASURES:
-            cells = "".join(f"{column[measure]:>12.6g}" for column in columns.values())
-            yield f"{measure.replace('_', ' '):<14} {cells}"
+    if "carried" in scores:
+        yield from columns(scores)
 
 
 def _beside(folder: Path, options: dict[str, str], changes: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ import typer
 
 from stablessm._errors import ArgumentError, printable
 from stablessm.cli.options import Device, grouped, pairs
+from stablessm.cli.text_scores import columns, text_scores
 
 
 @final
@@ -162,7 +163,7 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
         if run.show:
             typer.echo(_listing(name))
             return
-        result = _run(name, options, wanted, training.config(), run.out, run.again())
+        result, scores = _run(name, options, wanted, training.config(), run.out, run.again())
     except ArgumentError as error:
         for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
             typer.secho(printable(line if ranks.main else f"rank {ranks.rank}: {line}"), fg="red", err=True)
@@ -172,15 +173,19 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
             typer.echo(f"stopped after step {interruption.step}; the same command goes on from there")
         raise typer.Exit(128 + interruption.signal) from None
     if ranks.main:
-        typer.echo(str(result))
+        typer.echo("\n".join([str(result), *(columns(scores) if scores else ())]))
     if result.diverged is not None:
         raise typer.Exit(1)
 
 
-def _run(name: str, options: dict[str, str], wanted: ModelOptions, config: Any, out: Path | None, resume: Any) -> Any:
+def _run(
+    name: str, options: dict[str, str], wanted: ModelOptions, config: Any, out: Path | None, resume: Any
+) -> tuple[Any, dict[str, Any] | None]:
+    """Return the result, and of a language model how it reads the test split."""
     import torch
 
     from stablessm import models, tasks, training
+    from stablessm.tasks.text import LanguageModelling
 
     preset = wanted.model or ("lm-small" if name == "lm" else "small")
     if preset not in models.PRESETS:
@@ -207,7 +212,10 @@ def _run(name: str, options: dict[str, str], wanted: ModelOptions, config: Any, 
             typer.echo(f"{times}{type(model).__name__} {preset}: {count:,} parameters; on {where}, into {folder}")
         origin = {"task": name, "options": _wherever(name, options)}
         made = build if config.replicas > 1 else model
-        return training.train(made, task, config, folder, resume=resume, origin=origin)
+        result = training.train(made, task, config, folder, resume=resume, origin=origin)
+        read = isinstance(task, LanguageModelling) and ranks.size == config.replicas == 1 and result.diverged is None
+        scores = text_scores(model, task, "test", config.batch_size, autocast=config.autocast) if read else None
+        return result, scores
 
 
 def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
