@@ -21,6 +21,8 @@ from stablessm.scan.padding import last_state, without_padding
 class SequenceLayer(nn.Module, ABC):
     """A causal map from a sequence (B, T, d_input) to a sequence (B, T, d_output) that carries a state.
 
+    It also accepts a ``PackedSequence`` and a single sequence (T, d_input), as ``torch.nn.GRU`` does.
+
     Parameters are real tensors; complex numbers are stored as pairs. A subclass writes ``_states``, ``_advance``,
     ``_readout``, ``eigenvalues``, ``kernel`` and ``reset_parameters``, and joins the table of contract tests.
     """
