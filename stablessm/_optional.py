@@ -23,8 +23,13 @@ EXTRAS: Final[Mapping[str, str]] = {
     "ray": "ray",
     "submitit": "slurm",
     "optuna": "search",
+    "jax": "bench",
+    "mambapy": "bench",
+    "accelerated_scan": "bench",
 }
 """The extra of stablessm that installs a package; any other package is installed by its own name."""
+_DISTRIBUTIONS: Final[Mapping[str, str]] = {"fla": "flash-linear-attention"}
+"""Names under which pip knows packages that are imported by another name."""
 REQUIRED: Final = (
     "torch", "numpy", "llvmlite", "typer", "rich", "tqdm", "matplotlib", "plotly", "safetensors", "scipy", "filelock",
 )  # fmt: skip
@@ -40,7 +45,8 @@ def install_command(package: str) -> str:
     >>> install_command("triton"), install_command("llvmlite")
     ("pip install 'stablessm[gpu]'", 'pip install llvmlite')
     """
-    return f"pip install 'stablessm[{EXTRAS[package]}]'" if package in EXTRAS else f"pip install {package}"
+    extra = EXTRAS.get(package)
+    return f"pip install 'stablessm[{extra}]'" if extra else f"pip install {_DISTRIBUTIONS.get(package, package)}"
 
 
 def why_missing(package: str) -> str | None:
@@ -84,7 +90,7 @@ def import_failure(error: BaseException) -> str | None:
     package = _importing(error.__traceback__)
     if package is None and isinstance(error, ImportError) and error.name:
         package = error.name.partition(".")[0]  # missing, or without a name that a newer version has
-    if package in (*REQUIRED, *EXTRAS):
+    if package in (*REQUIRED, *EXTRAS, *_DISTRIBUTIONS):
         return _reason(package, error)
     return None if error.__cause__ is None else import_failure(error.__cause__)  # transformers raises its own error
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import missing_packages
@@ -95,6 +96,22 @@ def test_an_error_of_another_kind_stays():
     assert _optional.import_failure(ImportError("no", name="einops")) is None
     assert "pip install matplotlib" in _optional.import_failure(ModuleNotFoundError("no", name="matplotlib"))
     assert "stablessm[hf]" in _optional.import_failure(ImportError("cannot import name 'x'", name="transformers"))
+
+
+@pytest.mark.parametrize("how", ["missing", "ImportError", "OSError"])
+def test_a_peer_that_does_not_load_is_left_out_of_a_benchmark(how, tmp_path, monkeypatch):
+    from stablessm.bench import scan_peers
+
+    monkeypatch.setattr(metadata, "version", lambda name: "1.0")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for package in ("jax", "mambapy"):
+        monkeypatch.setitem(sys.modules, package, None)
+        missing_packages.block(package, how, tmp_path)
+    found = scan_peers.available("cpu")
+    for package in ("jax", "mambapy"):
+        assert found[package].startswith(f"{package} ")
+        assert "pip install 'stablessm[bench]'" in found[package]
+    assert found["accelerated-scan"] == found["flash-linear-attention"] == "needs a GPU"
 
 
 def test_telemetry_is_off_unless_the_user_has_set_it(tmp_path, monkeypatch):

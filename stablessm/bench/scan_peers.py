@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from stablessm._optional import why_missing
 from stablessm.bench.contest import GRAPH, OURS, PHASES, Contender, graph_contender, torch_contender
 from stablessm.bench.measure import host_clock
 from stablessm.scan import linear_scan
@@ -20,7 +21,10 @@ Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """a, x and the gradient g of the states; x and g are (batch, time, channel), a is shaped as x or (channel,)."""
 Scan: TypeAlias = Callable[[Any, Any], Any]
 
-PEERS = ("jax", "mambapy", "accelerated-scan", "flash-linear-attention")
+PEERS = {
+    "jax": "jax", "mambapy": "mambapy", "accelerated-scan": "accelerated_scan", "flash-linear-attention": "fla"
+}  # fmt: skip
+"""Packages to compare with, and the names they are imported by."""
 _NEEDS_CUDA = ("accelerated-scan", "flash-linear-attention")
 _ACCELERATED_BLOCK = 2048
 """Steps that a block of accelerated-scan takes."""
@@ -29,7 +33,7 @@ _ACCELERATED_BLOCK = 2048
 def available(device: str) -> dict[str, str]:
     """Version of each peer that can run on ``device``, or why it cannot."""
     found = {}
-    for name in PEERS:
+    for name, module in PEERS.items():
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -37,6 +41,8 @@ def available(device: str) -> dict[str, str]:
             continue
         if name in _NEEDS_CUDA and device == "cpu":
             found[name] = "needs a GPU"
+        elif (why := why_missing(module)) is not None:
+            found[name] = why
         elif name == "jax" and _jax_device(device) is None:
             found[name] = f"sees no {device} device"
     return found

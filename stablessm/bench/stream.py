@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
+from stablessm._optional import require
 from stablessm.bench import machine, table
 from stablessm.bench.contest import failure
 from stablessm.bench.options import Options
@@ -141,8 +142,7 @@ def _eager(layer: SequenceLayer, step: Callable[..., tuple[Tensor, Tensor]], x: 
 
 def _onnx(layer: SequenceLayer, x: Tensor) -> tuple[Step, list[np.ndarray]]:
     """Inputs and outputs bound beforehand, the state going from one pair of buffers to the other and back."""
-    import onnxruntime
-
+    onnxruntime = require("onnxruntime", "bench stream")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:

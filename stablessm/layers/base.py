@@ -8,16 +8,20 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset, Sequence, State
-from stablessm.scan.checks import check_reset, check_tensor, checked_lengths
+from stablessm.layers.forms import Input, packed, unbatched
+from stablessm.scan.checks import autocast_enabled, check_dtype, check_reset, check_tensor, checked_lengths
 from stablessm.scan.padding import last_state, without_padding
 
 
 class SequenceLayer(nn.Module, ABC):
     """A causal map from a sequence (B, T, d_input) to a sequence (B, T, d_output) that carries a state.
+
+    It also accepts a ``PackedSequence`` and a single sequence (T, d_input), as ``torch.nn.GRU`` does.
 
     Parameters are real tensors; complex numbers are stored as pairs. A subclass writes ``_states``, ``_advance``,
     ``_readout``, ``eigenvalues``, ``kernel`` and ``reset_parameters``, and joins the table of contract tests.
@@ -63,12 +67,13 @@ class SequenceLayer(nn.Module, ABC):
         return torch.zeros(batch, *self.state_shape, dtype=self._state_dtype(), device=device)
 
     def forward(
-        self, x: Sequence, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
+        self, x: Input, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Sequence, State]:
         """Run over a sequence.
 
         Args:
-            x: (B, T, d_input).
+            x: (B, T, d_input), in the dtype of the parameters; or, as ``torch.nn.GRU`` accepts them, one sequence
+                (T, d_input) or a ``PackedSequence``, without ``lengths``.
             state: what an earlier call returned; zeros by default.
             lengths: (B,) whole numbers: how many steps of each right-padded sequence are real. Padding changes
                 nothing before it, gives zeros as output, and the state returned is that after the last real step.
@@ -76,24 +81,37 @@ class SequenceLayer(nn.Module, ABC):
             dt: the time since the previous sample: a number, (T,) or (B, T). The layer's own step by default.
 
         Returns:
-            The output (B, T, d_output) and the state after the last step.
+            The output (B, T, d_output) and the state after the last step. Of one sequence, both are without B; of a
+            ``PackedSequence``, the output is packed alike and the state is in the order from before packing. Under
+            autocast the output has the dtype of autocast, and the state that of the recurrence.
         """
-        batch, steps = self._check(x, 3, "(batch, time, d_input)")
-        state = self._checked_state(state, batch)
+        if isinstance(x, PackedSequence):
+            return packed(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)
+        *batches, steps = self._check(x, 3, "(batch, time, d_input) or 2 (time, d_input)")
+        state = self._checked_state(state, *batches)
+        if not batches:
+            return unbatched(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)
+        (batch,) = batches
         check_reset(reset, batch, steps)
         lengths = checked_lengths(lengths, batch, steps)
         step_sizes = self._checked_dt(dt, (), (steps,), (batch, steps))
         x = without_padding(x, lengths)  # a NaN in the padding must not reach an FFT or a gradient
         y, final = self._run(x, state, lengths, reset, step_sizes)
-        return without_padding(y, lengths), final
+        return without_padding(_as_autocast(y), lengths), final
 
     def step(self, x_t: Tensor, state: State | None = None, *, dt: Dt = None) -> tuple[Tensor, State]:
-        """One step of ``forward``: x_t is (B, d_input), the output (B, d_output). dt: a number or (B,)."""
-        (batch,) = self._check(x_t, 2, "(batch, d_input)")
-        state = self._checked_state(state, batch)
+        """One step of ``forward``: x_t is (B, d_input), the output (B, d_output). dt: a number or (B,).
+
+        Of one sequence, x_t is (d_input,), and the output and the state are without B.
+        """
+        batches = self._check(x_t, 2, "(batch, d_input) or 1 (d_input)")
+        state = self._checked_state(state, *batches)
+        if not batches:
+            return unbatched(self.step, x_t, state, dt=dt)
+        (batch,) = batches
         state = self.initial_state(batch) if state is None else state
         new = self._advance(x_t, state, self._checked_dt(dt, (), (batch,)))
-        return self._readout(new, x_t), new
+        return _as_autocast(self._readout(new, x_t)), new
 
     def _run(
         self, x: Tensor, state: Tensor | None, lengths: Tensor | None, reset: Tensor | None, dt: Tensor | None
@@ -103,19 +121,22 @@ class SequenceLayer(nn.Module, ABC):
         return self._readout(states, x), last_state(states, before, lengths)
 
     def _check(self, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
-        check_tensor("x", x, rank, letters)
+        """Return the shape of x without its channels: ``rank`` dimensions with a batch, one fewer without."""
+        if not isinstance(x, Tensor) or x.dim() != rank - 1:
+            check_tensor("x", x, rank, letters)
         if x.shape[-1] != self.d_input:
             raise ArgumentError("x", f"{self.d_input} channels (d_input)", f"{x.shape[-1]}")
         if not x.is_floating_point():
             raise ArgumentError("x", "a real floating point dtype", x.dtype)
+        check_dtype("x", x, self._parameters.values())
         return tuple(x.shape[:-1])
 
-    def _checked_state(self, state: Tensor | None, batch: int) -> Tensor | None:
+    def _checked_state(self, state: Tensor | None, *batch: int) -> Tensor | None:
         if state is None:
             return None
         check_tensor("state", state)
-        if state.shape != (batch, *self.state_shape):
-            raise ArgumentError("state", f"shape {(batch, *self.state_shape)}", f"shape {tuple(state.shape)}")
+        if state.shape != (*batch, *self.state_shape):
+            raise ArgumentError("state", f"shape {(*batch, *self.state_shape)}", f"shape {tuple(state.shape)}")
         if state.is_complex() and not self.complex_state:
             raise ArgumentError("state", "a real dtype", state.dtype)
         return state.to(self._state_dtype())
@@ -138,3 +159,11 @@ class SequenceLayer(nn.Module, ABC):
 
     def _parameter_dtype(self) -> torch.dtype:
         return torch.promote_types(next(self.parameters()).dtype, torch.float32)
+
+
+def _as_autocast(y: Tensor) -> Tensor:
+    """Return an output in the dtype of autocast, where that is on; float64 is left alone, as autocast leaves it."""
+    device = y.device.type
+    if y.dtype == torch.float64 or not autocast_enabled(device):
+        return y
+    return y.to(torch.get_autocast_dtype(device))

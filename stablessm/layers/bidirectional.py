@@ -7,11 +7,13 @@ from typing import Literal, TypeAlias, final, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset, Sequence, State
 from stablessm.layers.base import SequenceLayer
+from stablessm.layers.forms import Input, packed, unbatched
 from stablessm.scan.padding import real_steps
 
 Merge: TypeAlias = Literal["concat", "sum"]
@@ -52,13 +54,20 @@ class Bidirectional(nn.Module):
         self.d_output = ahead.d_output + back.d_output if merge == "concat" else ahead.d_output
 
     def forward(
-        self, x: Sequence, state: Pair = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
+        self, x: Input, state: Pair = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Sequence, tuple[State, State]]:
         """As :meth:`SequenceLayer.forward`; the state is a pair, its second half coming from the future.
 
         A step's ``dt`` goes with its sample, in both directions.
         """
+        if isinstance(x, PackedSequence):
+            return packed(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)
+        if state is not None and not (isinstance(state, tuple | list) and len(state) == 2):
+            raise ArgumentError("state", "a pair of states, or None", type(state).__name__)
         before, after = (None, None) if state is None else state
+        if isinstance(x, Tensor) and x.dim() == 2:
+            before, after = self.ahead._checked_state(before), self.back._checked_state(after)
+            return unbatched(self.forward, x, (before, after), lengths=lengths, reset=reset, dt=dt)
         y, ahead = self.ahead(x, before, lengths=lengths, reset=reset, dt=dt)
         order = _reversal(x, lengths)
         turned = None

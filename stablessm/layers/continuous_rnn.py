@@ -18,6 +18,7 @@ from stablessm.layers.base import SequenceLayer
 from stablessm.layers.zero_order_hold import phi
 from stablessm.reparam import Reparameterization, matrix
 from stablessm.reparam import get as get_map
+from stablessm.scan.checks import without_autocast
 
 Recurrence: TypeAlias = Literal["dense", "diagonal"]
 Solver: TypeAlias = Literal["euler", "exponential"]
@@ -125,20 +126,23 @@ class ContinuousRNN(SequenceLayer):
 
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
         state = self.initial_state(len(x)) if state is None else state
-        W, drive = self.recurrent_matrix(), self._drive(x)
+        drive, states = self._drive(x), []
         sizes = None if dt is None else dt.expand(x.shape[:2])
-        same = self._linear_step(W, dt)
-        states = []
-        for t in range(x.shape[1]):
-            if reset is not None:
-                state = torch.where(reset[..., t, None], torch.zeros_like(state), state)
-            state = self._next(W, drive[:, t], state, None if sizes is None else sizes[:, t], same)
-            states.append(state)
+        with without_autocast(x.device.type):
+            W = self.recurrent_matrix()
+            same = self._linear_step(W, dt)
+            for t in range(x.shape[1]):
+                if reset is not None:
+                    state = torch.where(reset[..., t, None], torch.zeros_like(state), state)
+                state = self._next(W, drive[:, t], state, None if sizes is None else sizes[:, t], same)
+                states.append(state)
         return torch.stack(states, 1) if states else state.new_empty(len(x), 0, *self.state_shape)
 
     def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
-        W = self.recurrent_matrix()
-        return self._next(W, self._drive(x_t), state, dt, self._linear_step(W, dt))
+        drive = self._drive(x_t)
+        with without_autocast(x_t.device.type):
+            W = self.recurrent_matrix()
+            return self._next(W, drive, state, dt, self._linear_step(W, dt))
 
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
         return F.linear(states.to(self.C.dtype), self.C)

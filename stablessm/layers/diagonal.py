@@ -16,6 +16,7 @@ from stablessm.layers.base import SequenceLayer
 from stablessm.reparam import Reparameterization
 from stablessm.reparam import get as get_map
 from stablessm.scan import fft_scan, linear_scan, resolve
+from stablessm.scan.checks import check_tensor
 from stablessm.scan.decay_product import decay_product
 
 Mode: TypeAlias = Literal["scan", "conv", "auto"]
@@ -87,8 +88,9 @@ class DiagonalLayer(SequenceLayer):
         >>> torch.allclose(factor * state + offset, layer(x, state)[1], atol=1e-5)
         True
         """
-        _, offset = self.forward(x, lengths=lengths, reset=reset, dt=dt)
+        check_tensor("x", x, 3, "(batch, time, d_input)")
         batch, steps = x.shape[:2]
+        _, offset = self.forward(x, lengths=lengths, reset=reset, dt=dt)
         decay, _ = self._discretise(self._checked_dt(dt, (), (steps,), (batch, steps)))
         dims = len(self.state_shape)
         return decay_product(decay, batch, steps, dims=dims, reset=reset, lengths=lengths), offset

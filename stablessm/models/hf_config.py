@@ -6,13 +6,12 @@ from dataclasses import asdict, field, fields
 from typing import Any, ClassVar, Self
 
 from stablessm._errors import MissingPackageError
+from stablessm._optional import import_failure
 
 try:
     from transformers import PreTrainedConfig
 except Exception as error:  # missing, older, or broken
-    raise MissingPackageError(
-        "StableSSMConfig needs the package transformers, 5.4 or newer (pip install 'stablessm[hf]')"
-    ) from error
+    raise MissingPackageError(f"StableSSMConfig requires transformers, but {import_failure(error)}") from error
 
 from stablessm.models.config import LanguageConfig
 

@@ -36,6 +36,10 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     ``generate`` carries a state that does not grow. Padding, left or right, changes no real token, and its own logits
     are those of the token before it: prompts of different length generate what they generate alone.
 
+    Importing this class registers it with the Auto classes. Where ``AutoModelForCausalLM.from_pretrained`` says that
+    Transformers does not recognize the architecture ``stablessm``, import it first:
+    ``from stablessm.models import StableSSMForCausalLM``.
+
     Args:
         config: the settings.
         network: a language model to put inside, not copied; a new one by default.

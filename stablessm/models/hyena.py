@@ -73,9 +73,8 @@ class Hyena(nn.Module):
         return self.output(q[:, 0] * y), (joined[:, 1:].to(tail.dtype), inner)
 
     def _zeros(self, batch: int) -> Tensor:
-        weight = self.projection.weight
-        dtype = torch.promote_types(weight.dtype, torch.float32)
-        return torch.zeros(batch, TAPS - 1, 3 * self.d_model, dtype=dtype, device=weight.device)
+        dtype = torch.promote_types(self.filter.dtype, torch.float32)
+        return torch.zeros(batch, TAPS - 1, 3 * self.d_model, dtype=dtype, device=self.filter.device)
 
 
 def _tail(z: Tensor, before: Tensor, reset: Tensor | None, lengths: Tensor | None) -> Tensor:

@@ -77,12 +77,15 @@ class SequenceModel(SavedModel, ABC):
 
     @property
     def _table(self) -> Tensor:
-        """(size, d_model), the weights of the readout: those of the encoder, where they are tied."""
-        return self.body.encoder.weight if self.readout is None else self.readout.weight
+        """Weights of the readout (size, d_model), which are those of the encoder if they are tied; not quantized."""
+        weight: Any = (self.body.encoder if self.readout is None else self.readout).weight
+        return weight().dequantize() if callable(weight) else weight  # a quantized module has a method
 
     def _read(self, h: Tensor) -> Tensor:
-        h = h.to(self._table.dtype)  # pooling is in float32 at least, whatever the weights are
-        return F.linear(h, self._table) if self.readout is None else self.readout(h)
+        weight = self._table if self.readout is None else self.readout.weight
+        if isinstance(weight, Tensor) and weight.is_floating_point():
+            h = h.to(weight.dtype)  # pooling is in float32 at least, whatever the weights are
+        return F.linear(h, weight) if self.readout is None else self.readout(h)
 
     def _parts(self, state: States) -> tuple[Any, Any]:
         if state is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from stablessm.models.block import Block, TiedDropout
 from stablessm.models.config import StackConfig
 from stablessm.models.mixers import mixer_of
 from stablessm.models.norms import norm_of
-from stablessm.scan.checks import check_reset, checked_lengths, extremes
+from stablessm.scan.checks import check_dtype, check_reset, check_tensor, checked_lengths, extremes
 from stablessm.scan.padding import real_steps
 
 
@@ -104,9 +104,11 @@ class SequenceStack(nn.Module):
         """The state of each block, once input and state have their shapes."""
         letters = "batch, time" if time else "batch"
         values = f"numbers ({letters}, {self.d_input})"
+        check_tensor("x", x)
         if x.is_floating_point():
             if x.dim() != 2 + time or x.shape[-1] != self.d_input:
                 raise ArgumentError("x", values, f"shape {tuple(x.shape)}")
+            check_dtype("x", x, self.encoder._parameters.values())
         elif self.config.vocab_size is None:
             raise ArgumentError("x", values, f"dtype {x.dtype}")
         elif x.is_complex() or x.dtype == torch.bool or x.dim() != 1 + time:
@@ -123,8 +125,8 @@ class SequenceStack(nn.Module):
             return self.encoder(x)
         if x.is_floating_point():
             return x
-        size = len(self.encoder.weight)
+        size = cast(nn.Embedding, self.encoder).num_embeddings
         low, high = (0, 0) if x.device.type != "cpu" else extremes(x) or (0, 0)  # a GPU would have to be waited for
         if low < 0 or high >= size:
             raise ArgumentError("x", f"tokens from 0 to {size - 1} (vocab_size - 1)", low if low < 0 else high)
-        return self.encoder(x)
+        return self.encoder(x.contiguous())  # as a quantized table requires

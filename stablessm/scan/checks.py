@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -23,12 +27,29 @@ def autocast_enabled(device: str) -> bool:
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Return a context in which products of matrices are not shortened, for recurrences."""
+    return torch.autocast(device, enabled=False) if autocast_enabled(device) else nullcontext()
+
+
 def check_tensor(name: str, value: Tensor, rank: int | None = None, letters: str = "(batch, time, channel)") -> None:
     """Not a list, a number or an array; with ``rank`` dimensions, which ``letters`` name."""
     if not isinstance(value, Tensor):
         raise ArgumentError(name, "a tensor", type(value).__name__)
     if rank is not None and value.dim() != rank:
         raise ArgumentError(name, f"{rank} dimensions {letters}", f"shape {tuple(value.shape)}")
+
+
+def check_dtype(name: str, value: Tensor, parameters: Iterable[Tensor | None]) -> None:
+    """Of the dtype of one of the parameters; under autocast, of any but float64, which autocast does not convert."""
+    dtypes = {parameter.dtype for parameter in parameters if parameter is not None and parameter.is_floating_point()}
+    if value.dtype in dtypes or not dtypes:
+        return
+    if autocast_enabled(value.device.type) and torch.float64 not in (value.dtype, *dtypes):
+        return
+    own = min(dtypes, key=lambda dtype: dtype.itemsize)
+    remedy = f"convert {name} with {name}.to({own}), or the module with .to({value.dtype})"
+    raise ArgumentError(name, f"dtype {own}, as the parameters have ({remedy})", value.dtype)
 
 
 def check_kinds(like: str, **tensors: Tensor | None) -> None:

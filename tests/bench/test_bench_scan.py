@@ -171,6 +171,7 @@ def test_missing_peers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(scan_peers.metadata, "version", version)
     monkeypatch.setattr(scan_peers, "_jax_device", lambda device: None)
+    monkeypatch.setattr(scan_peers, "why_missing", lambda module: None)
     assert scan_peers.available("cpu") == {
         "jax": "sees no cpu device",
         "mambapy": "not installed",
@@ -316,6 +317,7 @@ def test_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_peers_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_peers.metadata, "version", lambda name: "2.5")
     monkeypatch.setattr(scan_peers, "_jax_device", lambda device: object())
+    monkeypatch.setattr(scan_peers, "why_missing", lambda module: None)
     assert scan_peers.available("cuda") == dict.fromkeys(scan_peers.PEERS, "2.5")
     assert scan_peers.available("cpu") == dict(
         zip(scan_peers.PEERS, ["2.5", "2.5", "needs a GPU", "needs a GPU"], strict=True)

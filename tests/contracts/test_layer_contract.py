@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from random_parameters import randomized
 from scipy.linalg import expm
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 import stablessm as ssm
 from stablessm.layers.diagonal import DiagonalLayer
@@ -471,13 +472,140 @@ def test_reset_parameters_draws_anew(name: str) -> None:
         assert torch.equal(value, before[key])
 
 
+def either(name: str, dtype: torch.dtype, seed: int, both: bool) -> torch.nn.Module:
+    """A layer, alone or in both directions."""
+    layer = make(name, dtype, seed)
+    return ssm.Bidirectional(layer, make(name, dtype, seed + 1)) if both else layer
+
+
+def rows(state: Tensor | tuple[Tensor, ...] | None, i: int | slice) -> object:
+    """Of a state or a pair of states, those of some sequences; of one without the batch dimension."""
+    return tuple(part[i] for part in state) if isinstance(state, tuple) else state if state is None else state[i]
+
+
+def same(ours: object, truth: object, dtype: torch.dtype) -> None:
+    for u, v in zip(*(value if isinstance(value, tuple) else (value,) for value in (ours, truth)), strict=True):
+        assert u.dtype == v.dtype
+        close(u, v, dtype)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+@settings(max_examples=6)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    how=st.sampled_from(["any order", "batch second", "sorted", "by hand"]),
+    dtype=st.sampled_from(list(TOLERANCE)),
+    both=st.booleans(),
+    given_state=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_packed_and_single_sequences_are_taken_as_a_gru_takes_them(
+    name: str, lengths: list[int], how: str, dtype: torch.dtype, both: bool, given_state: bool, seed: int
+) -> None:
+    layer = either(name, dtype, seed, both)
+    lengths = sorted(lengths, reverse=True) if how in ("sorted", "by hand") else lengths
+    steps, batch = max(lengths), len(lengths)
+    x, dt = torch.randn(batch, steps, D, dtype=dtype), torch.rand(batch, steps, dtype=dtype)
+    reset = torch.rand(batch, steps) < 0.2
+    arranged = x.transpose(0, 1) if how == "batch second" else x
+    packed = pack_padded_sequence(
+        arranged, torch.tensor(lengths), batch_first=how != "batch second", enforce_sorted=how in ("sorted", "by hand")
+    )
+    if how == "by hand":
+        packed = PackedSequence(packed.data, packed.batch_sizes)
+    state = None
+    if given_state:
+        parts = (layer.ahead, layer.back) if both else (layer,)
+        states = tuple(torch.randn_like(part.initial_state(batch)) for part in parts)
+        state = states if both else states[0]
+    y, final = layer(packed, state, reset=reset, dt=dt)
+    assert isinstance(y, PackedSequence)
+    assert torch.equal(y.batch_sizes, packed.batch_sizes)
+    values, counted = pad_packed_sequence(y, batch_first=True)
+    assert counted.tolist() == lengths
+    for i, length in enumerate(lengths):
+        alone, last = layer(x[i, :length], rows(state, i), reset=reset[i, :length], dt=dt[i, :length])
+        whole, end = layer(
+            x[i : i + 1, :length], rows(state, slice(i, i + 1)), reset=reset[i, :length], dt=dt[i, :length]
+        )
+        assert torch.equal(alone, whole[0])
+        same(last, rows(end, 0), dtype)
+        same(values[i, :length], alone, dtype)
+        same(rows(final, i), last, dtype)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_packed_sequences_have_the_order_and_the_gradients_of_a_gru(name: str) -> None:
+    layer, sequences = make(name), [torch.randn(length, D, dtype=torch.float64) for length in (2, 5, 3, 5)]
+    leaves = [sequence.clone().requires_grad_() for sequence in sequences]
+    packed = pack_sequence(leaves, enforce_sorted=False)
+    y, final = layer(packed)
+    theirs, h_n = torch.nn.GRU(D, D).double()(packed)
+    assert torch.equal(y.sorted_indices, theirs.sorted_indices)
+    assert torch.equal(y.unsorted_indices, theirs.unsorted_indices)
+    assert y.data.shape == theirs.data.shape
+    assert len(final) == h_n.shape[1]
+    (y.data.square().sum() + final.abs().square().sum()).backward()
+    for leaf in leaves:
+        own = leaf.detach().clone().requires_grad_()
+        z, last = layer(own)
+        (z.square().sum() + last.abs().square().sum()).backward()
+        close(leaf.grad, own.grad)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_a_single_sequence_is_streamed_without_a_batch(name: str) -> None:
+    layer, x = make(name), torch.randn(7, D, dtype=torch.float64)
+    y, final = layer(x)
+    assert y.shape == (7, D)
+    assert final.shape == layer.state_shape
+    state = None
+    for x_t, y_t in zip(x, y, strict=True):
+        ours, state = layer.step(x_t, state, dt=own_dt(layer))
+        close(ours, y_t)
+    close(state, final)
+    for ours, truth in zip(layer.step(x[0], state, dt=0.37), layer.step(x[:1], state[None], dt=0.37), strict=True):
+        close(ours, truth[0])
+    with pytest.raises(ssm.ArgumentError, match=r"^x: expected 2 dimensions \(batch, d_input\) or 1 \(d_input\)"):
+        layer.step(x[None])
+    with pytest.raises(ssm.ArgumentError, match=r"^x: expected dtype torch.float64"):
+        layer.step(x[0].float())
+
+
+@pytest.mark.parametrize("name", ["lru", "rnn-diagonal"])
+def test_a_single_sequence_under_autocast_compiles_without_graph_breaks(name: str) -> None:
+    layer, x = make(name, torch.float32), torch.randn(2, D)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, _ = torch.compile(layer, fullgraph=True, backend="eager")(x)
+        assert y.dtype == torch.bfloat16
+        assert torch.equal(y, layer(x)[0])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_autocast_keeps_the_recurrence_in_float32(name: str) -> None:
     layer, x = make(name, torch.float32), torch.randn(2, 64, D)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y, state = layer(x)
+        assert y.dtype == layer(x.bfloat16())[0].dtype == layer.step(x[:, 0])[0].dtype == torch.bfloat16
+        assert make(name)(x.double())[0].dtype == torch.float64
+        with pytest.raises(ssm.ArgumentError, match=r"^x: expected dtype torch.float32"):
+            layer(x.double())
     assert state.dtype in (torch.float32, torch.complex64)
     assert (y.float() - layer(x)[0]).abs().max() < 0.1 * layer(x)[0].abs().max()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_autocast_changes_no_state_that_runs_freely(name: str) -> None:
+    """Parameters that bfloat16 represents and no input: the drive is exact, and the recurrence must be."""
+    layer, x = make(name, torch.float32), torch.zeros(2, 20, D)
+    for parameter in layer.parameters():
+        parameter.copy_(parameter.bfloat16())
+    state = torch.randn_like(layer.initial_state(2))
+    expected, stepped = layer(x, state)[1], layer.step(x[:, 0], state)[1]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        close(layer(x, state)[1], expected, torch.float32)
+        close(layer.step(x[:, 0], state)[1], stepped, torch.float32)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -520,7 +648,20 @@ def test_a_bfloat16_layer_keeps_its_state_in_float32(name: str) -> None:
 @pytest.mark.parametrize(
     ("argument", "message", "x", "options"),
     [
-        ("x", r"3 dimensions \(batch, time, d_input\), got shape \(5, 3\)", torch.zeros(5, D), {}),
+        ("x", r"3 dimensions \(batch, time, d_input\) or 2 \(time, d_input\), got shape \(3,\)", torch.zeros(D), {}),
+        ("x", r"3 channels \(d_input\), got 4", torch.zeros(5, 4), {}),
+        (
+            "x",
+            r"dtype torch.float32, as the .*x.to\(torch.float32\), .*got torch.float64",
+            torch.zeros(2, 5, D).double(),
+            {},
+        ),
+        ("x", r"dtype torch.float32, .*or the module with .to\(torch.bfloat16\)", torch.zeros(2, 5, D).bfloat16(), {}),
+        ("x", r"packed sequences of shape \(time, d_input\), got data", pack_sequence([torch.zeros(5)]), {}),
+        ("x", "a tensor, got list", [[1.0] * D], {}),
+        ("lengths", "None, since a PackedSequence", pack_sequence([torch.zeros(5, D)]), {"lengths": torch.tensor([5])}),
+        ("lengths", "None with one sequence", torch.zeros(5, D), {"lengths": torch.tensor([5])}),
+        ("state", r"shape \((3, )?8,?\), got shape \(1, (3, )?8", torch.zeros(5, D), {"state": "a batch of one"}),
         ("x", r"3 channels \(d_input\), got 4", torch.zeros(2, 5, 4), {}),
         ("x", "real floating point", torch.zeros(2, 5, D, dtype=torch.complex64), {}),
         ("state", r"shape \(2, .*got shape \(7, 7\)", torch.zeros(2, 5, D), {"state": torch.zeros(7, 7)}),
@@ -535,9 +676,29 @@ def test_a_bfloat16_layer_keeps_its_state_in_float32(name: str) -> None:
         ("dt", "a real dtype", torch.zeros(2, 5, D), {"dt": torch.ones(5) + 1j}),
     ],
 )
-def test_bad_input_is_named(name: str, argument: str, message: str, x: Tensor, options: dict[str, object]) -> None:
+def test_bad_input_is_named(name: str, argument: str, message: str, x: object, options: dict[str, object]) -> None:
+    layer = make(name, torch.float32)
+    if "state" in options and isinstance(options["state"], str):
+        options = {"state": layer.initial_state(1)}
     with pytest.raises(ValueError, match=rf"^{argument}: expected .*{message}"):
-        make(name, torch.float32)(x, **options)
+        layer(x, **options)
+
+
+@pytest.mark.parametrize("name", DIAGONAL)
+def test_a_layer_of_two_dtypes_names_that_of_its_input(name: str) -> None:
+    """As transformers loads a model in bfloat16: what sets the dynamics stays in float32."""
+    layer, x = make(name, torch.bfloat16), torch.randn(2, 5, D)
+    for key in layer.recurrent_parameters:
+        getattr(layer, key).data = getattr(layer, key).data.float()
+    assert layer(x.bfloat16())[0].dtype == torch.bfloat16
+    with pytest.raises(ssm.ArgumentError, match=r"^x: expected dtype torch.bfloat16, .*got torch.float64$"):
+        layer(x.double())
+
+
+@pytest.mark.parametrize("name", DIAGONAL)
+def test_a_transition_requires_a_batch(name: str) -> None:
+    with pytest.raises(ssm.ArgumentError, match=r"^x: expected 3 dimensions \(batch, time, d_input\), got"):
+        make(name).transition(torch.zeros(5, D, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", DIAGONAL)

@@ -71,3 +71,15 @@ def test_mismatched_layers_are_refused() -> None:
         ssm.Bidirectional(torch.nn.Linear(2, 2))
     with pytest.raises(ssm.ArgumentError, match=r"^merge: expected one of 'concat', 'sum', got 'mean'"):
         make(merge="mean")
+
+
+def test_states_that_are_no_pair_are_named() -> None:
+    model, x = make(), torch.randn(2, 6, 2, dtype=torch.float64)
+    for state in (torch.zeros(2, 5, dtype=torch.float64), (None,)):
+        with pytest.raises(ssm.ArgumentError, match=r"^state: expected a pair of states, or None, got"):
+            model(x, state)
+    _, pair = model(x)
+    for wrong in ((pair[0], None), (None, pair[1])):
+        with pytest.raises(ssm.ArgumentError, match=r"^state: expected shape \(5,\), got shape \(2, 5\)"):
+            model(x[0], wrong)
+    torch.testing.assert_close(model(x, list(pair))[0], model(x, pair)[0])

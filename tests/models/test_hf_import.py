@@ -40,4 +40,5 @@ try:
 except ImportError as error:
     print(error)
 """
-    assert "needs the package transformers, 5.4 or newer (pip install 'stablessm[hf]')" in run(code)
+    said = "StableSSMConfig requires transformers, but transformers is not installed (pip install 'stablessm[hf]')"
+    assert run(code) == said

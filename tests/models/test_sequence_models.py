@@ -175,6 +175,33 @@ def test_a_model_cast_to_a_short_dtype_still_runs(kind):
         torch.testing.assert_close(y.float(), wide, rtol=0.1, atol=0.1)
 
 
+QUANTIZED = {
+    "classifier": lambda **o: models.SequenceClassifier(4, **o),
+    "tied": lambda **o: models.LanguageModel(tied=True, **o),
+    "untied": lambda **o: models.LanguageModel(tied=False, **o),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("embeddings", [False, True], ids=["linear", "embeddings too"])
+@pytest.mark.parametrize("mixer", ["s4d", "hyena-real"])
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_quantized_models_run_and_stream(kind, mixer, embeddings):
+    torch.manual_seed(0)
+    model = randomized(QUANTIZED[kind](**(SMALL | TOKENS), mixer=mixer)).eval()
+    settings = {torch.nn.Linear: torch.ao.quantization.default_dynamic_qconfig}
+    if embeddings:
+        settings[torch.nn.Embedding] = torch.ao.quantization.float_qparams_weight_only_qconfig
+    small, x = torch.ao.quantization.quantize_dynamic(model, settings), sample(TOKENS, 2, 5)
+    truth = model(x)
+    assert 0 < (small(x) - truth).norm() < 0.1 * truth.norm()
+    outputs, _ = small.sequence(x)
+    state = small.initial_state(2)
+    for x_t in x.unbind(1):
+        y_t, state = small.step(x_t, state)
+    assert (y_t - outputs[:, -1]).norm() < 0.1 * outputs[:, -1].norm()
+
+
 def test_several_seeds_train_in_one_computation():
     """``vmap`` over stacked weights gives the gradients of each model alone."""
     seeds = [models.SequenceClassifier(4, d_input=3, **SMALL, prenorm=False) for _ in range(3)]
@@ -305,6 +332,11 @@ def test_bad_inputs_are_named():
         with pytest.raises(ArgumentError, match=what):
             model(x.double() if x.is_floating_point() else x)
     x = sample(NUMBERS, 2, 5)
+    for call, value in ((numbers, x.float()), (numbers.step, x[:, 0].float()), (tokens, torch.zeros(2, 5, 6))):
+        with pytest.raises(ArgumentError, match=r"x: expected dtype torch.float64, .*x.to\(torch.float64\).*float32$"):
+            call(value)
+    with pytest.raises(ArgumentError, match="x: expected a tensor, got list"):
+        numbers([[1.0, 2.0, 3.0]])
     for state in (x, (None,) * 3):
         with pytest.raises(ArgumentError, match="state: expected the pair"):
             numbers.sequence(x, state)

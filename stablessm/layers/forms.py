@@ -1,0 +1,47 @@
+"""Other forms of input, accepted as ``torch.nn.GRU`` accepts them: packed sequences, and no batch dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from stablessm._errors import ArgumentError
+from stablessm._typing import Sequence
+
+Input: TypeAlias = Sequence | PackedSequence
+"""(B, T, d_input), (T, d_input) or packed."""
+
+
+def packed(run: Callable[..., Any], x: PackedSequence, state: Any, *, lengths: Any, **options: Any) -> tuple[Any, Any]:
+    """Return the outputs of ``run``, a layer's ``forward``, packed as ``x`` is, and the state.
+
+    The batch of the states and of the options is in the order that the sequences had before they were packed.
+    """
+    if lengths is not None:
+        raise ArgumentError("lengths", "None, since a PackedSequence contains its lengths", type(lengths).__name__)
+    if x.data.dim() != 2:
+        raise ArgumentError("x", "packed sequences of shape (time, d_input)", f"data of shape {tuple(x.data.shape)}")
+    values, own = pad_packed_sequence(x, batch_first=True)
+    y, state = run(values, state, lengths=own.to(values.device), **options)
+    if x.sorted_indices is not None:
+        y, own = y[x.sorted_indices], own[x.sorted_indices.cpu()]
+    data = pack_padded_sequence(y, own, batch_first=True).data
+    return PackedSequence(data, x.batch_sizes, x.sorted_indices, x.unsorted_indices), state
+
+
+def unbatched(run: Callable[..., Any], x: Tensor, state: Any, **options: Any) -> tuple[Any, Any]:
+    """Return what ``run``, a layer's ``forward`` or ``step``, gives for one sequence, without the batch dimension."""
+    if options.get("lengths") is not None:
+        raise ArgumentError("lengths", "None with one sequence (time, d_input)", type(options["lengths"]).__name__)
+    y, state = run(x[None], _each(lambda tensor: tensor[None], state), **options)
+    return y[0], _each(lambda tensor: tensor[0], state)
+
+
+def _each(change: Callable[[Tensor], Tensor], state: Any) -> Any:
+    """Change a state, or each part of a pair of states; None stays None."""
+    if isinstance(state, tuple):
+        return tuple(_each(change, part) for part in state)
+    return None if state is None else change(state)
