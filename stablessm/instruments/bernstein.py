@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 import torch
 from torch import Tensor, nn
 
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, ShortRepr
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class BernsteinCheck(ShortRepr):
         """(T,) the bound at ``times``."""
         return self.constant * torch.exp(-self.rate * self.times)
 
+    @checked
     def against(self, times: Tensor | Sequence[float], memory: Tensor | Sequence[float], *, floor: float = 0.0) -> Self:
         """The same bound beside a memory measured at these times, in the normalisation ``plus_one``.
 
@@ -67,6 +69,7 @@ class BernsteinCheck(ShortRepr):
         """Whether the memory stays below the bound, up to a few roundings of float64."""
         return self.worst[0] <= 1 + 1e-12
 
+    @checked
     def plot(self, ax: Axes | None = None) -> Axes:
         """Bound and memory over time, on a logarithmic axis; draws on ``ax`` or on a new figure."""
         if ax is None:
@@ -81,8 +84,9 @@ class BernsteinCheck(ShortRepr):
         return ax
 
 
+@checked
 def bernstein_bound(
-    times: Tensor | Sequence[float], *, rate: float, theta_max: float, d_input: int = 1, lipschitz: float = 1.0
+    times: Tensor | Sequence[float], *, rate: float, theta_max: float, d_input: Size = 1, lipschitz: float = 1.0
 ) -> BernsteinCheck:
     """(d+1) L₀ θ_max² e^(-βt), the largest memory of a stably approximated target (StableSSM eq. 8 and 54).
 
@@ -100,6 +104,7 @@ def bernstein_bound(
     return _check(times, rate, constant, d_input, theta_max)
 
 
+@checked
 def bernstein_check(
     model: nn.Module,
     times: Tensor | Sequence[float],

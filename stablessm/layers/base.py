@@ -7,12 +7,14 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from stablessm._arguments import whole_number
+from stablessm._checked import require, rule_of
 from stablessm._errors import ArgumentError
-from stablessm._typing import Dt, Lengths, Reset, Sequence, State
-from stablessm.scan.checks import check_reset, check_tensor, checked_lengths
+from stablessm._typing import Dt, Lengths, Reset, Sequence, State, Times
+from stablessm.scan.checks import check_reset, check_signal, check_state, checked_lengths
 from stablessm.scan.padding import last_state, without_padding
 
 
@@ -42,7 +44,7 @@ class SequenceLayer(nn.Module, ABC):
         """The eigenvalues of the recurrence, differentiable."""
 
     @abstractmethod
-    def kernel(self, times: Tensor) -> Tensor:
+    def kernel(self, times: Times) -> Tensor:
         """The response to an impulse, at the given times; without the direct term D x."""
 
     @abstractmethod
@@ -59,8 +61,9 @@ class SequenceLayer(nn.Module, ABC):
 
     def initial_state(self, batch: int) -> State:
         """The zero state for ``batch`` sequences, in float32 or better."""
-        device = next(self.parameters()).device
-        return torch.zeros(batch, *self.state_shape, dtype=self._state_dtype(), device=device)
+        if not torch.compiler.is_compiling():
+            batch = whole_number("batch", batch, 0)
+        return torch.zeros(batch, *self.state_shape, dtype=self._state_dtype(), device=self._parameter().device)
 
     def forward(
         self, x: Sequence, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
@@ -78,7 +81,8 @@ class SequenceLayer(nn.Module, ABC):
         Returns:
             The output (B, T, d_output) and the state after the last step.
         """
-        batch, steps = self._check(x, 3, "(batch, time, d_input)")
+        check_signal("x", x, ("batch", "time", self.d_input), self._parameter(), self._projection())
+        batch, steps = x.shape[:2]
         state = self._checked_state(state, batch)
         check_reset(reset, batch, steps)
         lengths = checked_lengths(lengths, batch, steps)
@@ -89,7 +93,8 @@ class SequenceLayer(nn.Module, ABC):
 
     def step(self, x_t: Tensor, state: State | None = None, *, dt: Dt = None) -> tuple[Tensor, State]:
         """One step of ``forward``: x_t is (B, d_input), the output (B, d_output). dt: a number or (B,)."""
-        (batch,) = self._check(x_t, 2, "(batch, d_input)")
+        check_signal("x_t", x_t, ("batch", self.d_input), self._parameter(), self._projection())
+        batch = x_t.shape[0]
         state = self._checked_state(state, batch)
         state = self.initial_state(batch) if state is None else state
         new = self._advance(x_t, state, self._checked_dt(dt, (), (batch,)))
@@ -102,30 +107,16 @@ class SequenceLayer(nn.Module, ABC):
         before = self.initial_state(len(x)) if state is None else state
         return self._readout(states, x), last_state(states, before, lengths)
 
-    def _check(self, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
-        check_tensor("x", x, rank, letters)
-        if x.shape[-1] != self.d_input:
-            raise ArgumentError("x", f"{self.d_input} channels (d_input)", f"{x.shape[-1]}")
-        if not x.is_floating_point():
-            raise ArgumentError("x", "a real floating point dtype", x.dtype)
-        return tuple(x.shape[:-1])
-
     def _checked_state(self, state: Tensor | None, batch: int) -> Tensor | None:
         if state is None:
             return None
-        check_tensor("state", state)
-        if state.shape != (batch, *self.state_shape):
-            raise ArgumentError("state", f"shape {(batch, *self.state_shape)}", f"shape {tuple(state.shape)}")
-        if state.is_complex() and not self.complex_state:
-            raise ArgumentError("state", "a real dtype", state.dtype)
+        check_state(state, (batch, *self.state_shape), self._parameter(), complex=self.complex_state)
         return state.to(self._state_dtype())
 
     def _checked_dt(self, dt: float | Tensor | None, *shapes: tuple[int, ...]) -> Tensor | None:
         if dt is None:
             return None
-        if isinstance(dt, Tensor) and dt.is_complex():
-            raise ArgumentError("dt", "a real dtype", dt.dtype)
-        dt = torch.as_tensor(dt, dtype=self._parameter_dtype(), device=next(self.parameters()).device)
+        dt = self._tensor_of(dt)
         if dt.shape not in shapes:
             raise ArgumentError("dt", " or ".join(f"shape {shape}" for shape in shapes), f"shape {tuple(dt.shape)}")
         if not torch.compiler.is_compiling() and not bool(((dt >= 0) & (dt < math.inf)).all()):
@@ -133,8 +124,23 @@ class SequenceLayer(nn.Module, ABC):
             raise ArgumentError("dt", "finite time steps, none negative", f"{wrong.item()}")
         return dt
 
+    def _tensor_of(self, dt: float | Tensor) -> Tensor:
+        if isinstance(dt, Tensor) and (dt.is_complex() or dt.is_meta != self._parameter().is_meta or dt.is_sparse):
+            raise ArgumentError("dt", "a dense tensor of real numbers", f"{dt.dtype}, {dt.layout}, on {dt.device}")
+        if not isinstance(dt, Tensor | float | int):
+            require("dt", dt, rule_of(ArrayLike))
+        return torch.as_tensor(dt, dtype=self._parameter_dtype(), device=self._parameter().device)
+
+    def _parameter(self) -> Tensor:
+        """One of the parameters, for dtype and device."""
+        return next(self.parameters())
+
+    def _projection(self) -> Tensor | None:
+        """The matrix that the input is multiplied with, which must have its dtype; None if there is none."""
+        return None
+
     def _state_dtype(self) -> torch.dtype:
         return torch.promote_types(self._parameter_dtype(), torch.complex64 if self.complex_state else torch.float32)
 
     def _parameter_dtype(self) -> torch.dtype:
-        return torch.promote_types(next(self.parameters()).dtype, torch.float32)
+        return torch.promote_types(self._parameter().dtype, torch.float32)

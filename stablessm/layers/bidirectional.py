@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import one_of
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset, Sequence, State
 from stablessm.layers.base import SequenceLayer
+from stablessm.scan.checks import check_pair
 from stablessm.scan.padding import real_steps
 
 Merge: TypeAlias = Literal["concat", "sum"]
@@ -34,6 +36,7 @@ class Bidirectional(nn.Module):
     torch.Size([4, 10, 4])
     """
 
+    @checked
     def __init__(self, ahead: SequenceLayer, back: SequenceLayer | None = None, *, merge: Merge = "concat") -> None:
         super().__init__()
         one_of("merge", merge, get_args(Merge))
@@ -58,7 +61,7 @@ class Bidirectional(nn.Module):
 
         A step's ``dt`` goes with its sample, in both directions.
         """
-        before, after = (None, None) if state is None else state
+        before, after = (None, None) if state is None else check_pair(state)
         y, ahead = self.ahead(x, before, lengths=lengths, reset=reset, dt=dt)
         order = _reversal(x, lengths)
         turned = None

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from stablessm import record
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Time
-from stablessm.layers.base import SequenceLayer
 from stablessm.layers.bidirectional import Bidirectional
 from stablessm.layers.continuous_rnn import ContinuousRNN
 from stablessm.layers.lru import LRU
@@ -44,7 +44,8 @@ def saved(cls: _Model) -> _Model:
     return cls
 
 
-def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.PathLike[str]) -> None:
+@checked
+def save(layer: Any, folder: str | os.PathLike[str]) -> None:
     """Write a layer, or a model such as a ``SequenceClassifier``, into ``folder``; :func:`load` makes it again.
 
     >>> import tempfile
@@ -76,6 +77,7 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
     record.write_json(folder / "config.json", content)
 
 
+@checked
 def load(folder: str | os.PathLike[str]) -> Any:
     """The layer or model that :func:`save` wrote, with its weights and dtype; the global random state is left alone."""
     from safetensors.torch import load_file

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import real_number, whole_number
+from stablessm._checked import Count, Seed, checked
 from stablessm._errors import ArgumentError
 from stablessm.instruments.systems import evaluating
 from stablessm.layers.hold import hold
@@ -17,15 +18,16 @@ _AT_ONCE = 1024
 """Tokens of a prompt: their logits take memory."""
 
 
+@checked
 def sample_tokens(
-    model: Any,
+    model: torch.nn.Module,
     prompt: Tensor,
     *,
-    count: int,
+    count: Count,
     temperature: float = 1.0,
     top_k: int | None = None,
     never: Sequence[int] = (),
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Iterator[int]:
     """Tokens that follow a prompt, each as soon as it is drawn; memory does not grow with their number.
 

@@ -75,9 +75,9 @@ def why_not(name: str) -> str | None:
     >>> why_not("reference") is None
     True
     """
-    name = current_name(name)
-    if name not in _TABLE:
+    if not isinstance(name, str) or current_name(name) not in _TABLE:
         raise ArgumentError("backend", f"one of {', '.join(map(repr, NAMES))}", repr(name))
+    name = current_name(name)
     return _why_not(name)
 
 
@@ -105,6 +105,10 @@ def resolve(backend: str, device: torch.device) -> str:
     >>> resolve("reference", torch.device("cpu"))
     'reference'
     """
+    if not isinstance(backend, str):
+        raise ArgumentError("backend", f"'auto' or one of {', '.join(map(repr, NAMES))}", repr(backend))
+    if not isinstance(device, torch.device):
+        raise ArgumentError("device", "a torch.device", repr(device))
     if backend == "auto":
         fast = next((name for name, row in _TABLE.items() if row.device == device.type), "reference")
         return fast if _why_not(fast) is None else "reference"

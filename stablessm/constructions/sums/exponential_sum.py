@@ -13,6 +13,7 @@ from typing import Any, final, get_args
 
 import numpy as np
 
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.constructions.sums import _least_squares, _measure, _modes, _samples
 from stablessm.constructions.sums._modes import Domain
@@ -30,9 +31,10 @@ _CLEAR, _EXPLAINED = 0.05, 0.01  # of the kernel: errors that ask for a reason, 
 _SILENT, _SILENT_IN_LOGS = 2.0, 8.0  # seconds before progress is shown in a terminal, and elsewhere
 
 
+@checked
 def exponential_sum(
     kernel: Any,
-    horizon: int | None = None,
+    horizon: Size | None = None,
     *,
     tol: float | None = None,
     order: int | None = None,
@@ -44,7 +46,7 @@ def exponential_sum(
     stable_margin: float = 0.0,
     relative: bool = False,
     norm: Norm = "sup",
-    max_order: int | None = None,
+    max_order: Size | None = None,
     noise: Any = None,
     weights: Any = None,
     dtype: Any = "float64",
@@ -193,7 +195,7 @@ def _supremum_sum(samples: Samples, domain: Domain, request: Request) -> Exponen
     except KeyboardInterrupt:
         if not (hasattr(attempt, "search") and attempt.search.tried):
             raise
-        warnings.warn(_measure.INTERRUPTED, stacklevel=3)
+        warnings.warn(_measure.INTERRUPTED, stacklevel=4)
         return attempt.measured(samples, unit, attempt.search.so_far())
     raise FitError(f"{what}. The best found has order {best.order} and error {reached:.3g}", remedy, best)
 
