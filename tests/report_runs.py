@@ -1,17 +1,25 @@
-"""Run folders made up for the report's tests."""
+"""Run folders made up for the report's tests.
+
+``python tests/report_runs.py`` writes ``report_page.html``, the markup of one page; look at it in a browser first.
+"""
 
 from __future__ import annotations
 
-import shutil
+import json
+import re
 import tempfile
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from stablessm import record
 from stablessm.report.figure import Figure, Panel, Series
+from stablessm.report.page import render
+from stablessm.report.runs import collect
+
+PAGE = Path(__file__).parent / "report_page.html"
 
 CLAIMS = (
     {
@@ -58,19 +66,10 @@ def figure(name: str = "curves", panels: int = 2) -> Figure:
     return Figure(name, "Perturbation errors as the width grows: where a curve crosses the dotted line.", drawn)
 
 
-@cache
-def _drawn(name: str, panels: int) -> Path:
-    """Drawing is slow: once for every figure of the test session."""
-    folder = Path(tempfile.mkdtemp())
-    figure(name, panels).save(folder)
-    Figure.load(folder / f"{name}.json").save_pictures(folder)
-    return folder
-
-
 def write_run(folder: Path, name: str = "ia-fig1", panels: int = 2, **changes: Any) -> Path:
     """A run folder as an experiment writes it; ``changes`` go into the record, None removes an entry."""
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(_drawn("curves", panels), folder, dirs_exist_ok=True)
+    figure("curves", panels).save(folder)
     record.save_arrays(folder / "curves.npz", "test", {}, {"beta": np.arange(5.0)})
     (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n', encoding="utf-8")
     content = {
@@ -95,3 +94,38 @@ def write_run(folder: Path, name: str = "ia-fig1", panels: int = 2, **changes: A
     }
     record.write_json(folder / "record.json", {key: value for key, value in content.items() if value is not None})
     return folder
+
+
+_PICTURES: dict[str, dict[str, bytes]] = {}
+
+
+def draw_once(patch: pytest.MonkeyPatch) -> None:
+    """Draw equal figures once in a test session; drawing takes longer than everything else."""
+    draw = Figure.pictures
+
+    def pictures(figure: Figure, *formats: str) -> dict[str, bytes]:
+        key = json.dumps([figure.to_json(), formats])
+        if key not in _PICTURES:
+            _PICTURES[key] = draw(figure, *formats)
+        return _PICTURES[key]
+
+    patch.setattr(Figure, "pictures", pictures)
+
+
+def markup(folder: Path) -> str:
+    """The page of runs of every kind, without what differs between machines: file contents, versions and folders."""
+    write_run(folder / "a", size="paper", arrays=[], computed=[{"machine": "other", "gpu": {"name": "fast"}}])
+    write_run(folder / "b", arrays=[], figures=[], claims=[{"statement": "s", "verdict": "perhaps"}])
+    write_run(folder / "c", "ext-1", source="beyond", size="", status="running", arrays=["gone.npz"], figures=[])
+    write_run(folder / "d", "ia fig/2", claims=[{"statement": "s", "verdict": v} for v in ("", "holds", "holds")])
+    text = render(collect([folder])).replace(str(folder), "FOLDER")
+    text = re.sub(r"stablessm \d[^ ]* This", "stablessm VERSION This", text)
+    text = re.sub(r"plotly.js v[\d.]+", "plotly.js VERSION", text)
+    text = re.sub(r"base64,[A-Za-z0-9+/=]+", "base64,CONTENT", text)
+    text = re.sub(r"(curves.npz<small>)[^<]*", r"\1SIZE", text)
+    text = re.sub(r"(<(script|style)[^>]*>)(.{30}).*?(</\2>)", r"\1\3\4", text, flags=re.DOTALL)
+    return text.replace("><", ">\n<")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(markup(Path(tempfile.mkdtemp())), encoding="utf-8")

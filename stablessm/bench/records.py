@@ -19,8 +19,10 @@ def command() -> str:
     if "--out" in arguments:
         at = arguments.index("--out")
         arguments = arguments[:at] + arguments[at + 2 :]
-    name = ["python", f"benchmarks/{program.name}"] if program.suffix == ".py" else [program.stem]
-    return " ".join([*name, *arguments])
+    name = f"python benchmarks/{program.name}" if program.suffix == ".py" else program.stem
+    if program.name == "__main__.py":
+        name = f"python -m {program.parent.name}"
+    return " ".join([name, *arguments])
 
 
 def write_record(

@@ -17,26 +17,10 @@ Cause: TypeAlias = Literal["masked softmax", "log", "division", "domain", "exp",
 
 _LOG = {"log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlog1py", "log_sigmoid_forward"}
 _DIVISION = {
-    "div",
-    "true_divide",
-    "reciprocal",
-    "rsqrt",
-    "remainder",
-    "fmod",
-    "mean",
-    "nanmean",
-    "var",
-    "std",
-    "var_mean",
-    "addcdiv",
-    "linalg_inv_ex",
-    "linalg_solve_ex",
-    "native_batch_norm",
-    "native_group_norm",
-    "native_layer_norm",
-    "nll_loss_forward",
-    "nll_loss2d_forward",
-}
+    "div", "true_divide", "reciprocal", "rsqrt", "remainder", "fmod", "mean", "nanmean", "var", "std", "var_mean",
+    "addcdiv", "linalg_inv_ex", "linalg_solve_ex", "native_batch_norm", "native_group_norm", "native_layer_norm",
+    "nll_loss_forward", "nll_loss2d_forward",
+}  # fmt: skip
 _DOMAIN = {"sqrt", "asin", "acos", "acosh", "atanh", "erfinv", "pow"}
 _POLES = {"atanh", "erfinv", "lgamma", "digamma", "polygamma"}
 _PRODUCTS = {"pow", "prod", "cumprod"}
@@ -96,7 +80,7 @@ class _Watch(operation_mode()):  # type: ignore[misc]
         name = name.removesuffix("_")
         if self.done or name.startswith(_MADE):
             return result
-        made = [tensor for _, tensor in tensors_in(result, "") if tensor.is_floating_point() or tensor.is_complex()]
+        made = [tensor for _, tensor in tensors_in(result, "")]
         if any(bool((tensor.isnan() | (tensor.abs() == math.inf) & ~_negative(tensor)).any()) for tensor in made):
             self.done = True
             numbers = [torch.tensor(value) for value in args if isinstance(value, float)]
@@ -130,8 +114,6 @@ def _negative(tensor: Tensor) -> Tensor:
 
 def _large(tensor: Tensor) -> bool:
     """Whether a tensor holds finite numbers whose products can overflow."""
-    if not tensor.is_floating_point() and not tensor.is_complex():
-        return False
     finite = tensor.abs()[tensor.isfinite()]
     return finite.numel() > 0 and bool(finite.max() > torch.finfo(tensor.dtype).max ** 0.5 / 16)
 

@@ -39,7 +39,7 @@ class Gain:
 
 
 def gain(
-    system: System, horizon: int, dt: float, norm: str, bound: float, warm_up: int, progress: bool, *, assume: bool
+    system: System, horizon: int, dt: float, norm: str, bound: float, warm_up: int, *, assume: bool
 ) -> Gain | None:
     """The gain of a linear model at 0, dt, …, a chunk of its kernel at a time; None if it is not linear after all.
 
@@ -49,7 +49,7 @@ def gain(
     if system.pooled or not (assume or (superposes(system, size) and superposes(system, size / 100))):
         return None
     continuous = takes_time_steps(system.model)
-    pieces = () if assume and continuous else _responses(system, horizon, size, warm_up, progress)
+    pieces = () if assume and continuous else _responses(system, horizon, size, warm_up)
     found: list[tuple[Tensor, Tensor, bool, torch.dtype]] = []
     off = largest = torch.zeros((), dtype=torch.float64)
     for response, difference, moved in pieces:
@@ -61,20 +61,18 @@ def gain(
     if not assume and largest.isfinite() and not off <= eps**0.5 * largest:
         return None
     if continuous:
-        kernels = continuous_kernel(system, horizon, progress)
+        kernels = continuous_kernel(system, horizon)
         found = [(*largest_gain(kernel, norm, bound), kernel.dtype) for kernel in kernels]
     values, maximisers, proved, dtypes = zip(*found, strict=True)
     return Gain(torch.cat(values), torch.cat(maximisers), proved[0], dtypes[-1])
 
 
-def _responses(
-    system: System, horizon: int, size: float, warm_up: int, progress: bool
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _responses(system: System, horizon: int, size: float, warm_up: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Return chunks (·, d_output, d_input) of the response to an impulse, each with how far its sum is from the
     responses to two constant inputs, and how large these are."""
     d = system.d_input
     # any direction but a special one: a model may answer to differences of channels alone
-    drawn = torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = torch.randn(d, generator=torch.Generator().manual_seed(0))
     # of either sign, one of them smaller than the impulses: what is not linear may only show after a lag
     sizes = torch.tensor([size, -0.7 * size], device=system.device, dtype=system.dtype)
     held = torch.nn.functional.normalize(drawn, dim=0).to(system.device, system.dtype) * sizes[:, None]
@@ -88,7 +86,7 @@ def _responses(
         return x
 
     summed, skip = held.new_zeros(2, 1, system.d_output, dtype=torch.float64), warm_up
-    for y in system.outputs(drive, -warm_up, horizon, steady=1, progress=progress):
+    for y in system.outputs(drive, -warm_up, horizon, steady=1):
         heard = y[:, skip:]
         skip = max(0, skip - y.shape[1])
         if heard.shape[1]:
@@ -112,7 +110,7 @@ def superposes(system: System, size: float) -> bool:
     return bool((mixed - 2 * first + 3 * second).abs().max() <= rounding)
 
 
-def continuous_kernel(system: System, horizon: int, progress: bool) -> Iterator[Tensor]:
+def continuous_kernel(system: System, horizon: int) -> Iterator[Tensor]:
     """Chunks (·, d_output, d_input) of ρ(k dt), exactly, of a linear layer in continuous time.
 
     An input x that stands for a time τ leaves the state τ B x + O(τ²): the derivative in τ at 0 is what an impulse
@@ -133,7 +131,7 @@ def continuous_kernel(system: System, horizon: int, progress: bool) -> Iterator[
 
     yield first[:, None].permute(1, 2, 0)
     both = torch.cat([state, layer.initial_state(d)])
-    for y in system.outputs(silence, 0, horizon - 1, state=both, steady=0, progress=progress):
+    for y in system.outputs(silence, 0, horizon - 1, state=both, steady=0):
         yield (y[:d] - y[d:]).permute(1, 2, 0)
 
 

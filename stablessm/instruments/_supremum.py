@@ -56,11 +56,9 @@ LEADERS = 4
 class Search:
     """The best input so far for each time."""
 
-    def __init__(
-        self, system: System, horizon: int, dt: float, norm: str, bound: float, warm_up: int, progress: bool
-    ) -> None:
+    def __init__(self, system: System, horizon: int, dt: float, norm: str, bound: float, warm_up: int) -> None:
         self.system, self.horizon, self.dt, self.norm, self.bound = system, horizon, dt, norm, bound
-        self.warm_up, self.progress = warm_up, progress
+        self.warm_up = warm_up
         self.reach, self.limit = reach(norm, bound), min(horizon, SEARCHED)
         self._value = torch.zeros(horizon, dtype=torch.float64)
         self._best = torch.zeros(horizon, system.d_input, dtype=torch.float64)
@@ -200,7 +198,7 @@ class Search:
         last, skip = None, self.warm_up
         # the state of a linearized system may change although its values, those without input, do not
         system, steady = (self.system, 0) if linear is None else (linear, None)
-        for y in system.outputs(drive, -self.warm_up, horizon, steady=steady, progress=self.progress):
+        for y in system.outputs(drive, -self.warm_up, horizon, steady=steady):
             if linear is None:
                 self._largest_output = max(self._largest_output, float(_length(y.detach()).nan_to_num().max()))
                 self._eps = max(self._eps, torch.finfo(y.dtype).eps)  # some models leave double precision on the way

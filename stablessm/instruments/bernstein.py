@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Self, final
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import real_number
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, ShortRepr
+from stablessm.instruments import _axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,10 +74,7 @@ class BernsteinCheck(ShortRepr):
     @checked
     def plot(self, ax: Axes | None = None) -> Axes:
         """Bound and memory over time, on a logarithmic axis; draws on ``ax`` or on a new figure."""
-        if ax is None:
-            from matplotlib.figure import Figure
-
-            ax = Figure(figsize=(6, 4), layout="constrained").subplots()
+        ax = _axes.on(ax)
         if self.memory is not None:
             ax.plot(self.times, self.memory, label="memory")
         ax.plot(self.times, self.bound, "k--", label=f"{self.constant:.3g} exp(-{self.rate:.3g} t)")
@@ -143,8 +142,7 @@ def bernstein_check(
 
 
 def _check(times: object, rate: float, constant: float, d_input: int, theta_max: float) -> BernsteinCheck:
-    if not 0 < rate < math.inf:
-        raise ArgumentError("rate", "a positive number", rate)
+    real_number("rate", rate, 0)
     if not 0 <= constant < math.inf:
         raise ArgumentError("theta_max, lipschitz", "finite numbers >= 0", f"a constant of {constant}")
     return BernsteinCheck(_series("times", times), rate, constant, d_input, theta_max)

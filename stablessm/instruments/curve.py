@@ -13,7 +13,7 @@ import numpy as np
 from stablessm import record
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError, ShortRepr
-from stablessm.instruments import decay
+from stablessm.instruments import _axes, decay
 from stablessm.instruments.decay import DecayFit
 
 if TYPE_CHECKING:
@@ -114,10 +114,7 @@ class MemoryCurve(ShortRepr):
     @checked
     def plot(self, ax: Axes | None = None, *, fit: bool = True, label: str = "memory", **style: Any) -> Axes:
         """M on a logarithmic axis, with the fitted decay and the rounding level (matplotlib)."""
-        if ax is None:
-            from matplotlib.figure import Figure
-
-            ax = Figure(figsize=(6, 4), layout="constrained").subplots()
+        ax = _axes.on(ax)
         (line,) = ax.semilogy(self.time, self._positive(self.value), label=label, **style)
         for kind, time, value in self._companions(fit):
             dash = "--" if kind == "fit" else ":"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError, NumericalError, ShortRepr
 from stablessm.instruments._first_cause import Cause, first_cause, unstable_weight
@@ -186,8 +187,8 @@ class DivergenceTrace:
             raise ArgumentError("model", "an nn.Module, whose submodules can be watched", type(model).__name__)
         if when not in ("raise", "record"):
             raise ArgumentError("when", "'raise' or 'record'", repr(when))
-        if limit is not None and not limit > 0:
-            raise ArgumentError("limit", "a positive number or None", limit)
+        if limit is not None:
+            real_number("limit", limit, 0)
         self.report: Divergence | None = None
         self._model, self._when, self._limit = model, when, limit
         self._handles: list[RemovableHandle] = []

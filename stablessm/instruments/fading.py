@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm._arguments import whole_number
+from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Count, Seed, Size, checked
-from stablessm._errors import ArgumentError
+from stablessm._progress import working
 from stablessm.instruments.curve import MemoryCurve
 from stablessm.instruments.memory import ROUNDING, finite_curve, own_unit, time_step
 from stablessm.instruments.systems import as_system, evaluating, seeing_ahead
@@ -55,8 +54,7 @@ def fading_function(
     horizon = whole_number("horizon", horizon)
     past = horizon if past is None else whole_number("past", past)
     samples = whole_number("samples", samples, 0)
-    if not 0 < bound < math.inf:
-        raise ArgumentError("bound", "a positive number", bound)
+    real_number("bound", bound, 0)
     system = seeing_ahead(as_system(model, d_input=d_input), horizon + past)
     step = time_step(model, dt)
     generator = torch.Generator().manual_seed(seed)
@@ -65,8 +63,8 @@ def fading_function(
     future = torch.randn(1, horizon + system.ahead, system.d_input, generator=generator, dtype=torch.float64) * bound
     futures = torch.cat([0 * future, future]).repeat_interleave(len(pasts), 0)
     x = torch.cat([pasts.repeat(2, 1, 1), futures], 1).to(system.device, system.dtype)
-    with evaluating(model), torch.no_grad():
-        outputs = system.outputs(lambda a, b: x[:, a + length : b + length], -length, horizon, progress=progress)
+    with evaluating(model), torch.no_grad(), working("fading_function", progress) as tell:
+        outputs = system.telling(tell).outputs(lambda a, b: x[:, a + length : b + length], -length, horizon)
         y = torch.cat(list(outputs), 1)[:, length:]
     eps = max(torch.finfo(y.dtype).eps, torch.finfo(system.dtype).eps)
     halves = y.double().unflatten(0, (2, -1))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError, ShortRepr
+from stablessm.instruments import _axes
 from stablessm.instruments.perturbation import PerturbationCurve, Sweep
 
 if TYPE_CHECKING:
@@ -179,10 +180,7 @@ class PerturbationFamily(ShortRepr):
     @checked
     def plot(self, ax: Axes | None = None) -> Axes:
         """E_m(β) for every width and the extrapolation, dashed, as in figure 1 of IAT and StableSSM."""
-        if ax is None:
-            from matplotlib.figure import Figure
-
-            ax = Figure(figsize=(5, 4), layout="constrained").subplots()
+        ax = _axes.on(ax, 5)
         positive = self.radius > 0
         for width, error in zip(self.widths, self.errors, strict=True):
             ax.loglog(self.radius[positive], error[positive], "o-", ms=3, label=f"m = {width}")

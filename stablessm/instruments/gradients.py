@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, ShortRepr
+from stablessm.instruments import _axes
 from stablessm.instruments.modes import mapped_weight, ratio, recurrent_modules
 
 if TYPE_CHECKING:
@@ -123,9 +124,7 @@ class GradientHistory(ShortRepr):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """The maximum of each parameter against the step, its median to its 99 % quantile shaded (StableSSM fig. 5)."""
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots()[1] if ax is None else ax
+        ax = _axes.on(ax)
         for i, name in enumerate(self.names):
             (line,) = ax.plot(self.step, self.maximum[:, i], label=name)
             ax.fill_between(

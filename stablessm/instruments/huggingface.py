@@ -99,7 +99,7 @@ def _token_callable(model: Any, output: Output | None) -> System:
         y = run(x[..., 0])
         return (y[0] if isinstance(y, tuple) else y), None
 
-    return completed(System(model, call, 1, 0, torch.long, device, False, False, input="token"))
+    return completed(System(model, call, 1, 0, torch.long, device, streams=False, input="token"))
 
 
 def _system(model: Any, output: Output | None, inputs: Inputs, d_input: int, dtype: torch.dtype, name: str) -> System:
@@ -111,7 +111,7 @@ def _system(model: Any, output: Output | None, inputs: Inputs, d_input: int, dty
 
     def made(carry: bool) -> System:
         call = _caller(model, output, inputs, carry=carry)
-        return completed(System(model, call, d_input, 0, dtype, device, carry, False, input=name, longest=longest))
+        return completed(System(model, call, d_input, 0, dtype, device, carry, input=name, longest=longest))
 
     try:
         system = made(carry=True)

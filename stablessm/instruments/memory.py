@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stablessm._arguments import whole_number
+from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Seed, Size, checked
 from stablessm._errors import ArgumentError, NumericalError
+from stablessm._progress import working
 from stablessm.instruments import _linear, _supremum, huggingface
 from stablessm.instruments._precision import in_double
 from stablessm.instruments.curve import MemoryCurve
@@ -104,7 +105,7 @@ def memory_function(
         ascent: number of steps of ascent that follow, fewer if nothing improves; 0 for none.
         unit: the name of your time unit.
         seed: of the search.
-        progress: whether a bar shows on a terminal when there are several chunks.
+        progress: whether a bar appears when it takes long.
 
     >>> import stablessm as ssm
     >>> layer = ssm.RealSSM(1, 2, 1, eigenvalues=torch.tensor([-0.5, -2.0]), map="exp", dt=0.1).double()
@@ -132,15 +133,17 @@ def memory_function(
     step = time_step(model, dt)
     facts: dict[str, Any] = {"norm": norm, "bound": bound, "dt": step, "unit": unit or own_unit(system, step)}
     time, searched = np.arange(horizon) * step, directions is None
-    with evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad(), working("memory_function", progress) as tell:
+        system = system.telling(tell)
         if searched and linear is not False:
-            gain = _linear.gain(system, horizon, step, norm, bound, warm_up, progress, assume=linear is True)
+            gain = _linear.gain(system, horizon, step, norm, bound, warm_up, assume=linear is True)
             if gain is not None:
                 floor = 4 * torch.finfo(gain.dtype).eps * float(gain.value.max())
                 facts |= {"exact": gain.proved, "note": "impulse response"}
                 return finite_curve(time, gain.value, gain.maximiser, floor, **facts)
-        system = in_double(system, lambda copied: replace(run_by(copied), ahead=system.ahead, streams=system.streams))
-        search = _supremum.Search(system, horizon, step, norm, bound, warm_up, progress)
+        found: dict[str, Any] = {"ahead": system.ahead, "streams": system.streams}
+        system = in_double(system, lambda copied: replace(run_by(copied).telling(tell), **found))
+        search = _supremum.Search(system, horizon, step, norm, bound, warm_up)
         if directions is not None:
             points = _given(directions, amplitudes, system, norm, bound)
             facts["by_input"] = search.rows(points).numpy()
@@ -187,8 +190,8 @@ def _of_tokens(
         held = words.expand(-1, max(0, last - max(first, 0)))
         return torch.cat([before, held], 1)[..., None].to(system.device)
 
-    with evaluating(model), torch.no_grad():
-        y = torch.cat(list(system.outputs(drive, -len(start), horizon, progress=progress)), 1)[:, -horizon - 1 :]
+    with evaluating(model), torch.no_grad(), working("memory_function", progress) as tell:
+        y = torch.cat(list(system.telling(tell).outputs(drive, -len(start), horizon)), 1)[:, -horizon - 1 :]
     rows = torch.linalg.vector_norm(y.double().diff(dim=1), dim=-1).cpu().numpy()
     weights = model.parameters() if isinstance(model, nn.Module) else ()
     eps = max(torch.finfo(dtype).eps for dtype in (y.dtype, *(w.dtype for w in weights if w.is_floating_point())))
@@ -232,11 +235,10 @@ def time_step(model: Any, dt: float | None) -> float:
     own = own_step(model)
     if dt is None:
         return 1.0 if own is None else own
-    if not 0 < dt < math.inf:
-        raise ArgumentError("dt", "a positive number", dt)
+    dt = real_number("dt", dt, 0)
     if own is not None and not math.isclose(own, dt, rel_tol=1e-9):
         raise ArgumentError("dt", f"{own:g} (the model's own), or None", dt)
-    return float(dt)
+    return dt
 
 
 def own_unit(system: System, step: float) -> str:
@@ -249,7 +251,6 @@ def own_unit(system: System, step: float) -> str:
 def _check(norm: str, bound: float, samples: int, ascent: int) -> None:
     if norm not in get_args(Norm):
         raise ArgumentError("norm", f"one of {', '.join(get_args(Norm))}", repr(norm))
-    if not 0 < bound < math.inf:
-        raise ArgumentError("bound", "a positive number", bound)
-    if samples < 1 or ascent < 0:
-        raise ArgumentError("samples, ascent", "samples >= 1 and ascent >= 0", f"{samples}, {ascent}")
+    real_number("bound", bound, 0)
+    whole_number("samples", samples)
+    whole_number("ascent", ascent, 0)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.reparam import Reparameterization
@@ -243,8 +244,8 @@ def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
     >>> report.time_scale.round(4).tolist(), report.gradient_over_weight.round(4).tolist()
     ([1.0, 10.0, 100.0], [2.0, 2.0, 2.0])
     """
-    if dt is not None and not 0 < dt < math.inf:
-        raise ArgumentError("dt", "a positive number", dt)
+    if dt is not None:
+        real_number("dt", dt, 0)
     modules = {name: module for name, module in recurrent_modules(model) if hasattr(module, "eigenvalues")}
     if not modules:
         expected = "a module with `recurrent_parameters` and `eigenvalues()` in it"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from stablessm import record
-from stablessm._arguments import whole_number
+from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Seed, Size, checked
 from stablessm._errors import ArgumentError, ShortRepr
+from stablessm.instruments import _axes
 from stablessm.instruments._function_norms import (
     Distance,
     KernelDistance,
@@ -70,10 +70,7 @@ class PerturbationCurve(ShortRepr):
     @checked
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
         """Both bounds over β, on logarithmic axes; the error at β = 0 is the dotted line."""
-        if ax is None:
-            from matplotlib.figure import Figure as Canvas
-
-            ax = Canvas(figsize=(5, 4), layout="constrained").subplots()
+        ax = _axes.on(ax, 5)
         positive = self.radius > 0
         (line,) = ax.loglog(self.radius[positive], self.lower[positive], "o-", ms=3, label=label or "found")
         if self.radius[0] == 0:
@@ -198,8 +195,8 @@ class Sweep:
                 raise ArgumentError(name, f"one of {', '.join(get_args(allowed))}", repr(value))
         for name, least in (("samples", 1), ("steps", 1), ("horizon", 2)):
             whole_number(name, getattr(self, name), least)
-        if self.dt is not None and not 0 < self.dt < math.inf:
-            raise ArgumentError("dt", "a positive number", self.dt)
+        if self.dt is not None:
+            real_number("dt", self.dt, 0)
 
     def curves(
         self, models: Sequence[nn.Module], target: Any, radii: Sequence[float] | np.ndarray | Tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -48,7 +48,7 @@ class System:
     device: torch.device
     streams: bool
     """Whether the state can be carried from one chunk to the next."""
-    pooled: bool
+    pooled: bool = False
     """Whether one output comes for a whole sequence; then a time series of outputs is that of its beginnings."""
     ahead: int = 0
     """Steps of input after the last output that the outputs can depend on; see :func:`seeing_ahead`."""
@@ -58,6 +58,15 @@ class System:
     """The most steps the model takes."""
     held: int = 1
     """Numbers in the largest tensor of the state, of one sequence."""
+
+    def telling(self, tell: Callable[[], object]) -> System:
+        """The system that calls ``tell`` whenever it runs."""
+
+        def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+            tell()
+            return self.call(x, state)
+
+        return replace(self, call=call)
 
     @property
     def width(self) -> int:
@@ -72,7 +81,6 @@ class System:
         *,
         state: Any = None,
         steady: int | None = None,
-        progress: bool = False,
     ) -> Iterator[Tensor]:
         """Outputs (B, ·, d_output) from step ``start`` up to ``stop``, in pieces; from ``state`` if it streams.
 
@@ -85,19 +93,17 @@ class System:
             most = (self.longest if not beyond else self.longest // 2) + start
             raise ArgumentError("horizon", f"at most {most} steps (the model's positions)", stop)
         if self.pooled:
-            yield from self._of_beginnings(drive, start, stop, progress)
+            yield from self._of_beginnings(drive, start, stop)
         elif self.streams:
-            yield from self._of_chunks(drive, start, stop, state, steady, progress)
+            yield from self._of_chunks(drive, start, stop, state, steady)
         else:
             yield self.call(drive(start, stop + beyond), None)[0][:, : stop - start]
 
-    def _of_chunks(
-        self, drive: Drive, start: int, stop: int, state: Any, steady: int | None, progress: bool
-    ) -> Iterator[Tensor]:
+    def _of_chunks(self, drive: Drive, start: int, stop: int, state: Any, steady: int | None) -> Iterator[Tensor]:
         rows, again = drive(start, start).shape[0], None
         size = min(CHUNK_ELEMENTS // (rows * max(self.d_input, self.d_output)), STATE_ELEMENTS // (rows * self.held))
         size = min(max(size, SHORTEST), LONGEST)
-        for first, last in _bar(_chunks(start, stop, size), progress, "chunk"):
+        for first, last in _chunks(start, stop, size):
             if again is not None:
                 yield again[:, torch.arange(last - first) % again.shape[1]]
                 continue
@@ -107,8 +113,8 @@ class System:
                 again = y
             yield y
 
-    def _of_beginnings(self, drive: Drive, start: int, stop: int, progress: bool) -> Iterator[Tensor]:
-        for last in _bar(range(start, stop), progress, "prefix"):
+    def _of_beginnings(self, drive: Drive, start: int, stop: int) -> Iterator[Tensor]:
+        for last in range(start, stop):
             yield self.call(drive(start, last + 1), None)[0][:, None]
 
 
@@ -137,8 +143,8 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
     if weight is not None and weight.is_meta:
         raise ArgumentError("model", "weights that are there, not on the meta device", type(model).__name__)
     if weight is not None:
-        return completed(System(model, call, d_input, 0, weight.dtype, weight.device, streams, False))
-    precise = System(model, call, d_input, 0, torch.float64, torch.device("cpu"), streams, False)
+        return completed(System(model, call, d_input, 0, weight.dtype, weight.device, streams))
+    precise = System(model, call, d_input, 0, torch.float64, torch.device("cpu"), streams)
     single = replace(precise, dtype=torch.float32)  # a function around a model in single precision
     reasons = []
     for system in (precise, single, replace(precise, call=_on_arrays(call))):
@@ -409,9 +415,3 @@ def evaluating(model: Any) -> Iterator[None]:
         finally:
             for module, mode in modules.items():
                 module.training = mode
-
-
-def _bar(steps: Sequence[Any], progress: bool, unit: str) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(steps, unit=unit, disable=None if progress and len(steps) > 1 else True)

@@ -173,14 +173,8 @@ def _enough(ring: Tensor, size: int, tol: float, decoder: Callable[[Tensor], Dec
     def meets(count: int) -> bool:
         return decoder(ring[:count]).diagnosis.expected_error <= tol
 
-    if meets(size):
-        return size
-    low, high = size, min(size + 1, len(ring))  # rows are only added, so the error falls with the count
-    while not meets(high):
-        if high == len(ring):
-            return high + 1
-        low, high = high, min(high + 2 * (high - size), len(ring))
-    return bisect_left(range(high), True, low + 1, key=meets)
+    # rows are only added, so the error falls with the count
+    return size if meets(size) else bisect_left(range(len(ring) + 1), True, size + 1, key=meets)
 
 
 def _decoder(

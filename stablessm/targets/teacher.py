@@ -16,7 +16,7 @@ from stablessm._errors import ArgumentError
 from stablessm.layers import ContinuousRNN, activations
 from stablessm.targets.base import Target, positive
 
-STATE_ELEMENTS = 2**23
+STATE_ELEMENTS = 8_000_000
 """How many numbers of state are kept at a time: a batch runs in parts."""
 
 

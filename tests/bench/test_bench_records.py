@@ -96,7 +96,7 @@ def test_the_summary_follows_from_the_rows(name: str, suite: Any) -> None:
         ("/usr/bin/stablessm bench scan --out here.json --seconds 2", "stablessm bench scan --seconds 2"),
         ("stablessm bench scan --out=here.json --smoke", "stablessm bench scan --smoke"),
         ("benchmarks/decay.py --count 3", "python benchmarks/decay.py --count 3"),
-        ("/a/stablessm/__main__.py bench ssm", "python benchmarks/__main__.py bench ssm"),
+        ("/a/stablessm/__main__.py bench ssm", "python -m stablessm bench ssm"),
     ],
 )
 def test_the_command_is_kept_without_the_output(monkeypatch: pytest.MonkeyPatch, typed: str, kept: str) -> None:

@@ -36,7 +36,7 @@ def test_run_in_jobs_and_status(tmp_path):
     (row,) = [line for line in told.splitlines() if "walks/smoke-" in line and "│" in line]
     assert [cell.strip() for cell in row.split("│")][2:-1] == ["failed", "3", "4", "3", "0", "1", "0"]
     tally.unlink()
-    assert "written: runs/walks/smoke-" in invoke(*given)
+    assert "written: runs/walks/smoke-" in invoke(*given[:-2])
     assert "complete: 1 of 1 runs" in invoke("status", "--all")
 
 

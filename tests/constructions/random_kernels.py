@@ -64,12 +64,12 @@ class Case:
         return float(max(size.max(), np.abs(self.function(zoomed) - es(zoomed)).max()))
 
 
-def draw(seed: int, *, complex_too: bool = False) -> Case:
-    """The case of a seed."""
+def draw(seed: int, *, complex_too: bool = False, small: bool = False) -> Case:
+    """The case of a seed; a small one has few steps and a modest goal."""
     rng = np.random.default_rng(seed)
     time = str(rng.choice(["discrete", "continuous"]))
     dt = float(rng.choice([0.05, 0.5, 1.0, 3.0]))
-    horizon = int(10 ** rng.uniform(1.5, 3))
+    horizon = int(10 ** (rng.uniform(1.3, 2) if small else rng.uniform(1.5, 3)))
     sampled = bool(rng.random() < 0.4)
     grid = str(rng.choice(GRIDS, p=[0.55, 0.15, 0.15, 0.15]))
     limit = 0.5 if time == "discrete" else 0.4 if sampled else 3.0  # cycles a step
@@ -78,7 +78,10 @@ def draw(seed: int, *, complex_too: bool = False) -> Case:
     if complex_too and rng.random() < 0.4:
         function = _rotated(function, rng, dt, horizon, limit)
         family = f"complex {family}"
-    goal = {"order": int(rng.integers(1, 9))} if rng.random() < 0.5 else {"tol": float(10 ** rng.uniform(-6, -1))}
+    most, finest = (5, -4) if small else (9, -6)
+    goal = (
+        {"order": int(rng.integers(1, most))} if rng.random() < 0.5 else {"tol": 10 ** float(rng.uniform(finest, -1))}
+    )
     times = None if grid == "uniform" else _times(grid, rng, dt, horizon, time == "discrete")
     name = f"{seed}: {family}, {time}, {grid}, {'samples' if sampled else 'function'}, {goal}"
     return Case(name, family, function, time, dt, horizon, times, sampled, goal)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -16,13 +15,13 @@ from stablessm import ArgumentError
 from stablessm.constructions import ExponentialSum, FitError, exponential_sum
 from stablessm.constructions.sums._modes import Domain
 
-KERNEL = (1 + np.arange(100.0)) ** -0.5 * np.cos(np.arange(100) / 8)
+KERNEL = (1 + np.arange(50.0)) ** -0.5 * np.cos(np.arange(50) / 4)
 FLOOR = 1e-13
 """Rounding of the comparison itself."""
 
 
-def holds(seed: int) -> None:
-    case = draw(seed, complex_too=True)
+def holds(seed: int, *, small: bool = False) -> None:
+    case = draw(seed, complex_too=True, small=small)
     try:
         found = exponential_sum(**case.arguments)
     except FitError as error:
@@ -36,7 +35,7 @@ def holds(seed: int) -> None:
 @settings(max_examples=4, deadline=None)
 @given(st.integers(0, 2**31))
 def test_a_reported_error_is_the_error(seed: int) -> None:
-    holds(seed)
+    holds(seed, small=True)
 
 
 def test_what_interpolation_misses_beside_an_end_is_seen() -> None:
@@ -53,21 +52,21 @@ def test_two_hundred_reported_errors_are_errors(part: int) -> None:
         holds(1_000_000 + seed)
 
 
-@settings(max_examples=6, deadline=None)
-@given(st.floats(0.05, 4.0), st.floats(3.0, 200.0), st.floats(0.0, 6.0))
+@settings(max_examples=4, deadline=None)
+@given(st.floats(0.05, 4.0), st.floats(3.0, 40.0), st.floats(0.0, 6.0))
 def test_a_wave_is_found_at_its_own_frequency(cycles: float, decay: float, phase: float) -> None:
     rate = complex(-1 / decay, 2 * np.pi * cycles)
     found = exponential_sum(
-        lambda t: np.exp(-t / decay) * np.cos(2 * np.pi * cycles * t + phase), 300, tol=1e-4, time="continuous"
+        lambda t: np.exp(-t / decay) * np.cos(2 * np.pi * cycles * t + phase), 60, tol=1e-4, time="continuous"
     )
     assert found.order == 2
     assert found.rates == pytest.approx([rate], rel=1e-4)
 
 
-@settings(max_examples=4, deadline=None)
-@given(st.floats(0.455, 0.5), st.floats(20.0, 200.0), st.sampled_from([{"tol": 1e-3}, {"order": 2}]))
+@settings(max_examples=2, deadline=None)
+@given(st.floats(0.455, 0.5), st.floats(20.0, 60.0), st.sampled_from([{"tol": 1e-3}, {"order": 2}]))
 def test_samples_that_cannot_tell_are_refused(cycles: float, decay: float, goal: dict) -> None:
-    t = np.arange(200.0)
+    t = np.arange(60.0)
     samples = np.exp(-t / decay) * np.cos(2 * np.pi * cycles * t)
     with pytest.raises(FitError, match="cannot tell"):
         exponential_sum(samples, time="continuous", **goal)
@@ -80,8 +79,8 @@ def test_a_tolerance_finds_on_any_times_what_an_order_finds(seed: int, kind: str
     rng = np.random.default_rng(seed)
     frequency, decay = rng.uniform(0.2, 2.0), rng.uniform(10, 60)
     times = {
-        "irregular": np.sort(rng.uniform(0, 100, 300)),
-        "geometric": np.geomspace(0.5, 100, 300),
+        "irregular": np.sort(rng.uniform(0, 100, 150)),
+        "geometric": np.geomspace(0.5, 100, 200),
         "gap": np.concatenate([np.arange(0, 30, 0.5), np.arange(60, 100, 0.5)]),
     }[kind]
     found = exponential_sum(
@@ -93,7 +92,7 @@ def test_a_tolerance_finds_on_any_times_what_an_order_finds(seed: int, kind: str
 
 def test_a_jump_is_named() -> None:
     with pytest.raises(FitError, match=r"jumps by 1 at t = 10\.3"):
-        exponential_sum(lambda t: (t < 10.3) * 1.0, 30, tol=1e-2, time="continuous")
+        exponential_sum(lambda t: (t < 10.3) * 1.0, 12, tol=1e-2, time="continuous")
 
 
 @settings(max_examples=2, deadline=None)
@@ -112,10 +111,10 @@ def test_more_states_are_no_worse_and_no_better_than_the_bound(seed: int) -> Non
 @settings(max_examples=2, deadline=None)
 @given(st.integers(0, 2**31))
 def test_more_states_of_any_kernel_are_never_worse(seed: int) -> None:
-    case = draw(seed, complex_too=True)
+    case = draw(seed, complex_too=True, small=True)
     arguments = {name: value for name, value in case.arguments.items() if name not in case.goal}
     errors = []
-    for order in range(1, 5):
+    for order in range(1, 4):
         try:
             errors.append(exponential_sum(**arguments, order=order).error)
         except FitError as error:
@@ -155,15 +154,8 @@ def test_an_interruption_returns_the_best_found(monkeypatch: pytest.MonkeyPatch,
     assert 1 <= found.order <= whole.order
 
 
-def test_long_runs_are_not_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys.modules[exponential_sum.__module__], "_SILENT_IN_LOGS", 0.0)
-    for goal in ({"order": 3}, {"norm": "l2", "order": 3}):
-        exponential_sum(KERNEL, **goal)
-        assert "steps" in capsys.readouterr().err
-
-
 def test_slow_kernels_over_long_horizons() -> None:
     for kernel, horizon in ((lambda t: (1 + t) ** -0.1, 10**6), (lambda t: 1 / (1 + t), 10**8)):
-        found = exponential_sum(kernel, horizon, tol=1e-5)
+        found = exponential_sum(kernel, horizon, tol=1e-3)
         steps = np.unique(np.rint(np.geomspace(1, horizon + 1, 20_000))) - 1
-        assert np.abs(found(steps) - kernel(steps)).max() <= found.error * (1 + 1e-6) <= 1e-5 * (1 + 1e-6)
+        assert np.abs(found(steps) - kernel(steps)).max() <= found.error * (1 + 1e-6) <= 1e-3 * (1 + 1e-6)

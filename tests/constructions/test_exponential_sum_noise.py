@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -24,15 +25,21 @@ def noisy(sigma: float, seed: int = 0) -> np.ndarray:
     return CLEAN + sigma * np.random.default_rng(seed).standard_normal(len(T))
 
 
+@functools.cache
+def fitted(sigma: float) -> ExponentialSum:
+    """The sum that evidence supports."""
+    return exponential_sum(noisy(sigma), norm="l2")
+
+
 def no_further_than_from_the_truth(sample: Noisy, found: ExponentialSum) -> None:
     ours, theirs = (np.linalg.norm(values - sample.clean) for values in (found(sample.times), from_truth(sample)))
     assert ours <= 1.2 * theirs
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_the_order_is_found_and_the_truth_is_near(seed: int, is_complex: bool) -> None:
-    sample = draw(seed, is_complex=is_complex, longest=300)
+    sample = draw(seed, is_complex=is_complex, longest=120)
     found = exponential_sum(sample.values, **sample.arguments, order=sample.truth.order)
     no_further_than_from_the_truth(sample, found)
     chosen = exponential_sum(sample.values, **sample.arguments)
@@ -66,7 +73,7 @@ def test_orders_and_intervals_of_many(is_complex: bool) -> None:
 
 @pytest.mark.parametrize("sigma", [1e-3, 0.1])
 def test_two_damped_modes_are_two(sigma: float) -> None:
-    found = exponential_sum(noisy(sigma), norm="l2")
+    found = fitted(sigma)
     assert found.order == 4
     assert found.noise == pytest.approx(sigma, rel=0.1)
     assert found.residual == pytest.approx(np.sqrt(np.mean((found(T) - noisy(sigma)) ** 2)))
@@ -84,12 +91,12 @@ def test_a_supremum_below_the_noise_is_refused(horizon: int, tol: float) -> None
 
 def test_noise_alone_has_no_modes() -> None:
     orders = []
-    for seed in range(12):
-        samples = np.random.default_rng(seed).standard_normal(200)
+    for seed in range(4):
+        samples = np.random.default_rng(seed).standard_normal(100)
         with pytest.raises(FitError, match="no mode stands out of the noise") as caught:
             exponential_sum(samples, norm="l2")
         orders.append(caught.value.best.order)
-    assert orders == [1] * 12
+    assert orders == [1] * 4
 
 
 def test_tol_is_the_root_mean_square_and_never_asks_for_noise() -> None:
@@ -106,8 +113,8 @@ def test_tol_is_the_root_mean_square_and_never_asks_for_noise() -> None:
 @settings(max_examples=2, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_more_states_never_leave_more(seed: int, is_complex: bool) -> None:
-    sample = draw(seed, is_complex=is_complex, longest=100)
-    left = [exponential_sum(sample.values, **sample.arguments, order=order).residual for order in range(1, 6)]
+    sample = draw(seed, is_complex=is_complex, longest=60)
+    left = [exponential_sum(sample.values, **sample.arguments, order=order).residual for order in range(1, 4)]
     assert all(more <= fewer for fewer, more in itertools.pairwise(left))
 
 
@@ -155,18 +162,20 @@ def test_real_and_positive_are_kept(options: dict) -> None:
 
 
 def test_exact_samples_are_fitted_to_rounding() -> None:
-    found = exponential_sum(CLEAN, norm="l2")
+    found = exponential_sum(CLEAN[:150], norm="l2", max_order=4)
     assert found.order == 4
     assert found.error < 1e-12
 
 
 def test_what_is_saved_and_shown(tmp_path: object) -> None:
-    found = exponential_sum(noisy(0.1), norm="l2")
+    found = fitted(0.1)
     again = ExponentialSum.load(found.save(tmp_path / "sum.safetensors"))
     assert (again.rate_errors == found.rate_errors).all()
     assert (again.weight_errors == found.weight_errors).all()
     assert (again.noise, again.residual, again.norm) == (found.noise, found.residual, "l2")
-    assert ExponentialSum.load(exponential_sum(CLEAN, order=4).save(tmp_path / "b.safetensors")).rate_errors is None
+    assert (
+        ExponentialSum.load(exponential_sum(CLEAN[:60], order=2).save(tmp_path / "b.safetensors")).rate_errors is None
+    )
     text = repr(found)
     assert "residual 0.09" in text
     assert "noise 0.09" in text

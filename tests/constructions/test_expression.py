@@ -28,7 +28,8 @@ NAMES: dict[str, Any] = {
     "e": np.float64(np.e),
     "number": np.float64,
 }
-ONE = sorted(name for name, (_, least, most) in expression.FUNCTIONS.items() if (least, most) == (1, 1))
+TWO, MORE = {"jv", "yv", "iv", "kv", "besselj", "mittag_leffler"}, {"min", "max"}
+ONE = sorted(set(expression.FUNCTIONS) - TWO - MORE - {"where"})
 
 numbers = st.one_of(st.integers(0, 99).map(str), st.floats(0, 1e3).map(repr))
 leaves = st.one_of(st.just(("t", "t")), st.just(("pi", "pi")), numbers.map(lambda n: (n, f"number({n})")))
@@ -165,10 +166,24 @@ def test_functions_of_real_numbers_refuse_complex_ones(text: str) -> None:
         parse(text)(np.array([1.0]))
 
 
+@pytest.mark.parametrize("name", expression.FUNCTIONS)
+def test_functions_take_so_many_arguments(name: str) -> None:
+    wanted = 1 if name in ONE else 3 if name == "where" else 2
+    for count in range(5):
+        text = f"{name}({', '.join(['t'] * count)})"
+        if count == wanted or (name in MORE and count > 2):
+            assert parse(text)(TIMES).shape == TIMES.shape
+        else:
+            told = f"{wanted} argument{'' if wanted == 1 else 's'}{' or more' if name in MORE else ''} of {name}, got"
+            with pytest.raises(ArgumentError, match=f"^expression: expected {told} {count}\\n"):
+                parse(text)
+
+
 def test_functions_of_two_numbers() -> None:
     t = np.array([0.1, 1.0, 5.0])
     for name in ("jv", "yv", "iv", "kv"):
         assert parse(f"{name}(0.5, t)")(t) == pytest.approx(getattr(special, name)(0.5, t))
+    assert parse("besselj(0.5, t)")(t) == pytest.approx(special.jv(0.5, t))
     assert parse("mittag_leffler(0.5, -sqrt(t))")(t) == pytest.approx(special.erfcx(np.sqrt(t)), rel=1e-12)
     assert parse("mittag_leffler(1, -t)")(t) == pytest.approx(np.exp(-t))
     for alpha in (0.3, 0.9, 1.3, 1.9):

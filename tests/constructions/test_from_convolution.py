@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import stablessm as ssm
+from stablessm.constructions.filters._fit import _faded, _least_squares
 from stablessm.constructions.filters.convert import LongFilter, StreamingModel, convert
 from stablessm.constructions.filters.from_convolution import from_convolution
 from stablessm.constructions.filters.layer import RecurrentConvolution
@@ -118,6 +119,15 @@ def test_it_streams_the_numbers_of_one_pass() -> None:
     torch.testing.assert_close(layer(torch.ones(2, 3, 6), state), layer(torch.ones(2, 3, 6)))
 
 
+def test_everything_is_made_on_the_device_of_the_layer() -> None:
+    layer = from_convolution(SMOOTH[:2, :90]).to("meta")
+    x = torch.ones(2, 3, 2, device="meta")
+    y, state = layer(x)
+    y_t, state = layer.step(x[:, 0], state)
+    made = [y, y_t, layer.kernel(9), *(leaf for group in (*state, *layer.initial_state(2)) for leaf in group)]
+    assert {leaf.device.type for leaf in made} == {"meta"}
+
+
 def test_dense_filters_add_up_over_the_inputs() -> None:
     filters = np.stack([SMOOTH, SMOOTH[::-1]])
     x = torch.from_numpy(noise(2, 300, 3))
@@ -183,6 +193,28 @@ def test_a_finite_filter_ends_and_another_does_not() -> None:
     assert finite.failed
     assert response(free, 600)[0, -1] > 0.9
     assert abs(response(finite, 600)[0, -1]) < 1e-12
+
+
+def test_a_filter_that_has_not_decayed_is_continued_and_faded_out() -> None:
+    line, k = 3 - 0.2 * np.arange(40), np.arange(1, 21)
+    faded = _faded(line)
+    assert faded[:40].tolist() == line.tolist()
+    assert faded[40:] == pytest.approx((line[-1] - 0.2 * k) * (1 + np.cos(np.pi * k / 21)) / 2)
+    late = np.exp(-(((TIME[:300] - 250) / 30) ** 2))
+    layer = from_convolution(np.stack([1.003 ** TIME[:300], late]), tol=1e-6)
+    assert layer.orders.tolist() == pytest.approx([24, 45], abs=1)
+
+
+@pytest.mark.parametrize("finite", [False, True])
+def test_the_error_of_a_fit_counts_what_comes_after_a_finite_filter(finite: bool) -> None:
+    goal, pair = noise(30), 0.8 * np.exp(0.7j)
+    found = _least_squares(goal, np.array([0.9, pair, pair.conjugate()]), finite)
+    k = np.arange(2000)[:, None]
+    kernel = (np.exp(found.rates * k) @ found.weights).real
+    after = (np.abs(found.weights) * np.exp(found.rates.real * k[30:])).sum() if finite else 0.0
+    assert found.order == 3
+    assert found.error == pytest.approx(np.abs(kernel[:30] - goal).sum() + after)
+    assert np.linalg.norm(kernel[:30] - goal) < np.linalg.norm(1.01 * kernel[:30] - goal)
 
 
 def test_every_mode_is_stable_in_float32_too() -> None:

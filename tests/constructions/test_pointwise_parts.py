@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,44 @@ def test_networks_say_their_largest_error() -> None:
     for g, error in found:
         assert error > 0.3 * np.abs(box(x) - g(x)).max()
     assert found[-1][1] < found[0][1] / 3
+
+
+def waves(x: np.ndarray) -> np.ndarray:
+    return np.exp(np.sin(3 * x))
+
+
+def ramp(x: np.ndarray) -> np.ndarray:
+    return np.abs(x - 0.3)
+
+
+def plane(x: np.ndarray) -> np.ndarray:
+    return np.cos(x[:, 0] - 2 * x[:, 1])
+
+
+def test_constructions_have_the_sizes_and_errors_that_they_had() -> None:
+    """A different size or error is a change of the construction. If it is meant, make the numbers again."""
+    for f, found in (
+        (waves, [(6, 0.258488), (9, 0.0308585), (13, 0.0018776), (15, 0.000526604)]),
+        (ramp, [(6, 0.130455), (7, 0.103971), (8, 0.0450879), (11, 0.0228927), (12, 0.0185737)]),
+    ):
+        line = Pointwise(f, np.array([-1.0]), np.array([2.0]), interval=True)
+        networks = itertools.islice(on_an_interval(line, 1e-3, 60), len(found))
+        assert [(len(g.b), pytest.approx(error, rel=1e-3)) for g, error in networks] == found
+    box = Pointwise(plane, np.array([-1.0, 0.0]), np.array([1.0, 3.0]), interval=False)
+    networks = [(len(g.b), pytest.approx(error, rel=1e-3)) for g, error in in_a_box(box, 40)]
+    assert networks == [(8, 0.635066), (16, 1.08487), (32, 0.0746623)]
+    for f, place, tol, width, error, bound, condition in (
+        (waves, (-1, 2), 1e-3, 15, 5.266402e-4, 9.999670e-4, 7448616),
+        (plane, [(-1, 1), (0, 1)], 0.1, 16, 0.01591749, 0.08625723, 210516),
+    ):
+        one = elementwise(f, place, tol, lipschitz=9)
+        assert (one.width, one.certified, one.lipschitz) == (width, True, 9)
+        assert (one.error, one.bound, one.condition) == pytest.approx((error, bound, condition), rel=1e-3)
+    sum_of_steps = kolmogorov_arnold(lambda x: x[:, 0] * np.exp(x[:, 1]), 2, digits=2)
+    assert sum_of_steps.widths == (150, 5, 10, 4800, 1)
+    assert sum_of_steps.error == pytest.approx(0.12045407, rel=1e-6)
+    assert sum_of_steps.rms_error == pytest.approx(0.016269106, rel=1e-6)
+    assert sum_of_steps.condition == pytest.approx(2515.40007, rel=1e-6)
 
 
 @settings(max_examples=12, deadline=None)

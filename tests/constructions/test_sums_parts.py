@@ -532,10 +532,13 @@ def test_a_function_of_the_wrong_kind_says_what_it_gets() -> None:
     assert half.eigenvalues == pytest.approx([0.5])
 
 
-def test_formulas_of_the_deepest_nesting_are_read() -> None:
+def test_the_longest_and_deepest_formulas_are_read() -> None:
     def nested(levels: int) -> str:
         return "-" * (levels - 1) + "t"
 
+    assert expression.parse("t*1." + "0" * 1996)(3.0) == 3.0
+    with pytest.raises(ValueError, match="at most 2000 characters, got 2001"):
+        expression.parse("t*1." + "0" * 1997)
     assert expression.parse(nested(expression.DEEPEST))(1.0) == -1.0
     with pytest.raises(ValueError, match="at most 100 levels"):
         expression.parse(nested(expression.DEEPEST + 1))
@@ -562,31 +565,3 @@ def test_mittag_leffler_where_it_has_closed_forms() -> None:
         assert np.isnan(mittag_leffler(alpha, np.array([1.0]))).all()
     assert np.isfinite(mittag_leffler(0.05, -x)).all()
     assert np.isnan(mittag_leffler(np.array([0.5, 0.6, 0.5, 0.6]), -x)).all()
-
-
-def test_progress_is_shown_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    import tqdm
-
-    seen = []
-
-    class Bar:
-        def __init__(self, **options: object) -> None:
-            seen.append(options)
-
-        def __enter__(self) -> Bar:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def update(self) -> None:
-            pass
-
-    monkeypatch.setattr(tqdm, "tqdm", Bar)
-    for terminal in (True, False):
-        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal, raising=False)
-        exponential_sum([1.0, 0.5, 0.25], order=1)
-    common = {"desc": "exponential_sum", "unit": " steps", "leave": False, "disable": False}
-    assert seen == [{**common, "delay": 2.0, "mininterval": 0.1}, {**common, "delay": 8.0, "mininterval": 8.0}]

@@ -19,6 +19,8 @@ from stablessm.report.figure import Figure
 @pytest.mark.parametrize("id", catalogue.IDS)
 def test_smoke(id, tmp_path, monkeypatch):
     monkeypatch.delenv("STABLESSM_DATA", raising=False)  # the pinned numbers are those without data sets
+    drawn = []  # without the layout, which takes longer than to run
+    monkeypatch.setattr(Figure, "save_pictures", lambda figure, _: drawn.append(figure.draw()))
     experiment = catalogue.get(id)
     folder, cached = execute(experiment, "smoke", tmp_path, progress=False)
     assert not cached
@@ -28,11 +30,9 @@ def test_smoke(id, tmp_path, monkeypatch):
     for claim in record["claims"]:
         assert claim["verdict"] == ""  # too small to judge
         assert all(claim[key].strip() for key in ("statement", "paper", "ours", "why"))
-    assert record["figures"]
+    assert 0 < len(record["figures"]) == len(drawn)
     for name in record["figures"]:
         assert Figure.load(folder / f"{name}.json").panels
-        assert (folder / f"{name}.png").stat().st_size > 1000
-        assert (folder / f"{name}.svg").stat().st_size > 1000
     assert record["arrays"]
     pinned = json.loads(smoke_numbers.PATH.read_text(encoding="utf-8"))[id]
     assert not smoke_numbers.differences(smoke_numbers.numbers(folder), pinned), "meant? python tests/smoke_numbers.py"
@@ -41,7 +41,7 @@ def test_smoke(id, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("id", catalogue.IDS)
 def test_the_same_run_again_gives_the_same_bits(id, tmp_path, monkeypatch):
-    monkeypatch.setattr(Figure, "save_pictures", lambda *_: None)  # they take most of the time
+    monkeypatch.setattr(Figure, "save_pictures", lambda *_: None)
     runs = [execute(catalogue.get(id), "smoke", tmp_path / name, progress=False)[0] for name in ("a", "b")]
     timed = ("record.json", "stages.json")
     first, second = ({path.name: path.read_bytes() for path in run.glob("*.json*")} for run in runs)

@@ -93,8 +93,8 @@ def test_a_scalar_score_of_every_architecture(name):
 
 
 def test_a_real_vocabulary_in_embedding_space():
-    config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, n_positions=64)
-    curve = ssm.memory_function(transformers.GPT2LMHeadModel(config).eval(), 12, samples=2, ascent=1)
+    config = transformers.GPT2Config(n_layer=1, n_embd=8, n_head=2, n_positions=64)
+    curve = ssm.memory_function(transformers.GPT2LMHeadModel(config).eval(), 4, samples=2, ascent=1)
     assert curve.value[0] > 0
 
 

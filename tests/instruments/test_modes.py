@@ -176,5 +176,5 @@ def test_expected_eigenvalues_by_name() -> None:
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match=r"^model: expected a module with .*got Linear"):
         report_modes(nn.Linear(1, 1))
-    with pytest.raises(ValueError, match=r"^dt: expected a positive number, got -1"):
+    with pytest.raises(ValueError, match=r"^dt: expected a finite number above 0, got -1"):
         report_modes(ssm.LRU(1, 1, 1), dt=-1.0)

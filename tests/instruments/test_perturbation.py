@@ -228,7 +228,7 @@ MAPS = {
 }
 
 
-@settings(max_examples=60)
+@settings(max_examples=24)
 @given(
     st.sampled_from([(time, map) for time, maps in MAPS.items() for map in maps]),
     st.sampled_from(["tensor_max", "entry_max"]),
@@ -399,7 +399,7 @@ def test_the_steepest_change_of_a_tiny_gradient_has_norm_one() -> None:
     torch.testing.assert_close(steepest, torch.tensor([[0.6, 0.8], [0.0, 0.0], [1.0, 0.0]], dtype=torch.float64))
 
 
-@settings(max_examples=40)
+@settings(max_examples=16)
 @given(
     st.sampled_from(MAPS["discrete"]),
     st.sampled_from(["tensor_max", "entry_max"]),

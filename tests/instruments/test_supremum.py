@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
+import search_pins
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,7 +56,15 @@ def share_found(seed: int, d_input: int, horizon: int) -> float:
     return float((curve.value[heard] / expected[heard]).min()) if heard.any() else 1.0
 
 
-@settings(max_examples=6)
+@pytest.mark.parametrize("name", search_pins.SEARCHES)
+def test_the_search_tries_the_same_inputs(name: str) -> None:
+    expected, found = json.loads(search_pins.PATH.read_text(encoding="utf-8"))[name], search_pins.searched(name)
+    assert np.array(found["calls"]) == pytest.approx(np.array(expected["calls"]), rel=1e-3, abs=1e-3)
+    assert found["found"] == pytest.approx(expected["found"], rel=1e-4, abs=0)
+    assert found["note"] == expected["note"]
+
+
+@settings(max_examples=3)
 @given(seed=st.integers(0, 2**31), d_input=st.sampled_from([1, 2]))
 def test_the_search_finds_what_brute_force_finds(seed: int, d_input: int) -> None:
     assert share_found(seed, d_input, 100) >= 0.95
@@ -67,7 +77,7 @@ def test_the_search_finds_what_brute_force_finds_in_two_hundred_models() -> None
     assert shares.min() >= 0.95
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(seed=st.integers(0, 2**31), d_input=st.sampled_from([1, 2]), growth=st.sampled_from([0.5, 1.0, 1.3]))
 def test_every_value_is_reached_by_its_input(seed: int, d_input: int, growth: float) -> None:
     """An input near an unstable rest grows until it saturates; the linearization at rest grows without end."""
@@ -75,12 +85,12 @@ def test_every_value_is_reached_by_its_input(seed: int, d_input: int, growth: fl
     with torch.no_grad():
         for layer in range(model.num_layers):
             getattr(model, f"weight_hh_l{layer}").mul_(growth)
-    curve = ssm.memory_function(model, 150, samples=16, ascent=2)
-    reached = speeds(model, torch.from_numpy(curve.maximiser), 150).diagonal().numpy()
+    curve = ssm.memory_function(model, 100, samples=16, ascent=2)
+    reached = speeds(model, torch.from_numpy(curve.maximiser), 100).diagonal().numpy()
     np.testing.assert_allclose(curve.value, reached, rtol=0.03, atol=10 * curve.floor)
 
 
-@settings(max_examples=8)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 2**31))
 def test_one_input_is_never_worse_than_with_a_second_that_does_nothing(seed: int) -> None:
     one = random_recurrence(seed, 1)
@@ -88,7 +98,7 @@ def test_one_input_is_never_worse_than_with_a_second_that_does_nothing(seed: int
     weights = one.state_dict()
     weights["weight_ih_l0"] = torch.nn.functional.pad(weights["weight_ih_l0"], (0, 1))
     two.load_state_dict(weights)
-    alone, beside = ssm.memory_function(one, 100), ssm.memory_function(two, 100)
+    alone, beside = ssm.memory_function(one, 60), ssm.memory_function(two, 60)
     heard = beside.value > 100 * beside.floor
     assert (alone.value[heard] >= 0.98 * beside.value[heard]).all()
 

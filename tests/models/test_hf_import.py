@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 
 def run(code: str) -> str:
     code = "import warnings; warnings.simplefilter('error', UserWarning)\n" + code
@@ -15,10 +13,9 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("first", ["import stablessm", "import transformers"])
-def test_importing_the_model_registers_it(first: str) -> None:
-    code = f"""
-{first}
+def test_importing_the_model_registers_it() -> None:
+    code = """
+import transformers
 from stablessm.models import StableSSMForCausalLM
 from transformers import AutoConfig, AutoModelForCausalLM
 config = AutoConfig.for_model("stablessm", vocab_size=10, d_model=8, n_layers=1, d_state=2)

@@ -80,8 +80,8 @@ def requests(draw: st.DrawFn, longest: int) -> Request:
     return Request(length, r_min, r_max, basis, draw(st.sampled_from([torch.float32, torch.float64])))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(request=requests(100), share=st.floats(0.3, 1.5), seed=st.integers(0, 2**31), placed=st.data())
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(request=requests(60), share=st.floats(0.3, 1.5), seed=st.integers(0, 2**31), placed=st.data())
 def test_the_expected_error_is_measured_within_a_factor_of_three(
     request: Request, share: float, seed: int, placed: st.DataObject
 ) -> None:
@@ -137,10 +137,10 @@ def misses(request: Request, tol: float, rings: int, seed: int) -> int:
     return sum(request.measured(lam, seed, inputs=12) > tol for lam in fresh)
 
 
-@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
-@given(request=requests(20), tol=st.floats(-4, -0.5), seed=st.integers(1000, 2**31))
+@settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow])
+@given(request=requests(9), tol=st.floats(-4, -0.5), seed=st.integers(1000, 2**31))
 def test_the_required_size_is_enough_for_rings_not_tried(request: Request, tol: float, seed: int) -> None:
-    assert misses(request, 10**tol, 40, seed) <= 7  # of 40; with 5 % of all rings that is one test in 10,000
+    assert misses(request, 10**tol, 20, seed) <= 5  # of 20; with 5 % of all rings that is one test in 3,000
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_at_most_one_ring_in_twenty_misses(precision: torch.dtype) -> None:
 
 
 def test_a_lower_quantile_needs_fewer_states() -> None:
-    sizes = [required_state_size(24, 0.98, tol=1e-2, precision=torch.float32, quantile=q) for q in (0.3, 0.8, 0.95)]
+    sizes = [required_state_size(12, 0.98, tol=1e-2, precision=torch.float32, quantile=q) for q in (0.1, 0.5, 0.9)]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
     for quantile in (0.0, 1.0, -1.0):

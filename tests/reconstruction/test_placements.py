@@ -34,11 +34,10 @@ def test_rings_are_rings_and_grow_by_appending(count: int, r_min: float, seed: i
 
 def test_rings_are_uniform_in_area() -> None:
     """Lemma 6: |λ|² is uniform between the squared radii, the angle on the circle."""
-    from scipy import stats
-
-    ring = uniform_ring(4000, 0.6, 0.9)
+    ring, share = uniform_ring(4000, 0.6, 0.9), (torch.arange(4000.0) + 0.5) / 4000
     for values, low, width in ((ring.abs() ** 2, 0.36, 0.45), (ring.angle(), -torch.pi, 2 * torch.pi)):
-        assert stats.kstest(values.numpy(), stats.uniform(low, width).cdf).pvalue > 1e-3
+        apart = ((values.sort().values - low) / width - share).abs().max()
+        assert float(apart) < 1.95 / 4000**0.5  # Kolmogorov and Smirnov, one in a thousand
 
 
 @given(length=st.integers(2, 80), data=st.data())
@@ -63,7 +62,7 @@ def test_optimised_beats_both_random_rings(count: int, length: int, r_max: float
 
 
 @given(seed=st.integers(0, 10_000), size=st.sampled_from([1e-4, 1e-2, 0.3]))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_no_move_of_angles_or_radii_improves_it(seed: int, size: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     for count, length, r_max in ((6, 32, 0.97), (12, 20, 0.97)):
@@ -89,14 +88,14 @@ def test_optimised_for_a_basis(basis, count: int) -> None:
 
 
 @given(name=st.sampled_from([haar, dct, fourier]), functions=st.integers(1, 16), length=st.integers(33, 70))
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_half_as_many_states_as_functions_do(name, functions: int, length: int) -> None:
     """Then a real eigenvalue, which gives one equation, is one too few."""
     psi, count = name(length, functions), (functions + 1) // 2
     found = diagnose(optimised(count, length, basis=psi), length, basis=psi)
     assert found.determined
     assert found.condition < 1e3
-    for few in range(1, count):
+    for few in {1, count - 1} - {0, count}:
         lam = optimised(few, length, basis=psi)
         assert diagnose(lam, length, basis=psi).rank >= 2 * few - 1
         assert condition_number(lam, length, basis=psi, real=True) == math.inf
@@ -107,7 +106,7 @@ def test_a_placement_of_lower_rank_never_wins() -> None:
     assert diagnose(optimised(3, 64, basis=psi), 64, basis=psi).rank == 6
 
 
-@pytest.mark.parametrize("count", [32, 784])
+@pytest.mark.parametrize("count", [32, 150])
 def test_roots_of_unity_in_single_precision_come_in_pairs(count: int) -> None:
     lam = torch.exp(2j * torch.pi * torch.arange(count) / count)
     assert lam.dtype == torch.complex64

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from report_runs import write_run
+from report_runs import draw_once, write_run
 
 from stablessm.report import page as report_page
 
@@ -52,7 +52,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     write_run(folder / "broken", "ext-precision", figures=["curves", "gone"], claims=[{"verdict": "perhaps"}])
     (folder / "broken" / "curves.svg").write_text("<svg", encoding="utf-8")
-    report_page.write(folder / "report.html", [folder])
+    with pytest.MonkeyPatch.context() as patch:
+        draw_once(patch)
+        report_page.write(folder / "report.html", [folder])
     return folder / "report.html"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import report_runs
 import typer
 from report_runs import CLAIMS, write_run
 from typer.testing import CliRunner
@@ -60,6 +61,16 @@ def made(folder: Path) -> tuple[str, Structure]:
     assert not structure.stack
     assert len(set(structure.ids())) == len(structure.ids())
     return text, structure
+
+
+@pytest.fixture(autouse=True)
+def _drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    report_runs.draw_once(monkeypatch)
+
+
+def test_the_markup_is_the_one_that_was_looked_at(tmp_path: Path) -> None:
+    expected = report_runs.PAGE.read_text(encoding="utf-8").splitlines()
+    assert report_runs.markup(tmp_path).splitlines() == expected
 
 
 def test_has_everything(tmp_path: Path) -> None:

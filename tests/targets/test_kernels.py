@@ -32,6 +32,7 @@ def test_values(kernel: Kernel) -> None:
     t = np.linspace(0, 29, 300)
     ours = kernel(torch.from_numpy(t))
     assert ours.dtype == torch.float64
+    assert kernel(torch.ones(2)).dtype == torch.float32
     np.testing.assert_allclose(ours, PLAIN[kernel](t), rtol=1e-12, atol=1e-13)
 
 

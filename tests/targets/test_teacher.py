@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-import stablessm as ssm
 from stablessm import ArgumentError
 from stablessm.targets import TeacherRNN
 
@@ -14,9 +13,9 @@ from stablessm.targets import TeacherRNN
 def test_every_teacher_settles(activation: str) -> None:
     """Close to the largest step it allows, from the strongest of inputs."""
     for seed in range(3):
-        teacher = TeacherRNN(24, seed=seed, activation=activation, timescales=(1.0, 4.0), dt=0.95)
+        teacher = TeacherRNN(8, seed=seed, activation=activation, timescales=(1.0, 4.0), dt=0.95)
         assert (1 + 0.95 * teacher.layer.eigenvalues()).abs().max() < 1
-        y = teacher(torch.tensor([0.1, 3.0, -50.0], dtype=torch.float64)[:, None, None].expand(-1, 3000, 1))
+        y = teacher(torch.tensor([0.1, 3.0, -50.0], dtype=torch.float64)[:, None, None].expand(-1, 400, 1))
         assert y.diff(dim=1)[:, -1].abs().max() < 1e-8
     with pytest.raises(ArgumentError, match=r"^dt: expected less than 1, where Euler"):
         TeacherRNN(24, timescales=(1.0, 4.0), dt=1.0)
@@ -29,7 +28,8 @@ def test_time_scales_set_how_slow_a_teacher_is() -> None:
         rates = -teacher.layer.eigenvalues().real
         assert rates.min() >= 1 / longest - 1e-5
         assert rates.max() <= 1 + 1e-5
-        slowest.append(ssm.memory_function(teacher, 600, progress=False).memory_time(0.01))
+        moved = teacher(torch.ones(1, 600, 1, dtype=torch.float64)).diff(dim=1).abs().flatten()
+        slowest.append(int((moved > 0.01 * moved.max()).nonzero().max()))
     assert slowest[0] < slowest[1] < slowest[2]
 
 

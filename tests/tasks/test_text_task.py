@@ -108,6 +108,7 @@ def test_a_text_in_one_piece_is_cut_by_characters(tmp_path: Path) -> None:
         assert task.streams[split].words == len(text[begin:end].split())
         assert task.batch(split, 1).reset is None
     assert task.batch("test", 2).inputs[0, 0] == task.tokenizer.border
+    assert {batch.inputs.device.type for batch in task.to("meta").lanes("test", 2)} == {"meta"}
     assert task.companions == {"tokenizer.json": task.tokenizer.content()}
 
 
@@ -170,6 +171,18 @@ def test_the_cache_is_read_again_without_the_text(tmp_path: Path, cache: Path, m
         assert torch.equal(again.batch("train", 3).inputs, first.batch("train", 3).inputs)
     with pytest.raises(ArgumentError, match=r"STABLESSM_DATA: expected a folder with wikifa_train\.txt\.xz"):
         tasks.get("lm", text="wikifa", vocabulary=280, length=4)
+
+
+def test_other_files_under_a_known_name_have_a_key_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STABLESSM_DATA", str(tmp_path))
+    assert text_sources.source("wikifa", None, 0.1, 0.1).keys == ("wikifa",)  # no files
+    wiki(tmp_path)
+    (ours,) = text_sources.source("wikifa", None, 0.1, 0.1).keys
+    (tmp_path / "wikifa_test.txt.xz").write_bytes((tmp_path / "wikifa_train.txt.xz").read_bytes() * 2)
+    (others,) = text_sources.source("wikifa", None, 0.1, 0.1).keys
+    assert len({"wikifa", ours, others}) == 3
 
 
 def test_a_text_of_the_hub_is_kept_apart_from_that_of_the_files(

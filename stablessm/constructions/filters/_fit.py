@@ -16,8 +16,6 @@ from stablessm.constructions.sums._modes import Domain, solve, stable_rates
 
 _EXTRA = 10  # singular vectors that are found beside those used, for accuracy
 _STEPS = Domain(1.0, discrete=True, real=False, positive=False, slowest=0.0)
-_LOOK_BACK = 1024
-_PREDICTORS = 128
 
 
 @final
@@ -64,24 +62,10 @@ def fit(values: np.ndarray, tol: float, max_order: int, finite: bool) -> Fit:
 
 
 def _faded(values: np.ndarray) -> np.ndarray:
-    """The filter, continued by linear prediction and faded out: a cut at its end would cost modes of its own."""
-    extra = len(values) // 4
-    recent = values[-_LOOK_BACK:]
-    size = min(_PREDICTORS, len(recent) // 3)
-    if not extra or not size:
-        return values
-    past = np.lib.stride_tricks.sliding_window_view(recent, size)
-    gram = past[:-1].T @ past[:-1]
-    ridge = 1e-9 * np.trace(gram) / size * np.eye(size)  # keeps the prediction from amplifying rounding
-    if not gram.any():
-        return values
-    predictor = np.linalg.solve(gram + ridge, past[:-1].T @ recent[size:])
-    largest = np.abs(recent).max()
-    result = np.concatenate([values, np.zeros(extra)])
-    for k in range(len(values), len(result)):
-        result[k] = np.clip(result[k - size : k] @ predictor, -largest, largest)
-    result[len(values) :] *= np.cos(np.pi / 2 * np.arange(1, extra + 1) / (extra + 1)) ** 2
-    return result
+    """The filter, continued by its reflection in its last point and faded out: a cut would cost modes of its own."""
+    size = len(values) // 2
+    fade = np.cos(np.pi / 2 * np.arange(1, size + 1) / (size + 1)) ** 2
+    return np.concatenate([values, (2 * values[-1] - values[-2 : -2 - size : -1]) * fade])
 
 
 def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, finite: bool) -> Fit:

@@ -22,7 +22,7 @@ _SIZES = (1, 2, 3, 4, 6, 8)
 _GAIN = 0.99  # more states must make the validation error smaller than this times the one of fewer
 _EACH = 3  # data for each coefficient, at least
 _EXACT = 1e-8  # a relative error below which nothing is left to gain
-_REFINED = 20_000  # steps that rates are refined on
+_REFINED = 20_000  # steps that rates are refined on, at most
 _TERMS = 1e-6  # what the decomposition of the estimated kernels may cost
 
 
@@ -93,22 +93,21 @@ def _identified(records: Records, states: int | None, dt: float) -> tuple[Factor
 
 def _chosen(records: Records, states: int | None) -> tuple[Modes, float]:
     """The modes and the ridge of the least validation error, of fewer states unless more pay."""
-    best: tuple[float, float, Modes] | None = None
     exact = _EXACT**2 * float(records.outputs().var())
-    idle = 0
+    least, found, idle = math.inf, None, 0
     for starts in _starts(records, states):
         paid = False
         for rates in starts:
             modes = _refined(records, rates)
             error, ridge = _validated(records.regressors(modes), records.outputs())
-            if best is None or error < _GAIN * best[0]:
-                best, paid = (error, ridge, modes), True
+            if error < _GAIN * least:
+                least, found, paid = error, (modes, ridge), True
         idle = 0 if paid else idle + 1
-        if best is not None and (best[0] <= exact or idle == 2):
+        if least <= exact or idle == 2:
             break
-    if best is None:
+    if found is None:
         raise ArgumentError("x", "more steps than regressors (or a smaller order or fewer states)", records.x.shape)
-    return best[2], best[1]
+    return found
 
 
 def responses(x: np.ndarray, modes: Modes) -> np.ndarray:
@@ -126,21 +125,19 @@ def responses(x: np.ndarray, modes: Modes) -> np.ndarray:
 
 
 def _starts(records: Records, states: int | None) -> Iterator[list[np.ndarray]]:
-    """Rates to begin with, few states first: time scales from one step to a third of the memory, without and with
+    """Rates to begin with, few states first: time scales between one step and a third of the memory, without and with
     oscillation; only as many as there are data for."""
     steps = len(records.outputs())
-    slowest = max(2.0, records.memory / 3)
     for size in _SIZES if states is None else (states,):
         if _EACH * math.comb(size + records.order, records.order) > steps:
             continue
-        starts = [-1 / np.geomspace(1.0 if size > 1 else math.sqrt(slowest), slowest, size) + 0j]
         pairs = size // 2
-        scales = np.geomspace(math.sqrt(slowest), slowest, pairs)
-        longest = max(6.0, records.memory)
-        several = np.geomspace(4.0, longest, 3)[:, None] if pairs == 1 else np.geomspace(4.0, longest, pairs)[None]
-        for periods in several if pairs else ():
-            starts.append(np.concatenate([-1 / scales + 2j * math.pi / periods, -np.ones(size % 2)]))
-        yield starts
+        decays, damping = (1 / np.geomspace(1, records.memory / 3, count + 2)[1:-1] for count in (size, pairs))
+        several = (
+            np.geomspace(4, records.memory, 3)[:, None] if pairs == 1 else [np.geomspace(4, records.memory, pairs)]
+        )
+        waves = [np.append(-damping + 2j * math.pi / periods, -np.ones(size % 2)) for periods in several if pairs]
+        yield [-decays + 0j, *waves]
 
 
 def _refined(records: Records, rates: np.ndarray) -> Modes:
@@ -148,8 +145,8 @@ def _refined(records: Records, rates: np.ndarray) -> Modes:
     from scipy.optimize import least_squares
 
     oscillating = rates.imag != 0
-    few = max(1, min(len(records.x), _REFINED // (records.fitted - records.memory)))
-    end = min(records.fitted, records.memory + _REFINED // few)
+    few = max(1, _REFINED // (records.fitted - records.memory))
+    end = min(records.fitted, records.memory + _REFINED)
     some = Records(records.x[:few, :end], records.y[:few, :end], records.memory, records.order, end)
     y = some.outputs()
 
@@ -165,7 +162,7 @@ def _refined(records: Records, rates: np.ndarray) -> Modes:
     start = np.concatenate([np.log(-rates.real), rates.imag[oscillating]])
     low = np.concatenate([np.full(len(rates), math.log(0.1 / records.memory)), np.full(oscillating.sum(), 1e-3)])
     high = np.concatenate([np.full(len(rates), math.log(5.0)), np.full(oscillating.sum(), math.pi - 1e-3)])
-    found = least_squares(residual, np.clip(start, low, high), bounds=(low, high), max_nfev=30, xtol=1e-6, ftol=1e-6)
+    found = least_squares(residual, np.clip(start, low, high), bounds=(low, high), max_nfev=30)
     return modes(found.x)
 
 

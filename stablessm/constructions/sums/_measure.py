@@ -31,7 +31,7 @@ def measured(
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(error.size > 0, error.size / error.kernel, 0.0)
     sup, relative = (error.size.max(), error.sup) if samples.relative else (error.sup, ratio.max())
-    some = subset(samples.times, samples.gap, max(4000, 8 * es.order))
+    some = subset(len(samples.times), max(4000, 8 * es.order))
     spacing = np.sqrt(np.gradient(samples.times[some]))[:, None]  # so that a few points stand for all
     step = 1.0 if domain.discrete or samples.even is None else samples.even[1]
     return replace(

@@ -393,7 +393,7 @@ class Search:
         return max(1, int((values > tol).sum()))
 
     def _problem(self, count: int, *, monotone: bool) -> Problem:
-        chosen = subset(self.samples.times, self.samples.gap, count)
+        chosen = subset(len(self.samples.times), count)
         return self._weighed(self.samples.times[chosen], self.samples.values[chosen], monotone)
 
     def _weighed(self, times: np.ndarray, values: np.ndarray, monotone: bool) -> Problem:
@@ -405,11 +405,9 @@ class Search:
         return Problem(times, values, weight, graded, self.domain, self.request.tell)
 
 
-def subset(times: np.ndarray, gap: float, count: int) -> np.ndarray:
-    """Indices that stand for many times: half graded from 0 and the gap on, half at random, in step with nothing."""
-    n = len(times)
+def subset(n: int, count: int) -> np.ndarray:
+    """Indices that stand for n times: half graded from the first on, half at random, in step with nothing."""
     if n <= max(count, _hankel.DENSE + 1):
         return np.arange(n)
-    graded = np.searchsorted(times, np.geomspace(gap / 100, times[-1], count // 2))
-    spread = np.random.default_rng(0).integers(0, n, count // 2)
-    return np.unique(np.concatenate([[0], graded, spread, [n - 1]]))
+    graded = np.geomspace(1, n, count // 2).astype(np.int64) - 1
+    return np.unique(np.concatenate([graded, np.random.default_rng(0).integers(0, n, count // 2)]))

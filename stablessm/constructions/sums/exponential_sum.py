@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, final, get_args
@@ -15,6 +13,7 @@ import numpy as np
 
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
+from stablessm._progress import working
 from stablessm.constructions.sums import _least_squares, _measure, _modes, _samples
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit
@@ -28,7 +27,6 @@ _REST = 1e-4  # over the horizon: a decay too slow to be seen, from which a fit 
 _EDGE = 0.97  # of the band: frequencies beyond are at its end
 _FAR = 0.5  # of the error within the band: what a sum beyond it leaves at most if the band is to blame
 _CLEAR, _EXPLAINED = 0.05, 0.01  # of the kernel: errors that ask for a reason, and that need none, for a given order
-_SILENT, _SILENT_IN_LOGS = 2.0, 8.0  # seconds before progress is shown in a terminal, and elsewhere
 
 
 @checked
@@ -108,7 +106,7 @@ def exponential_sum(
     """
     request = _request(tol, order, max_order, time, norm, relative, noise, weights)
     continuous, slowest = time == "continuous", _slowest(stable_margin, dtype)
-    with _progress() as tell:
+    with working("exponential_sum") as tell:
         request = replace(request, tell=tell)
         samples = _samples.gather(kernel, horizon, dt, continuous, times, relative, request)
         domain = _domain(samples, continuous, real, positive, slowest)
@@ -162,18 +160,6 @@ def _request(
             raise ArgumentError(name, "a whole number from 1 up", repr(value))
     order, max_order = (None if value is None else int(value) for value in (order, max_order))
     return Request(None if tol is None else float(tol), order, max_order, perf_counter())
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[], object]]:
-    """Yield what to call often: a progress bar appears once it takes long; outside a terminal, a line now and then."""
-    from tqdm import tqdm
-
-    terminal = sys.stderr is not None and sys.stderr.isatty()
-    delay, interval = (_SILENT, 0.1) if terminal else (_SILENT_IN_LOGS, _SILENT_IN_LOGS)
-    timing = {"delay": delay, "mininterval": interval}
-    with tqdm(desc="exponential_sum", unit=" steps", leave=False, disable=sys.stderr is None, **timing) as bar:
-        yield bar.update
 
 
 def _supremum_sum(samples: Samples, domain: Domain, request: Request) -> ExponentialSum:

@@ -58,23 +58,28 @@ def _special(name: str) -> Callable[..., _Values]:
     return value
 
 
-FUNCTIONS: dict[str, tuple[Callable[..., _Values], int, int | None]] = {
-    **{name: (getattr(np, name), 1, 1) for name in ("exp", "log", "sqrt", "abs")},
-    **{name: (getattr(np, name), 1, 1) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
-    **{name: (_special(name), 1, 1) for name in ("gamma", "erf", "erfc", "erfcx")},
-    **{name: (_special(name), 1, 1) for name in ("j0", "j1", "y0", "y1", "i0", "i1", "k0", "k1", "i0e", "k0e")},
-    **{name: (_special(name), 2, 2) for name in ("jv", "yv", "iv", "kv")},
-    "besselj0": (_special("j0"), 1, 1),
-    "besselj1": (_special("j1"), 1, 1),
-    "besselj": (_special("jv"), 2, 2),
-    "mittag_leffler": (mittag_leffler, 2, 2),
-    "airy": (lambda x: _special("airy")(x)[0], 1, 1),
-    "heaviside": (lambda x: np.heaviside(x, 1.0), 1, 1),
-    "where": (lambda condition, yes, no: np.where(condition != 0, yes, no), 3, 3),
-    "min": (lambda *values: _ordered(np.minimum, values), 2, None),
-    "max": (lambda *values: _ordered(np.maximum, values), 2, None),
+_ONE: dict[str, Callable[..., _Values]] = {
+    **{name: getattr(np, name) for name in ("exp", "log", "sqrt", "abs", "sin", "cos", "tan", "sinh", "cosh", "tanh")},
+    **{name: _special(name) for name in ("gamma", "erf", "erfc", "erfcx", "j0", "j1", "y0", "y1", "i0", "i1")},
+    **{name: _special(name) for name in ("k0", "k1", "i0e", "k0e")},
+    "besselj0": _special("j0"),
+    "besselj1": _special("j1"),
+    "airy": lambda x: _special("airy")(x)[0],
+    "heaviside": lambda x: np.heaviside(x, 1.0),
 }
-"""By name: the function, and how many arguments it takes, at least and at most."""
+_TWO: dict[str, Callable[..., _Values]] = {
+    **{name: _special(name) for name in ("jv", "yv", "iv", "kv")},
+    "besselj": _special("jv"),
+    "mittag_leffler": mittag_leffler,
+}
+FUNCTIONS: dict[str, tuple[Callable[..., _Values], int, bool]] = {
+    **{name: (function, 1, False) for name, function in _ONE.items()},
+    **{name: (function, 2, False) for name, function in _TWO.items()},
+    "where": (lambda condition, yes, no: np.where(condition != 0, yes, no), 3, False),
+    "min": (lambda *values: _ordered(np.minimum, values), 2, True),
+    "max": (lambda *values: _ordered(np.maximum, values), 2, True),
+}
+"""By name: the function, how many arguments it takes, and whether it takes more."""
 
 
 @final
@@ -216,9 +221,9 @@ class _Reader:
     def _function(self, node: ast.expr, name: str, count: int) -> Callable[..., _Values]:
         if name not in FUNCTIONS:
             raise self._refuse(node, f"a function that is known ({', '.join(sorted(FUNCTIONS))})", name)
-        function, least, most = FUNCTIONS[name]
-        if count < least or (most is not None and count > most):
-            wanted = f"{least} argument{'s' * (least > 1)}{' or more' * (most is None)} of {name}"
+        function, least, more = FUNCTIONS[name]
+        if count < least or (count > least and not more):
+            wanted = f"{least} argument{'s' * (least > 1)}{' or more' * more} of {name}"
             raise self._refuse(node, wanted, count)
         return function
 

@@ -1,0 +1,15 @@
+"""Where an instrument draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def on(ax: Axes | None, width: float = 6) -> Axes:
+    """Return ``ax``, or the axes of a new figure, ``width`` inches wide, that no window shows."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, 4), layout="constrained").subplots() if ax is None else ax
