@@ -11,6 +11,7 @@ import inspect
 import math
 import operator
 import os
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Number, Real
@@ -107,7 +108,7 @@ def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
 
     try:
         while isinstance(annotation, str):
-            annotation = eval(annotation, {"np": numpy, **names})
+            annotation = eval(annotation, {"np": numpy, "torch": sys.modules.get("torch"), **names})
     except NameError:
         return _LATER.get(annotation, Any)
     except TypeError:  # a union with a name that stands for text

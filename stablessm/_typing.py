@@ -39,6 +39,11 @@ def _is_device(name: Any) -> bool:
     return True
 
 
+def _are_times(times: Tensor) -> bool:
+    real = times.dtype != torch.bool and not times.is_complex()
+    return times.dim() == 1 and real and bool(times.isfinite().all())
+
+
 def takes_tensor(method: Callable[..., T], *, square: bool = False) -> Callable[..., T]:
     """Decorate a method of one tensor: it raises an ArgumentError for anything else; traced by ``torch.compile``.
 
@@ -48,21 +53,19 @@ def takes_tensor(method: Callable[..., T], *, square: bool = False) -> Callable[
     name = list(inspect.signature(method).parameters)[1]
 
     @functools.wraps(method)
-    def call(self: Any, value: Any) -> T:
+    def call(self: Any, *args: Any, **options: Any) -> T:
+        value = args[0] if args else options.get(name)
         if not isinstance(value, Tensor) or value.layout != torch.strided or not value.is_floating_point():
             raise ArgumentError(name, "a real floating-point tensor", getattr(value, "dtype", type(value).__name__))
         if square and (value.dim() < 2 or value.shape[-1] != value.shape[-2]):
             raise ArgumentError(name, "square matrices (…, m, m)", f"shape {tuple(value.shape)}")
-        return method(self, value)
+        return method(self, *args, **options)
 
     return call
 
 
 Device: TypeAlias = Annotated[torch.device | str, Rule(_is_device, "a device that PyTorch has here")]
-Times: TypeAlias = Annotated[
-    Tensor,
-    Rule(lambda t: t.dim() == 1 and not t.is_complex() and bool(t.isfinite().all()), "finite real times (T,)"),
-]
+Times: TypeAlias = Annotated[Tensor, Rule(_are_times, "finite real times (T,)")]
 Sequence: TypeAlias = Tensor
 """(B, T, D)"""
 

@@ -285,6 +285,7 @@ DEFAULTS: dict[str, Any] = {
     **SEQUENCE,
 }
 GOOD: dict[str, dict[str, Any]] = {
+    "Streamer.state": {"state": lambda: torch.randn(2, 4) + 0j},
     "linear_scan": SCAN,
     "sequence_scan": SCAN,
     "fft_scan": SCAN,
@@ -426,6 +427,9 @@ GOOD: dict[str, dict[str, Any]] = {
 """Arguments that a call accepts, where those of ``DEFAULTS`` would not do. A callable makes the value."""
 ALSO = {
     "why_not": ("backend",),
+    "sample_tokens": ("tokens",),
+    "NonlinearFunctional": ("activation",),
+    "PerturbationFamily.of": ("model",),
     "reparam.get": ("map",),
     "matrix.get": ("map",),
     "tasks.get": ("task",),

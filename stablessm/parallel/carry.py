@@ -70,19 +70,20 @@ class Affine:
     offset: Tensor
     matrix: bool = False
 
-    @checked
     def times(self, value: Tensor) -> Tensor:
         """factor · value."""
-        try:
-            return self.factor @ value if self.matrix else self.factor * value
-        except RuntimeError as error:
-            expected = f"a tensor that goes with a factor {tuple(self.factor.shape)} on {self.factor.device}"
-            raise ArgumentError("value", expected, f"shape {tuple(value.shape)} on {value.device}") from error
+        return self._product("value", value)
 
-    @checked
     def __call__(self, state: Tensor) -> Tensor:
         """The state after the stretch."""
-        return self.times(state) + self.offset
+        return self._product("state", state) + self.offset
+
+    def _product(self, name: str, value: Tensor) -> Tensor:
+        try:
+            return self.factor @ value if self.matrix else self.factor * value
+        except (RuntimeError, TypeError, ValueError) as error:
+            expected = f"a tensor that goes with a factor {tuple(self.factor.shape)} on {self.factor.device}"
+            raise ArgumentError(name, expected, value) from error
 
     @checked
     def after(self, earlier: Affine) -> Affine:
@@ -108,6 +109,8 @@ def incoming(own: Affine, initial: Tensor | None = None, group: Group = None) ->
     0.0
     """
     if initial is not None:
+        if initial.shape != own.offset.shape:
+            raise ArgumentError("initial", f"shape {tuple(own.offset.shape)}", f"shape {tuple(initial.shape)}")
         initial = initial.to(own.offset.dtype)
     return _scan_ranks(own, initial, group, False)
 

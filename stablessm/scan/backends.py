@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from stablessm import _fork
 from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm._optional import why_missing
 from stablessm.scan.protocol import Backend
@@ -85,7 +86,8 @@ def why_not(name: str) -> str | None:
 def _why_not(name: str) -> str | None:
     package = _TABLE[name].package
     if name not in _reasons:
-        _reasons[name] = None if package is None else why_missing(package)
+        with _fork.compiling:  # a child forked amid an import would wait for it forever
+            _reasons[name] = None if package is None else why_missing(package)
     return _reasons[name]
 
 
@@ -96,7 +98,8 @@ def load(name: str) -> Backend:
 
 @functools.cache
 def _load(name: str) -> Backend:
-    return _TABLE[name].load()
+    with _fork.compiling:
+        return _TABLE[name].load()
 
 
 def resolve(backend: str, device: torch.device) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
-from stablessm.scan.checks import check_kinds
+from stablessm.scan.checks import check_kinds, check_tensor
 
 
 def powers(decay: Tensor, length: int) -> Tensor:
@@ -55,6 +55,8 @@ def accumulate(signal: Tensor, decay: Tensor) -> Tensor:
     >>> accumulate(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0])).tolist()
     [6.0, 11.0]
     """
+    check_tensor("signal", signal)
+    check_tensor("decay", decay)
     check_kinds("signal", signal=signal, decay=decay)
     if not signal.dim() or not decay.dim():
         raise ArgumentError("signal, decay", "shapes (…, T) and (…, N)", f"{tuple(signal.shape)}, {tuple(decay.shape)}")

@@ -241,7 +241,7 @@ class Task(ABC):
         return output, batch.targets, weights
 
     def _size(self, split: Split) -> int:
-        if split not in SPLITS:
+        if not isinstance(split, str) or split not in SPLITS:
             raise ArgumentError("split", f"one of {', '.join(SPLITS)}", repr(split))
         return self.sizes.get(split, 0)
 
