@@ -45,7 +45,7 @@ def saved(cls: _Model) -> _Model:
 
 
 @checked
-def save(layer: Any, folder: str | os.PathLike[str]) -> None:
+def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.PathLike[str]) -> None:
     """Write a layer, or a model such as a ``SequenceClassifier``, into ``folder``; :func:`load` makes it again.
 
     >>> import tempfile

@@ -223,7 +223,8 @@ def _array(name: str, x: Any) -> np.ndarray:
 def _is_writable(array: np.ndarray) -> bool:
     """Return False if the system refuses to write into the array: a tensor does not know that its file is read-only."""
     if array.size and os.path.exists("/dev/zero"):
-        numbers = memoryview(array.reshape(-1))
+        flat: Any = array.reshape(-1)
+        numbers = memoryview(flat)
         try:
             with open("/dev/zero", "rb", buffering=0) as zeros:
                 zeros.readinto(numbers[:1])
