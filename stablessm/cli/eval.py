@@ -50,24 +50,26 @@ def evaluate(
 
 def _scores(folder: Path, split: Any, batch_size: int | None, device: str, changes: dict[str, str]) -> dict[str, Any]:
     import stablessm
-    from stablessm import tasks, training
+    from stablessm import record, tasks, training
     from stablessm.tasks.text import LanguageModelling
     from stablessm.training.settings import require_same
 
     before = training.settings_of(folder)
     if "task" not in before["origin"]:
         raise ArgumentError("FOLDER", "one that stablessm train wrote", f"{folder}, trained from Python")
-    name, options = before["origin"]["task"], before["origin"]["options"]
-    if changes:
-        beside = _beside(folder, options, changes) if name == "lm" else options
-        task = tasks.get(name, **tasks.read_options(name, {**beside, **changes})).as_trained(before["task"])
-    else:
-        task = tasks.get(name, **tasks.read_options(name, options))
-        now = task.describe()
-        known = {**now, **before["task"], "options": {**now["options"], **before["task"]["options"]}}  # some came later
-        require_same("task", "the data it was trained on", known, now)
+    with record.reading(folder / "training.json", "the settings of a training", arguments=False):
+        origin = before["origin"]
+        name, options = str(origin["task"]), {key: str(text) for key, text in origin["options"].items()}
+        batch_size, autocast = batch_size or int(before["config"]["batch_size"]), bool(before["config"]["autocast"])
+        if changes:
+            beside = _beside(folder, options, changes) if name == "lm" else options
+            task = tasks.get(name, **tasks.read_options(name, {**beside, **changes})).as_trained(before["task"])
+        else:
+            task = tasks.get(name, **tasks.read_options(name, options))
+            now = task.describe()
+            later = {"options": {**now["options"], **before["task"]["options"]}}  # some came later
+            require_same("task", "the data it was trained on", {**now, **before["task"], **later}, now)
     model = stablessm.load(folder / "model").to(training.TrainingConfig(device=device).chosen_device())
-    batch_size, autocast = batch_size or before["config"]["batch_size"], before["config"]["autocast"]
     scores: dict[str, Any] = {"task": name, "split": split}
     if isinstance(task, LanguageModelling):
         for read, carry in (("carried", True), ("windows", False)):

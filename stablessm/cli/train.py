@@ -10,7 +10,7 @@ from typing import Annotated, Any, final
 
 import typer
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, printable
 from stablessm.cli.options import Device, grouped, pairs
 
 
@@ -165,7 +165,7 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
         result = _run(name, options, wanted, training.config(), run.out, run.again())
     except ArgumentError as error:
         for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
-            typer.secho(line if ranks.main else f"rank {ranks.rank}: {line}", fg="red", err=True)
+            typer.secho(printable(line if ranks.main else f"rank {ranks.rank}: {line}"), fg="red", err=True)
         raise typer.Exit(2) from error
     except Interrupted as interruption:
         if ranks.main:

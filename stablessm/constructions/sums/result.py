@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stablessm import record
-from stablessm._checked import checked, require, rule_of
+from stablessm import _tensors, record
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions.sums._modes import Domain
 
@@ -183,7 +183,8 @@ class ExponentialSum:
         sums = np.concatenate([np.exp(part[:, None] * self.rates) @ weights for part in parts])
         return (sums if self.is_complex else sums.real).reshape((*t.shape, *self.shape))
 
-    def step(self, x_t: Any, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    @checked
+    def step(self, x_t: ArrayLike, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """One step of the recurrence in plain NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1.
 
         A complex sum takes no real part.
@@ -197,8 +198,6 @@ class ExponentialSum:
         Returns:
             y_t of x_t's shape, or (…, d_out), and the state, (…, m) or (…, m, d_in).
         """
-        if not self.is_complex:
-            require("x_t", x_t, rule_of(ArrayLike))
         x = np.asarray(x_t, dtype=np.complex128 if self.is_complex and np.iscomplexobj(x_t) else np.float64)
         if self.shape and x.shape[-1:] != self.shape[1:]:
             raise ArgumentError("x_t", f"a last dimension of {self.shape[1]}", f"shape {x.shape}")
@@ -238,17 +237,15 @@ class ExponentialSum:
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """``path`` (.safetensors: everything) and the same name with .csv (rates and weights, to read)."""
-        from safetensors.numpy import save_file
+        import torch
 
         path = Path(path)
         if path.suffix != ".safetensors":
             raise ArgumentError("path", "a file name that ends in .safetensors", str(path))
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         given = {name: facts.pop(name) for name in _ARRAYS}
-        arrays = {name: np.ascontiguousarray(_pairs(array)) for name, array in given.items() if array is not None}
-        text = json.dumps(record.plain({"format": FORMAT, **facts}))
-        with record.atomic(path) as temporary:
-            save_file(arrays, temporary, metadata={"stablessm": text})
+        arrays = {name: torch.from_numpy(_pairs(array)) for name, array in given.items() if array is not None}
+        _tensors.save(path, arrays, json.dumps(record.plain({"format": FORMAT, **facts})))
         table = record.atomic(path.with_suffix(".csv"))
         with table as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(self._rows())
@@ -258,21 +255,18 @@ class ExponentialSum:
     @checked
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """What :meth:`save` wrote, to the last bit."""
-        from safetensors import SafetensorError, safe_open
-
-        if not Path(path).is_file():
-            raise ArgumentError("path", "a file written by ExponentialSum.save", f"{path}, which is no file")
-        try:
-            with safe_open(path, framework="numpy") as file:
-                content = json.loads((file.metadata() or {}).get("stablessm", "{}"))
-                if content.pop("format", None) != FORMAT:
-                    raise ArgumentError("path", "a file written by ExponentialSum.save", str(path))
-                arrays = {name: _joined(file.get_tensor(name)) for name in _ARRAYS if name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise ArgumentError("path", "a file written by ExponentialSum.save", f"{path} ({error})") from error
-        numbers = {f.name for f in fields(cls) if f.type == "float"}
-        facts: dict[str, Any] = {name: float(value) if name in numbers else value for name, value in content.items()}
-        return cls(**facts | arrays)
+        expected = "a file written by ExponentialSum.save"
+        text, tensors, _ = _tensors.load(path, expected)
+        with record.reading(path, expected):
+            content = json.loads(text or "{}")
+            if content.pop("format", None) != FORMAT:
+                raise ValueError("another format")
+            arrays = {name: _joined(tensors[name].numpy()) for name in _ARRAYS if name in tensors}
+            numbers = {f.name for f in fields(cls) if f.type == "float"}
+            facts: dict[str, Any] = {
+                name: float(value) if name in numbers else value for name, value in content.items()
+            }
+            return cls(**facts | arrays)
 
     def _rows(self) -> Iterator[list[Any]]:
         """The CSV: a header, then one row per rate with its weights in row-major order."""
