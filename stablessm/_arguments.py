@@ -23,10 +23,10 @@ def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
 
 
 MOST = 2**31
-"""Whole numbers stay below this: a larger one is a mistake, and overflows in one library or another."""
+"""Sizes stay below this: a larger one is a mistake, and overflows in one library or another."""
 
 
-def whole_number(name: str, value: Any, least: int = 1) -> int:
+def whole_number(name: str, value: Any, least: int = 1, most: int = MOST) -> int:
     """A whole number of any type, not a bool.
 
     >>> import numpy as np
@@ -38,8 +38,8 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
         number = operator.index(value)
     except (TypeError, RuntimeError) as error:  # the latter from tensors
         raise ArgumentError(name, expected, repr(value)) from error
-    if isinstance(value, bool) or not least <= number < MOST:
-        raise ArgumentError(name, expected if number < MOST else f"{expected} and below 2^31", repr(value))
+    if isinstance(value, bool) or not least <= number < most:
+        raise ArgumentError(name, expected if number < most else f"{expected} and below {most}", repr(value))
     return number
 
 

@@ -623,4 +623,11 @@ def run_case(name: str, seed: int) -> tuple[str, str]:
     torch.manual_seed(seed)
     rng = random.Random(f"{name} {seed}")
     subject = subjects()[name]
-    return outcome(subject, arguments(subject, rng))
+    tables: list[dict[Any, Any]] = [tasks.TASKS, reparam.registry._factories, models.mixers._factories]
+    before = [dict(table) for table in tables]
+    try:
+        return outcome(subject, arguments(subject, rng))
+    finally:
+        for table, entries in zip(tables, before, strict=True):  # without what was registered
+            table.clear()
+            table.update(entries)

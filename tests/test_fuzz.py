@@ -16,7 +16,7 @@ from fuzz_cases import SLOW
 
 import stablessm as ssm
 
-CASES = 300
+CASES = 200
 SHARE = 0.03
 """Of internal exceptions that the quick test tolerates: its sample is small. benchmarks/fuzz.py counts many."""
 

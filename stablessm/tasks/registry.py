@@ -84,8 +84,10 @@ test_examples, fresh, data_seed, length, vocabulary, train_on for task 'recall',
 @checked
 def register(name: str, build: Callable[..., Task], options: type[Options], summary: str = "") -> None:
     """Let ``get(name, **options)`` return ``build(options, name=name)``, usually a class of yours."""
-    if name in TASKS:
+    if not isinstance(name, str) or name in TASKS:
         raise ArgumentError("name", "a new name", repr(name))
+    if not callable(build) or not isinstance(options, type):
+        raise ArgumentError("build, options", "a function and a class", f"{build!r}, {options!r}")
     TASKS[name] = Entry(build, options, summary)
 
 
