@@ -81,7 +81,7 @@ class SequenceLayer(nn.Module, ABC):
         Returns:
             The output (B, T, d_output) and the state after the last step.
         """
-        check_signal("x", x, ("batch", "time", self.d_input), self._parameter(), self._projection())
+        check_signal("x", x, ("batch", "time", "d_input"), self.d_input, self._parameter(), self._projection())
         batch, steps = x.shape[:2]
         state = self._checked_state(state, batch)
         check_reset(reset, batch, steps)
@@ -93,7 +93,7 @@ class SequenceLayer(nn.Module, ABC):
 
     def step(self, x_t: Tensor, state: State | None = None, *, dt: Dt = None) -> tuple[Tensor, State]:
         """One step of ``forward``: x_t is (B, d_input), the output (B, d_output). dt: a number or (B,)."""
-        check_signal("x_t", x_t, ("batch", self.d_input), self._parameter(), self._projection())
+        check_signal("x_t", x_t, ("batch", "d_input"), self.d_input, self._parameter(), self._projection())
         batch = x_t.shape[0]
         state = self._checked_state(state, batch)
         state = self.initial_state(batch) if state is None else state
@@ -126,7 +126,7 @@ class SequenceLayer(nn.Module, ABC):
 
     def _tensor_of(self, dt: float | Tensor) -> Tensor:
         if isinstance(dt, Tensor) and (dt.is_complex() or dt.is_meta != self._parameter().is_meta or dt.is_sparse):
-            raise ArgumentError("dt", "a dense tensor of real numbers", f"{dt.dtype}, {dt.layout}, on {dt.device}")
+            raise ArgumentError("dt", "a real dtype, dense", f"{dt.dtype}, {dt.layout}, on {dt.device}")
         if not isinstance(dt, Tensor | float | int):
             require("dt", dt, rule_of(ArrayLike))
         return torch.as_tensor(dt, dtype=self._parameter_dtype(), device=self._parameter().device)

@@ -118,7 +118,7 @@ class Block(nn.Module):
 
         What comes out at padded steps means nothing, but is finite if what came in was.
         """
-        check_signal("x", x, ("batch", "time", self.d_model), self._weight(x))
+        check_signal("x", x, ("batch", "time", "d_model"), self.d_model, self._weight(x))
         lengths = checked_lengths(lengths, *x.shape[:2])
         real = None if lengths is None else real_steps(lengths, x.shape[1])
         y, state = self.mixer(self._before(self.norm, x, real), state, lengths=lengths, reset=reset, dt=dt)
@@ -126,7 +126,7 @@ class Block(nn.Module):
 
     def step(self, x_t: Tensor, state: Any = None, *, dt: Dt = None) -> tuple[Tensor, Any]:
         """One step of ``forward``: (B, d_model) to the same."""
-        check_signal("x_t", x_t, ("batch", self.d_model), self._weight(x_t))
+        check_signal("x_t", x_t, ("batch", "d_model"), self.d_model, self._weight(x_t))
         x = x_t[:, None]
         y, state = self.mixer.step(self._before(self.norm, x, None)[:, 0], state, dt=dt)  # type: ignore[operator]
         return self._after(x, y[:, None], None)[:, 0], state

@@ -60,7 +60,7 @@ class Hyena(nn.Module):
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Tensor, Any]]:
         """As a layer: (B, T, d_model) to the same, and the state."""
-        check_signal("x", x, ("batch", "time", self.d_model), self.filter, self.projection.weight)
+        check_signal("x", x, ("batch", "time", "d_model"), self.d_model, self.filter, self.projection.weight)
         check_reset(reset, *x.shape[:2])
         lengths = checked_lengths(lengths, *x.shape[:2])
         tail, inner = (None, None) if state is None else self._parts(state, len(x))
@@ -73,7 +73,7 @@ class Hyena(nn.Module):
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Tensor, Any]]:
         """One step of ``forward``: (B, d_model) to the same."""
-        check_signal("x_t", x_t, ("batch", self.d_model), self.filter, self.projection.weight)
+        check_signal("x_t", x_t, ("batch", "d_model"), self.d_model, self.filter, self.projection.weight)
         tail, inner = self.initial_state(len(x_t)) if state is None else self._parts(state, len(x_t))
         z = self.projection(x_t)
         joined = torch.cat([tail.to(z.dtype), z[:, None]], 1)

@@ -246,5 +246,5 @@ class LinearRNNMLP(SavedModel):
 
     def _encoded(self, name: str, u: Tensor, *letters: str) -> Tensor:
         """(1, u), or u without a clock."""
-        check_signal(name, u, (*letters, self.d_input), self.recurrence.w)
+        check_signal(name, u, (*letters, "d_input"), self.d_input, self.recurrence.w)
         return torch.cat([torch.ones_like(u[..., :1]), u], -1) if self.clock else u

@@ -38,16 +38,15 @@ def check_tensor(name: str, value: Tensor, rank: int | None = None, letters: str
 
 
 def check_signal(
-    name: str, x: Tensor, letters: Sequence[str | int], like: Tensor, projection: Tensor | None = None
+    name: str, x: Tensor, letters: Sequence[str], channels: int, like: Tensor, projection: Tensor | None = None
 ) -> None:
-    """A dense tensor of real numbers on the device of ``like``; ``letters`` name its dimensions, a number is a size.
+    """A dense tensor of real numbers on the device of ``like``; ``letters`` name its dimensions.
 
     It is multiplied with the matrix ``projection`` if there is one, for which it needs the same dtype.
     """
-    check_tensor(name, x, len(letters), f"({', '.join(map(str, letters))})")
-    for size, letter in zip(x.shape, letters, strict=True):
-        if isinstance(letter, int) and size != letter:
-            raise ArgumentError(name, f"shape ({', '.join(map(str, letters))})", f"shape {tuple(x.shape)}")
+    check_tensor(name, x, len(letters), f"({', '.join(letters)})")
+    if x.shape[-1] != channels:
+        raise ArgumentError(name, f"{channels} channels ({letters[-1]})", f"{x.shape[-1]}")
     if not x.is_floating_point():
         raise ArgumentError(name, "a real floating point dtype", x.dtype)
     check_device(name, x, like)
