@@ -69,7 +69,7 @@ def check_state(state: Tensor, shape: tuple[int, ...], like: Tensor, *, complex:
 def check_pair(state: Any) -> tuple[Any, Any]:
     """Two parts."""
     if not isinstance(state, tuple | list) or len(state) != 2:
-        raise ArgumentError("state", "a pair, as forward and step return it", type(state).__name__)
+        raise ArgumentError("state", "the pair that forward or step returned", type(state).__name__)
     return state[0], state[1]
 
 
