@@ -1,5 +1,7 @@
 """Sequence models with long memory: measure it, build it stable, construct it, reproduce it."""
 
+from stablessm import _current_folder  # noqa: F401, I001 (first: nothing below may come from the current folder)
+
 from typing import TYPE_CHECKING, Any
 
 from stablessm import _fork  # noqa: F401 (hooks that run at every fork)

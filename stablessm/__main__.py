@@ -5,8 +5,10 @@ import sys
 
 def main() -> None:
     """Run the command line, or say in one line what to install for it."""
+    from stablessm import _current_folder
     from stablessm._optional import import_failure
 
+    _current_folder.leave()
     try:
         from stablessm.cli import app
     except Exception as error:

@@ -17,12 +17,16 @@ def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
     >>> one_of("mode", "scan", ("scan", "conv"))
     'scan'
     """
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ArgumentError(name, f"one of {', '.join(map(repr, allowed))}", repr(value))
     return value
 
 
-def whole_number(name: str, value: Any, least: int = 1) -> int:
+MOST = 2**31
+"""Sizes stay below this: a larger one is a mistake, and overflows in one library or another."""
+
+
+def whole_number(name: str, value: Any, least: int = 1, most: int = MOST) -> int:
     """A whole number of any type, not a bool.
 
     >>> import numpy as np
@@ -32,10 +36,10 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
     expected = f"a whole number, at least {least}"
     try:
         number = operator.index(value)
-    except TypeError as error:
+    except (TypeError, RuntimeError) as error:  # the latter from tensors
         raise ArgumentError(name, expected, repr(value)) from error
-    if isinstance(value, bool) or number < least:
-        raise ArgumentError(name, expected, repr(value))
+    if isinstance(value, bool) or not least <= number < most:
+        raise ArgumentError(name, expected if number < most else f"{expected} and below {most}", repr(value))
     return number
 
 
@@ -46,7 +50,8 @@ def real_number(name: str, value: Any, low: float, high: float = math.inf) -> fl
     >>> real_number("tol", np.float32(0.5), 0, 1)
     0.5
     """
-    if not isinstance(value, Real) or isinstance(value, bool) or not low < float(value) < high:
+    number: Any = value
+    if not isinstance(value, Real) or isinstance(value, bool) or not low < number < high:
         above = f" above {low:g}" if low > -math.inf else ""
         expected = f"a number between {low:g} and {high:g}" if high < math.inf else f"a finite number{above}"
         raise ArgumentError(name, expected, repr(value))

@@ -41,6 +41,7 @@ def _item(item: object) -> str:
 
 
 def _cut(text: str) -> str:
+    text = str(text)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 2]} …"
 
 
@@ -48,15 +49,12 @@ def _array(value: Any) -> str:
     size = 1
     for length in value.shape:
         size *= int(length)
-    where = getattr(value, "device", None)
-    if size <= MOST and getattr(where, "type", where) != "meta":
-        return str(value.tolist())
     kind = f"{str(value.dtype).removeprefix('torch.')} array of shape {tuple(value.shape)}"
-    if "complex" in kind:
-        return kind
     try:
+        if size <= MOST:
+            return str(value.tolist())
         low, high = float(value.min()), float(value.max())
-    except (TypeError, RuntimeError, ValueError, NotImplementedError):  # text, no values at all
+    except (TypeError, RuntimeError, ValueError, NotImplementedError):  # complex, text, no values at all
         return kind
     return f"{kind}, from {low:g} to {high:g}"
 

@@ -19,7 +19,8 @@ import warnings
 from pathlib import Path
 
 compiling = threading.RLock()
-"""Held while LLVM compiles. A fork waits for it, because a child would inherit LLVM's own locks as they are."""
+"""Held while a backend is imported and while LLVM compiles. A fork waits for it, because a child would inherit the
+locks of imports and of LLVM as they are."""
 
 _FORKED = 0x40
 """PF_FORKNOEXEC among the flags in /proc/self/stat: the process was forked and has not started another program."""

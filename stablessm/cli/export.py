@@ -14,7 +14,9 @@ FORMATS = {".onnx": "onnx", ".pt2": "torch"}
 
 
 def export(
-    model: Annotated[str, typer.Argument(help="A folder saved by stablessm, or package.module:factory.")],
+    model: Annotated[
+        str, typer.Argument(help="A folder saved by stablessm, or package.module:factory, whose code runs.")
+    ],
     path: Annotated[Path, typer.Argument(help="What to write: a file that ends in .onnx or .pt2 (torch.export).")],
     batch: Annotated[int, typer.Option(min=1, help="How many streams run in step.")] = 1,
 ) -> None:

@@ -35,7 +35,9 @@ class MemoryOptions:
 def measure(
     model: Annotated[
         str,
-        typer.Argument(help="A folder saved by stablessm, a Hugging Face folder or name, or package.module:factory."),
+        typer.Argument(
+            help="A folder saved by stablessm, a Hugging Face folder or name, or module:factory, whose code runs."
+        ),
     ],
     *,
     memory: MemoryOptions,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
+from stablessm import _current_folder
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
 
@@ -84,15 +84,13 @@ def _auto_class(transformers: Any, config: Any) -> Any:
 
 def _from_factory(source: str) -> Any:
     module_name, _, attribute = source.partition(":")
-    sys.path.insert(0, "")  # as python -m does, so that a module of the current folder is found
+    _current_folder.use()
     try:
         factory: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
             factory = getattr(factory, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise ArgumentError("MODEL", EXPECTED, f"{source} ({_said(error)})") from error
-    finally:
-        sys.path.remove("")
     if hasattr(factory, "parameters") and not isinstance(factory, type):  # a model, not what makes one
         return factory
     if not callable(factory):

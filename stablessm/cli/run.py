@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,10 @@ from stablessm.cli.options import RESUME, Runs, grouped, pairs, refusing
 
 @grouped
 def run(
-    ids: Annotated[list[str], typer.Argument(help="Experiments, or 'all', or module:NAME of your own.")],
+    ids: Annotated[
+        list[str],
+        typer.Argument(help="Experiments, or 'all', or module:NAME of your own, which runs the code of that module."),
+    ],
     size: Annotated[str, typer.Option(help="smoke (seconds) or paper (the published size).")] = "smoke",
     out: Runs = Path("runs"),
     settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: another setting, by name.")] = None,
@@ -49,7 +51,6 @@ def run(
     from stablessm.sweeps import sweep
 
     failed = False
-    sys.path.insert(0, "")  # as python -m does, so that a module of the current folder is found
     with refusing(interrupted=RESUME):
         changes, names = pairs("--set", settings), list(catalogue.IDS) if ids == ["all"] else ids
         chosen = engine.engine()

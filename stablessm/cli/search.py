@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +47,6 @@ def search(
     from stablessm import sweeps
     from stablessm.sweeps.search import told
 
-    sys.path.insert(0, "")  # as python -m does, so that a module of the current folder is found
     with refusing(interrupted=RESUME):
         ranges = [sweeps.Range.read("--over", text) for text in over]
         aim = _objective(name, model, size, objective, maximize, pairs("--set", settings))

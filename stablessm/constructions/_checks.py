@@ -21,13 +21,13 @@ def real_array(name: str, value: Any) -> np.ndarray:
     ...
     stablessm._errors.ArgumentError: x: expected real numbers, got complex128
     """
-    if hasattr(value, "detach"):
+    if hasattr(value, "detach") and not getattr(value, "is_meta", False) and not value.is_sparse:
         value = value.detach().cpu()
         if value.is_floating_point():
             value = value.double()  # NumPy has no bfloat16
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists
+    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:  # ragged lists, no values
         raise ArgumentError(name, "an array of real numbers", f"{type(value).__name__} ({error})") from error
     if array.dtype.kind not in "biuf":
         raise ArgumentError(name, "real numbers", array.dtype)

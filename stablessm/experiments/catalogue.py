@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
+from stablessm import _current_folder
 from stablessm._errors import ArgumentError
 from stablessm.experiments.frame import Experiment
 
@@ -40,6 +41,7 @@ def get(id: str) -> Experiment[Any]:
     """
     if ":" in id:
         module, _, name = id.partition(":")
+        _current_folder.use()
         return _own(id, lambda: getattr(import_module(module), name))
     if id in IDS:
         return next(experiment for experiment in _of_paper(id.partition("-")[0]) if experiment.id == id)

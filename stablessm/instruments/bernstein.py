@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import real_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments import _axes
 
@@ -41,6 +42,7 @@ class BernsteinCheck(ShortRepr):
         """(T,) the bound at ``times``."""
         return self.constant * torch.exp(-self.rate * self.times)
 
+    @checked
     def against(self, times: Tensor | Sequence[float], memory: Tensor | Sequence[float], *, floor: float = 0.0) -> Self:
         """The same bound beside a memory measured at these times, in the normalisation ``plus_one``.
 
@@ -69,6 +71,7 @@ class BernsteinCheck(ShortRepr):
         """Whether the memory stays below the bound, up to a few roundings of float64."""
         return self.worst[0] <= 1 + 1e-12
 
+    @checked
     def plot(self, ax: Axes | None = None) -> Axes:
         """Bound and memory over time, on a logarithmic axis; draws on ``ax`` or on a new figure."""
         ax = _axes.on(ax)
@@ -80,8 +83,9 @@ class BernsteinCheck(ShortRepr):
         return ax
 
 
+@checked
 def bernstein_bound(
-    times: Tensor | Sequence[float], *, rate: float, theta_max: float, d_input: int = 1, lipschitz: float = 1.0
+    times: Tensor | Sequence[float], *, rate: float, theta_max: float, d_input: Size = 1, lipschitz: float = 1.0
 ) -> BernsteinCheck:
     """(d+1) L₀ θ_max² e^(-βt), the largest memory of a stably approximated target (StableSSM eq. 8 and 54).
 
@@ -99,6 +103,7 @@ def bernstein_bound(
     return _check(times, rate, constant, d_input, theta_max)
 
 
+@checked
 def bernstein_check(
     model: nn.Module,
     times: Tensor | Sequence[float],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, final, get_args
 import torch
 from torch import Tensor
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError, NumericalError, ShortRepr
 from stablessm._typing import Time
 from stablessm.instruments._dense import spectral_bound, square_matrix
@@ -47,11 +48,13 @@ class LyapunovCertificate(ShortRepr):
     def __str__(self) -> str:
         return f"every state decays at least as {self.constant:.4g} e^(-{self.rate:.4g} t); |P| = {self.norm:.4g}"
 
+    @checked
     def bound(self, t: float | Tensor) -> Tensor:
         """constant · e^(-rate t), which ‖e^(Wt)‖₂ (‖W^t‖₂ in discrete time) never exceeds for t ≥ 0."""
         return self.constant * torch.exp(-self.rate * torch.as_tensor(t, dtype=torch.float64))
 
 
+@checked
 def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -> LyapunovCertificate:
     """Solve WᵀP + PW = -I (IAT eq. 66), or WᵀPW - P = -I in discrete time, for a stable W.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 
 from stablessm import record
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments import _axes, decay
 from stablessm.instruments.decay import DecayFit
@@ -74,6 +75,7 @@ class MemoryCurve(ShortRepr):
     def _fit(self) -> DecayFit:
         return decay.fit_decay(self.time, self.value, floor=self.floor or None)
 
+    @checked
     def memory_time(self, eps: float) -> float:
         """How long until M stays below ``eps`` times its largest value."""
         return decay.memory_time(self.time, self.value, eps, fit=self._fit)
@@ -101,6 +103,7 @@ class MemoryCurve(ShortRepr):
         """How long until half of ∫ M dt has passed."""
         return decay.half_life(self.time, self.value, fit=self._fit)
 
+    @checked
     def of(self, name: str) -> MemoryCurve:
         """The curve of one of ``inputs``."""
         if self.inputs is None or self.by_input is None or name not in self.inputs:
@@ -108,6 +111,7 @@ class MemoryCurve(ShortRepr):
         row = self.by_input[self.inputs.index(name)]
         return MemoryCurve(self.time, row, self.unit, self.norm, self.bound, True, floor=self.floor, note=self.note)
 
+    @checked
     def plot(self, ax: Axes | None = None, *, fit: bool = True, label: str = "memory", **style: Any) -> Axes:
         """M on a logarithmic axis, with the fitted decay and the rounding level (matplotlib)."""
         ax = _axes.on(ax)
@@ -119,6 +123,7 @@ class MemoryCurve(ShortRepr):
         ax.legend()
         return ax
 
+    @checked
     def plotly(self, *, fit: bool = True, label: str = "memory") -> Figure:
         """The same as an interactive figure (plotly)."""
         from plotly.graph_objects import Figure, Scatter
@@ -132,6 +137,7 @@ class MemoryCurve(ShortRepr):
         figure.update_xaxes(title=f"time since the input [{self.unit}]")
         return figure
 
+    @checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to ``path``, an ``.npz`` file."""
         arrays = {name: value for name in _ARRAYS if (value := getattr(self, name)) is not None}
@@ -139,6 +145,7 @@ class MemoryCurve(ShortRepr):
         record.save_arrays(path, "MemoryCurve", meta, arrays)
 
     @classmethod
+    @checked
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what :meth:`save` wrote."""
         meta, arrays = record.load_arrays(path, "MemoryCurve")

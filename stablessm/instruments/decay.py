@@ -12,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments._decay_models import G, P
 from stablessm.instruments._decay_points import CLEAR, FEWEST, NEGLIGIBLE, Windows, after_last, noise_floor, windows
@@ -55,12 +56,14 @@ class DecayFit(ShortRepr):
     stretch: float | None = None
     timescale: float | None = None
 
+    @checked
     def __call__(self, times: ArrayLike) -> np.ndarray:
         """The law at these times: of the tail, so below an early faster mode. NaN if undecided; a box if finite."""
         t = np.asarray(times, dtype=float)
         value = np.exp(self.log(t))
         return value if self.last_lag is None else np.where(t <= self.last_lag, value, 0.0)
 
+    @checked
     def log(self, times: ArrayLike) -> np.ndarray:
         """The logarithm of the law, also where the law underflows."""
         t = np.asarray(times, dtype=float)
@@ -71,6 +74,7 @@ class DecayFit(ShortRepr):
             return line - self.power * np.log(t + self.shift) if self.power else line
 
 
+@checked
 def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, margin: float = 2.0) -> DecayFit:
     """Decide how a curve decays. ``floor``: values up to it carry no information, if that is known.
 

@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from stablessm._arguments import real_number
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError, NumericalError, ShortRepr
 from stablessm.instruments._first_cause import Cause, first_cause, unstable_weight
 from stablessm.instruments._nested import is_numeric, tensors_in
@@ -115,11 +116,13 @@ class Divergence(ShortRepr):
 class DivergenceError(NumericalError):
     """Something diverged; ``report`` says what, where and when."""
 
+    @checked
     def __init__(self, report: Divergence) -> None:
         super().__init__(str(report), report.remedy)
         self.report = report
 
 
+@checked
 def trace_divergence(
     model: nn.Module, *, when: Literal["raise", "record"] = "raise", limit: float | None = None
 ) -> DivergenceTrace:

@@ -9,23 +9,25 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import real_number, whole_number
+from stablessm._checked import Count, Seed, Size, checked
 from stablessm._progress import working
 from stablessm.instruments.curve import MemoryCurve
 from stablessm.instruments.memory import ROUNDING, finite_curve, own_unit, time_step
 from stablessm.instruments.systems import as_system, evaluating, seeing_ahead
 
 
+@checked
 def fading_function(
     model: Any,
-    horizon: int,
+    horizon: Size,
     *,
-    d_input: int | None = None,
+    d_input: Size | None = None,
     dt: float | None = None,
     bound: float = 1.0,
-    past: int | None = None,
-    samples: int = 32,
+    past: Size | None = None,
+    samples: Count = 32,
     unit: str | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     progress: bool = True,
 ) -> MemoryCurve:
     """F(t) = sup |H_t(x) - H_t(x')| / B over inputs that agree from time 0 on and differ by at most B before.

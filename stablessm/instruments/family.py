@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 from torch import Tensor, nn
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments import _axes
 from stablessm.instruments.perturbation import PerturbationCurve, Sweep
@@ -60,6 +61,7 @@ class Extrapolation(ShortRepr):
 
 
 @final
+@checked
 @dataclass(frozen=True, eq=False, repr=False)
 class PerturbationFamily(ShortRepr):
     """Perturbation curves of one target and one kind of model, by width; the same radii for all.
@@ -82,6 +84,7 @@ class PerturbationFamily(ShortRepr):
                 raise ArgumentError("curves", "the same radii for every width", f"others at width {width}")
 
     @classmethod
+    @checked
     def of(
         cls,
         models: Mapping[int, nn.Module],
@@ -111,6 +114,7 @@ class PerturbationFamily(ShortRepr):
         """E_m(β) as found, (widths, R)."""
         return np.stack([curve.lower for curve in self.curves.values()])
 
+    @checked
     def crossings(self, margin: float = 0.0) -> list[Crossing]:
         """For consecutive widths, where the wider model's error overtakes (1 + margin) times the narrower's.
 
@@ -173,6 +177,7 @@ class PerturbationFamily(ShortRepr):
             True, reach, (*evidence, f"up to β = {reach:.3g} width does no harm and E does not jump")
         )
 
+    @checked
     def plot(self, ax: Axes | None = None) -> Axes:
         """E_m(β) for every width and the extrapolation, dashed, as in figure 1 of IAT and StableSSM."""
         ax = _axes.on(ax, 5)

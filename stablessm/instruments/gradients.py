@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments import _axes
 from stablessm.instruments.modes import mapped_weight, ratio, recurrent_modules
@@ -68,6 +69,7 @@ class GradientOverWeight(ShortRepr):
 
 
 @torch.no_grad()
+@checked
 def gradient_over_weight(model: nn.Module, *, recurrent_only: bool = False) -> GradientOverWeight:
     """|∂loss/∂w| / |w| entry by entry, from the gradients a backward pass left; a training step can bear it bounded.
 
@@ -159,12 +161,13 @@ class GradientTracker:
     (('w',), (5, 1))
     """
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
         optimiser: torch.optim.Optimizer | None = None,
         *,
-        every: int = 1,
+        every: Size = 1,
         recurrent_only: bool = False,
     ) -> None:
         if every < 1:
@@ -190,6 +193,7 @@ class GradientTracker:
         table = np.stack(rows) if rows else np.empty((0, len(self._parameters), 1 + len(QUANTILES)))
         return GradientHistory(np.array(self._steps, int), tuple(self._parameters), table[..., 0], table[..., 1:])
 
+    @checked
     def plot(self, ax: Axes | None = None) -> Axes:
         """``history.plot``."""
         return self.history.plot(ax)

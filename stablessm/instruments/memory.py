@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import real_number, whole_number
+from stablessm._checked import Seed, Size, checked
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm._progress import working
 from stablessm.instruments import _linear, _supremum, huggingface
@@ -32,11 +33,12 @@ ROUNDING = 8
 """Rounding of a difference of outputs y, in units of eps · max |y|."""
 
 
+@checked
 def memory_function(
     model: Any,
-    horizon: int,
+    horizon: Size,
     *,
-    d_input: int | None = None,
+    d_input: Size | None = None,
     dt: float | None = None,
     norm: Norm = "ball",
     bound: float = 1.0,
@@ -48,10 +50,10 @@ def memory_function(
     output: huggingface.Output | None = None,
     warm_up: int | None = None,
     linear: bool | None = None,
-    samples: int = 64,
+    samples: Size = 64,
     ascent: int = 8,
     unit: str | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     progress: bool = True,
 ) -> MemoryCurve:
     """How strongly the output still moves, a time t after the input was switched on and held.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import real_number
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.reparam import Reparameterization
 
@@ -129,6 +130,7 @@ class ModeReport(ShortRepr):
         """Every mode."""
         return [self[i] for i in range(len(self))]
 
+    @checked
     def intact(self, expected: Tensor | Mapping[str, Tensor] | None = None) -> Initialisation:
         """Are the eigenvalues where the layers started them? A question for the time before training.
 
@@ -177,6 +179,7 @@ class ModeReport(ShortRepr):
             raise ArgumentError("expected", f"keys among {', '.join(self._modules)}", ", ".join(sorted(unknown)))
         return expected
 
+    @checked
     def table(self, top: int = 3) -> Table:
         """The ``top`` slowest, fastest and steepest (largest G/|w|) modes, unstable ones first, for ``rich.print``."""
         from rich.table import Table
@@ -223,6 +226,7 @@ class ModeReport(ShortRepr):
 
 
 @torch.no_grad()
+@checked
 def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
     """A table of every mode of a layer or of all layers in a model.
 

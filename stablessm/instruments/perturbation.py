@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from stablessm import record
 from stablessm._arguments import real_number, whole_number
+from stablessm._checked import Seed, Size, checked
 from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments import _axes
 from stablessm.instruments._function_norms import (
@@ -66,6 +67,7 @@ class PerturbationCurve(ShortRepr):
     evaluations: int
     """How many models were compared with the target."""
 
+    @checked
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
         """Both bounds over β, on logarithmic axes; the error at β = 0 is the dotted line."""
         ax = _axes.on(ax, 5)
@@ -98,6 +100,7 @@ class PerturbationCurve(ShortRepr):
         lines = (f"  β = {r:.3g}: {e:.3g}{u}" for r, e, u in zip(self.radius, self.lower, upper, strict=True))
         return "\n".join([f"perturbation error ({self.norm}, {self.weight_norm}, {self.search} search):", *lines])
 
+    @checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """One ``.npz`` file."""
         fields = {name: value for name, value in asdict(self).items() if value is not None}
@@ -106,6 +109,7 @@ class PerturbationCurve(ShortRepr):
         record.save_arrays(path, "perturbation curve", meta, arrays)
 
     @classmethod
+    @checked
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """What ``save`` wrote."""
         meta, arrays = record.load_arrays(path, "perturbation curve")
@@ -114,6 +118,7 @@ class PerturbationCurve(ShortRepr):
             return cls(**{"upper": None, "theorem": None} | meta | arrays)
 
 
+@checked
 def perturbation_error(
     model: nn.Module,
     target: Any,
@@ -123,12 +128,12 @@ def perturbation_error(
     weight_norm: WeightNorm = "tensor_max",
     parameters: Sequence[str] | str | None = None,
     search: Search = "random",
-    samples: int = 30,
+    samples: Size = 30,
     steps: int = 20,
-    horizon: int = 1000,
+    horizon: Size = 1000,
     dt: float | None = None,
     inputs: Tensor | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     progress: bool = True,
 ) -> PerturbationCurve:
     """E(β) = sup over |θ̃ - θ| ≤ β of ‖H - Ĥ(·; θ̃)‖ (StableSSM definition 2.4, IAT definition 4.4).

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final, get_args
 import torch
 from torch import Tensor, nn
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError, ShortRepr
 from stablessm._typing import Time
 from stablessm.instruments._dense import distance_to_instability, square_matrix
@@ -33,6 +34,7 @@ class NearestBoundary(ShortRepr):
     """The stability radius: no smaller error makes it unstable."""
 
 
+@checked
 def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = None) -> float:
     """The largest β such that no error smaller than β in the recurrent weights makes the recurrence unstable.
 
@@ -85,6 +87,7 @@ def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = 
     return distance_to_instability(square_matrix("x", x), time or "continuous")
 
 
+@checked
 def nearest_boundary(model: nn.Module) -> NearestBoundary:
     """The recurrence of a model that is nearest to instability; the first of equals.
 

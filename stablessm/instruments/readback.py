@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import whole_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, NumericalError, ShortRepr
 from stablessm.instruments import _probe, huggingface, systems
 from stablessm.instruments._nested import tensors_in
@@ -39,6 +40,7 @@ class Readback(ShortRepr):
         """Jaeger's memory capacity Σ ``new``, in input numbers; it cannot exceed ``state_size``."""
         return float(self.new.sum())
 
+    @checked
     def reach(self, level: float = 0.5) -> float:
         """The longest time up to which at least ``level`` of the variance is explained throughout; nan if none is."""
         if not 0 < level <= 1:
@@ -55,11 +57,12 @@ class Readback(ShortRepr):
         )
 
 
+@checked
 def readback(
     model: Any,
     data: Tensor | np.ndarray,
     *,
-    lags: int | None = None,
+    lags: Size | None = None,
     states: Callable[[Tensor], Tensor] | None = None,
     dt: float | None = None,
 ) -> Readback:

@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from stablessm._checked import Seed, Size, checked
 from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.instruments._nested import tensors_in
 from stablessm.instruments.systems import by_step, evaluating, input_size
@@ -68,14 +69,15 @@ class StreamingReport(ShortRepr):
 
 
 @torch.no_grad()
+@checked
 def check_streaming(
     model: Callable[..., Any],
     *,
-    d_input: int | None = None,
-    length: int = 64,
-    batch: int = 2,
+    d_input: Size | None = None,
+    length: Size = 64,
+    batch: Size = 2,
     chunks: Sequence[Sequence[int]] | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     tol: float | None = None,
 ) -> StreamingReport:
     """Run a model over white noise in one pass, in chunks with the state carried, and step by step; compare.

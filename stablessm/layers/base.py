@@ -7,14 +7,24 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from stablessm._arguments import whole_number
+from stablessm._checked import require, rule_of
 from stablessm._errors import ArgumentError
-from stablessm._typing import Dt, Lengths, Reset, Sequence, State
+from stablessm._typing import Dt, Lengths, Reset, Sequence, State, Times
 from stablessm.layers.forms import Input, packed, unbatched
-from stablessm.scan.checks import autocast_enabled, check_dtype, check_reset, check_tensor, checked_lengths
+from stablessm.scan.checks import (
+    autocast_enabled,
+    check_device,
+    check_dtype,
+    check_reset,
+    check_state,
+    check_tensor,
+    checked_lengths,
+)  # fmt: skip
 from stablessm.scan.padding import last_state, without_padding
 
 
@@ -46,7 +56,7 @@ class SequenceLayer(nn.Module, ABC):
         """The eigenvalues of the recurrence, differentiable."""
 
     @abstractmethod
-    def kernel(self, times: Tensor) -> Tensor:
+    def kernel(self, times: Times) -> Tensor:
         """The response to an impulse, at the given times; without the direct term D x."""
 
     @abstractmethod
@@ -63,8 +73,9 @@ class SequenceLayer(nn.Module, ABC):
 
     def initial_state(self, batch: int) -> State:
         """The zero state for ``batch`` sequences, in float32 or better."""
-        device = next(self.parameters()).device
-        return torch.zeros(batch, *self.state_shape, dtype=self._state_dtype(), device=device)
+        if not torch.compiler.is_compiling():
+            batch = whole_number("batch", batch, 0)
+        return torch.zeros(batch, *self.state_shape, dtype=self._state_dtype(), device=self._parameter().device)
 
     def forward(
         self, x: Input, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
@@ -87,7 +98,7 @@ class SequenceLayer(nn.Module, ABC):
         """
         if isinstance(x, PackedSequence):
             return packed(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)
-        *batches, steps = self._check(x, 3, "(batch, time, d_input) or 2 (time, d_input)")
+        *batches, steps = self._check("x", x, 3, "(batch, time, d_input) or 2 (time, d_input)")
         state = self._checked_state(state, *batches)
         if not batches:
             return unbatched(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)
@@ -104,7 +115,7 @@ class SequenceLayer(nn.Module, ABC):
 
         Of one sequence, x_t is (d_input,), and the output and the state are without B.
         """
-        batches = self._check(x_t, 2, "(batch, d_input) or 1 (d_input)")
+        batches = self._check("x_t", x_t, 2, "(batch, d_input) or 1 (d_input)")
         state = self._checked_state(state, *batches)
         if not batches:
             return unbatched(self.step, x_t, state, dt=dt)
@@ -120,33 +131,28 @@ class SequenceLayer(nn.Module, ABC):
         before = self.initial_state(len(x)) if state is None else state
         return self._readout(states, x), last_state(states, before, lengths)
 
-    def _check(self, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
+    def _check(self, name: str, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
         """Return the shape of x without its channels: ``rank`` dimensions with a batch, one fewer without."""
         if not isinstance(x, Tensor) or x.dim() != rank - 1:
-            check_tensor("x", x, rank, letters)
+            check_tensor(name, x, rank, letters)
         if x.shape[-1] != self.d_input:
-            raise ArgumentError("x", f"{self.d_input} channels (d_input)", f"{x.shape[-1]}")
+            raise ArgumentError(name, f"{self.d_input} channels (d_input)", f"{x.shape[-1]}")
         if not x.is_floating_point():
-            raise ArgumentError("x", "a real floating point dtype", x.dtype)
-        check_dtype("x", x, self._parameters.values())
+            raise ArgumentError(name, "a real floating point dtype", x.dtype)
+        check_device(name, x, self._parameter())
+        check_dtype(name, x, self._parameters.values())
         return tuple(x.shape[:-1])
 
     def _checked_state(self, state: Tensor | None, *batch: int) -> Tensor | None:
         if state is None:
             return None
-        check_tensor("state", state)
-        if state.shape != (*batch, *self.state_shape):
-            raise ArgumentError("state", f"shape {(*batch, *self.state_shape)}", f"shape {tuple(state.shape)}")
-        if state.is_complex() and not self.complex_state:
-            raise ArgumentError("state", "a real dtype", state.dtype)
+        check_state(state, (*batch, *self.state_shape), self._parameter(), complex=self.complex_state)
         return state.to(self._state_dtype())
 
     def _checked_dt(self, dt: float | Tensor | None, *shapes: tuple[int, ...]) -> Tensor | None:
         if dt is None:
             return None
-        if isinstance(dt, Tensor) and dt.is_complex():
-            raise ArgumentError("dt", "a real dtype", dt.dtype)
-        dt = torch.as_tensor(dt, dtype=self._parameter_dtype(), device=next(self.parameters()).device)
+        dt = self._tensor_of(dt)
         if dt.shape not in shapes:
             raise ArgumentError("dt", " or ".join(f"shape {shape}" for shape in shapes), f"shape {tuple(dt.shape)}")
         if not torch.compiler.is_compiling() and not bool(((dt >= 0) & (dt < math.inf)).all()):
@@ -154,11 +160,22 @@ class SequenceLayer(nn.Module, ABC):
             raise ArgumentError("dt", "finite time steps, none negative", f"{wrong.item()}")
         return dt
 
+    def _tensor_of(self, dt: float | Tensor) -> Tensor:
+        if isinstance(dt, Tensor) and (dt.is_complex() or dt.is_meta != self._parameter().is_meta or dt.is_sparse):
+            raise ArgumentError("dt", "a real dtype, dense", f"{dt.dtype}, {dt.layout}, on {dt.device}")
+        if not isinstance(dt, Tensor | float | int):
+            require("dt", dt, rule_of(ArrayLike))
+        return torch.as_tensor(dt, dtype=self._parameter_dtype(), device=self._parameter().device)
+
+    def _parameter(self) -> Tensor:
+        """One of the parameters, for dtype and device."""
+        return next(self.parameters())
+
     def _state_dtype(self) -> torch.dtype:
         return torch.promote_types(self._parameter_dtype(), torch.complex64 if self.complex_state else torch.float32)
 
     def _parameter_dtype(self) -> torch.dtype:
-        return torch.promote_types(next(self.parameters()).dtype, torch.float32)
+        return torch.promote_types(self._parameter().dtype, torch.float32)
 
 
 def _as_autocast(y: Tensor) -> Tensor:

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from stablessm._arguments import one_of
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset, Sequence, State
 from stablessm.layers.base import SequenceLayer
 from stablessm.layers.forms import Input, packed, unbatched
+from stablessm.scan.checks import check_pair
 from stablessm.scan.padding import real_steps
 
 Merge: TypeAlias = Literal["concat", "sum"]
@@ -36,6 +38,7 @@ class Bidirectional(nn.Module):
     torch.Size([4, 10, 4])
     """
 
+    @checked
     def __init__(self, ahead: SequenceLayer, back: SequenceLayer | None = None, *, merge: Merge = "concat") -> None:
         super().__init__()
         one_of("merge", merge, get_args(Merge))
@@ -62,9 +65,7 @@ class Bidirectional(nn.Module):
         """
         if isinstance(x, PackedSequence):
             return packed(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)
-        if state is not None and not (isinstance(state, tuple | list) and len(state) == 2):
-            raise ArgumentError("state", "a pair of states, or None", type(state).__name__)
-        before, after = (None, None) if state is None else state
+        before, after = (None, None) if state is None else check_pair(state)
         if isinstance(x, Tensor) and x.dim() == 2:
             before, after = self.ahead._checked_state(before), self.back._checked_state(after)
             return unbatched(self.forward, x, (before, after), lengths=lengths, reset=reset, dt=dt)

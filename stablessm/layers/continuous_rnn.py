@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stablessm._arguments import one_of
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
-from stablessm._typing import Time
+from stablessm._typing import Time, Times
 from stablessm.layers import activations, initialize
 from stablessm.layers.base import SequenceLayer
 from stablessm.layers.zero_order_hold import phi
@@ -50,11 +51,12 @@ class ContinuousRNN(SequenceLayer):
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("M",)
     time: ClassVar[Time] = "continuous"
 
+    @checked
     def __init__(
         self,
-        d_input: int,
-        d_state: int,
-        d_output: int,
+        d_input: Size,
+        d_state: Size,
+        d_output: Size,
         *,
         activation: str = "tanh",
         recurrence: Recurrence = "dense",
@@ -114,7 +116,8 @@ class ContinuousRNN(SequenceLayer):
         W = self.recurrent_matrix()
         return torch.linalg.eigvals(W) if self.recurrence == "dense" else W
 
-    def kernel(self, times: Tensor) -> Tensor:
+    @checked
+    def kernel(self, times: Times) -> Tensor:
         """C e^{W t} U of a linear RNN: (len(times), d_output, d_input)."""
         if self.activation != "linear":
             raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))

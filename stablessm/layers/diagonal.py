@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import one_of
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset, Time
 from stablessm.layers.base import SequenceLayer
@@ -59,6 +60,7 @@ class DiagonalLayer(SequenceLayer):
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
         """g u, from an input (…, d_input) to (…, state)."""
 
+    @checked
     def with_map(self, map: str | Reparameterization, **options: Any) -> Self:
         """A copy that computes the same function from other weights: eigenvalues kept, map exchanged.
 
@@ -95,8 +97,8 @@ class DiagonalLayer(SequenceLayer):
         dims = len(self.state_shape)
         return decay_product(decay, batch, steps, dims=dims, reset=reset, lengths=lengths), offset
 
-    def _parameter_dtype(self) -> torch.dtype:
-        return torch.promote_types(self.w.dtype, torch.float32)  # asked for often: no walk over all parameters
+    def _parameter(self) -> Tensor:
+        return self.w  # asked for often: no walk over all parameters
 
     def _factors(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         """``_discretise``, or what it gave before."""

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stablessm._checked import Finite, Size, checked
+from stablessm._typing import Times
 from stablessm.layers import initialize
 from stablessm.layers.diagonal import DiagonalLayer, Mode
 from stablessm.layers.real_ssm import discrete_powers
@@ -38,16 +40,17 @@ class LRU(DiagonalLayer):
 
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "phase")
 
+    @checked
     def __init__(
         self,
-        d_input: int,
-        d_state: int,
-        d_output: int,
+        d_input: Size,
+        d_state: Size,
+        d_output: Size,
         *,
         map: str | Reparameterization = "best",
         r_min: float = 0.5,
         r_max: float = 0.99,
-        max_phase: float = 2 * math.pi,
+        max_phase: Finite = 2 * math.pi,
         normalise: bool = True,
         skip: bool = True,
         eigenvalues: Tensor | None = None,
@@ -79,7 +82,8 @@ class LRU(DiagonalLayer):
         """λ, (d_state,) complex."""
         return self._discretise(None)[0]
 
-    def kernel(self, times: Tensor) -> Tensor:
+    @checked
+    def kernel(self, times: Times) -> Tensor:
         """Re(C λ^k γ B) at whole steps k: (len(times), d_output, d_input)."""
         decay, gain = self._discretise(None)
         B, C = self.B.to(gain.dtype), self.C.to(gain.dtype)

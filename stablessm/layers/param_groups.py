@@ -6,9 +6,11 @@ from typing import Any
 
 from torch import nn
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 
 
+@checked
 def param_groups(
     model: nn.Module, lr: float, *, recurrent_lr: float | None = None, weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:

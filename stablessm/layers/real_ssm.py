@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
-from stablessm._typing import Time
+from stablessm._typing import Time, Times
 from stablessm.layers import activations, discretize, initialize
 from stablessm.layers.diagonal import DiagonalLayer, Mode
 from stablessm.reparam import Reparameterization
@@ -42,11 +43,12 @@ class RealSSM(DiagonalLayer):
     (torch.Size([8, 500, 1]), torch.Size([8, 1]), torch.Size([8, 64]))
     """
 
+    @checked
     def __init__(
         self,
-        d_input: int,
-        d_state: int,
-        d_output: int,
+        d_input: Size,
+        d_state: Size,
+        d_output: Size,
         *,
         map: str | Reparameterization = "best",
         time: Time = "continuous",
@@ -109,7 +111,8 @@ class RealSSM(DiagonalLayer):
         """λ, (d_state,)."""
         return self.map(self.w.to(self._parameter_dtype()))
 
-    def kernel(self, times: Tensor) -> Tensor:
+    @checked
+    def kernel(self, times: Times) -> Tensor:
         """ρ(t) = C e^{λ t} B, or C λ^k B in discrete time: (len(times), d_output, d_input)."""
         if self.activation != "linear":
             raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))

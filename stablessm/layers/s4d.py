@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import one_of
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
+from stablessm._typing import Times
 from stablessm.layers import discretize, initialize
 from stablessm.layers.diagonal import DiagonalLayer, Mode
 from stablessm.reparam import Reparameterization
@@ -43,10 +45,11 @@ class S4D(DiagonalLayer):
 
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w", "frequency", "log_dt")
 
+    @checked
     def __init__(
         self,
-        d_model: int,
-        d_state: int = 32,
+        d_model: Size,
+        d_state: Size = 32,
         *,
         map: str | Reparameterization = "exp",
         init: str = "lin",
@@ -87,7 +90,8 @@ class S4D(DiagonalLayer):
         dtype = self._parameter_dtype()
         return torch.complex(self.map(self.w.to(dtype)), self.frequency.to(dtype))
 
-    def kernel(self, times: Tensor) -> Tensor:
+    @checked
+    def kernel(self, times: Times) -> Tensor:
         """2 Re Σ_n C_n e^{λ_n Δ t} Δ, with t in samples and Δ the channel's step: (len(times), H)."""
         dtype = self._parameter_dtype()
         step, times = self.log_dt.to(dtype).exp(), times.to(dtype)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from stablessm import _tensors, record
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Time
 from stablessm.layers.base import SequenceLayer
@@ -47,6 +48,7 @@ def saved(cls: _Model) -> _Model:
     return cls
 
 
+@checked
 def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.PathLike[str]) -> None:
     """Write a layer, or a model such as a ``SequenceClassifier``, into ``folder``; :func:`load` makes it again.
 
@@ -75,6 +77,7 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
         record.write_json(folder / "config.json", {**content, "weights": [new]})
 
 
+@checked
 def load(folder: str | os.PathLike[str]) -> Any:
     """The layer or model that :func:`save` wrote, with its weights and dtype; the global random state is left alone.
 

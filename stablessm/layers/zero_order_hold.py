@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stablessm._errors import ArgumentError
 from stablessm.scan import resolve
-from stablessm.scan.checks import REAL_DTYPE
+from stablessm.scan.checks import REAL_DTYPE, check_kinds, check_like, check_tensor
 from stablessm.scan.dispatch import exporting, forward_mode, plain, quick
 
 
@@ -126,11 +127,28 @@ def _has_kernel(eigenvalues: Tensor, dt: Tensor) -> bool:
     return rows and resolve("auto", eigenvalues.device) == "triton"
 
 
+def _check_raw(eigenvalues: Tensor, dt: Tensor) -> None:
+    """The form that the kernel takes, where the operator is called directly."""
+    check_tensor("eigenvalues", eigenvalues)
+    check_tensor("dt", dt)
+    check_kinds("eigenvalues", eigenvalues=eigenvalues, dt=dt)
+    if not _has_kernel(eigenvalues, dt) or eigenvalues.dtype not in REAL_DTYPE:
+        expected = (
+            f"(…, N) of float32 or better on a GPU, with one dt for each row, shape {(*eigenvalues.shape[:-1], 1)}"
+        )
+        raise ArgumentError(
+            "eigenvalues", expected, f"{eigenvalues.dtype} on {eigenvalues.device}, dt {tuple(dt.shape)}"
+        )
+    if dt.is_complex():
+        raise ArgumentError("dt", "a real dtype", dt.dtype)
+
+
 @torch.library.custom_op("stablessm::hold", mutates_args=())
 def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
     """The kernel as an operator, for ``torch.compile``, which makes no kernels of complex numbers itself."""
     from stablessm.layers import triton_hold
 
+    _check_raw(eigenvalues, dt)
     return triton_hold.forward(eigenvalues, dt)
 
 
@@ -139,6 +157,9 @@ def hold_backward_op(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: T
     """Gradients of λ and dt."""
     from stablessm.layers import triton_hold
 
+    _check_raw(eigenvalues, dt)
+    for name, gradient in (("d_decay", d_decay), ("d_gain", d_gain)):
+        check_like(name, gradient, tuple(eigenvalues.shape), eigenvalues.dtype, eigenvalues.device)
     return triton_hold.backward(eigenvalues, dt, d_decay, d_gain)
 
 

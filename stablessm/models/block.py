@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stablessm._arguments import one_of, whole_number
+from stablessm._checked import Count, Size, checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset
 from stablessm.models.norms import Norm, norm_of
+from stablessm.scan.checks import check_signal, checked_lengths
 from stablessm.scan.padding import real_steps
 
 
@@ -81,20 +83,21 @@ class Block(nn.Module):
     (torch.Size([4, 100, 16]), torch.Size([4, 16]))
     """
 
+    @checked
     def __init__(
         self,
-        d_model: int,
+        d_model: Size,
         mixer: nn.Module,
         *,
         norm: Norm = "layer",
         prenorm: bool = True,
         activation: str = "gelu",
         gate: bool = True,
-        mlp: int = 0,
+        mlp: Count = 0,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        d_model, mlp = whole_number("d_model", d_model), whole_number("mlp", mlp, 0)
+        self.d_model, mlp = whole_number("d_model", d_model), whole_number("mlp", mlp, 0)
         one_of("norm", norm, get_args(Norm))
         self.prenorm, self.activation = prenorm, one_of("activation", activation, ACTIVATIONS)
         self.norm, self.mixer = norm_of(norm, d_model), mixer
@@ -115,15 +118,22 @@ class Block(nn.Module):
 
         What comes out at padded steps means nothing, but is finite if what came in was.
         """
+        check_signal("x", x, ("batch", "time", "d_model"), self.d_model, self._weight(x))
+        lengths = checked_lengths(lengths, *x.shape[:2])
         real = None if lengths is None else real_steps(lengths, x.shape[1])
         y, state = self.mixer(self._before(self.norm, x, real), state, lengths=lengths, reset=reset, dt=dt)
         return self._after(x, y, real), state
 
     def step(self, x_t: Tensor, state: Any = None, *, dt: Dt = None) -> tuple[Tensor, Any]:
         """One step of ``forward``: (B, d_model) to the same."""
+        check_signal("x_t", x_t, ("batch", "d_model"), self.d_model, self._weight(x_t))
         x = x_t[:, None]
         y, state = self.mixer.step(self._before(self.norm, x, None)[:, 0], state, dt=dt)  # type: ignore[operator]
         return self._after(x, y[:, None], None)[:, 0], state
+
+    def _weight(self, x: Tensor) -> Tensor:
+        """One of the parameters, for their device; ``x`` where there are none."""
+        return next(self.parameters(), x)
 
     def _before(self, norm: nn.Module, x: Tensor, real: Tensor | None) -> Tensor:
         return norm(x, real) if self.prenorm else x

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 from stablessm._arguments import whole_number
+from stablessm._checked import checked
 from stablessm.layers.storage import saved
 from stablessm.models.config import ModelConfig, Pool
 from stablessm.models.sequence_model import SequenceModel
@@ -31,6 +32,7 @@ class SequenceClassifier(SequenceModel):
     (torch.Size([4, 10]), True)
     """
 
+    @checked
     def __init__(self, size: int, *, pool: Pool = "mean", per_step: bool = False, **options: Any) -> None:
         size = whole_number("size", size, 2)
         super().__init__(ModelConfig.of({"size": size, "pool": pool, "per_step": per_step, **options}))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from stablessm._arguments import one_of, whole_number
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.models import mixers
 from stablessm.models.norms import Norm
@@ -18,6 +19,7 @@ TIMESCALES = (2.0, 2000.0)
 """Where the time scales of a language model's real recurrences start, in tokens."""
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class StackConfig:
     """Encoder and blocks.
@@ -89,6 +91,7 @@ class StackConfig:
         object.__setattr__(self, name, value)
 
     @classmethod
+    @checked
     def of(cls, options: Mapping[str, Any]) -> Self:
         """The config with these settings, after naming any that there is not."""
         known = {entry.name for entry in fields(cls)}
@@ -97,6 +100,7 @@ class StackConfig:
         return cls(**options)
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(StackConfig):
     """A stack with a readout of ``size`` numbers: at every step (``per_step``), or of the whole sequence (``pool``)."""
@@ -114,6 +118,7 @@ class ModelConfig(StackConfig):
         one_of("pool", self.pool, get_args(Pool))
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class LanguageConfig(StackConfig):
     """A stack from tokens to the next token: Hyena blocks around a real recurrence, and an MLP in each.

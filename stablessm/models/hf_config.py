@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, field, fields
 from typing import Any, ClassVar, Self
 
+from stablessm._checked import checked
 from stablessm._errors import MissingPackageError
 from stablessm._optional import import_failure
 
@@ -66,6 +67,7 @@ class StableSSMConfig(PreTrainedConfig):
         return LanguageConfig(tied=tied, **{name: getattr(self, name) for name in _NAMES})
 
     @classmethod
+    @checked
     def of(cls, network: LanguageConfig, **options: Any) -> Self:
         """The config of a network; ``options`` are those that only Hugging Face knows, such as ``eos_token_id``."""
         settings = asdict(network)

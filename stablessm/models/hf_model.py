@@ -15,13 +15,14 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from stablessm import _tensors, record
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.layers.hold import hold
 from stablessm.models.hf_cache import StableSSMCache
 from stablessm.models.hf_config import StableSSMConfig
 from stablessm.models.hf_padding import Padding
 from stablessm.models.language import LanguageModel
-from stablessm.scan.checks import check_reset
+from stablessm.scan.checks import check_reset, check_tensor
 
 CHECKSUMS = "checksums.json"
 _FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
@@ -58,6 +59,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     _keep_in_fp32_modules_strict = [r"mixer\.(?:inner\.)?(?:w|phase|frequency|log_dt)$"]  # noqa: RUF012
     _is_stateful = True
 
+    @checked
     def __init__(self, config: StableSSMConfig, network: LanguageModel | None = None) -> None:
         super().__init__(config)
         self.network = LanguageModel(**asdict(config.network())) if network is None else network
@@ -67,6 +69,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     @classmethod
+    @checked
     def of(cls, network: LanguageModel, **options: Any) -> Self:
         """A trained language model in this form, its weights not copied.
 
@@ -133,6 +136,9 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         x = input_ids if inputs_embeds is None else inputs_embeds
         if x is None or (input_ids is not None and inputs_embeds is not None):
             raise ArgumentError("input_ids, inputs_embeds", "one of them", "both" if x is not None else "none")
+        check_tensor("input_ids" if inputs_embeds is None else "inputs_embeds", x)
+        if x.dim() < 2:
+            raise ArgumentError("input_ids", "(batch, time)", f"shape {tuple(x.shape)}")
         if not isinstance(past_key_values, StableSSMCache | None):
             raise ArgumentError("past_key_values", "a StableSSMCache", type(past_key_values).__name__)
         if use_cache is None:
@@ -149,6 +155,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         logits = self.network.logits(h if isinstance(keep, int) else h[:, keep])
         loss = None
         if labels is not None:
+            check_tensor("labels", labels)
             labels = labels if padding is None else padding.labels(labels)
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         parts: dict[str, Any] = {"loss": loss, "logits": logits, "past_key_values": cache, "hidden_states": hidden}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
+from stablessm.scan.checks import check_tensor
 
 IGNORED = -100
 """The label of a token that no loss counts, as ``transformers`` has it."""
@@ -36,6 +37,7 @@ class Padding:
         """From an attention mask, which may tell of earlier tokens too; None if all tokens are real."""
         if mask is None:
             return None
+        check_tensor("attention_mask", mask)
         if mask.dim() != 2 or len(mask) != batch or mask.shape[1] < steps:
             expected = f"(batch, time), here {(batch, steps)}, or longer by what came before"
             raise ArgumentError("attention_mask", expected, f"shape {tuple(mask.shape)}")

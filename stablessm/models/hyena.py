@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stablessm._arguments import whole_number
+from stablessm._checked import Size, checked
 from stablessm._typing import Dt, Lengths, Reset
 from stablessm.models.hyena_filter import TAPS as TAPS
 from stablessm.models.hyena_filter import filtered, of_joined
+from stablessm.scan.checks import check_pair, check_reset, check_signal, check_state, checked_lengths
 from stablessm.scan.padding import without_padding
 
 States: TypeAlias = tuple[Tensor, Any] | None
@@ -35,7 +38,8 @@ class Hyena(nn.Module):
     torch.Size([2, 10, 8])
     """
 
-    def __init__(self, d_model: int, inner: nn.Module) -> None:
+    @checked
+    def __init__(self, d_model: Size, inner: nn.Module) -> None:
         super().__init__()
         self.d_model, self.inner = d_model, inner
         self.projection = nn.Linear(d_model, 3 * d_model)
@@ -49,13 +53,19 @@ class Hyena(nn.Module):
 
     def initial_state(self, batch: int) -> tuple[Tensor, Any]:
         """Zeros, and the initial state of the recurrence."""
+        batch = batch if torch.compiler.is_compiling() else whole_number("batch", batch, 0)
         return self._zeros(batch), self.inner.initial_state(batch)  # type: ignore[operator]
 
     def forward(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Tensor, Any]]:
         """As a layer: (B, T, d_model) to the same, and the state."""
-        tail, inner = (None, None) if state is None else state
+        check_signal(
+            "x", x, ("batch", "time", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
+        )
+        check_reset(reset, *x.shape[:2])
+        lengths = checked_lengths(lengths, *x.shape[:2])
+        tail, inner = (None, None) if state is None else self._parts(state, len(x))
         reset = None if reset is None else reset.expand(x.shape[:2])
         z = self.projection(x)
         q, u = filtered(z, tail, self.filter, reset)
@@ -65,12 +75,20 @@ class Hyena(nn.Module):
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Tensor, Any]]:
         """One step of ``forward``: (B, d_model) to the same."""
-        tail, inner = self.initial_state(len(x_t)) if state is None else state
+        check_signal(
+            "x_t", x_t, ("batch", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
+        )
+        tail, inner = self.initial_state(len(x_t)) if state is None else self._parts(state, len(x_t))
         z = self.projection(x_t)
         joined = torch.cat([tail.to(z.dtype), z[:, None]], 1)
         q, u = of_joined(joined, self.filter)
         y, inner = self.inner.step(u[:, 0], inner, dt=dt)  # type: ignore[operator]
         return self.output(q[:, 0] * y), (joined[:, 1:].to(tail.dtype), inner)
+
+    def _parts(self, state: Any, batch: int) -> tuple[Tensor, Any]:
+        tail, inner = check_pair(state)
+        check_state(tail, (batch, TAPS - 1, 3 * self.d_model), self.filter)
+        return tail, inner
 
     def _zeros(self, batch: int) -> Tensor:
         dtype = torch.promote_types(self.filter.dtype, torch.float32)

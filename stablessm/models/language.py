@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import whole_number
+from stablessm._checked import Size, checked
+from stablessm._errors import ArgumentError
 from stablessm.layers.storage import saved
 from stablessm.models.config import LanguageConfig
 from stablessm.models.sequence_model import SequenceModel
+from stablessm.scan.checks import check_device, check_tensor
 
 EMBEDDING = 0.02
 """The deviation embeddings start with: tied to the readout, they then give logits below one."""
@@ -41,7 +44,8 @@ class LanguageModel(SequenceModel):
 
     config: LanguageConfig
 
-    def __init__(self, vocab_size: int, *, tied: bool = True, **options: Any) -> None:
+    @checked
+    def __init__(self, vocab_size: Size, *, tied: bool = True, **options: Any) -> None:
         vocab_size = whole_number("vocab_size", vocab_size, 2)
         super().__init__(LanguageConfig.of({"vocab_size": vocab_size, "tied": tied, **options}))
         with torch.no_grad():
@@ -77,4 +81,10 @@ class LanguageModel(SequenceModel):
 
     def logits(self, h: Tensor) -> Tensor:
         """The readout of what the body gave: (…, d_model) to (…, vocab_size)."""
+        check_tensor("h", h)
+        check_device("h", h, self._table)
+        if not h.is_floating_point() or h.shape[-1:] != self._table.shape[1:]:
+            raise ArgumentError(
+                "h", f"real numbers (…, {self._table.shape[1]})", f"{h.dtype} of shape {tuple(h.shape)}"
+            )
         return self._read(h)

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import whole_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset, State
 from stablessm.layers import LRU
 from stablessm.layers.storage import SavedModel, saved
+from stablessm.scan.checks import check_signal
 from stablessm.scan.padding import without_padding
 
 _FLOOR = 1e-4
@@ -170,13 +172,14 @@ class LinearRNNMLP(SavedModel):
     (torch.Size([4, 100, 2]), torch.Size([4, 32]), ['mlp.layers.0.weight', 'mlp.layers.0.bias'])
     """
 
+    @checked
     def __init__(
         self,
-        d_input: int,
-        d_state: int,
-        d_output: int,
+        d_input: Size,
+        d_state: Size,
+        d_output: Size,
         *,
-        hidden: Sequence[int] = (512, 512),
+        hidden: Sequence[Size] = (512, 512),
         r_min: float = 0.99,
         r_max: float = 1.0,
         clock: bool = True,
@@ -206,8 +209,9 @@ class LinearRNNMLP(SavedModel):
 
     def features(self, u: Tensor) -> Tensor:
         """What φ sees, (B, T, 2 d_state), from the zero state; with a frozen recurrence it is computed once."""
-        return cast(Tensor, self.recurrence(self._encoded(u))[0])
+        return cast(Tensor, self.recurrence(self._encoded("u", u, "batch", "time"))[0])
 
+    @checked
     def set_units(self, u: Tensor, y: Tensor | None = None) -> None:
         """Set the units of φ from inputs u (B, T, d_input), whose features are whitened, and outputs (B, T, d_output).
 
@@ -230,16 +234,17 @@ class LinearRNNMLP(SavedModel):
         self, u: Tensor, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, State]:
         """Outputs (B, T, d_output) and the last state, from inputs (B, T, d_input); the rest as in a layer."""
-        features, final = self.recurrence(self._encoded(u), state, lengths=lengths, reset=reset, dt=dt)
+        features, final = self.recurrence(
+            self._encoded("u", u, "batch", "time"), state, lengths=lengths, reset=reset, dt=dt
+        )
         return without_padding(self.mlp(features), lengths), final
 
     def step(self, u_t: Tensor, state: State | None = None, *, dt: Dt = None) -> tuple[Tensor, State]:
         """One step of ``forward``: u_t is (B, d_input), the output (B, d_output)."""
-        features, state = self.recurrence.step(self._encoded(u_t), state, dt=dt)
+        features, state = self.recurrence.step(self._encoded("u_t", u_t, "batch"), state, dt=dt)
         return self.mlp(features), state
 
-    def _encoded(self, u: Tensor) -> Tensor:
+    def _encoded(self, name: str, u: Tensor, *letters: str) -> Tensor:
         """(1, u), or u without a clock."""
-        if not u.dim() or u.shape[-1] != self.d_input:
-            raise ArgumentError("u", f"{self.d_input} channels (d_input)", f"shape {tuple(u.shape)}")
+        check_signal(name, u, (*letters, "d_input"), self.d_input, self.recurrence.w)
         return torch.cat([torch.ones_like(u[..., :1]), u], -1) if self.clock else u

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Time
 from stablessm.layers import LRU, S4D, RealSSM, initialize
@@ -86,6 +87,7 @@ def mixer_names() -> tuple[str, ...]:
     return tuple(_factories)
 
 
+@checked
 def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> None:
     """Let models be built, saved and loaded with ``mixer=name``.
 

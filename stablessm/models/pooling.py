@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from stablessm.scan import linear_scan
+from stablessm.scan.checks import check_pair, check_state
 from stablessm.scan.padding import last_state, real_steps
 
 
@@ -47,12 +48,20 @@ class Mean:
         zeros = torch.zeros(batch, len(like), dtype=_wide(like), device=like.device)
         return zeros, zeros[:, :1]
 
+    def _parts(self, h_t: Tensor, state: Any) -> tuple[Tensor, Tensor]:
+        if state is None:
+            return self.initial_state(h_t.new_empty(h_t.shape[-1]), len(h_t))
+        total, count = check_pair(state)
+        check_state(total, tuple(h_t.shape), h_t)
+        check_state(count, (len(h_t), 1), h_t)
+        return total, count
+
     def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
         """Σ h / n as a product with a vector of zeros and ones, which copies nothing."""
         steps, dtype = h.shape[1], _wide(h)
         if lengths is None and reset is None and state is None and steps:
             return h.mean(1, dtype=dtype)
-        total, count = self.initial_state(h.new_empty(h.shape[-1]), len(h)) if state is None else state
+        total, count = self._parts(h.new_empty(len(h), h.shape[-1]), state)
         counted = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device)
         if lengths is not None:
             counted = real_steps(lengths, steps)
@@ -68,14 +77,14 @@ class Mean:
     def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
         """The mean of each beginning."""
         h = h.to(_wide(h))
-        total, count = self.initial_state(h.new_empty(h.shape[-1]), len(h)) if state is None else state
+        total, count = self._parts(h.new_empty(len(h), h.shape[-1]), state)
         sums = linear_scan(h.new_ones(h.shape[-1]), h, total, reset=reset)
         counts = linear_scan(h.new_ones(1), torch.ones_like(h[..., :1]), count, reset=reset)
         return sums / counts, (last_state(sums, total, lengths), last_state(counts, count, lengths))
 
     def step(self, h_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """The mean so far."""
-        total, count = self.initial_state(h_t[0], len(h_t)) if state is None else state
+        total, count = self._parts(h_t, state)
         total, count = total + h_t, count + 1
         return total / count, (total, count)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from stablessm._arguments import one_of
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.models import mixers
 from stablessm.models.classifier import SequenceClassifier
@@ -107,6 +108,7 @@ PRESETS: Mapping[str, Preset] = {
 """Names and their settings."""
 
 
+@checked
 def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -> SequenceModel:
     """A model of the right kind and size for a task: classifier, regressor or language model, of numbers or tokens.
 
@@ -126,11 +128,11 @@ def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -
     """
     one_of("preset", preset, PRESETS)
     width = {"values": "d_input", "tokens": "vocab_size"}
-    if inputs.kind not in width:
-        raise ArgumentError("inputs", f"the kind {' or '.join(width)}", repr(inputs.kind))
+    if not isinstance(getattr(inputs, "kind", None), str) or inputs.kind not in width:
+        raise ArgumentError("inputs", f"the kind {' or '.join(width)}", inputs)
     model = {"classes": SequenceClassifier, "values": SequenceRegressor}
-    if outputs.kind not in model:
-        raise ArgumentError("outputs", f"the kind {' or '.join(model)}", repr(outputs.kind))
+    if not isinstance(getattr(outputs, "kind", None), str) or outputs.kind not in model:
+        raise ArgumentError("outputs", f"the kind {' or '.join(model)}", outputs)
     settings = dict(PRESETS[preset].settings)
     for option, its_options in (("map", "map_options"), ("mixer", "mixer_options")):
         if option in changes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
+from stablessm._checked import checked
 from stablessm.layers.storage import saved
 from stablessm.models.config import ModelConfig, Pool
 from stablessm.models.sequence_model import SequenceModel
@@ -27,5 +28,6 @@ class SequenceRegressor(SequenceModel):
     torch.Size([4, 100, 2])
     """
 
+    @checked
     def __init__(self, size: int, *, pool: Pool = "last", per_step: bool = True, **options: Any) -> None:
         super().__init__(ModelConfig.of({"size": size, "pool": pool, "per_step": per_step, **options}))

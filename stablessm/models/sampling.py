@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import real_number, whole_number
+from stablessm._checked import Count, Seed, checked
 from stablessm._errors import ArgumentError
 from stablessm.instruments.systems import evaluating
 from stablessm.layers.hold import hold
@@ -17,15 +18,16 @@ _AT_ONCE = 1024
 """Tokens of a prompt: their logits take memory."""
 
 
+@checked
 def sample_tokens(
-    model: Any,
+    model: torch.nn.Module,
     prompt: Tensor,
     *,
-    count: int,
+    count: Count,
     temperature: float = 1.0,
     top_k: int | None = None,
     never: Sequence[int] = (),
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Iterator[int]:
     """Tokens that follow a prompt, each as soon as it is drawn; memory does not grow with their number.
 
@@ -52,18 +54,24 @@ def sample_tokens(
         real_number("temperature", temperature, 0)
     if top_k is not None:
         top_k = whole_number("top_k", top_k)
-    return _drawn(model, prompt, count, temperature, top_k, list(never), seed)
+    generator, device = torch.Generator().manual_seed(seed), next(model.parameters()).device
+    return _drawn(model, prompt.to(device), count, temperature, top_k, list(never), generator)
 
 
 @torch.inference_mode()
 def _drawn(
-    model: Any, prompt: Tensor, count: int, temperature: float, top_k: int | None, never: list[int], seed: int
+    model: Any,
+    prompt: Tensor,
+    count: int,
+    temperature: float,
+    top_k: int | None,
+    never: list[int],
+    generator: torch.Generator,
 ) -> Iterator[int]:
-    device = next(model.parameters()).device
-    generator = torch.Generator().manual_seed(seed)
+    device = prompt.device
     with hold(model):
         logits, state = prompt, None
-        for part in prompt.to(device)[None].split(_AT_ONCE, 1):
+        for part in prompt[None].split(_AT_ONCE, 1):
             with evaluating(model):
                 logits, state = model.sequence(part, state)
         logits = logits[:, -1]

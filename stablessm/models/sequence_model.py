@@ -8,12 +8,13 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stablessm._errors import ArgumentError
+from stablessm._checked import checked
 from stablessm._typing import Dt, Lengths, Reset
 from stablessm.layers.storage import SavedModel
 from stablessm.models.config import LanguageConfig, ModelConfig
 from stablessm.models.pooling import Last, Mean, Pooling
 from stablessm.models.stack import SequenceStack
+from stablessm.scan.checks import check_pair
 from stablessm.scan.padding import without_padding
 
 States: TypeAlias = tuple[Any, Any] | None
@@ -29,6 +30,7 @@ class SequenceModel(SavedModel, ABC):
 
     config: ModelConfig | LanguageConfig
 
+    @checked
     def __init__(self, config: ModelConfig | LanguageConfig) -> None:
         super().__init__()
         self.config = config
@@ -90,6 +92,4 @@ class SequenceModel(SavedModel, ABC):
     def _parts(self, state: States) -> tuple[Any, Any]:
         if state is None:
             return None, None
-        if not isinstance(state, tuple | list) or len(state) != 2:
-            raise ArgumentError("state", "the pair that sequence() or step() returned", type(state).__name__)
-        return state[0], state[1]
+        return check_pair(state)

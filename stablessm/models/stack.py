@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Lengths, Reset
 from stablessm.models.block import Block, TiedDropout
 from stablessm.models.config import StackConfig
 from stablessm.models.mixers import mixer_of
 from stablessm.models.norms import norm_of
-from stablessm.scan.checks import check_dtype, check_reset, check_tensor, checked_lengths, extremes
+from stablessm.scan.checks import check_device, check_dtype, check_reset, check_tensor, checked_lengths, extremes
 from stablessm.scan.padding import real_steps
 
 
@@ -34,6 +35,7 @@ class SequenceStack(nn.Module):
     (torch.Size([4, 100, 16]), 2)
     """
 
+    @checked
     def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.config = config
@@ -76,7 +78,7 @@ class SequenceStack(nn.Module):
 
         What comes out at padded steps means nothing, but is finite whatever the padding was.
         """
-        before = self._checked(x, state, 1)
+        before = self._checked("x", x, state, 1)
         batch, steps = x.shape[:2]
         check_reset(reset, batch, steps)
         lengths = checked_lengths(lengths, batch, steps)
@@ -93,30 +95,32 @@ class SequenceStack(nn.Module):
 
     def step(self, x_t: Tensor, state: Sequence[Any] | None = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, ...]]:
         """One step of ``forward``: (B, d_input), or tokens (B,), to (B, d_model)."""
-        before, after = self._checked(x_t, state, 0), []
+        before, after = self._checked("x_t", x_t, state, 0), []
         h = self._encoded(x_t)
         for block, own in zip(self.blocks, before, strict=True):
             h, own = block.step(h, own, dt=dt)  # type: ignore[operator]
             after.append(own)
         return self.norm(h), tuple(after)
 
-    def _checked(self, x: Tensor, state: Sequence[Any] | None, time: int) -> Sequence[Any]:
+    def _checked(self, name: str, x: Tensor, state: Sequence[Any] | None, time: int) -> Sequence[Any]:
         """The state of each block, once input and state have their shapes."""
+        check_tensor(name, x)
+        for weight in self.encoder.parameters():  # a quantized encoder has none
+            check_device(name, x, weight)
         letters = "batch, time" if time else "batch"
         values = f"numbers ({letters}, {self.d_input})"
-        check_tensor("x", x)
         if x.is_floating_point():
             if x.dim() != 2 + time or x.shape[-1] != self.d_input:
-                raise ArgumentError("x", values, f"shape {tuple(x.shape)}")
-            check_dtype("x", x, self.encoder._parameters.values())
+                raise ArgumentError(name, values, f"shape {tuple(x.shape)}")
+            check_dtype(name, x, self.encoder._parameters.values())
         elif self.config.vocab_size is None:
-            raise ArgumentError("x", values, f"dtype {x.dtype}")
+            raise ArgumentError(name, values, f"dtype {x.dtype}")
         elif x.is_complex() or x.dtype == torch.bool or x.dim() != 1 + time:
-            raise ArgumentError("x", f"tokens ({letters}), whole numbers", f"shape {tuple(x.shape)}, {x.dtype}")
+            raise ArgumentError(name, f"tokens ({letters}), whole numbers", f"shape {tuple(x.shape)}, {x.dtype}")
         if state is None:
             return (None,) * len(self.blocks)
-        if not isinstance(state, Sequence) or len(state) != len(self.blocks):
-            got = f"{len(state)}" if isinstance(state, Sequence) else type(state).__name__
+        if not isinstance(state, tuple | list) or len(state) != len(self.blocks):
+            got = f"{len(state)}" if isinstance(state, tuple | list) else type(state).__name__
             raise ArgumentError("state", f"{len(self.blocks)} entries, one a block", got)
         return state
 

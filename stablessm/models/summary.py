@@ -7,9 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from stablessm._checked import checked
 from stablessm.instruments.modes import mapped_weight, recurrent_modules, report_modes
 
 
+@checked
 def summary(model: nn.Module) -> str:
     """Every module with parameters: their shapes, how many, and for a recurrence its map and memory.
 

@@ -8,13 +8,15 @@ came before them. A message is a factor and an offset, of the size of a state, h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from stablessm._arguments import whole_number
+from stablessm._checked import checked
+from stablessm._errors import ArgumentError
 from stablessm._parts import nth_part
 
 Group: TypeAlias = "dist.ProcessGroup | None"
@@ -34,6 +36,7 @@ def place(group: Group = None) -> tuple[int, int]:
     return dist.get_rank(group), dist.get_world_size(group)
 
 
+@checked
 def own_steps(steps: int, group: Group = None) -> slice:
     """Which of a sequence's steps this rank holds: the ranks' parts follow each other and differ by one step at most.
 
@@ -69,21 +72,31 @@ class Affine:
 
     def times(self, value: Tensor) -> Tensor:
         """factor · value."""
-        return self.factor @ value if self.matrix else self.factor * value
+        return self._product("value", value)
 
     def __call__(self, state: Tensor) -> Tensor:
         """The state after the stretch."""
-        return self.times(state) + self.offset
+        return self._product("state", state) + self.offset
 
-    def after(self, earlier: Self) -> Affine:
+    def _product(self, name: str, value: Tensor) -> Tensor:
+        try:
+            return self.factor @ value if self.matrix else self.factor * value
+        except (RuntimeError, TypeError, ValueError) as error:
+            expected = f"a tensor that goes with a factor {tuple(self.factor.shape)} on {self.factor.device}"
+            raise ArgumentError(name, expected, value) from error
+
+    @checked
+    def after(self, earlier: Affine) -> Affine:
         """Both stretches as one."""
         return Affine(self.times(earlier.factor), self(earlier.offset), self.matrix)
 
+    @checked
     def adjoint(self, gradient: Tensor) -> Affine:
         """What carries gradients from behind the stretch to before it, where ``gradient`` is added."""
         return Affine(self.factor.mH if self.matrix else self.factor.conj(), gradient, self.matrix)
 
 
+@checked
 def incoming(own: Affine, initial: Tensor | None = None, group: Group = None) -> Tensor:
     """The state before this rank's steps, if the first rank's steps come after ``initial`` (zeros by default).
 
@@ -96,6 +109,8 @@ def incoming(own: Affine, initial: Tensor | None = None, group: Group = None) ->
     0.0
     """
     if initial is not None:
+        if initial.shape != own.offset.shape:
+            raise ArgumentError("initial", f"shape {tuple(own.offset.shape)}", f"shape {tuple(initial.shape)}")
         initial = initial.to(own.offset.dtype)
     return _scan_ranks(own, initial, group, False)
 

@@ -9,12 +9,14 @@ from typing import Any, Self, final
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.layers import Bidirectional
 from stablessm.layers.diagonal import DiagonalLayer
 from stablessm.models import Hyena, SequenceModel
 from stablessm.parallel.carry import Affine, Group, incoming
 from stablessm.parallel.window import last_inputs
+from stablessm.scan.checks import check_tensor
 
 _MIXES_TIME = (
     Bidirectional,
@@ -38,6 +40,8 @@ def incoming_state(module: nn.Module, x: Tensor, state: Any, group: Group, **opt
 
 @incoming_state.register(DiagonalLayer)
 def _(module: DiagonalLayer, x: Tensor, state: Any, group: Group, **options: Any) -> Tensor:
+    check_tensor("x", x)
+    state = module._checked_state(state, len(x)) if x.dim() else state
     return incoming(Affine(*module.transition(x, **options)), state, group)
 
 
@@ -66,6 +70,7 @@ class SequenceParallel:
         self.remove()
 
 
+@checked
 def sequence_parallel(model: nn.Module, group: Group = None) -> SequenceParallel:
     """From now on every rank of ``group`` calls ``model`` with its part of the sequence, as if that were all of it.
 

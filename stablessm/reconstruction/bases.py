@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import whole_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
 
 
-def haar(length: int, functions: int | Sequence[int] | None = None) -> Tensor:
+@checked
+def haar(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
     """Haar wavelets (L, P), coarse to fine: the constant, then each interval's left half against its right half.
 
     An interval of odd length is cut one step after its middle and its two levels are weighted so that the basis stays
@@ -54,7 +56,8 @@ def _intervals(length: int, count: int) -> list[tuple[int, int, int]]:
     return result
 
 
-def fourier(length: int, functions: int | Sequence[int] | None = None) -> Tensor:
+@checked
+def fourier(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
     """The real Fourier basis (L, P): the constant, then cosine and sine of 1, 2, … periods.
 
     >>> basis = fourier(8, 3)
@@ -70,7 +73,8 @@ def fourier(length: int, functions: int | Sequence[int] | None = None) -> Tensor
     return result * torch.where(alone, 1.0, 2.0).to(torch.float64).div(length).sqrt()
 
 
-def dct(length: int, functions: int | Sequence[int] | None = None) -> Tensor:
+@checked
+def dct(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
     """The cosines of the discrete cosine transform (DCT-II), (L, P), slow to fast.
 
     >>> basis = dct(6)
@@ -83,6 +87,7 @@ def dct(length: int, functions: int | Sequence[int] | None = None) -> Tensor:
     return angle.cos() * torch.where(index == 0, 1.0, 2.0).to(torch.float64).div(length).sqrt()
 
 
+@checked
 def pca(data: Array, functions: int) -> Tensor:
     """A basis learned from inputs: the subspace that leaves the least of them, by mean square (LRU-UA section 3.2).
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import whole_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
@@ -25,7 +26,8 @@ _DOUBT = 0.01
 """Probability that the rings tried were easier than those that were not."""
 
 
-def condition_number(eigenvalues: Array, length: int, *, basis: Array | None = None, real: bool = False) -> float:
+@checked
+def condition_number(eigenvalues: Array, length: Size, *, basis: Array | None = None, real: bool = False) -> float:
     """κ = σ_max / σ_min of V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), or of Ω = V Ψ with a basis (eq. 6).
 
     From singular values, not from a Gram matrix: right up to about 1e15, a lower bound of that size beyond. V is scaled
@@ -61,9 +63,10 @@ def condition_number(eigenvalues: Array, length: int, *, basis: Array | None = N
     return float(values[0]) / smallest if smallest > 0 else math.inf
 
 
+@checked
 def diagnose(
     eigenvalues: Array,
-    length: int,
+    length: Size,
     *,
     basis: Array | None = None,
     cutoff: float | None = None,
@@ -102,8 +105,9 @@ instead of 2. or decode_sparse in a basis of at most 2 functions, if the input i
     return diagnosis(lam, length, unknowns, count, values, rank, precision, rehearse)
 
 
+@checked
 def required_state_size(
-    length: int,
+    length: Size,
     r_min: float,
     r_max: float = 1.0,
     tol: float = 1e-3,
@@ -111,8 +115,8 @@ def required_state_size(
     *,
     precision: torch.dtype = torch.float64,
     quantile: float = 0.95,
-    draws: int | None = None,
-    largest: int | None = None,
+    draws: Size | None = None,
+    largest: Size | None = None,
     progress: bool = True,
 ) -> int:
     """Return an N for which random eigenvalues on a ring let a real input be read back to a relative error of ``tol``.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import whole_number
+from stablessm._checked import Size, checked
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
 from stablessm.reconstruction._equations import equations
@@ -38,10 +39,11 @@ class Decoder:
     (4, torch.Size([4]))
     """
 
+    @checked
     def __init__(
         self,
         eigenvalues: Array,
-        length: int,
+        length: Size,
         *,
         real: bool = True,
         cutoff: float | None = None,
@@ -74,10 +76,11 @@ class Decoder:
         return u.to(narrow if E.real else torch.promote_types(narrow, torch.complex64))
 
 
+@checked
 def decode(
     state: Array,
     eigenvalues: Array,
-    length: int,
+    length: Size,
     *,
     initial: Array | None = None,
     real: bool = True,
@@ -124,5 +127,5 @@ def decode(
     parts = [d(end, initial=begin).to(dtype) for d, end, begin in zip(decoders, ends, starts, strict=True)]
     worst = min((decoder.diagnosis for decoder in decoders), key=lambda diagnosis: diagnosis.rank)
     if not worst.determined:
-        warnings.warn(IllConditionedWarning(worst), stacklevel=2)
+        warnings.warn(IllConditionedWarning(worst), stacklevel=3)  # of who called decode, past its decorator
     return parts[0] if lam.dim() == 1 else torch.stack(parts, -1)

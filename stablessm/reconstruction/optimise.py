@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import whole_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
 from stablessm.reconstruction.conditioning import condition_number, diagnose
 
 
-def optimised(count: int, length: int, *, r_max: float = 1.0, basis: Array | None = None) -> Tensor:
+@checked
+def optimised(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | None = None) -> Tensor:
     """N eigenvalues with |λ| ≤ r_max whose states give a real input back with the least loss, (N,) complex128.
 
     The condition number is that of the equations for a real input (``condition_number(…, real=True)``), in which λ and

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import whole_number
+from stablessm._checked import Seed, Size, checked
 from stablessm._errors import ArgumentError
 
 
-def uniform_ring(count: int, r_min: float, r_max: float = 1.0, *, seed: int = 0) -> Tensor:
+@checked
+def uniform_ring(count: Size, r_min: float, r_max: float = 1.0, *, seed: Seed = 0) -> Tensor:
     """Random eigenvalues, uniform in area on the ring r_min ≤ |λ| ≤ r_max (LRU-UA lemma 6), (N,) complex128.
 
     The first n of N are those of ``uniform_ring(n, …)`` with the same seed.
@@ -27,7 +29,8 @@ def uniform_ring(count: int, r_min: float, r_max: float = 1.0, *, seed: int = 0)
     return torch.polar(squared.sqrt(), 2 * math.pi * draws[:, 1])
 
 
-def roots_of_unity(count: int) -> Tensor:
+@checked
+def roots_of_unity(count: Size) -> Tensor:
     """λ_n = e^(2πi n/N), n = 0 … N-1, (N,) complex128: for L = N the condition number is 1 (LRU-UA section 3.1).
 
     >>> roots_of_unity(4).real.round(decimals=12).tolist()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import whole_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
@@ -37,11 +38,12 @@ class SparseDecoder:
     (5, torch.Size([50]), torch.Size([5]))
     """
 
+    @checked
     def __init__(
         self,
         eigenvalues: Array,
         basis: Array,
-        length: int | None = None,
+        length: Size | None = None,
         *,
         cutoff: float | None = None,
         tikhonov: float = 0.0,
@@ -70,6 +72,7 @@ class SparseDecoder:
         eps = torch.finfo(self.diagnosis.precision).eps
         return int((values > max(self._basis.shape) * eps * values[0]).sum())
 
+    @checked
     def coefficients(self, state: Array) -> Tensor:
         """α (…, P) from states (…, N) or (…, M, R). ``basis @ α`` continues the input past step k (eq. 29)."""
         x = _checks.states("state", state, self._shape).to(self._basis.device)
@@ -84,12 +87,13 @@ class SparseDecoder:
         return torch.tensordot(alpha.to(torch.float64), self._basis, dims=([-1], [-1])).to(alpha.dtype)
 
 
+@checked
 def decode_sparse(
     state: Array,
     eigenvalues: Array,
     basis: Array,
     *,
-    length: int | None = None,
+    length: Size | None = None,
     cutoff: float | None = None,
     tikhonov: float = 0.0,
 ) -> Tensor:
@@ -117,7 +121,9 @@ def decode_sparse(
     precision = _checks.real_dtype(state)
     decoder = SparseDecoder(eigenvalues, basis, length, cutoff=cutoff, tikhonov=tikhonov, precision=precision)
     if decoder.diagnosis.rank < decoder.basis_rank:
-        warnings.warn(IllConditionedWarning(decoder.diagnosis), stacklevel=2)
+        warnings.warn(
+            IllConditionedWarning(decoder.diagnosis), stacklevel=3
+        )  # of who called decode_sparse, past its decorator
     return decoder(state)
 
 

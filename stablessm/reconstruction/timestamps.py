@@ -7,11 +7,13 @@ import math
 import torch
 from torch import Tensor
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
 
 
+@checked
 def timestamp(state0: Array, lam0: float) -> Tensor:
     """The step k from x = Σ_{i<k} λ₀^i = (1 - λ₀^k) / (1 - λ₀), driven by the constant 1 (LRU-UA section 3.1)::
 

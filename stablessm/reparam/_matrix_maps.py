@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
+from stablessm._typing import takes_tensor
 from stablessm.reparam import spectral
 from stablessm.reparam._continuous import Exp, Softplus
 from stablessm.reparam.base import Reparameterization
@@ -22,6 +23,11 @@ class MatrixMap(ABC):
     """W = g(M) for real M of shape (..., m, m); W has the same shape and dtype."""
 
     name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        for name in ("__call__", "inverse"):
+            if name in cls.__dict__:
+                setattr(cls, name, takes_tensor(cls.__dict__[name], square=True))
 
     @property
     @abstractmethod

@@ -9,8 +9,9 @@ from typing import ClassVar, overload
 import torch
 from torch import Tensor
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
-from stablessm._typing import Time
+from stablessm._typing import Time, takes_tensor
 from stablessm.reparam import modulus
 from stablessm.reparam.interval import Interval
 
@@ -58,6 +59,12 @@ class Reparameterization(ABC):
     def inverse(self, eigenvalues: Tensor) -> Tensor:
         """A weight w with f(w) = λ; raises an ArgumentError when λ is outside the range."""
 
+    def __init_subclass__(cls) -> None:
+        for name in ("__call__", "inverse", "derivative", "distance", "gradient_scale", "boundary_distance"):
+            if name in cls.__dict__:
+                setattr(cls, name, takes_tensor(cls.__dict__[name]))
+
+    @takes_tensor
     def weights(self, eigenvalues: Tensor) -> Tensor:
         """``inverse``, once it is seen that f gives these eigenvalues again; an ArgumentError where it does not."""
         w = self.inverse(eigenvalues)
@@ -81,6 +88,7 @@ class Reparameterization(ABC):
     def _states_stability(self) -> bool:
         return type(self).is_stable is not Reparameterization.is_stable
 
+    @takes_tensor
     def derivative(self, w: Tensor) -> Tensor:
         """f'(w), outside the autograd graph unless the map has a closed form."""
         with torch.enable_grad():
@@ -88,10 +96,12 @@ class Reparameterization(ABC):
             (slope,) = torch.autograd.grad(self(leaf).sum(), leaf)
         return slope
 
+    @takes_tensor
     def distance(self, w: Tensor) -> Tensor:
         """How far λ is inside the stable region: -λ in continuous time, 1 - |λ| in discrete time."""
         return -self(w) if self.time == "continuous" else 1 - self(w).abs()
 
+    @takes_tensor
     def gradient_scale(self, w: Tensor) -> Tensor:
         """G(w) = |f'(w)| / distance(w)², and 0 where f' = 0: how large the loss gradient in w can be.
 
@@ -102,6 +112,7 @@ class Reparameterization(ABC):
         slope = self.derivative(w).abs()
         return torch.where(slope == 0, 0.0, slope / self.distance(w) ** 2)
 
+    @takes_tensor
     def gradient_scale_published(self, w: Tensor) -> Tensor:
         """G as StableSSM prints it: |f'| / (1 - f)² in discrete time (equation 93), too small for λ < 0."""
         ours = self.gradient_scale(w)
@@ -144,6 +155,7 @@ class Reparameterization(ABC):
     def stability_modulus(self, beta: float) -> float: ...
     @overload
     def stability_modulus(self, beta: Tensor) -> Tensor: ...
+    @checked
     def stability_modulus(self, beta: float | Tensor) -> float | Tensor:
         """The smallest g(β) of definition 3.2: how much an error β in w can change what a mode remembers.
 
@@ -173,6 +185,7 @@ class Reparameterization(ABC):
         """``stability_modulus`` of a stable map at β > 0; by default a search over ``search_interval``."""
         return modulus.search(self, beta, self.search_interval)
 
+    @takes_tensor
     def boundary_distance(self, w: Tensor) -> Tensor:
         """The largest β such that every |w̃ - w| < β has a strictly stable eigenvalue (remark B.1 of StableSSM).
 

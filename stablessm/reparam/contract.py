@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from stablessm._checked import checked
 from stablessm.reparam.base import Reparameterization
 from stablessm.reparam.modulus import far_grid, relative_change
 
@@ -22,6 +23,7 @@ class ContractError(AssertionError):
         self.violated = violated
 
 
+@checked
 def check(map: Reparameterization, *, dtype: torch.dtype = torch.float64) -> None:
     """Raise a ContractError naming the first property the map violates.
 

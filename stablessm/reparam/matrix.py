@@ -21,7 +21,7 @@ def get(name: str | MatrixMap, **options: float) -> MatrixMap:
         if options:
             raise ArgumentError(next(iter(options)), "no options beside a map already built", name)
         return name
-    if name not in _MAPS:
+    if not isinstance(name, str) or name not in _MAPS:
         raise ArgumentError("map", f"one of {', '.join(_MAPS)}", repr(name))
     return build(_MAPS[name], f"matrix map {name!r}", options)
 

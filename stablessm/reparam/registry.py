@@ -35,7 +35,7 @@ def get(name: str | Reparameterization, time: Time = "continuous", **options: fl
         if options:
             raise ArgumentError(next(iter(options)), "no options beside a map already built", name)
         return name
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise ArgumentError("map", f"one of {', '.join(known)} ({time})", repr(name))
     built = build(_factories[time, name], f"map {name!r} ({time})", options)
     if not isinstance(built, Reparameterization) or built.time != time:
@@ -49,14 +49,14 @@ def names(time: Time = "continuous") -> tuple[str, ...]:
     >>> names("discrete")
     ('direct', 'clip', 'relu', 'exp', 'softplus', 'tanh', 'best')
     """
-    if time not in get_args(Time):
+    if not isinstance(time, str) or time not in get_args(Time):
         raise ArgumentError("time", " or ".join(map(repr, get_args(Time))), repr(time))
     return tuple(name for kind, name in _factories if kind == time)
 
 
 def register(name: str, factory: Callable[..., Reparameterization], *, time: Time, overwrite: bool = False) -> None:
     """Let ``get(name, time, **options)`` return ``factory(**options)``, usually a class of yours."""
-    if name in names(time) and not overwrite:
+    if not isinstance(name, str) or (name in names(time) and not overwrite):
         raise ArgumentError("name", f"a new {time} name (or overwrite=True)", repr(name))
     if not callable(factory) or getattr(factory, "time", time) != time:
         raise ArgumentError("factory", f"a class or function that returns a {time}-time map", repr(factory))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from stablessm import _fork
 from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm._optional import why_missing
 from stablessm.scan.protocol import Backend
@@ -75,9 +76,9 @@ def why_not(name: str) -> str | None:
     >>> why_not("reference") is None
     True
     """
-    name = current_name(name)
-    if name not in _TABLE:
+    if not isinstance(name, str) or current_name(name) not in _TABLE:
         raise ArgumentError("backend", f"one of {', '.join(map(repr, NAMES))}", repr(name))
+    name = current_name(name)
     return _why_not(name)
 
 
@@ -85,7 +86,8 @@ def why_not(name: str) -> str | None:
 def _why_not(name: str) -> str | None:
     package = _TABLE[name].package
     if name not in _reasons:
-        _reasons[name] = None if package is None else why_missing(package)
+        with _fork.compiling:  # a child forked amid an import would wait for it forever
+            _reasons[name] = None if package is None else why_missing(package)
     return _reasons[name]
 
 
@@ -96,7 +98,8 @@ def load(name: str) -> Backend:
 
 @functools.cache
 def _load(name: str) -> Backend:
-    return _TABLE[name].load()
+    with _fork.compiling:
+        return _TABLE[name].load()
 
 
 def resolve(backend: str, device: torch.device) -> str:
@@ -105,6 +108,10 @@ def resolve(backend: str, device: torch.device) -> str:
     >>> resolve("reference", torch.device("cpu"))
     'reference'
     """
+    if not isinstance(backend, str):
+        raise ArgumentError("backend", f"'auto' or one of {', '.join(map(repr, NAMES))}", repr(backend))
+    if not isinstance(device, torch.device):
+        raise ArgumentError("device", "a torch.device", repr(device))
     if backend == "auto":
         fast = next((name for name, row in _TABLE.items() if row.device == device.type), "reference")
         return fast if _why_not(fast) is None else "reference"

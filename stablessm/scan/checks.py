@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
+from stablessm.scan.protocol import DiagonalSSM, Recurrence
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
 REAL_DTYPE = {
@@ -33,9 +34,11 @@ def without_autocast(device: str) -> AbstractContextManager[Any]:
 
 
 def check_tensor(name: str, value: Tensor, rank: int | None = None, letters: str = "(batch, time, channel)") -> None:
-    """Not a list, a number or an array; with ``rank`` dimensions, which ``letters`` name."""
+    """Not a list, a number or an array; dense; with ``rank`` dimensions, which ``letters`` name."""
     if not isinstance(value, Tensor):
         raise ArgumentError(name, "a tensor", type(value).__name__)
+    if value.layout != torch.strided:
+        raise ArgumentError(name, "a dense tensor (x.to_dense())", value.layout)
     if rank is not None and value.dim() != rank:
         raise ArgumentError(name, f"{rank} dimensions {letters}", f"shape {tuple(value.shape)}")
 
@@ -50,6 +53,46 @@ def check_dtype(name: str, value: Tensor, parameters: Iterable[Tensor | None]) -
     own = min(dtypes, key=lambda dtype: dtype.itemsize)
     remedy = f"convert {name} with {name}.to({own}), or the module with .to({value.dtype})"
     raise ArgumentError(name, f"dtype {own}, as the parameters have ({remedy})", value.dtype)
+
+
+def check_signal(
+    name: str, x: Tensor, letters: Sequence[str], channels: int, like: Tensor, projection: Tensor | None = None
+) -> None:
+    """A dense tensor of real numbers on the device of ``like``; ``letters`` name its dimensions.
+
+    It is multiplied with the matrix ``projection`` if there is one, for which it needs the same dtype.
+    """
+    check_tensor(name, x, len(letters), f"({', '.join(letters)})")
+    if x.shape[-1] != channels:
+        raise ArgumentError(name, f"{channels} channels ({letters[-1]})", f"{x.shape[-1]}")
+    if not x.is_floating_point():
+        raise ArgumentError(name, "a real floating point dtype", x.dtype)
+    check_device(name, x, like)
+    check_dtype(name, x, [projection])
+
+
+def check_state(state: Tensor, shape: tuple[int, ...], like: Tensor, *, complex: bool = False) -> None:
+    """A dense tensor of that shape, real or complex, on the device of ``like``."""
+    check_tensor("state", state)
+    if state.shape != shape:
+        raise ArgumentError("state", f"shape {shape}", f"shape {tuple(state.shape)}")
+    if not (state.is_complex() if complex else state.is_floating_point()):
+        kind = "complex" if complex else "real floating point"
+        raise ArgumentError("state", f"a {kind} dtype, as forward and step return it", state.dtype)
+    check_device("state", state, like)
+
+
+def check_pair(state: Any) -> tuple[Any, Any]:
+    """Two parts."""
+    if not isinstance(state, tuple | list) or len(state) != 2:
+        raise ArgumentError("state", "the pair that forward or step returned", type(state).__name__)
+    return state[0], state[1]
+
+
+def check_device(name: str, value: Tensor, like: Tensor) -> None:
+    """On the device of the weights."""
+    if value.device != like.device:
+        raise ArgumentError(name, f"a tensor on {like.device} (as the weights)", value.device)
 
 
 def check_kinds(like: str, **tensors: Tensor | None) -> None:
@@ -68,22 +111,110 @@ def check_kinds(like: str, **tensors: Tensor | None) -> None:
 
 def check_arguments(decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None) -> None:
     """Ranks, sizes, dtypes and devices that go together."""
-    check_kinds("drive", drive=drive, decay=decay, initial=initial)
-    for name, tensor in (("decay", decay), ("initial", initial)):
-        if tensor is not None and tensor.is_complex() and not drive.is_complex():
-            expected = f"a real dtype, because the states have drive's dtype {drive.dtype}"
-            raise ArgumentError(name, expected, tensor.dtype)
-    check_tensor("drive", drive, 3)
-    batch, steps, channels = drive.shape
+    batch, steps, channels = _check_recurrence("drive", decay, drive, initial)
     allowed = {1: (channels,), 2: (steps, channels), 3: (batch, steps, channels)}
     if decay.shape != allowed.get(decay.dim()):
         expected = " or ".join(str(shape) for shape in allowed.values())
         raise ArgumentError("decay", f"shape {expected} to go with drive", f"shape {tuple(decay.shape)}")
-    if initial is not None and initial.shape != (batch, channels):
-        raise ArgumentError("initial", f"shape {(batch, channels)} (batch, channel)", f"shape {tuple(initial.shape)}")
     check_reset(reset, batch, steps)
     if reset is not None and reset.device != drive.device:
         raise ArgumentError("reset", f"a tensor on {drive.device} (as drive)", reset.device)
+
+
+def check_raw_recurrence(recurrence: Recurrence, **signals: Tensor) -> None:
+    """The form that a backend takes, where the operator is called directly; ``signals`` have one shape (B, T, C)."""
+    decay, initial, reset, _ = recurrence
+    (name, first), *others = signals.items()
+    batch, steps, channels = _check_recurrence(name, decay, first, initial)
+    if (
+        decay.dim() != 3
+        or decay.shape[0] not in (1, batch)
+        or decay.shape[1:] not in ((1, channels), (steps, channels))
+    ):
+        expected = f"shape ({batch} or 1, {steps} or 1, {channels})"
+        raise ArgumentError("decay", expected, f"shape {tuple(decay.shape)}")
+    _check_like(name, first, **dict(others))
+    _check_raw_reset(reset, first)
+
+
+def check_raw_layer(layer: DiagonalSSM) -> None:
+    """The form that a backend takes, where the operator is called directly."""
+    if check_layer(layer):
+        raise ArgumentError("decay", f"shape ({layer.x.shape[2]}, N)", f"shape {tuple(layer.decay.shape)}")
+    dtype = layer.decay.dtype
+    if dtype not in REAL_DTYPE:
+        raise ArgumentError("decay", "float32 or better", dtype)
+    expected = {"B": dtype, "C": dtype, "initial": dtype, "D": REAL_DTYPE[dtype]}
+    for name, kind in expected.items():
+        tensor = getattr(layer, name)
+        if tensor is not None and tensor.dtype != kind:
+            raise ArgumentError(name, f"dtype {kind}, as decay", tensor.dtype)
+    _check_raw_reset(layer.reset, layer.x)
+    if layer.lengths is not None:
+        check_tensor("lengths", layer.lengths)
+        if layer.lengths.dtype != torch.int64 or layer.lengths.shape != layer.x.shape[:1]:
+            raise ArgumentError("lengths", f"int64, shape {tuple(layer.x.shape[:1])}", layer.lengths)
+        if layer.lengths.device != layer.x.device:
+            raise ArgumentError("lengths", f"a tensor on {layer.x.device} (as x)", layer.lengths.device)
+
+
+def check_layer(layer: DiagonalSSM) -> bool:
+    """Check all tensors of a layer but reset and lengths, and return True if their form is the dense one."""
+    x, decay, C, tensors = layer.x, layer.decay, layer.C, layer._asdict()
+    check_tensor("x", x, 3)
+    for name in ("decay", "B", "C"):
+        check_tensor(name, tensors[name])
+    check_kinds("x", **{name: tensors[name] for name in DiagonalSSM._fields[:6]})
+    for name in ("x", "D"):
+        if tensors[name] is not None and tensors[name].is_complex():
+            raise ArgumentError(name, "a real dtype", tensors[name].dtype)
+    batch, _, channels = x.shape
+    if decay.dim() not in (1, 2) or (decay.dim() == 2 and decay.shape[0] != channels):
+        raise ArgumentError("decay", f"shape ({channels}, N) or (N,) to go with x", f"shape {tuple(decay.shape)}")
+    dense, states = decay.dim() == 1, decay.shape[-1]
+    shapes: dict[str, tuple[int, ...]]
+    if dense:
+        outputs = C.shape[0] if C.dim() else 0
+        shapes = {"B": (states, channels), "C": (outputs, states), "D": (outputs, channels), "initial": (batch, states)}
+    else:
+        shapes = {"B": decay.shape, "C": decay.shape, "D": (channels,), "initial": (batch, *decay.shape)}
+    for name, shape in shapes.items():
+        tensor = tensors[name]
+        if tensor is not None and tensor.shape != shape:
+            raise ArgumentError(name, f"shape {tuple(shape)}", f"shape {tuple(tensor.shape)}")
+    return dense
+
+
+def check_like(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    """A dense tensor of that shape, dtype and device."""
+    check_tensor(name, tensor)
+    if (tensor.shape, tensor.dtype, tensor.device) != (shape, dtype, device):
+        got = f"shape {tuple(tensor.shape)}, {tensor.dtype}, on {tensor.device}"
+        raise ArgumentError(name, f"shape {tuple(shape)}, {dtype}, on {device}", got)
+
+
+def _check_like(name: str, first: Tensor, **others: Tensor) -> None:
+    for other, tensor in others.items():
+        check_like(other, tensor, tuple(first.shape), first.dtype, first.device)
+
+
+def _check_recurrence(name: str, decay: Tensor, drive: Tensor, initial: Tensor | None) -> torch.Size:
+    check_tensor(name, drive, 3)
+    check_tensor("decay", decay)
+    check_kinds(name, **{name: drive, "decay": decay, "initial": initial})
+    for other, tensor in (("decay", decay), ("initial", initial)):
+        if tensor is not None and tensor.is_complex() and not drive.is_complex():
+            expected = f"a real dtype, because the states have {name}'s dtype {drive.dtype}"
+            raise ArgumentError(other, expected, tensor.dtype)
+    batch, _, channels = drive.shape
+    if initial is not None and initial.shape != (batch, channels):
+        raise ArgumentError("initial", f"shape {(batch, channels)} (batch, channel)", f"shape {tuple(initial.shape)}")
+    return drive.shape
+
+
+def _check_raw_reset(reset: Tensor | None, signal: Tensor) -> None:
+    if reset is not None:
+        check_like("reset", reset, tuple(signal.shape[:2]), torch.bool, signal.device)
 
 
 def check_reset(reset: Tensor | None, batch: int, steps: int) -> None:

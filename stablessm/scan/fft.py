@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
-from stablessm.scan.checks import check_arguments, check_tensor
+from stablessm.scan.checks import check_arguments, check_kinds, check_tensor
 from stablessm.scan.vandermonde import powers
 
 
@@ -22,6 +22,8 @@ def causal_convolution(signal: Tensor, kernel: Tensor) -> Tensor:
     [1.0, 3.0, 7.0]
     """
     check_tensor("signal", signal, 3)
+    check_kinds("signal", signal=signal, kernel=kernel)
+    check_tensor("kernel", kernel)
     if kernel.shape != signal.shape[1:]:
         raise ArgumentError("kernel", f"shape {tuple(signal.shape[1:])}", f"shape {tuple(kernel.shape)}")
     steps = signal.shape[1]

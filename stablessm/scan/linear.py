@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stablessm._errors import ArgumentError
 from stablessm.scan import backends
 from stablessm.scan.checks import LOW_PRECISION, autocast_enabled, check_all_finite, check_arguments
 from stablessm.scan.linear_op import in_three, scan
@@ -44,7 +45,9 @@ def linear_scan(
     [1.0, 1.5, 1.75, 1.875]
     """
     check_arguments(decay, drive, initial, reset)
-    if check_finite:
+    if reverse is not True and reverse is not False:
+        raise ArgumentError("reverse", "True or False", repr(reverse))
+    if check_finite is True:
         check_all_finite(decay=decay, drive=drive, initial=initial)
     name = backends.resolve(backend, drive.device)
     if drive.dtype in LOW_PRECISION and autocast_enabled(drive.device.type):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from stablessm.scan import backends
+from stablessm.scan.checks import check_raw_recurrence
 from stablessm.scan.dispatch import Forms, eager, plain, quick
 from stablessm.scan.padding import without_resets
 from stablessm.scan.protocol import Recurrence
@@ -23,7 +24,9 @@ def scan_op(
     decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool, backend: str
 ) -> Tensor:
     """Return all states of h[t] = decay[t] h[t-1] + drive[t]."""
-    return backends.load(backend).linear.forward(Recurrence(decay, initial, reset, reverse), drive)
+    recurrence = Recurrence(decay, initial, reset, reverse)
+    check_raw_recurrence(recurrence, drive=drive)
+    return backends.load(backends.resolve(backend, drive.device)).linear.forward(recurrence, drive)
 
 
 @torch.library.custom_op("stablessm::scan_backward", mutates_args=())
@@ -38,7 +41,9 @@ def scan_backward_op(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of decay, drive and initial, fused into one pass over time."""
     recurrence = Recurrence(decay, initial, reset, reverse)
-    d_decay, d_drive, d_initial = backends.load(backend).linear.backward(recurrence, states, grad)
+    check_raw_recurrence(recurrence, states=states, grad=grad)
+    linear = backends.load(backends.resolve(backend, states.device)).linear
+    d_decay, d_drive, d_initial = linear.backward(recurrence, states, grad)
     return d_decay, d_drive, states.new_zeros(len(states), states.shape[2]) if d_initial is None else d_initial
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from stablessm._checked import checked
 from stablessm.scan import backends
 from stablessm.scan.linear import linear_scan
 
@@ -19,6 +20,7 @@ class Probe:
     detail: str
 
 
+@checked
 def probe(backend: str) -> Probe:
     """Run a small scan and its gradient on ``backend`` and compare them with the float64 reference.
 

@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 from stablessm._errors import ArgumentError
 from stablessm.scan import backends
-from stablessm.scan.checks import REAL_DTYPE, check_kinds, check_reset, check_tensor, checked_lengths
+from stablessm.scan.checks import REAL_DTYPE, check_layer, check_reset, checked_lengths
 from stablessm.scan.linear import linear_scan
 from stablessm.scan.padding import last_state, without_padding
 from stablessm.scan.protocol import DiagonalSSM
@@ -60,7 +60,7 @@ def ssm_scan(
     >>> y.flatten().tolist(), final.flatten().tolist()
     ([2.0, 2.75, 3.0625], [1.75, 1.3125])
     """
-    dense = _check_shapes(DiagonalSSM(x, decay, B, C, D, initial, reset, lengths))
+    dense = check_layer(DiagonalSSM(x, decay, B, C, D, initial, reset, lengths))
     check_reset(reset, *x.shape[:2])
     lengths = checked_lengths(lengths, *x.shape[:2])
     for name, tensor in (("reset", reset), ("lengths", lengths)):
@@ -96,28 +96,3 @@ def _dense(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
         y = y + linear(signal, D)
     before = decay.new_zeros(len(x), len(decay)) if initial is None else initial
     return without_padding(y, lengths).to(x.dtype), last_state(states, before, lengths)
-
-
-def _check_shapes(layer: DiagonalSSM) -> bool:
-    """Check all tensors but reset and lengths, and return True if their form is the dense one."""
-    x, decay, C, tensors = layer.x, layer.decay, layer.C, layer._asdict()
-    check_kinds("x", **{name: tensors[name] for name in DiagonalSSM._fields[:6]})
-    for name in ("x", "D"):
-        if tensors[name] is not None and tensors[name].is_complex():
-            raise ArgumentError(name, "a real dtype", tensors[name].dtype)
-    check_tensor("x", x, 3)
-    batch, _, channels = x.shape
-    if decay.dim() not in (1, 2) or (decay.dim() == 2 and decay.shape[0] != channels):
-        raise ArgumentError("decay", f"shape ({channels}, N) or (N,) to go with x", f"shape {tuple(decay.shape)}")
-    dense, states = decay.dim() == 1, decay.shape[-1]
-    shapes: dict[str, tuple[int, ...]]
-    if dense:
-        outputs = C.shape[0] if C.dim() else 0
-        shapes = {"B": (states, channels), "C": (outputs, states), "D": (outputs, channels), "initial": (batch, states)}
-    else:
-        shapes = {"B": decay.shape, "C": decay.shape, "D": (channels,), "initial": (batch, *decay.shape)}
-    for name, shape in shapes.items():
-        tensor = tensors[name]
-        if tensor is not None and tensor.shape != shape:
-            raise ArgumentError(name, f"shape {tuple(shape)}", f"shape {tuple(tensor.shape)}")
-    return dense

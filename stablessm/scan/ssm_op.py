@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stablessm.scan import backends
-from stablessm.scan.checks import autocast_enabled, checked_lengths
+from stablessm.scan.checks import autocast_enabled, check_like, check_raw_layer, checked_lengths
 from stablessm.scan.dispatch import Forms, eager, plain, quick
 from stablessm.scan.linear_op import scan
 from stablessm.scan.padding import last_state, without_padding, without_resets
@@ -32,23 +32,25 @@ def _run(backend: str, direction: str, layer: DiagonalSSM, *rest: Any) -> Any:
         return function(layer, *rest)
 
 
-def _sound(layer: DiagonalSSM) -> DiagonalSSM:
-    """Return the layer with lengths by which no kernel leaves its arrays: while it compiles nobody knows their values.
+def _sound(*args: Any) -> tuple[str, str, DiagonalSSM]:
+    """Return the backend, "forward" and the layer, checked, with lengths by which no kernel leaves its arrays.
 
-    On a GPU, which is not waited for, they are cut to what there is.
+    An operator may be called directly, and while it compiles nobody knows the values of lengths. On a GPU, which is not
+    waited for, lengths are cut to the number of steps.
     """
-    x, lengths = layer.x, layer.lengths
+    layer = DiagonalSSM(*args[:-1])
+    check_raw_layer(layer)
+    backend, x, lengths = backends.resolve(args[-1], layer.x.device), layer.x, layer.lengths
     if lengths is None:
-        return layer
+        return backend, "forward", layer
     sound = checked_lengths(lengths, *x.shape[:2]) if lengths.is_cpu else lengths.clamp(0, x.shape[1])
-    return layer._replace(lengths=sound)
+    return backend, "forward", layer._replace(lengths=sound)
 
 
 @torch.library.custom_op("stablessm::ssm_scan", mutates_args=(), schema=f"({_LAYER}) -> (Tensor, Tensor, Tensor)")
 def ssm_op(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return y[t] = Re Σ_n C h[t] + D x[t] with h[t] = decay h[t-1] + B x[t]; the final state; checkpoints."""
-    *layer, backend = args
-    return _run(backend, "forward", _sound(DiagonalSSM(*layer)))
+    return _run(*_sound(*args))
 
 
 @torch.library.custom_op(
@@ -58,9 +60,14 @@ def ssm_op(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
 )
 def ssm_backward_op(d_y: Tensor, d_final: Tensor | None, checkpoints: Tensor, *args: Any) -> tuple[Tensor, ...]:
     """Return the gradients of x, decay, B, C, D and initial (or nothing)."""
-    *layer, backend = args
-    *rest, d_initial = _run(backend, "backward", _sound(DiagonalSSM(*layer)), checkpoints, d_y, d_final)
-    return *rest, layer[1].new_empty(0) if d_initial is None else d_initial
+    backend, _, layer = _sound(*args)
+    x, shape_and_dtype = layer.x, backends.load(backend).ssm.checkpoint_shape(layer)
+    check_like("checkpoints", checkpoints, *shape_and_dtype, x.device)
+    check_like("d_y", d_y, tuple(x.shape), x.dtype, x.device)
+    if d_final is not None:
+        check_like("d_final", d_final, (len(x), *layer.decay.shape), layer.decay.dtype, x.device)
+    *rest, d_initial = _run(backend, "backward", layer, checkpoints, d_y, d_final)
+    return *rest, layer.decay.new_empty(0) if d_initial is None else d_initial
 
 
 @ssm_op.register_fake

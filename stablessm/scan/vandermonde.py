@@ -11,6 +11,10 @@ import math
 import torch
 from torch import Tensor
 
+from stablessm._arguments import whole_number
+from stablessm._errors import ArgumentError
+from stablessm.scan.checks import check_kinds, check_tensor
+
 
 def powers(decay: Tensor, length: int) -> Tensor:
     """decay**t for t = 0 … length-1, in the shape (length, *decay.shape), by doubling.
@@ -18,6 +22,8 @@ def powers(decay: Tensor, length: int) -> Tensor:
     >>> powers(torch.tensor([2.0]), 5).flatten().tolist()
     [1.0, 2.0, 4.0, 8.0, 16.0]
     """
+    check_kinds("decay", decay=decay)
+    length = length if torch.compiler.is_compiling() else whole_number("length", length, 0)
     square = decay.to(torch.promote_types(decay.dtype, torch.float64))[None]
     result = torch.ones_like(square)
     while len(result) < length:
@@ -32,6 +38,10 @@ def evaluate(weights: Tensor, decay: Tensor, length: int) -> Tensor:
     >>> evaluate(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 2.0]), 4).tolist()
     [2.0, 3.0, 5.0, 9.0]
     """
+    check_kinds("weights", weights=weights, decay=decay)
+    length = length if torch.compiler.is_compiling() else whole_number("length", length, 0)
+    if not weights.dim() or weights.shape[-1:] != decay.shape[-1:]:
+        raise ArgumentError("decay", f"as many as weights, {tuple(weights.shape)}", f"shape {tuple(decay.shape)}")
     inner, outer = _levels(length)
     fine, coarse = _two_levels(decay, inner, outer)
     return ((weights.unsqueeze(-2) * coarse) @ fine.mT).flatten(-2)[..., :length]
@@ -45,6 +55,11 @@ def accumulate(signal: Tensor, decay: Tensor) -> Tensor:
     >>> accumulate(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0])).tolist()
     [6.0, 11.0]
     """
+    check_tensor("signal", signal)
+    check_tensor("decay", decay)
+    check_kinds("signal", signal=signal, decay=decay)
+    if not signal.dim() or not decay.dim():
+        raise ArgumentError("signal, decay", "shapes (…, T) and (…, N)", f"{tuple(signal.shape)}, {tuple(decay.shape)}")
     length = signal.shape[-1]
     inner, outer = _levels(length)
     signal = torch.nn.functional.pad(signal.to(decay.dtype).flip(-1), (0, inner * outer - length))

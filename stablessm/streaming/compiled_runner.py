@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -27,9 +27,15 @@ class CompiledRunner:
         self._code = MachineCode(
             build(program, self._memory, self.x, self.y, target_machine().triple), ("step", "block")
         )
-        self.step: Callable[[], None] = ctypes.PYFUNCTYPE(None)(self._code.address("step"))
+        step: Any = ctypes.PYFUNCTYPE(None)(self._code.address("step"))
+        step.keeps = (self._code, self._memory, self.x, self.y)  # so that a step may outlive its runner
+        self.step: Callable[[], None] = step
         block = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
         self._block = block(self._code.address("block"))
+
+    def arrays(self) -> list[np.ndarray]:
+        """Every array that the code reads or writes, but weights."""
+        return [self.x, self.y, *self._memory.arrays()]
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
         """Over a block, (batch, time, size) each, both contiguous; without the GIL."""

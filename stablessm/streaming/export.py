@@ -15,6 +15,7 @@ from torch import nn
 
 from stablessm import record
 from stablessm._arguments import one_of, whole_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
 from stablessm.streaming.freeze import freeze
@@ -23,8 +24,9 @@ from stablessm.streaming.step_module import StepModule
 Format: TypeAlias = Literal["torch", "onnx"]
 
 
+@checked
 def export_step(
-    model: nn.Module, path: str | os.PathLike[str] | None = None, *, format: Format | None = None, batch: int = 1
+    model: nn.Module, path: str | os.PathLike[str] | None = None, *, format: Format | None = None, batch: Size = 1
 ) -> Any:
     """The step (x_t, *states) -> (y_t, *states) with frozen weights and real numbers only.
 

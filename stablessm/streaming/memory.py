@@ -94,6 +94,11 @@ class Memory:
         scaled = padded.reshape(self.batch, -1, self.lanes, gain.shape[1]).swapaxes(2, 3)
         memory[..., 0, :], memory[..., 1, :] = scaled.real, scaled.imag
 
+    def arrays(self) -> list[np.ndarray]:
+        """All but the weights."""
+        states = [array for array, _ in (*self._channels.values(), *self._lines.values())]
+        return [*self.values, *self.wide.values(), *states]
+
     def _channel_states(self, op: Channels) -> tuple[np.ndarray, np.ndarray]:
         channels, states = op.decay.shape
         shape = (self.batch, self.padded(channels) // self.lanes, states, 2, self.lanes)

@@ -54,6 +54,10 @@ class NumpyRunner:
             self.step()
             y[:, t] = self.y
 
+    def arrays(self) -> list[np.ndarray]:
+        """Every value, and the output."""
+        return [*self._at.values(), self.y]
+
     def read(self, slot: Slot) -> list[np.ndarray]:
         """A state's values, (batch, size) each."""
         return [self._at[value] for value in slot.values]

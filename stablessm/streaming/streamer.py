@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
 from typing import Any, Protocol, final, overload
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import one_of, whole_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm.scan import why_not
 from stablessm.streaming.freeze import freeze
@@ -27,6 +28,8 @@ class _Runner(Protocol):
     def run(self, x: np.ndarray, y: np.ndarray) -> None: ...
     def read(self, slot: Slot) -> list[np.ndarray]: ...
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None: ...
+    def arrays(self) -> list[np.ndarray]:
+        """Every array that a step reads or writes, but weights: what a copy of the stream needs."""
 
 
 @final
@@ -37,6 +40,7 @@ class Streamer:
     llvmlite, without a compiler at hand) or, where llvmlite is not installed, NumPy calls. The state is kept inside. A
     compiled call allocates nothing: **y_t is overwritten by the next call**, copy it to keep it. One thread computes,
     and denormal numbers count as zero, so that silence is as fast as sound. A streamer serves one thread at a time.
+    A copy (``copy.copy``, ``copy.deepcopy``, ``pickle``) is a stream of its own that goes on from the same state.
 
     Args:
         model: a layer (``RealSSM``, ``LRU``, ``S4D``, ``ContinuousRNN``), a ``SequenceClassifier``,
@@ -57,15 +61,16 @@ class Streamer:
     True
     """
 
-    def __init__(self, model: nn.Module, batch: int = 1, *, backend: str = "auto") -> None:
+    @checked
+    def __init__(self, model: nn.Module, batch: Size = 1, *, backend: str = "auto") -> None:
         self.batch = whole_number("batch", batch)
         one_of("backend", backend, BACKENDS)
-        missing = why_not("cpu")
-        if backend == "compiled" and missing is not None:
-            raise BackendUnavailableError(f"backend: 'compiled' was asked for, but {missing}")
-        self.backend = "numpy" if backend == "numpy" or missing is not None else "compiled"
+        self.backend = _available(backend)
         """What runs: ``compiled`` or ``numpy``."""
-        self._program = program = freeze(model)
+        self._build(freeze(model))
+
+    def _build(self, program: Program) -> None:
+        self._program = program
         self.d_input, self.d_output = program.sizes[0], program.sizes[program.output]
         self.dtype = program.torch_dtype
         """Of inputs, outputs and real states."""
@@ -88,16 +93,17 @@ class Streamer:
         """
         try:
             source, result, tensor = self._buffers[x_t.shape]
-        except (KeyError, AttributeError):
+        except (KeyError, AttributeError, TypeError):
             raise self._refused("x_t", x_t, " or ".join(map(str, self._buffers))) from None
-        given = isinstance(x_t, np.ndarray)
-        array = x_t if given else x_t.numpy()
+        array = x_t if type(x_t) is np.ndarray else _array("x_t", x_t)
         if self._program.table is None:
+            if array.dtype is not source.dtype and array.dtype.kind not in "fiub":
+                raise ArgumentError("x_t", "real numbers", array.dtype)
             source[...] = array
         else:
             np.take(self._program.table, self._tokens("x_t", array), 0, source, "clip")
         self._step()
-        return result if given else tensor
+        return tensor if isinstance(x_t, Tensor) else result
 
     @overload
     def run(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray: ...
@@ -106,22 +112,32 @@ class Streamer:
     def run(self, x: Any, out: Any = None) -> Any:
         """A block of samples, (batch, time, d_input) or tokens (batch, time), from the state it is in.
 
-        The result is (batch, time, d_output). ``out`` takes it if given: contiguous, of the streamer's dtype, so that
-        nothing is allocated (but the embeddings of tokens).
+        The result is (batch, time, d_output). ``out`` takes it if given, so that nothing is allocated (but the
+        embeddings of tokens): contiguous, writable, of the streamer's dtype, apart from ``x`` in memory.
         """
         table, sizes = self._program.table, () if self._program.table is not None else (self.d_input,)
         if getattr(x, "ndim", None) != 2 + len(sizes) or (x.shape[0], *x.shape[2:]) != (self.batch, *sizes):
             raise self._refused("x", x, f"({', '.join(map(str, (self.batch, 'time', *sizes)))})")
-        given = isinstance(x, np.ndarray)
-        array = x if given else x.numpy()
+        array = _array("x", x)
+        if table is None and array.dtype.kind not in "fiub":
+            raise ArgumentError("x", "real numbers", array.dtype)
         block = np.ascontiguousarray(array if table is None else table[self._tokens("x", array)], self._program.dtype)
         shape = (*block.shape[:2], self.d_output)
-        y = np.empty(shape, self._program.dtype) if out is None else out if given else out.numpy()
+        y = np.empty(shape, self._program.dtype) if out is None else self._checked_out(out, shape, array)
+        self._runner.run(block, y)
+        return out if out is not None else torch.from_numpy(y) if isinstance(x, Tensor) else y
+
+    def _checked_out(self, out: Any, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
+        """The array behind ``out``, if a block can be written there and nowhere else."""
+        y = _array("out", out)
         if y.shape != shape or y.dtype != self._program.dtype or not y.flags.c_contiguous:
             expected = f"shape {shape}, contiguous, {self._program.dtype}"
-            raise ArgumentError("out", expected, f"shape {y.shape}, {y.dtype}")
-        self._runner.run(block, y)
-        return out if out is not None else y if given else torch.from_numpy(y)
+            raise ArgumentError("out", expected, f"shape {y.shape}, {y.dtype}, strides {y.strides}")
+        if not y.flags.writeable or (isinstance(out, Tensor) and not _is_writable(y)):
+            raise ArgumentError("out", "memory that can be written", "read-only memory")
+        if np.may_share_memory(x, y) or np.may_share_memory(self._runner.y, y):
+            raise ArgumentError("out", "memory apart from x and from what a step returned", "memory that overlaps")
+        return y
 
     def reset(self) -> None:
         """Back to the zero state."""
@@ -136,14 +152,18 @@ class Streamer:
 
     @state.setter
     def state(self, state: Any) -> None:
-        for slot, part in self._pairs(self._program.structure, state):
-            array = np.asarray(part.detach().cpu() if isinstance(part, Tensor) else part)
-            if array.shape != (self.batch, *slot.shape):
-                raise ArgumentError("state", f"shape {(self.batch, *slot.shape)}", f"shape {array.shape}")
-            if np.iscomplexobj(array) and len(slot.values) == 1:
-                raise ArgumentError("state", "real numbers", array.dtype)
-            array = array.reshape(self.batch, math.prod(slot.shape))
+        pairs = self._pairs(self._program.structure, state)
+        for slot, array in [(slot, self._state_of(slot, part)) for slot, part in pairs]:  # all are checked first
             self._runner.write(slot, [array.real, array.imag][: len(slot.values)])
+
+    def _state_of(self, slot: Slot, part: Any) -> np.ndarray:
+        array = _array("state", part.detach().cpu() if isinstance(part, Tensor) and not part.is_meta else part)
+        if array.shape != (self.batch, *slot.shape):
+            raise ArgumentError("state", f"shape {(self.batch, *slot.shape)}", f"shape {array.shape}")
+        kind, words = ("f", "real") if len(slot.values) == 1 else ("c", "complex")
+        if array.dtype.kind != kind:
+            raise ArgumentError("state", f"{words} numbers, as streamer.state has them", array.dtype)
+        return array.reshape(self.batch, math.prod(slot.shape))
 
     def _read(self, structure: Any) -> Any:
         if structure is None or isinstance(structure, tuple):
@@ -159,7 +179,7 @@ class Streamer:
             return [(self._program.slots[structure], state)]
         if structure is None:
             return []
-        if not isinstance(state, Sequence) or len(state) != len(structure):
+        if not isinstance(state, tuple | list) or len(state) != len(structure):
             raise ArgumentError("state", f"a tuple of {len(structure)}", type(state).__name__)
         return [pair for inner, part in zip(structure, state, strict=True) for pair in self._pairs(inner, part)]
 
@@ -167,7 +187,7 @@ class Streamer:
         """The same, if they are tokens that the model knows."""
         assert self._program.table is not None
         count = len(self._program.table)
-        if not np.issubdtype(tokens.dtype, np.integer):
+        if tokens.dtype.kind not in "iu":
             raise ArgumentError(name, f"tokens, whole numbers from 0 to {count - 1}", tokens.dtype)
         if tokens.size and not 0 <= tokens.min() <= tokens.max() < count:
             raise ArgumentError(name, f"tokens from 0 to {count - 1}", f"{tokens.min()} to {tokens.max()}")
@@ -177,9 +197,59 @@ class Streamer:
         got = f"shape {tuple(x.shape)}" if hasattr(x, "shape") else type(x).__name__
         return ArgumentError(name, f"an array or tensor of shape {expected}", got)
 
+    def __reduce__(self) -> Any:
+        return _copied, (self._program, self.batch, self.backend, [array.copy() for array in self._runner.arrays()])
+
     def __repr__(self) -> str:
         sizes = f"d_input={self.d_input}, d_output={self.d_output}, batch={self.batch}"
         return f"Streamer({sizes}, {self._program.dtype}, {self.backend})"
+
+
+def _array(name: str, x: Any) -> np.ndarray:
+    """The numbers of an array or of a tensor on the CPU, not copied."""
+    if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
+        return x
+    if not isinstance(x, Tensor):
+        raise ArgumentError(name, "an array or tensor", type(x).__name__)
+    try:
+        return x.numpy()
+    except (TypeError, RuntimeError) as error:  # another device, a gradient, bfloat16, sparse
+        if x.is_neg() or x.is_conj():
+            return _array(name, x.resolve_neg().resolve_conj())
+        expected = "a dense tensor on the CPU without a gradient (x.detach()), of a dtype that NumPy has"
+        raise ArgumentError(name, expected, f"{x.dtype} on {x.device}, requires_grad={x.requires_grad}") from error
+
+
+def _is_writable(array: np.ndarray) -> bool:
+    """Return False if the system refuses to write into the array: a tensor does not know that its file is read-only."""
+    if array.size and os.path.exists("/dev/zero"):
+        flat: Any = array.reshape(-1)
+        numbers = memoryview(flat)
+        try:
+            with open("/dev/zero", "rb", buffering=0) as zeros:
+                zeros.readinto(numbers[:1])
+                zeros.readinto(numbers[-1:])
+        except OSError:
+            return False
+    return True
+
+
+def _copied(program: Program, batch: int, backend: str, arrays: list[np.ndarray]) -> Streamer:
+    """Return a streamer of a program, in the state of those arrays."""
+    streamer = object.__new__(Streamer)
+    streamer.batch, streamer.backend = batch, _available(backend)
+    streamer._build(program)
+    for mine, given in zip(streamer._runner.arrays(), arrays, strict=True):
+        mine[...] = given
+    return streamer
+
+
+def _available(backend: str) -> str:
+    """The backend that runs where this one is asked for: ``compiled`` or ``numpy``."""
+    missing = why_not("cpu")
+    if backend == "compiled" and missing is not None:
+        raise BackendUnavailableError(f"backend: 'compiled' was asked for, but {missing}")
+    return "numpy" if backend == "numpy" or missing is not None else "compiled"
 
 
 def _runner(program: Program, batch: int, backend: str) -> _Runner:

@@ -39,7 +39,7 @@ class Resources:
         whole_number("cpus", self.cpus)
         whole_number("gpus", self.gpus, least=0)
         if self.memory is not None:
-            whole_number("memory", self.memory)
+            whole_number("memory", self.memory, most=2**63)
 
 
 class Engine(Protocol):

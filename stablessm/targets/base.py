@@ -9,10 +9,13 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Sequence
+from stablessm.scan.checks import check_tensor
 
 
 class Target(ABC):
@@ -32,13 +35,15 @@ class Target(ABC):
 
     def __call__(self, x: Sequence) -> Sequence:
         """The output (B, T, d_output), in the dtype and on the device of the input (B, T, d_input)."""
-        if x.dim() != 3 or x.shape[-1] != self.d_input:
+        check_tensor("x", x, 3)
+        if x.shape[-1] != self.d_input:
             raise ArgumentError("x", f"shape (batch, time, {self.d_input})", f"shape {tuple(x.shape)}")
         if not x.is_floating_point():
             raise ArgumentError("x", "a real floating point dtype", x.dtype)
         return self._respond(x)
 
-    def memory(self, times: Tensor | np.ndarray, bound: float = 1.0) -> Tensor:
+    @checked
+    def memory(self, times: ArrayLike, bound: float = 1.0) -> Tensor:
         """M(t) = sup over |x|₂ ≤ bound of |d/dt H_t(u^x)| / bound (IAT eq. 6), exactly: (len(times),), float64.
 
         The derivative is that of the sampled output, (y[k] - y[k-1]) / dt, as :func:`stablessm.memory_function`
@@ -47,7 +52,9 @@ class Target(ABC):
         if not self.has_memory:
             known = "a target whose memory is known (has_memory); memory_function measures any"
             raise ArgumentError("memory", known, type(self).__name__)
-        times = torch.as_tensor(times, dtype=torch.float64, device="cpu")
+        times = torch.as_tensor(
+            np.asarray(times, np.float64) if not isinstance(times, Tensor) else times.double().cpu()
+        )
         if times.dim() != 1 or not bool((times >= 0).all()):
             raise ArgumentError("times", "one dimension and no negative time", f"shape {tuple(times.shape)}")
         return self._memory(times, positive("bound", bound))

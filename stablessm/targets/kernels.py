@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
+from stablessm._typing import takes_tensor
 from stablessm.targets.base import positive
 
 Rho: TypeAlias = Callable[[Tensor], Tensor]
@@ -22,6 +23,10 @@ Rho: TypeAlias = Callable[[Tensor], Tensor]
 @dataclass(frozen=True)
 class Kernel(ABC):
     """ρ(t) for t ≥ 0 with named options, all of them positive numbers."""
+
+    def __init_subclass__(cls) -> None:
+        if "__call__" in cls.__dict__:
+            cls.__call__ = takes_tensor(cls.__call__)  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
         for option in fields(self):

@@ -8,6 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from stablessm._checked import checked
+from stablessm._typing import Times
 from stablessm.scan import causal_convolution
 from stablessm.targets import kernels
 from stablessm.targets.base import Target, positive
@@ -15,6 +17,7 @@ from stablessm.targets.kernels import Kernel, Rho
 
 
 @final
+@checked
 @dataclass(frozen=True, init=False)
 class LinearFunctional(Target):
     """H_t(x) = ∫_0^∞ ρ(s) x(t-s) ds (IAT eq. 3), sampled: y[k] = dt Σ_{j ≤ k} ρ(j dt) x[k-j].
@@ -47,7 +50,8 @@ class LinearFunctional(Target):
         """∫ |ρ|, the norm of the functional (IAT appendix A.1); None for a function of yours."""
         return self.rho.l1_norm if isinstance(self.rho, Kernel) else None
 
-    def kernel(self, times: Tensor) -> Tensor:
+    @checked
+    def kernel(self, times: Times) -> Tensor:
         """ρ(t): (len(times), 1, 1), in float64."""
         return kernels.sample(self.rho, times)[:, None, None]
 

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, TypeAlias, final, get_args
 import torch
 from torch import Tensor
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.targets.base import Target, positive
 
@@ -15,6 +16,7 @@ Solver: TypeAlias = Literal["euler", "rk4"]
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class LotkaVolterra(Target):
     """dz₁/dt = z₁ (a - b z₂), dz₂/dt = -z₂ (c - d z₁) + x (LRU-UA eq. 37, 38); y[k] = z after step k.

@@ -9,6 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.layers import activations
 from stablessm.targets.base import Target
@@ -20,6 +21,7 @@ PUBLISHED = Polynomial(exponent=1.5)
 
 
 @final
+@checked
 @dataclass(frozen=True, init=False)
 class NonlinearFunctional(Target):
     """H_t(x) = ∫_0^∞ ρ(s) σ(x(t-s)) ds, sampled as a linear functional is.

@@ -8,11 +8,13 @@ from typing import final
 import torch
 from torch import Tensor
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.targets.base import Target, positive
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class PeakHold(Target):
     """H_t(x) = max(0, max_{s ≤ t} x(s)), channel by channel (IAT, remark A.5).

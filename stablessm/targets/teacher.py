@@ -11,6 +11,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.layers import ContinuousRNN, activations
 from stablessm.targets.base import Target, positive
@@ -20,6 +21,7 @@ STATE_ELEMENTS = 8_000_000
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class TeacherRNN(Target):
     """A random teacher, dh/dt = σ(W h + U x), y = C h, by Euler steps (IAT eq. 1 and figure 3).

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.scan import causal_convolution
 from stablessm.targets import kernels
@@ -18,6 +19,7 @@ from stablessm.targets.kernels import Rho
 
 
 @final
+@checked
 @dataclass(frozen=True, init=False)
 class Volterra(Target):
     """y = Σ_r Π_j (ρ_{r,j} * x): a Volterra series (SSM-UA eq. 18, h_0 = 0) with kernels of finite rank (eq. 57).

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from stablessm._arguments import whole_number
+from stablessm._checked import Seed, Size, checked
 from stablessm._errors import ArgumentError
 from stablessm._parts import nth_part
+from stablessm._typing import Device
+from stablessm.scan.checks import check_tensor
 from stablessm.tasks import scoring
 from stablessm.tasks.options import Options
 
@@ -48,12 +51,16 @@ class Batch:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def to(self, device: torch.device | str) -> Batch:
+    @checked
+    def to(self, device: Device) -> Batch:
         """The same examples on that device."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
+    @checked
     def rows(self, part: tuple[int, int]) -> Batch:
         """Some of the examples: part i of n, for (i, n)."""
+        if not 0 <= part[0] < part[1]:
+            raise ArgumentError("part", "(i, n), i from 0 to n - 1", part)
         mine = nth_part(len(self), *part)
         return self._each(lambda tensor: tensor[mine])
 
@@ -62,6 +69,7 @@ class Batch:
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class Inputs:
     """What a model of the task reads."""
@@ -74,6 +82,7 @@ class Inputs:
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class Outputs:
     """What a model of the task says."""
@@ -127,6 +136,7 @@ class Task(ABC):
         content = {} if self.content is None else {"content": self.content}
         return {"task": self.name, "options": self.options.plain(), "sizes": dict(self.sizes), **content}
 
+    @checked
     def as_trained(self, description: Mapping[str, Any]) -> Self:
         """These data, read as a model was trained to read others; ``description``: what ``describe`` said of those.
 
@@ -151,12 +161,13 @@ class Task(ABC):
             raise ArgumentError("batch_size", f"at most the {size} training examples of {self.name}", batch_size)
         return size // batch_size
 
+    @checked
     def batch(
         self,
         split: Split,
-        batch_size: int,
+        batch_size: Size,
         *,
-        seed: int = 0,
+        seed: Seed = 0,
         epoch: int = 0,
         index: int = 0,
         part: tuple[int, int] = (0, 1),
@@ -187,9 +198,10 @@ class Task(ABC):
             indices = torch.arange(first + mine.start, first + mine.stop)
         return self._examples(split, indices, seed, epoch)
 
-    def lanes(self, split: Split, batch_size: int) -> Iterator[Batch]:
+    @checked
+    def lanes(self, split: Split, batch_size: Size) -> Iterator[Batch]:
         """Of a task that carries: a whole split in batches, each row to be read on from where it ended before."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how a split is read with a state")
+        raise ArgumentError("split", "that of a task that carries its state", f"one of {type(self).__name__}")
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """The mean over what counts: cross-entropy of classes, squared error of values."""
@@ -202,9 +214,11 @@ class Task(ABC):
 
     def score(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum of the metric and how many it is a sum over, in float64: adds up over batches of any size."""
-        return scoring.score(self.metric, *self._paired(output.detach(), batch))
+        output, targets, weights = self._paired(output, batch)
+        return scoring.score(self.metric, output.detach(), targets, weights)
 
-    def to(self, device: torch.device | str) -> Self:
+    @checked
+    def to(self, device: Device) -> Self:
         """The same task with its data on that device: batches are then made there."""
         moved = copy.copy(self)
         moved.device = torch.device(device)
@@ -213,6 +227,9 @@ class Task(ABC):
 
     def _paired(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Outputs, targets and weights whose shapes fit."""
+        check_tensor("output", output)
+        if not isinstance(batch, Batch):
+            raise ArgumentError("batch", "a Batch, as Task.batch makes it", type(batch).__name__)
         step = batch.inputs.shape[1:2] if self.outputs.per_step else ()
         expected = (len(batch), *step, self.outputs.size)
         if tuple(output.shape) != expected:
@@ -224,7 +241,7 @@ class Task(ABC):
         return output, batch.targets, weights
 
     def _size(self, split: Split) -> int:
-        if split not in SPLITS:
+        if not isinstance(split, str) or split not in SPLITS:
             raise ArgumentError("split", f"one of {', '.join(SPLITS)}", repr(split))
         return self.sizes.get(split, 0)
 

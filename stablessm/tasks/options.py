@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
+@checked
 def option(default: Any = MISSING, help: str = "", *, place: bool = False) -> Any:
     """A field of an options dataclass, with a line of help; without a default it must be given.
 

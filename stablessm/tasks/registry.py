@@ -7,6 +7,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from typing import Any, final
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.tasks import options as options_
 from stablessm.tasks.base import Task
@@ -60,6 +61,7 @@ NAMES: tuple[str, ...] = tuple(TASKS)
 """The names that come with the library; ``register`` adds to ``TASKS``."""
 
 
+@checked
 def get(name: str, **options: Any) -> Task:
     """The task of that name with these options; the others have their defaults.
 
@@ -79,13 +81,17 @@ test_examples, fresh, data_seed, length, vocabulary, train_on for task 'recall',
     return entry.build(entry.options(**given), name=name)
 
 
+@checked
 def register(name: str, build: Callable[..., Task], options: type[Options], summary: str = "") -> None:
     """Let ``get(name, **options)`` return ``build(options, name=name)``, usually a class of yours."""
-    if name in TASKS:
+    if not isinstance(name, str) or name in TASKS:
         raise ArgumentError("name", "a new name", repr(name))
+    if not callable(build) or not isinstance(options, type):
+        raise ArgumentError("build, options", "a function and a class", f"{build!r}, {options!r}")
     TASKS[name] = Entry(build, options, summary)
 
 
+@checked
 def listing(name: str) -> tuple[Described, ...]:
     """The options of a task with their kinds, defaults and a line of help.
 
@@ -96,6 +102,7 @@ def listing(name: str) -> tuple[Described, ...]:
     return options_.listed(entry.options, entry.defaults)
 
 
+@checked
 def read_options(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
     """Options given as text, as on a command line, in their types: for ``get``.
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, final
 import torch
 
 from stablessm._arguments import real_number, whole_number
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 
 FREE = ("device", "graph", "checkpoint_every", "parallel")
@@ -33,6 +34,7 @@ def rate(step: int, steps: int, warmup: float) -> float:
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class TrainingConfig:
     """How to train: AdamW, a linear warm-up, then a cosine to zero.
@@ -109,16 +111,19 @@ class TrainingConfig:
             if self.replicas > 1 and getattr(self, name):
                 raise ArgumentError("replicas", f"1 with {name}=True", self.replicas)
 
+    @checked
     def total_steps(self, batches: int) -> int:
         """Updates in all, where an epoch has so many batches."""
         return self.epochs * self.steps_per_epoch(batches) if self.steps is None else self.steps
 
+    @checked
     def steps_per_epoch(self, batches: int) -> int:
         """Updates in an epoch; batches that are too few for one more are left out."""
         if batches < self.accumulate:
             raise ArgumentError("accumulate", f"at most the {batches} batches of an epoch", self.accumulate)
         return batches // self.accumulate
 
+    @checked
     def schedule(self, steps: int) -> Callable[[int], float]:
         """Factor of the learning rate at each of so many steps."""
         return partial(rate, steps=steps, warmup=self.warmup)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.tasks.base import Batch, Split, Task
 from stablessm.training.nested import State
@@ -46,11 +47,12 @@ a task that carries it, got Linear
 
 
 @torch.no_grad()
+@checked
 def evaluate(
     model: nn.Module,
     task: Task,
     split: Split = "test",
-    batch_size: int = 64,
+    batch_size: Size = 64,
     *,
     autocast: bool = False,
     ranks: Ranks | None = None,

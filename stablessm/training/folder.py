@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from stablessm import _tensors, record
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.layers import storage
 from stablessm.training.checkpoint import remove
@@ -53,6 +54,7 @@ def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, st
             temporary.write_text(text, encoding="utf-8")
 
 
+@checked
 def settings_of(folder: str | Path) -> dict[str, Any]:
     """What a run was called with: ``config``, ``task``, ``model`` and ``origin``, each by name."""
     path = Path(folder) / _MARKER

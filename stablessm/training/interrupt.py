@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import final
 
+from stablessm._checked import checked
+from stablessm._errors import ArgumentError
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -16,7 +19,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interrupted(KeyboardInterrupt):
     """Training stopped when it was asked to; a checkpoint was left, and the same call goes on from there."""
 
+    @checked
     def __init__(self, number: int, step: int) -> None:
+        if number not in signal.valid_signals():
+            raise ArgumentError("number", "a signal", number)
         super().__init__(f"{signal.Signals(number).name} after step {step}; the same call goes on from there")
         self.signal, self.step = number, step
 

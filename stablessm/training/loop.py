@@ -12,6 +12,7 @@ from typing import Any, Literal, final
 import torch
 from torch import nn
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._locks import alone
 from stablessm.tasks.base import Task
@@ -37,6 +38,7 @@ REPLICA = "replica"
 """Folders of replicas: ``replica-0``, ``replica-1``, …"""
 
 
+@checked
 def train(
     model: nn.Module | Callable[[], nn.Module],
     task: Task,

@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from stablessm._checked import Size, checked
 from stablessm.tasks.base import Split
 from stablessm.tasks.text import LanguageModelling
 from stablessm.training.evaluate import outputs
@@ -64,11 +65,12 @@ class Perplexity:
 
 
 @torch.no_grad()
+@checked
 def perplexity(
     model: nn.Module,
     task: LanguageModelling,
     split: Split = "test",
-    batch_size: int = 16,
+    batch_size: Size = 16,
     *,
     carry: bool = True,
     autocast: bool = False,

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.parallel.carry import place
 
@@ -20,6 +21,7 @@ _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class Ranks:
     """Which of how many processes this is. Every method but ``part`` and ``main`` is to be called by all of them.
@@ -42,6 +44,7 @@ class Ranks:
         """Which rows of a batch are this one's, for ``Task.batch``."""
         return self.rank, self.size
 
+    @checked
     def sum(self, values: Tensor) -> Tensor:
         """Over all ranks: the same bits on each."""
         if self.size == 1:
@@ -58,6 +61,7 @@ class Ranks:
         dist.all_reduce(found, dist.ReduceOp.MAX)
         return [int(number) for number in found.tolist()]
 
+    @checked
     def gather(self, values: Tensor) -> Tensor:
         """(ranks, ...): everyone's, of the same shape and dtype, in the order of ranks; for small ones on the CPU."""
         if self.size == 1:
@@ -66,6 +70,7 @@ class Ranks:
         dist.all_gather(parts, values.to(_host()))
         return torch.stack(parts).cpu()
 
+    @checked
     def first(self, work: Callable[[], object]) -> None:
         """Rank 0 does it and the others wait; if it fails there, all fail."""
         failure: Exception | None = None
@@ -81,6 +86,7 @@ class Ranks:
             raise RuntimeError("rank 0 failed; it says why")
 
     @torch.no_grad()
+    @checked
     def share(self, module: nn.Module, *, buffers_only: bool = False) -> None:
         """Every rank's module gets the parameters and buffers of rank 0's."""
         if self.size == 1:
@@ -90,6 +96,7 @@ class Ranks:
             dist.broadcast(sent, 0)
             tensor.copy_(sent)
 
+    @checked
     def device(self, chosen: torch.device) -> torch.device:
         """The GPU of this rank, where ``cuda`` was chosen."""
         if self.size == 1 or chosen.type != "cuda" or chosen.index is not None:

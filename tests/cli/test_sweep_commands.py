@@ -115,7 +115,7 @@ def test_a_module_of_the_current_folder_is_found(tmp_path, monkeypatch):
     (tmp_path / "sweep_beside.py").write_text("from sweep_experiment import EXPERIMENT\n", encoding="utf-8")
     given = "sweep_beside:EXPERIMENT", "--over", "steps=int:1:6", "--objective", "sum/x:max", "--trials", "1"
     assert "best of 1 trials" in invoke("search", *given)
-    assert sys.path[0] == "", "before the packages that are installed, as with python -m"
-    sys.path.remove("")
+    assert sys.path[0] == str(tmp_path), "before the packages that are installed, as with python -m"
+    sys.path.remove(str(tmp_path))
     assert "written: " in invoke("run", "sweep_beside:EXPERIMENT")
-    assert sys.path[0] == ""
+    assert sys.path[0] == str(tmp_path)

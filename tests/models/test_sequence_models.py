@@ -343,7 +343,7 @@ def test_bad_inputs_are_named():
     for state, got in (((None,), "1"), (5, "int")):
         with pytest.raises(ArgumentError, match=f"state: expected 2 entries, one a block, got {got}"):
             numbers.sequence(x, (state, None))
-    with pytest.raises(ArgumentError, match=r"x: expected numbers \(batch, 3\)"):
+    with pytest.raises(ArgumentError, match=r"x_t: expected numbers \(batch, 3\)"):
         numbers.step(x)
     with pytest.raises(ArgumentError, match="lengths: expected"):
         numbers(x, lengths=torch.tensor([5, 6]))

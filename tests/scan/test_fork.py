@@ -54,6 +54,43 @@ def test_orders_that_hung(name: str) -> None:
     finish(ORDERS[name])
 
 
+LOADING = """
+import importlib.abc, os, signal, sys, threading, time
+import torch
+from stablessm import linear_scan
+
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name in ("llvmlite.binding", "stablessm.scan.cpu.linear_kernels"):
+            begun.set()
+            time.sleep(1)
+
+def scan():
+    linear_scan(torch.rand(4), torch.rand(2, 8, 4))
+
+begun = threading.Event()
+sys.meta_path.insert(0, Slow())
+thread = threading.Thread(target=scan)
+thread.start()
+begun.wait()
+child = os.fork()
+if not child:
+    signal.alarm(100)  # kills a child that hangs
+    scan()
+    os._exit(0)
+thread.join()
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_fork_while_a_backend_is_imported() -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING], env=environment, capture_output=True, text=True, timeout=LIMIT
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CHILDREN)
 def test_every_action_in_a_child(case: str) -> None:

@@ -11,14 +11,17 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
+from stablessm._checked import Count, Size, checked
 from stablessm._errors import ArgumentError, NumericalError, ShortRepr
 from stablessm.constructions.filters.from_convolution import from_convolution
 from stablessm.constructions.filters.layer import FilterFit, RecurrentConvolution
 from stablessm.instruments.systems import evaluating
 from stablessm.layers import Bidirectional, SequenceLayer
+from stablessm.scan.checks import check_tensor
 
 
 @final
+@checked
 @dataclass(frozen=True, repr=False)
 class LongFilter(ShortRepr):
     """What a module that convolves over time amounts to."""
@@ -177,6 +180,7 @@ class StreamingModel(nn.Module):
     difference: float | None
     """The largest |y - original| on the example, over the largest |original|; None without an example."""
 
+    @checked
     def __init__(self, model: nn.Module, tape: _Tape, modules: tuple[ConvertedModule, ...]) -> None:
         super().__init__()
         self.model, self.converted, self._tape = model, modules, tape
@@ -184,6 +188,9 @@ class StreamingModel(nn.Module):
 
     def forward(self, x: Tensor, state: tuple[Any, ...] | None = None) -> tuple[Tensor, tuple[Any, ...]]:
         """(batch, time, …) to (batch, time, …), and the state after the last step: a state for each call of a layer."""
+        self._check("x", x, 2)
+        if not isinstance(state, tuple | list | None):
+            raise ArgumentError("state", "what forward and step return", type(state).__name__)
         y, state = self._tape.run(lambda: self.model(x), state)
         if not isinstance(y, Tensor) or y.shape[:2] != x.shape[:2]:
             got = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
@@ -194,8 +201,15 @@ class StreamingModel(nn.Module):
 
     def step(self, x_t: Tensor, state: tuple[Any, ...] | None = None) -> tuple[Tensor, tuple[Any, ...]]:
         """One step, (batch, …) to (batch, …): tokens have shape (batch,)."""
+        self._check("x_t", x_t, 1)
         y, state = self(x_t[:, None], state)
         return y[:, 0], state
+
+    @staticmethod
+    def _check(name: str, x: Tensor, least: int) -> None:
+        check_tensor(name, x)
+        if x.dim() < least:
+            raise ArgumentError(name, f"at least {least} dimensions", f"shape {tuple(x.shape)}")
 
     @property
     def state_size(self) -> int:
@@ -214,15 +228,16 @@ class StreamingModel(nn.Module):
 
 
 @torch.no_grad()
+@checked
 def convert(
     model: nn.Module,
     tol: float,
     *,
-    length: int | None = None,
+    length: Size | None = None,
     find: Find | None = None,
     example: Tensor | None = None,
-    max_order: int = 128,
-    head: int = 1,
+    max_order: Size = 128,
+    head: Count = 1,
     dtype: torch.dtype = torch.float64,
 ) -> StreamingModel:
     """A copy of a convolutional model that generates in constant memory: its long filters become recurrences.

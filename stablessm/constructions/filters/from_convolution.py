@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from stablessm._arguments import real_number, whole_number
+from stablessm._checked import Count, Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.filters._fit import Fit, fit
@@ -31,12 +32,13 @@ class _Plan:
 
 
 @torch.no_grad()
+@checked
 def from_convolution(
     filters: Any,
     *,
     tol: float = 1e-4,
-    max_order: int = 128,
-    head: int = 1,
+    max_order: Size = 128,
+    head: Count = 1,
     finite: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> RecurrentConvolution:

@@ -9,9 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import whole_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.layers import S4D
 from stablessm.scan import causal_convolution, evaluate
+from stablessm.scan.checks import check_device, check_tensor
 
 GroupState: TypeAlias = tuple[Tensor, Tensor | None]
 """The last inputs (B, K, H) and the states of the modes (B, H, N)."""
@@ -141,6 +144,7 @@ class RecurrentConvolution(nn.Module):
     3.439
     """
 
+    @checked
     def __init__(self, groups: list[ChannelGroup], shape: tuple[int, ...], fits: tuple[FilterFit, ...]) -> None:
         super().__init__()
         self.groups = nn.ModuleList(groups)
@@ -171,6 +175,7 @@ class RecurrentConvolution(nn.Module):
 
     def initial_state(self, batch: int) -> tuple[GroupState, ...]:
         """The zero state for ``batch`` sequences."""
+        batch = batch if torch.compiler.is_compiling() else whole_number("batch", batch, 0)
         return tuple(group.initial_state(batch) for group in self._groups())
 
     def forward(self, x: Tensor, state: tuple[GroupState, ...] | None = None) -> tuple[Tensor, tuple[GroupState, ...]]:
@@ -181,7 +186,8 @@ class RecurrentConvolution(nn.Module):
         """One step: (B, d_input) to (B, d_output)."""
         return self._run(x_t, state, 2)
 
-    def kernel(self, length: int) -> Tensor:
+    @checked
+    def kernel(self, length: Size) -> Tensor:
         """The response to an impulse, in the filters' shape: (…, length) in double precision."""
         result = torch.zeros(len(self.fits), length, dtype=torch.float64, device=next(self.parameters()).device)
         for group in self._groups():
@@ -194,10 +200,13 @@ class RecurrentConvolution(nn.Module):
         return f"{size} filters, {self.state_size} numbers of state, relative error {self.error.max(initial=0.0):.1e}"
 
     def _run(self, x: Tensor, state: tuple[GroupState, ...] | None, rank: int) -> tuple[Tensor, tuple[GroupState, ...]]:
+        name = "x" if rank == 3 else "x_t"
+        check_tensor(name, x)
+        check_device(name, x, self.groups[0].taps if len(self.groups) else x)  # type: ignore[arg-type]
         if x.dim() != rank or x.shape[-1] != self.d_input or not x.is_floating_point():
             letters = "(batch, time, d_input)" if rank == 3 else "(batch, d_input)"
             got = f"shape {tuple(x.shape)} of {x.dtype}"
-            raise ArgumentError("x", f"real numbers {letters} with {self.d_input} channels", got)
+            raise ArgumentError(name, f"real numbers {letters} with {self.d_input} channels", got)
         state = self.initial_state(len(x)) if state is None else state
         self._check_state(state, len(x))
         y = x.new_zeros(*x.shape[:-1], len(self.fits))
@@ -210,8 +219,11 @@ class RecurrentConvolution(nn.Module):
 
     def _check_state(self, state: tuple[GroupState, ...], batch: int) -> None:
         ours = [shape for group in self._groups() for shape in group.state_shapes(batch)]
-        given = [tuple(leaf.shape) for group in state for leaf in group if leaf is not None]
-        if ours != given:
+        try:
+            given = [tuple(leaf.shape) for group in state for leaf in group if leaf is not None]
+        except (TypeError, AttributeError):  # no pairs of tensors
+            raise ArgumentError("state", "what forward and step return", type(state).__name__) from None
+        if ours != given or len(state) != len(self.groups):
             raise ArgumentError("state", f"shapes {ours}", given)
 
     def _groups(self) -> list[ChannelGroup]:

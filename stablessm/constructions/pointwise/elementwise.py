@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from stablessm._arguments import real_number, whole_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, NumericalError, ShortRepr
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
@@ -61,13 +62,14 @@ class Elementwise(ShortRepr):
         return f"{self.width} units, error at least {self.error:.3g}, {above}"
 
 
+@checked
 def elementwise(
     f: Callable[[np.ndarray], Any],
     domain: tuple[float, float] | Sequence[tuple[float, float]],
     tol: float,
     *,
     lipschitz: float | None = None,
-    max_width: int = 1024,
+    max_width: Size = 1024,
 ) -> Elementwise:
     """Compute the weights of a two-layer SSM with sup over the domain of |f(x) - y| ≤ tol (SSM-UA eq. 11–13)::
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from stablessm._arguments import whole_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, ShortRepr
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
@@ -80,14 +81,15 @@ class KolmogorovArnold(ShortRepr):
         return f"{widths} states, error {self.error:.1%} at least, {self.rms_error:.2%} in the mean square"
 
 
+@checked
 def kolmogorov_arnold(
     f: Callable[[np.ndarray], Any],
-    length: int,
+    length: Size,
     *,
     level: int = 1,
     digits: int = 1,
     iterations: int | None = None,
-    max_width: int = 300_000,
+    max_width: Size = 300_000,
 ) -> KolmogorovArnold:
     """A five-layer SSM for a continuous f on [0, 1]^length (SSM-UA eq. 15–17, 48–50, figure 3)::
 

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from stablessm._checked import checked, require, rule_of
 from stablessm._errors import ArgumentError
 from stablessm._typing import Sequence, State
+from stablessm.scan.checks import check_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +42,7 @@ class VolterraSSM(nn.Module):
     seconds: float
     """How long it took to build."""
 
+    @checked
     def __init__(
         self, layer: RealSSM | LRU, orders: np.ndarray, weights: np.ndarray, constant: float, dt: float
     ) -> None:
@@ -83,14 +87,17 @@ class VolterraSSM(nn.Module):
 
     def forward(self, x: Sequence, state: State | None = None) -> tuple[Sequence, State]:
         """(B, T, 1) to (B, T, 1), and the state after the last step."""
+        check_tensor("x", x)
         channels, state = self.layer(x.to(self.readout.dtype), state)
         return self._combine(channels).to(x.dtype), state
 
     def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: (B, 1) to (B, 1)."""
+        check_tensor("x_t", x_t)
         channels, state = self.layer.step(x_t.to(self.readout.dtype), state)
         return self._combine(channels).to(x_t.dtype), state
 
+    @checked
     def kernel(self, *times: Tensor | np.ndarray) -> Tensor:
         """ĥ_n on the grid times_1 x … x times_n, whole steps each: one argument for each axis.
 
@@ -102,6 +109,8 @@ class VolterraSSM(nn.Module):
         """
         if not 1 <= len(times) <= 3:
             raise ArgumentError("times", "one to three arrays of steps", f"{len(times)}")
+        for one in times:
+            require("times", one, rule_of(ArrayLike))
         mine = self.orders == len(times)
         factors = [self.layer.kernel(torch.as_tensor(one))[:, mine, 0] for one in times]
         letters = "abc"[: len(times)]
@@ -109,8 +118,11 @@ class VolterraSSM(nn.Module):
         return torch.einsum(equation, *factors, self.readout[mine]) / self.dt ** len(times)
 
     @torch.no_grad()
+    @checked
     def values(self, steps: np.ndarray) -> np.ndarray:
         """ĥ_n at points (P, n) of whole steps: (P,)."""
+        if steps.ndim != 2 or not 1 <= steps.shape[1] <= 3:
+            raise ArgumentError("steps", "shape (points, order)", f"shape {steps.shape}")
         mine = self.orders == steps.shape[1]
         times, places = np.unique(steps, return_inverse=True)
         factors = self.layer.kernel(torch.from_numpy(times))[:, mine, 0].numpy()[places.reshape(steps.shape)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from stablessm._arguments import real_number, whole_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.series import _identify
@@ -33,10 +34,11 @@ class _Construction:
     ({2: 6}, 7, True)
     """
 
+    @checked
     def __call__(
         self,
         kernels: Mapping[int, Source | float],
-        horizon: int | None = None,
+        horizon: Size | None = None,
         *,
         tol: float = 1e-3,
         dt: float = 1.0,

@@ -73,7 +73,7 @@ def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights:
             path, best, interrupted = _searched(samples, domain, model, request)
     tol, found = request.tol, _result(path, max(best, 1), samples, model, request)
     if interrupted:
-        warnings.warn(_measure.INTERRUPTED, stacklevel=3)
+        warnings.warn(_measure.INTERRUPTED, stacklevel=4)
         return found
     if best == 0:
         what = f"no mode stands out of the noise, whose standard deviation is about {path.level(0):.3g}"

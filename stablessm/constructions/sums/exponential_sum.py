@@ -11,6 +11,7 @@ from typing import Any, final, get_args
 
 import numpy as np
 
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm._progress import working
 from stablessm.constructions.sums import _least_squares, _measure, _modes, _samples
@@ -28,9 +29,10 @@ _FAR = 0.5  # of the error within the band: what a sum beyond it leaves at most 
 _CLEAR, _EXPLAINED = 0.05, 0.01  # of the kernel: errors that ask for a reason, and that need none, for a given order
 
 
+@checked
 def exponential_sum(
     kernel: Any,
-    horizon: int | None = None,
+    horizon: Size | None = None,
     *,
     tol: float | None = None,
     order: int | None = None,
@@ -42,7 +44,7 @@ def exponential_sum(
     stable_margin: float = 0.0,
     relative: bool = False,
     norm: Norm = "sup",
-    max_order: int | None = None,
+    max_order: Size | None = None,
     noise: Any = None,
     weights: Any = None,
     dtype: Any = "float64",
@@ -179,7 +181,7 @@ def _supremum_sum(samples: Samples, domain: Domain, request: Request) -> Exponen
     except KeyboardInterrupt:
         if not (hasattr(attempt, "search") and attempt.search.tried):
             raise
-        warnings.warn(_measure.INTERRUPTED, stacklevel=3)
+        warnings.warn(_measure.INTERRUPTED, stacklevel=4)
         return attempt.measured(samples, unit, attempt.search.so_far())
     raise FitError(f"{what}. The best found has order {best.order} and error {reached:.3g}", remedy, best)
 

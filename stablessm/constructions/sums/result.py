@@ -8,12 +8,15 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from stablessm import _tensors, record
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions.sums._modes import Domain
 
@@ -94,6 +97,12 @@ class ExponentialSum:
     """Of the shape of weights: their standard errors, as above."""
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "float" and not (isinstance(value, Real) and not isinstance(value, bool)):
+                raise ArgumentError(field.name, "a number", repr(value))
+            if field.name in ("rates", "weights") and np.asarray(value).dtype.kind not in "fciu":
+                raise ArgumentError(field.name, "numbers", repr(value))
         rates = np.asarray(self.rates)
         rates = rates.astype(np.complex128) if self.is_complex or rates.imag.any() else rates.real.astype(np.float64)
         weights = np.array(self.weights)
@@ -164,7 +173,8 @@ class ExponentialSum:
         decay = -np.expm1(self.rates.real * self.dt)
         return float(2 * np.finfo(np.float64).eps * (np.abs(self._gain) / decay**2) @ self._sizes)
 
-    def __call__(self, t: Any) -> np.ndarray:
+    @checked
+    def __call__(self, t: ArrayLike) -> np.ndarray:
         """ρ̂ at times t ≥ 0 of any shape: t.shape, or (*t.shape, d_out, d_in)."""
         t = np.asarray(t, dtype=np.float64)
         flat = t.reshape(-1)
@@ -173,7 +183,8 @@ class ExponentialSum:
         sums = np.concatenate([np.exp(part[:, None] * self.rates) @ weights for part in parts])
         return (sums if self.is_complex else sums.real).reshape((*t.shape, *self.shape))
 
-    def step(self, x_t: Any, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    @checked
+    def step(self, x_t: ArrayLike, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """One step of the recurrence in plain NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1.
 
         A complex sum takes no real part.
@@ -196,13 +207,16 @@ class ExponentialSum:
         else:
             x = x[..., None]
         drive = gain * x
-        if state is not None and state.shape != drive.shape:
-            raise ArgumentError("state", f"shape {drive.shape}", f"shape {state.shape}")
+        if state is not None and (not isinstance(state, np.ndarray) or state.shape != drive.shape):
+            raise ArgumentError(
+                "state", f"an array of shape {drive.shape}", getattr(state, "shape", type(state).__name__)
+            )
         state = drive if state is None else eigenvalues * state + drive
         weights = self.weights if np.iscomplexobj(state) else self.weights.real
         y = np.einsum("moi,...mi->...o", weights, state) if self.shape else state @ weights
         return (y if self.is_complex else y.real), state
 
+    @checked
     def to_layer(self, map: str | Reparameterization = "best", *, dtype: torch.dtype | None = None) -> RealSSM | LRU:
         """A bias-free layer with this kernel, in any reparameterization of the eigenvalues.
 
@@ -220,6 +234,7 @@ class ExponentialSum:
 
         return to_layer(self, map, dtype)
 
+    @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """``path`` (.safetensors: everything) and the same name with .csv (rates and weights, to read)."""
         import torch
@@ -237,6 +252,7 @@ class ExponentialSum:
         return path
 
     @classmethod
+    @checked
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """What :meth:`save` wrote, to the last bit."""
         expected = "a file written by ExponentialSum.save"

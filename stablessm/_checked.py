@@ -1,0 +1,273 @@
+"""Failed calls explained by annotations: one decorator for public functions and classes. No torch.
+
+The annotation is the rule, so that a signature says all that is checked. The types below add a range to a number.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import math
+import operator
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Number, Real
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, Union, get_args, get_origin
+
+from stablessm._arguments import MOST
+from stablessm._errors import ArgumentError, BackendUnavailableError, NumericalError
+
+T = TypeVar("T")
+
+
+class Rule(NamedTuple):
+    """What an annotation allows, and the words for it."""
+
+    accepts: Callable[[Any], bool]
+    expected: str
+
+
+Size: TypeAlias = Annotated[int, Rule(lambda n: 1 <= n < MOST, "a whole number, at least 1")]
+Count: TypeAlias = Annotated[int, Rule(lambda n: 0 <= n < MOST, "a whole number, at least 0")]
+Seed: TypeAlias = Annotated[int, Rule(lambda n: 0 <= n < 2**63, "a whole number from 0 to 2^63 - 1")]
+Finite: TypeAlias = Annotated[float, Rule(math.isfinite, "a finite number")]
+
+
+def checked(thing: T) -> T:
+    """Decorate a public function or class: a call that fails raises an ArgumentError for the argument of a wrong type.
+
+    Arguments are compared with their annotations once a call has failed, so that a call that works costs nothing and is
+    never refused; errors of our own pass as they are. ``int`` takes whole numbers of any type, ``float`` real numbers
+    but NaN, ``str`` text without NUL, ``Literal`` its values, ``tuple[float, float]`` two numbers, ``ArrayLike`` what
+    NumPy makes real numbers of, and a class its instances. An annotation that cannot be evaluated, such as one imported
+    for type checkers only, allows anything.
+
+    >>> @checked
+    ... def scaled(values: Sequence[float], factor: float = 1.0) -> list[float]:
+    ...     return [factor * value for value in values]
+    >>> scaled([1.0], factor="2")
+    Traceback (most recent call last):
+    ...
+    stablessm._errors.ArgumentError: factor: expected a number, got '2'
+    """
+    if isinstance(thing, type):
+        thing.__init__ = checked(thing.__init__)  # type: ignore[misc]
+        return thing
+    function: Any = thing
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except (ArgumentError, NumericalError, BackendUnavailableError, OSError):
+            raise
+        except Exception as error:
+            _blame(function, args, options, error)
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def _blame(function: Any, args: tuple[Any, ...], options: dict[str, Any], error: Exception) -> None:
+    """Raise an ArgumentError for the first argument that does not have its annotated type, if there is one."""
+    signature = inspect.signature(function)
+    try:
+        given = signature.bind(*args, **options).arguments
+    except TypeError:  # the error says what is missing or unknown
+        return
+    for name, rule in _rules(function, signature).items():
+        if name in given and given[name] is not signature.parameters[name].default:
+            try:
+                require(name, given[name], rule)
+            except ArgumentError as refused:
+                raise refused from error
+
+
+def require(name: str, value: Any, rule: Rule) -> None:
+    """Raise an ArgumentError unless the rule accepts the value."""
+    if not rule.accepts(value):
+        plain = value is None or isinstance(value, str | bytes | Number | tuple | list | Mapping)
+        got = repr(value) if plain else value if hasattr(value, "shape") else type(value).__name__
+        raise ArgumentError(name, rule.expected, got)
+
+
+def _rules(function: Any, signature: inspect.Signature) -> dict[str, Rule]:
+    """Return a rule for each parameter."""
+    rules = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            rules[name] = rule_of(_evaluated(parameter.annotation, function.__globals__))
+    return rules
+
+
+def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
+    import numpy
+
+    try:
+        while isinstance(annotation, str):
+            annotation = eval(annotation, {"np": numpy, "torch": sys.modules.get("torch"), **names})
+    except NameError:
+        return _LATER.get(annotation, Any)
+    except TypeError:  # a union with a name that stands for text
+        return functools.reduce(operator.or_, (_evaluated(part.strip(), names) for part in annotation.split("|")))
+    return annotation
+
+
+def rule_of(annotation: Any) -> Rule:
+    """Return the rule of an annotation.
+
+    >>> rule_of(float | None).expected
+    'a number or None'
+    """
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if annotation in _SIMPLE:
+        return _SIMPLE[annotation]
+    if origin is Annotated:
+        base, (_, *more) = Rule(_whole, "") if parts[0] is int else rule_of(parts[0]), parts
+        return Rule(lambda value: base.accepts(value) and all(rule.accepts(value) for rule in more), more[-1].expected)
+    if "_SupportsArray" in str(annotation):  # ArrayLike is a union, which joins with others
+        empty = type(None) in parts
+        return Rule(lambda value: (empty and value is None) or _numeric(value), "real numbers")
+    if origin is Literal:
+        known = {part for part in parts if isinstance(part, str)}
+        accepts = lambda value: value in known if isinstance(value, str) else any(value is part for part in parts)  # noqa: E731
+        words = " or ".join(map(repr, parts)) if len(parts) == 2 else f"one of {', '.join(map(repr, parts))}"
+        return Rule(accepts, words)
+    if origin in (Union, types.UnionType):
+        return _any_of([rule_of(part) for part in parts])
+    if origin in _CONTAINERS:
+        return _CONTAINERS[origin](*parts)
+    if isinstance(annotation, type):
+        return _instance(annotation)
+    return Rule(_anything, "anything")
+
+
+def _instance(kind: Any) -> Rule:
+    if kind.__name__ == "Tensor":
+        return Rule(lambda value: isinstance(value, kind) and _has_values(value), "a dense tensor")
+    if kind.__name__ == "ndarray":
+        return Rule(lambda value: isinstance(value, kind) and value.dtype.kind in "fciub", "a NumPy array of numbers")
+    word = "nn.Module" if kind.__name__ == "Module" else kind.__name__
+    return Rule(lambda value: isinstance(value, kind), f"{'an' if word[0].lower() in 'aeioun' else 'a'} {word}")
+
+
+def _has_values(tensor: Any) -> bool:
+    return not (tensor.is_sparse or tensor.is_meta)
+
+
+def _any_of(rules: Sequence[Rule]) -> Rule:
+    return Rule(lambda value: any(rule.accepts(value) for rule in rules), " or ".join(rule.expected for rule in rules))
+
+
+def _sequence(item: Any, *more: Any) -> Rule:
+    """``Sequence[X]``, ``list[X]``, ``tuple[X, ...]``: each entry; ``tuple[X, Y]``: entry by entry."""
+    if more and more != (...,):
+        rules = [rule_of(part) for part in (item, *more)]
+        words = [rule.expected for rule in rules]
+        expected = "two numbers" if words == ["a number"] * 2 else f"({', '.join(words)})"
+        return Rule(lambda value: _listed(value) and len(value) == len(rules) and _each(rules, value), expected)
+    rule = rule_of(item)
+    return Rule(lambda value: _listed(value) and _all(rule, value), f"a sequence, each entry {rule.expected}")
+
+
+def _mapping(key: Any, item: Any) -> Rule:
+    keys, items = rule_of(key), rule_of(item)
+    expected = f"a mapping from {keys.expected} to {items.expected}"
+    return Rule(
+        lambda given: isinstance(given, Mapping) and _all(keys, given) and _all(items, given.values()), expected
+    )
+
+
+def _callable(*_: Any) -> Rule:
+    return Rule(callable, "a function")
+
+
+def _class(*_: Any) -> Rule:
+    return Rule(lambda value: isinstance(value, type), "a class")
+
+
+def _all(rule: Rule, values: Any) -> bool:
+    return all(map(rule.accepts, values))
+
+
+def _each(rules: Sequence[Rule], values: Sequence[Any]) -> bool:
+    return all(rule.accepts(value) for rule, value in zip(rules, values, strict=True))
+
+
+def _listed(value: Any) -> bool:
+    """Sequences of any type, arrays of one dimension among them, but not text."""
+    if isinstance(value, str | bytes | bytearray) or getattr(value, "is_meta", False):
+        return False
+    return isinstance(value, Sequence) or getattr(value, "ndim", None) == 1
+
+
+def _anything(value: Any) -> bool:
+    return True
+
+
+def _whole(value: Any) -> bool:
+    """Whole numbers of any type but bool, NumPy's and tensors of one number among them."""
+    if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
+        return False
+    try:
+        return abs(operator.index(value)) < 2**63
+    except (TypeError, RuntimeError, ValueError):
+        return False
+
+
+def _number(value: Any) -> bool:
+    """Real numbers of any type but NaN and bool."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return not math.isnan(float(value))
+    except OverflowError:
+        return False
+
+
+def _numeric(value: Any) -> bool:
+    import numpy as np
+
+    if hasattr(value, "is_sparse"):  # a tensor
+        return _has_values(value) and not value.is_complex()
+    try:
+        return np.asarray(value).dtype.kind in "fiub"
+    except (TypeError, ValueError, RuntimeError):  # ragged
+        return False
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _path(value: Any) -> bool:
+    """Paths: ``os.PathLike``."""
+    return hasattr(value, "__fspath__")
+
+
+_LATER: Final = {"Axes | None": Annotated[Any, Rule(lambda ax: ax is None or hasattr(ax, "loglog"), "Matplotlib axes")]}
+"""Rules of annotations that only type checkers can evaluate."""
+_SIMPLE: Final[dict[Any, Rule]] = {
+    int: Rule(lambda value: _whole(value) and abs(operator.index(value)) < MOST, "a whole number"),
+    float: Rule(_number, "a number"),
+    bool: Rule(lambda value: isinstance(value, bool), "True or False"),
+    str: Rule(_text, "text"),
+    None: Rule(lambda value: value is None, "None"),
+    type(None): Rule(lambda value: value is None, "None"),
+    Any: Rule(_anything, "anything"),
+    object: Rule(_anything, "anything"),
+    inspect.Parameter.empty: Rule(_anything, "anything"),
+}
+_CONTAINERS: Final[Mapping[Any, Callable[..., Rule]]] = {
+    list: _sequence,
+    tuple: _sequence,
+    collections.abc.Sequence: _sequence,
+    dict: _mapping,
+    collections.abc.Mapping: _mapping,
+    collections.abc.Callable: _callable,
+    type: _class,
+    os.PathLike: lambda *_: Rule(_path, "a path"),
+}

@@ -1,0 +1,29 @@
+"""Modules of the current folder: imported only where ``module:NAME`` asks for one.
+
+``python -m`` puts the current folder first on the path, so that a file called ``tqdm.py`` there would run in place of
+the package. This module is imported first and takes the folder off again for ``python -m stablessm``.
+"""
+
+import os
+import sys
+
+
+def use() -> None:
+    """Put the current folder on the path, for a module that the user named."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def leave() -> None:
+    """Take the current folder off the path, here and in every Python that this process starts.
+
+    It stays where the folder holds this package: a checkout that is not installed.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", os.getcwd()) and home != os.getcwd():
+        del sys.path[0]
+
+
+if sys.argv[:1] == ["-m"] and ("-m", "stablessm") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
+    leave()

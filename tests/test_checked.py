@@ -1,0 +1,121 @@
+"""Failed calls are explained by annotations: what each annotation allows, and which errors pass as they are."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from stablessm import ArgumentError, NumericalError
+from stablessm._checked import Count, Finite, Seed, Size, checked, rule_of
+from stablessm._typing import Device, Times, takes_tensor
+
+RULES: list[tuple[Any, str, list[Any], list[Any]]] = [
+    (int, "a whole number", [-3, np.int64(3), 2**31 - 1], [True, 2.0, "2", None, 2**31, -(2**31), torch.tensor(2.5)]),
+    (Size, "a whole number, at least 1", [1, 2**31 - 1], [0, -1, 2**31, False, 1.0]),
+    (Count, "a whole number, at least 0", [0, 2**31 - 1], [-1, 2**31, None]),
+    (Seed, "a whole number from 0 to 2^63 - 1", [0, 2**31, 2**63 - 1], [-1, 2**63, 0.5, True]),
+    (float, "a number", [0, -0.5, np.float32(2), math.inf], [math.nan, True, "1", 1j, None, 10**400, [1.0]]),
+    (Finite, "a finite number", [-2.5, 0], [math.inf, -math.inf, math.nan]),
+    (bool, "True or False", [True, False], [0, 1, None, "yes"]),
+    (str, "text", ["", "a"], ["a\0b", b"a", 1, None]),
+    (float | None, "a number or None", [None, 1.5], ["", []]),
+    (Literal["a", "b"], "'a' or 'b'", ["a", "b"], ["c", None, ["a"], np.array(["a"])]),
+    (Literal["a", "b", "c"], "one of 'a', 'b', 'c'", ["c"], ["d"]),
+    (tuple[float, float], "two numbers", [(1, 2.5), [0.5, 1]], [(1,), (1, 2, 3), (1, "2"), "12", None]),
+    (tuple[int, ...], "a sequence, each entry a whole number", [(), (1, 2), [3], np.array([1, 2])], [(1.5,), 1, {1}]),
+    (Sequence[float], "a sequence, each entry a number", [[1, 2.5], torch.tensor([1]).numpy()], ["12", [None], 3]),
+    (Mapping[str, float], "a mapping from text to a number", [{}, {"a": 1}], [{1: 1}, {"a": "b"}, [("a", 1)]]),
+    (Callable[..., Any], "a function", [len, lambda: None], [3, None]),
+    (type[int], "a class", [int, bool], [3]),
+    (os.PathLike[str], "a path", [Path()], ["a", None]),
+    (
+        Tensor,
+        "a dense tensor",
+        [torch.ones(2)],
+        [[1.0], np.ones(2), torch.ones(2).to_sparse(), torch.ones(2, device="meta")],
+    ),
+    (np.ndarray, "a NumPy array of numbers", [np.ones(2)], [[1.0], torch.ones(2), np.array(["a"]), np.array([None])]),
+    (nn.Module, "an nn.Module", [nn.Identity()], [nn.Identity, None]),
+    (
+        ArrayLike,
+        "real numbers",
+        [1, [1, 2.5], torch.ones(2).bfloat16()],
+        [[1j], "a", [[1], [1, 2]], torch.ones(1) + 1j],
+    ),
+    (
+        Times,
+        "finite real times (T,)",
+        [torch.arange(3)],
+        [torch.ones(1, 1), torch.tensor([math.nan]), torch.ones(1) > 0],
+    ),
+    (Device, "a device that PyTorch has here", ["cpu", torch.device("cpu")], ["", "tpu9", 3, None]),
+    (Any, "anything", [None, object()], []),
+]
+
+
+@pytest.mark.parametrize(("annotation", "expected", "good", "bad"), RULES, ids=[str(row[1]) for row in RULES])
+def test_what_an_annotation_allows(annotation, expected, good, bad):
+    rule = rule_of(annotation)
+    assert rule.expected == expected
+    for value in good:
+        assert rule.accepts(value), value
+    for value in bad:
+        assert not rule.accepts(value), value
+
+
+@checked
+def failing(first: int, second: str = "text", *, error: Exception | None = None, other: Unknown = 3) -> int:  # noqa: F821
+    if error is not None:
+        raise error
+    return first + len(second)
+
+
+def test_calls_that_work_are_not_refused():
+    assert failing(2.5, [1, 2]) == 4.5
+
+
+@pytest.mark.parametrize("error", [ArgumentError("a", "b", "c"), NumericalError("what", "remedy"), OSError("disk")])
+def test_errors_of_our_own_pass(error):
+    with pytest.raises(type(error)) as caught:
+        failing("wrong", error=error)
+    assert caught.value is error
+
+
+def test_failures_name_the_first_wrong_argument():
+    with pytest.raises(ArgumentError, match=r"^first: expected a whole number, got None$") as caught:
+        failing(None, 3)
+    assert isinstance(caught.value.__cause__, TypeError)
+    with pytest.raises(ArgumentError, match=r"^second: expected text, got 3$"):
+        failing(1, second=3)
+    with pytest.raises(KeyError):  # nothing is wrong with the arguments
+        failing(1, error=KeyError("ours"))
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'first'"):
+        failing()
+
+
+def test_classes_and_methods_of_one_tensor():
+    class Kept:
+        def __init__(self, size: int) -> None:
+            self.size = size + 1
+
+        @takes_tensor
+        def twice(self, w: Tensor) -> Tensor:
+            return 2 * w
+
+    kept = checked(Kept)(2)
+    assert kept.size == 3
+    with pytest.raises(ArgumentError, match=r"^size: expected a whole number"):
+        Kept("2")
+    assert kept.twice(torch.ones(1)).item() == kept.twice(w=torch.ones(1)).item() == 2
+    for wrong in (1.0, torch.ones(1, dtype=torch.int64), torch.ones(1) + 0j, torch.ones(1).to_sparse()):
+        with pytest.raises(ArgumentError, match=r"^w: expected a real floating-point tensor"):
+            kept.twice(wrong)

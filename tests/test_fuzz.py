@@ -1,0 +1,76 @@
+"""Arguments that nobody should pass give a result or an error that names the argument, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import fuzz_cases
+import pytest
+import torch
+from fuzz_cases import SLOW
+
+import stablessm as ssm
+
+CASES = 200
+SHARE = 0.03
+"""Of internal exceptions that the quick test tolerates: its sample is small. benchmarks/fuzz.py counts many."""
+
+
+def test_a_sample_of_calls_ends_well(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = random.Random(0)
+    names = [name for name in fuzz_cases.subjects() if not name.startswith(SLOW)]
+    found = [(name, *fuzz_cases.run_case(name, seed)) for seed, name in enumerate(rng.choices(names, k=CASES))]
+    counts = Counter(outcome for _, outcome, _ in found)
+    bad = [row for row in found if row[1] not in ("fine", "named error")]
+    assert counts["endless"] == 0, bad
+    assert counts["internal exception"] <= SHARE * CASES, bad
+    assert counts["named error"] > CASES / 4  # most arguments are wrong, and some are not
+    assert counts["fine"] > CASES / 10
+
+
+@pytest.mark.slow
+def test_many_calls_end_well(tmp_path):
+    script = Path(__file__).parent.parent / "benchmarks" / "fuzz.py"
+    out = tmp_path / "fuzz.json"
+    command = [sys.executable, str(script), "--cases", "8", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(out.read_text(encoding="utf-8"))["summary"]
+    assert summary["crash"] == summary["endless"] == 0, done.stdout
+    assert summary["internal exception"] <= 0.01 * summary["cases"], done.stdout
+
+
+def test_good_arguments_are_accepted(tmp_path, monkeypatch):
+    """The fuzzer replaces arguments of calls that work: otherwise it would test the first check of each alone."""
+    monkeypatch.chdir(tmp_path)
+    refused = {
+        "ContinuousRNN.kernel",
+        "VolterraSSM.kernel",
+        "LotkaVolterra.memory",
+        "TeacherRNN.memory",
+        "Task.lanes",
+        "timestamp",
+    }
+    refused |= {name for name in fuzz_cases.subjects() if name.endswith((".load", ".of", "load", "settings_of"))}
+    for name, subject in fuzz_cases.subjects().items():
+        if name in refused or name.startswith(SLOW) or not subject.parameters or subject.required - fuzz_cases.KNOWN:
+            continue
+        assert fuzz_cases.outcome(subject, fuzz_cases.good_arguments(subject)) == ("fine", ""), name
+
+
+def test_a_wrong_state_is_refused():
+    layer = ssm.LRU(2, 4, 3)
+    _, state = layer(torch.randn(2, 5, 2))
+    for wrong in (state.real, state.imag, state.abs(), state[:1], state.to("meta"), [state], "state"):
+        with pytest.raises(ssm.ArgumentError, match="state: expected"):
+            layer(torch.randn(2, 5, 2), wrong)
+        with pytest.raises(ssm.ArgumentError, match="state: expected"):
+            layer.step(torch.randn(2, 2), wrong)
+    with pytest.raises(ssm.ArgumentError, match=r"x: expected dtype torch\.float32, as the weights"):
+        layer(torch.randn(2, 5, 2, dtype=torch.float64))
