@@ -566,7 +566,7 @@ def test_a_single_sequence_is_streamed_without_a_batch(name: str) -> None:
     close(state, final)
     for ours, truth in zip(layer.step(x[0], state, dt=0.37), layer.step(x[:1], state[None], dt=0.37), strict=True):
         close(ours, truth[0])
-    with pytest.raises(ssm.ArgumentError, match=r"^x: expected 2 dimensions \(batch, d_input\) or 1 \(d_input\)"):
+    with pytest.raises(ssm.ArgumentError, match=r"^x_t: expected 2 dimensions \(batch, d_input\) or 1 \(d_input\)"):
         layer.step(x[None])
     with pytest.raises(ssm.ArgumentError, match=r"^x: expected dtype torch.float64"):
         layer.step(x[0].float())

@@ -76,7 +76,7 @@ def test_mismatched_layers_are_refused() -> None:
 def test_states_that_are_no_pair_are_named() -> None:
     model, x = make(), torch.randn(2, 6, 2, dtype=torch.float64)
     for state in (torch.zeros(2, 5, dtype=torch.float64), (None,)):
-        with pytest.raises(ssm.ArgumentError, match=r"^state: expected a pair of states, or None, got"):
+        with pytest.raises(ssm.ArgumentError, match=r"^state: expected the pair that forward or step returned, got"):
             model(x, state)
     _, pair = model(x)
     for wrong in ((pair[0], None), (None, pair[1])):
