@@ -30,6 +30,8 @@ def evaluate(
 
     Other data are standardised and their labels numbered as in training.
 
+    A forecast is also scored in the units of the data: root mean square and mean absolute error of each target.
+
     A language model reads the whole split with its state carried on, from the start of every document: perplexity per
     token, per word (between white space) and per byte. Beside it, the same with no state at the start of every window,
     as in training without -o carry=true: if that is better, the model remembers badly beyond its windows. Longer ones
@@ -52,7 +54,9 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
     import stablessm
     from stablessm import tasks, training
     from stablessm.tasks.text import LanguageModelling
-    from stablessm.training.settings import require_same
+    from stablessm.tasks.windows import WindowTask
+    from stablessm.training.forecast import unit_scores
+    from stablessm.training.settings import task_of
 
     before = training.settings_of(folder)
     if "task" not in before["origin"]:
@@ -62,10 +66,7 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
         beside = _beside(folder, options, changes) if name == "lm" else options
         task = tasks.get(name, **tasks.read_options(name, {**beside, **changes})).as_trained(before["task"])
     else:
-        task = tasks.get(name, **tasks.read_options(name, options))
-        now = task.describe()
-        known = {**now, **before["task"], "options": {**now["options"], **before["task"]["options"]}}  # some came later
-        require_same("task", "the data it was trained on", known, now)
+        task = task_of(before)
     model = stablessm.load(folder / "model").to(training.TrainingConfig(device=device).chosen_device())
     batch_size, autocast = batch_size or before["config"]["batch_size"], before["config"]["autocast"]
     scores: dict[str, Any] = {"task": name, "split": split}
@@ -76,6 +77,9 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
             scores[read] = {measure: getattr(found, measure) for measure in _MEASURES}
     else:
         scores |= training.evaluate(model, task, split, batch_size, autocast=autocast)
+    if isinstance(task, WindowTask):
+        errors = training.forecast_errors(model, task, split, batch_size=batch_size, autocast=autocast)
+        scores["units"] = unit_scores(errors, task.targets)
     return {**scores, "chance": task.chance}
 
 
@@ -84,7 +88,9 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
     for name, value in scores.items():
         if not isinstance(value, dict):
             yield f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}"
-    columns = {name: value for name, value in scores.items() if isinstance(value, dict)}
+    for name, errors in scores.get("units", {}).items():
+        yield f"{name}: rmse {errors['rmse']:.6g}, mae {errors['mae']:.6g} in the units of the data"
+    columns = {name: scores[name] for name in ("carried", "windows") if name in scores}
     if columns:
         yield f"{'':<14} {''.join(f'{name:>12}' for name in columns)}"
         for measure in _MEASURES:

@@ -49,8 +49,8 @@ class Series(WindowTask):
     def __init__(self, options: SeriesOptions, name: str = "series") -> None:
         self.name, self.options, self.metric = name, options, options.metric
         table = csv_file.read(Path(options.file))
-        columns = _names(options.columns) or _numeric(table)
-        targets = _names(options.target) or columns
+        columns = names_in(options.columns) or _numeric(table)
+        targets = names_in(options.target) or columns
         for target in targets:
             table.column(target, "target")
         columns = (*columns, *(target for target in targets if target not in columns))
@@ -91,13 +91,10 @@ class Sequences(ArrayTask):
         self.name, self.options = name, options
         table = csv_file.read(Path(options.file))
         places = {role: table.column(getattr(options, role), role) for role in ("sequence", "label")}
-        columns = _names(options.columns) or _numeric(table, besides=(options.sequence, options.label))
-        values = table.numbers(columns, "columns")
-        rows, labels = _grouped(table, places["sequence"], places["label"])
-        lengths = np.array([len(one) for one in rows])
-        inputs = np.zeros((len(rows), lengths.max(), len(columns)))
-        for sequence, one in zip(inputs, rows, strict=True):
-            sequence[: len(one)] = values[one]
+        columns = names_in(options.columns) or _numeric(table, besides=(options.sequence, options.label))
+        by_name = rows_by_sequence(table, places["sequence"])
+        labels, rows = _labels(table, by_name, places["label"]), list(by_name.values())
+        inputs, lengths = padded(table.numbers(columns, "columns"), rows)
         names, targets = _targets(table, labels, rows, options)
         self.content = sources.content_digest(inputs, lengths, targets)
         splits = shuffled_split(len(rows), options.valid, options.test, options.split_seed)
@@ -115,7 +112,8 @@ class Sequences(ArrayTask):
         return super().as_trained(description)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names of an option with commas between them."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
@@ -127,17 +125,32 @@ def _numeric(table: Table, besides: tuple[str, ...] = ()) -> tuple[str, ...]:
     return found
 
 
-def _grouped(table: Table, sequence: int, label: int) -> tuple[list[list[int]], list[str]]:
-    """The rows of each sequence, and its label."""
+def rows_by_sequence(table: Table, sequence: int) -> dict[str, list[int]]:
+    """Return the rows of each sequence, by its name in column ``sequence``, in the order of the file."""
     rows: dict[str, list[int]] = {}
     for i, row in enumerate(table.rows):
-        mine = rows.setdefault(row[sequence], [])
-        if mine and table.rows[mine[0]][label] != row[label]:
-            where = f"{table.file}, line {table.lines[i]}, column {table.header[label]}"
-            first = f"{table.rows[mine[0]][label]!r}, as in line {table.lines[mine[0]]} of sequence {row[sequence]!r}"
-            raise ArgumentError(where, first, repr(row[label]))
-        mine.append(i)
-    return list(rows.values()), [table.rows[mine[0]][label] for mine in rows.values()]
+        rows.setdefault(row[sequence], []).append(i)
+    return rows
+
+
+def padded(values: np.ndarray, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of each sequence, (sequences, T, columns) with zeros after its end, and the lengths."""
+    lengths = np.array([len(one) for one in rows])
+    inputs = np.zeros((len(rows), lengths.max(), values.shape[1]))
+    for sequence, one in zip(inputs, rows, strict=True):
+        sequence[: len(one)] = values[one]
+    return inputs, lengths
+
+
+def _labels(table: Table, rows: Mapping[str, list[int]], label: int) -> list[str]:
+    """The label of each sequence, which all its rows have."""
+    for name, mine in rows.items():
+        for i in mine:
+            if (got := table.rows[i][label]) != (first := table.rows[mine[0]][label]):
+                where = f"{table.file}, line {table.lines[i]}, column {table.header[label]}"
+                expected = f"{first!r}, as in line {table.lines[mine[0]]} of sequence {name!r}"
+                raise ArgumentError(where, expected, repr(got))
+    return [table.rows[mine[0]][label] for mine in rows.values()]
 
 
 def _targets(
