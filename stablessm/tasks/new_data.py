@@ -38,19 +38,25 @@ class SeriesReader:
     mean: np.ndarray
     """(columns,), as is the deviation."""
     deviation: np.ndarray
+    missing: csv_file.Missing = "refuse"
+    """What to do about missing cells of a file."""
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
         """Return the reader of a model whose training data ``describe`` described so."""
         scale, options = description["scale"], description["options"]
         mean, deviation = (np.array([column[part] for column in scale.values()]) for part in ("mean", "deviation"))
-        targets = own_csv.names_in(options.get("target", "")) or tuple(scale)
-        return cls(tuple(scale), targets, options["window"], options["horizon"], mean, deviation)
+        targets = tuple(description.get("targets") or own_csv.names_in(options.get("target", "")) or scale)
+        missing = options.get("missing", "refuse")
+        return cls(tuple(scale), targets, options["window"], options["horizon"], mean, deviation, missing)
 
-    def rows(self, data: Data) -> np.ndarray:
-        """Return the rows (n, columns) of a CSV file, an .npy file or an array (n, columns), in the data's units."""
+    def rows(self, data: Data) -> tuple[np.ndarray, tuple[str, ...]]:
+        """Return the rows (n, columns) of a file or an array in the data's units, and notes on what was filled in."""
+        notes: tuple[str, ...] = ()
         if isinstance(data, str | Path) and Path(data).suffix != ".npy":
-            rows = csv_file.read(Path(data)).numbers(self.columns, "columns")
+            table = csv_file.read(Path(data))
+            values, kept = table.complete(self.columns, "columns", self.missing)
+            rows, notes = values[kept], table.gaps(self.columns, self.missing)
         else:
             rows = np.asarray(own.array("data", data if not isinstance(data, Path) else str(data)), dtype=float)
             rows = rows[:, None] if rows.ndim == 1 else rows
@@ -60,7 +66,7 @@ class SeriesReader:
                 raise ArgumentError("data", "finite numbers", f"{rows[~np.isfinite(rows)][0]}")
         if len(rows) < self.window:
             raise ArgumentError("data", f"at least {self.window} rows, the window of the model", len(rows))
-        return rows
+        return rows, notes
 
     def standardized(self, rows: np.ndarray) -> Tensor:
         """Return rows in the scale of the model's inputs."""
@@ -86,7 +92,10 @@ def sequences(description: Mapping[str, Any], data: Data) -> tuple[tuple[str, ..
             raise ArgumentError("data", f"an .npy or .npz file, as in training of task {description['task']}", data)
         table, sequence = csv_file.read(Path(data)), description["options"]["sequence"]
         rows = own_csv.rows_by_sequence(table, table.column(sequence, "sequence"))
-        inputs, lengths = own_csv.padded(table.numbers(description["columns"], "columns"), list(rows.values()))
+        missing = description["options"].get("missing", "refuse")
+        values, kept = table.complete(description["columns"], "columns", missing, list(rows.values()))
+        rows = own_csv.rows_kept(rows, kept)
+        inputs, lengths = own_csv.padded(values, list(rows.values()))
         names = tuple(rows)
     else:
         if isinstance(data, str | Path) and Path(data).suffix == ".npz":

@@ -11,7 +11,7 @@ import numpy as np
 
 from stablessm._errors import ArgumentError
 from stablessm.tasks import csv_file, sources
-from stablessm.tasks.csv_file import Table
+from stablessm.tasks.csv_file import Missing, Table
 from stablessm.tasks.options import Options, option
 from stablessm.tasks.own import ArrayTask
 from stablessm.tasks.stored import shuffled_split, split_sizes
@@ -28,6 +28,7 @@ class SeriesOptions(Options):
     columns: str = option("", "columns that come in, with commas between; empty for all with numbers")
     window: int = option(96, "rows the model sees")
     horizon: int = option(1, "rows it forecasts")
+    missing: Missing = option("forward", "missing cells: fill forward, interpolate, drop rows, mask, refuse")  # noqa: RUF009
     valid: float = option(0.1, "share of the rows to choose settings by, after the training rows")
     test: float = option(0.2, "share of the rows to test on, the last ones")
     metric: Literal["mse", "mae"] = option("mse", "which error is the score")
@@ -49,12 +50,17 @@ class Series(WindowTask):
     def __init__(self, options: SeriesOptions, name: str = "series") -> None:
         self.name, self.options, self.metric = name, options, options.metric
         table = csv_file.read(Path(options.file))
-        columns = names_in(options.columns) or _numeric(table)
-        targets = names_in(options.target) or columns
+        columns = _inputs(table, options.columns) or _numeric(table)
+        targets = names_in(options.target) or tuple(name for name in columns if name in table.header)
         for target in targets:
             table.column(target, "target")
         columns = (*columns, *(target for target in targets if target not in columns))
-        series = table.numbers(columns, "columns")
+        columns = (*columns, *(f"{name} missing" for name in columns if options.missing == "mask"))
+        columns = (*columns, *(["dt"] if table.irregular and not options.columns else []))
+        values, kept = table.complete(columns, "columns", options.missing)
+        if not targets:
+            raise ArgumentError("target", f"a column of {options.file} to forecast", "none")
+        self.notes, series = table.gaps(columns, options.missing) + table.unused(columns), values[kept]
         parts = split_sizes(len(series), options.valid, options.test)
         self._slide(series, columns, targets, parts, options.window, options.horizon)
 
@@ -68,6 +74,7 @@ class SequencesOptions(Options):
     label: str = option("label", "the column with the label, the same in all rows of a sequence")
     sequence: str = option("sequence", "the column that names the sequence a row belongs to")
     columns: str = option("", "columns that come in, with commas between; empty for all others with numbers")
+    missing: Missing = option("forward", "missing cells: fill forward, interpolate, drop rows, mask, refuse")  # noqa: RUF009
     kind: Literal["classes", "values"] = option("classes", "whether labels are classes or numbers")
     valid: float = option(0.1, "share of the sequences to choose settings by")
     test: float = option(0.2, "share of the sequences to test on")
@@ -91,10 +98,15 @@ class Sequences(ArrayTask):
         self.name, self.options = name, options
         table = csv_file.read(Path(options.file))
         places = {role: table.column(getattr(options, role), role) for role in ("sequence", "label")}
-        columns = names_in(options.columns) or _numeric(table, besides=(options.sequence, options.label))
+        columns = _inputs(table, options.columns) or _numeric(table, besides=(options.sequence, options.label))
+        columns = (*columns, *(f"{name} missing" for name in columns if options.missing == "mask"))
         by_name = rows_by_sequence(table, places["sequence"])
+        values, kept = table.complete(columns, "columns", options.missing, list(by_name.values()))
+        unused = table.unused((*columns, options.sequence, options.label))
+        self.notes = table.gaps(columns, options.missing) + unused
+        by_name = rows_kept(by_name, kept)
         labels, rows = _labels(table, by_name, places["label"]), list(by_name.values())
-        inputs, lengths = padded(table.numbers(columns, "columns"), rows)
+        inputs, lengths = padded(values, rows)
         names, targets = _targets(table, labels, rows, options)
         self.content = sources.content_digest(inputs, lengths, targets)
         splits = shuffled_split(len(rows), options.valid, options.test, options.split_seed)
@@ -125,12 +137,29 @@ def _numeric(table: Table, besides: tuple[str, ...] = ()) -> tuple[str, ...]:
     return found
 
 
+def _inputs(table: Table, option: str) -> tuple[str, ...]:
+    """The columns that come in, a column of words as one column per word."""
+    numeric, found = table.numeric(), list[str]()
+    for name in names_in(option):
+        words = name in table.header and name not in numeric
+        found += table.categories(name, "columns") if words else [name]
+    return tuple(found)
+
+
 def rows_by_sequence(table: Table, sequence: int) -> dict[str, list[int]]:
     """Return the rows of each sequence, by its name in column ``sequence``, in the order of the file."""
     rows: dict[str, list[int]] = {}
     for i, row in enumerate(table.rows):
         rows.setdefault(row[sequence], []).append(i)
     return rows
+
+
+def rows_kept(rows: Mapping[str, list[int]], kept: np.ndarray) -> dict[str, list[int]]:
+    """Return the rows of each sequence that are kept, for the sequences that have some."""
+    found = {name: left for name, mine in rows.items() if (left := [i for i in mine if kept[i]])}
+    if not found:
+        raise ArgumentError("missing", "a way that leaves a row, such as forward", "drop")
+    return found
 
 
 def padded(values: np.ndarray, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -158,7 +187,7 @@ def _targets(
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """The names of the classes and the class of each sequence, or the values."""
     if options.kind == "values":
-        return (options.label,), table.numbers([options.label], "label")[[mine[0] for mine in rows]]
+        return (options.label,), table.complete([options.label], "label")[0][[mine[0] for mine in rows]]
     for label, mine in zip(labels, rows, strict=True):
         if not label:
             where = f"{table.file}, line {table.lines[mine[0]]}, column {options.label}"

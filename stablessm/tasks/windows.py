@@ -67,10 +67,10 @@ class WindowTask(Task):
         return best_constant(self.metric, self._targets("test", torch.arange(self.sizes["test"])))
 
     def describe(self) -> dict[str, Any]:
-        """With how columns were standardised."""
+        """With how columns were standardized, and the columns that are forecast."""
         pairs = zip(self.mean.tolist(), self.deviation.tolist(), strict=True)
         scale = {name: {"mean": m, "deviation": s} for name, (m, s) in zip(self.columns, pairs, strict=True)}
-        return {**super().describe(), "scale": scale}
+        return {**super().describe(), "scale": scale, "targets": list(self.targets)}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
         """With the scale of each column that the model knows."""

@@ -32,7 +32,7 @@ class Forecast:
     past: np.ndarray
     """(window, columns): the rows before the forecast."""
     note: str
-    """What the intervals are, or why there are none."""
+    """What was filled in or dropped in the data; what the intervals are, or why there are none."""
 
     def header(self) -> list[str]:
         """Return the names of the columns of :meth:`rows`."""
@@ -75,7 +75,8 @@ def forecast(
     """
     horizon = whole_number("horizon", reader.horizon if horizon is None else horizon)
     level = real_number("level", level, 0, 1)
-    rows = reader.rows(data)[-reader.window :]
+    rows, notes = reader.rows(data)
+    rows = rows[-reader.window :]
     x = reader.standardized(rows)[None].to(next(model.parameters()).device)
     values = reader.in_units(_ahead(model, reader, x, horizon, how.get("autocast", False)))[0]
     lower = upper = None
@@ -92,7 +93,7 @@ def forecast(
         short = f"no window of the validation split has {horizon} rows after it"
         note = f"No intervals: {missing if task is None else short}."
     past = rows[:, [reader.columns.index(name) for name in reader.targets]]
-    return Forecast(reader.targets, values, lower, upper, past, note)
+    return Forecast(reader.targets, values, lower, upper, past, "\n".join([*notes, note]))
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +66,7 @@ class TrainedModel:
         device: ``auto``, ``cpu`` or ``cuda``.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, task: Task | None = None, device: str = "auto") -> None:
+    def __init__(self, folder: str | Path, *, task: Task | None = None, device: str = "auto") -> None:
         self.settings = settings_of(folder)
         self.device = TrainingConfig(device=device).chosen_device()
         self.model: Any = storage.load(Path(folder) / MODEL).to(self.device)
@@ -89,11 +88,11 @@ class TrainedModel:
         how = {name: self.settings["config"][name] for name in ("batch_size", "autocast")}
         if {"window", "horizon"} <= set(described["options"]) and "scale" in described:
             task, missing = self._training_data()
-            if data is None and task is None:
-                raise ArgumentError("data", f"a CSV file or an array, since {missing}", "none")
             if task is not None and not isinstance(task, WindowTask):
                 raise ArgumentError("task", "the task of the training", task.name)
-            series = data if task is None or data is not None else task.unscaled
+            series = task.unscaled if data is None and task is not None else data
+            if series is None:
+                raise ArgumentError("data", f"a CSV file or an array, since {missing}", "none")
             reader = SeriesReader.of(described)
             return forecast(self.model, reader, series, task=task, horizon=horizon, level=level, missing=missing, **how)
         if horizon is not None:
@@ -121,8 +120,8 @@ class TrainedModel:
             expected = "no data (the test split is predicted) for a task other than series, sequences and arrays"
             raise ArgumentError("data", expected, f"data for task {described['task']}")
         else:
-            sequences, *parts = new_data.sequences(described, data)
-            batches, names = _batches(*parts, how["batch_size"]), tuple(described["names"])
+            sequences, x, lengths = new_data.sequences(described, data)
+            batches, names = _batches(x, lengths, how["batch_size"]), tuple(described["names"])
         self.model.eval()
         with torch.no_grad():
             found = [apply(self.model, batch.to(self.device), autocast=how["autocast"]) for batch in batches]

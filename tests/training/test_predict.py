@@ -133,6 +133,20 @@ def test_a_horizon_beyond_the_validation_rows_has_no_interval(run):
     assert TrainedModel(run[0], device="cpu").predict(horizon=24).lower is not None
 
 
+def test_gaps_of_new_data_are_filled_as_in_training(run, tmp_path):
+    folder, _, model = run
+    lines = Path(write(tmp_path / "x.csv", SERIES)).read_text(encoding="utf-8").splitlines()
+    load, wind = SERIES[-2].tolist()
+    lines[-2] = f"day,NA,{wind!r}"
+    (tmp_path / "x.csv").write_text("\n".join(lines), encoding="utf-8")
+    filled = SERIES.copy()
+    filled[-2, 0] = SERIES[-3, 0]
+    assert load != SERIES[-3, 0]
+    found = TrainedModel(folder, device="cpu").predict(tmp_path / "x.csv")
+    np.testing.assert_allclose(found.values, by_hand(model, filled, HORIZON, [0, 1]), rtol=1e-4)
+    assert "x.csv: 1 of 120 cells of load are missing or no numbers; the value before is repeated" in found.note
+
+
 @pytest.fixture
 def walks(tmp_path):
     rows = [(f"w{i}", RNG.normal(i % 3, 4), RNG.normal(), "abc"[i % 3]) for i in range(30) for _ in range(3 + i % 4)]
