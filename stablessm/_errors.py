@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 LONGEST = 400
 """Number of characters of a value that a message shows."""
+
+_CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 MOST = 8
 """Number of entries of a value that a message shows."""
@@ -58,6 +61,15 @@ def _array(value: Any) -> str:
     return f"{kind}, from {low:g} to {high:g}"
 
 
+def printable(text: str) -> str:
+    """Return text that is safe to print: control characters, which a terminal obeys, are written as codes.
+
+    >>> printable("a\\x1b[2J\\nb")
+    'a\\\\x1b[2J\\nb'
+    """
+    return re.sub(_CONTROL, lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 class ArgumentError(ValueError):
     """An argument has a wrong rank, size, dtype or value.
 
@@ -68,7 +80,7 @@ class ArgumentError(ValueError):
     """
 
     def __init__(self, argument: str, expected: str, got: object) -> None:
-        super().__init__(f"{argument}: expected {_cut(expected)}, got {shown(got)}")
+        super().__init__(printable(f"{argument}: expected {_cut(expected)}, got {shown(got)}"))
         self.argument = argument
 
 

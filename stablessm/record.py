@@ -1,76 +1,194 @@
-"""One run as plain files: JSON and NPZ, written whole or not at all, never pickled."""
+"""One run as plain files, written whole or not at all and read with care: JSON, NPZ and safetensors.
+
+Every file reaches the disk before it replaces another. JSON and safetensors carry a SHA-256 of their content (NPZ has
+checksums of its own), so that a damaged file is an error that names it. Files without one, as earlier versions wrote
+them, are read as they are. Nothing is pickled.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import io
 import json
+import math
 import os
 import sys
 import tempfile
 import time
+import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from stablessm import _provenance
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, BackendUnavailableError
 
+Place = str | os.PathLike[str]
+_Read = TypeVar("_Read")
 _META = "meta.json"
+_SEAL = "checksum"
+"""The key of a JSON object's SHA-256."""
 _WINDOWS = os.name == "nt"
+RESTORE = "Restore it from a copy, or remove it and make it again"
+"""What to do about a damaged file."""
+
+
+class DamagedFileError(ArgumentError):
+    """A file is damaged, or another than the one that was written; says which, and what to do."""
 
 
 @contextmanager
-def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic(path: Place) -> Iterator[Path]:
     """A temporary file beside ``path`` that becomes ``path`` when the block ends well, and vanishes otherwise.
 
-    The block must close the file.
+    The block must close the file. The content is on the disk before the file gets its name. An ``OSError`` names
+    ``path``, whatever failed.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
-    os.close(handle)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+        os.close(handle)
+        try:
+            yield Path(name)
+            if not _WINDOWS:
+                umask = os.umask(0)
+                os.umask(umask)
+                os.chmod(name, 0o666 & ~umask)  # mkstemp makes it private
+            replace(name, path)
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Place) -> Iterator[None]:
+    """Let an ``OSError`` name the file that was to be written, and what to do."""
+    path = Path(path)
     try:
-        yield Path(name)
-        if not _WINDOWS:
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)  # mkstemp makes it private
-        replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if error.filename is not None and not Path(str(error.filename)).is_relative_to(path.parent):
+            raise  # about another file
+        full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+        remedy = "free some space or choose another disk" if full else "choose a folder that can be written to"
+        raise OSError(error.errno, f"{error.strerror or error}; {remedy}", str(path)) from error
+    except Exception as error:
+        if type(error).__name__ != "SafetensorError":  # as which safetensors raises an OSError
+            raise
+        raise OSError(errno.EIO, f"{error}; free some space or choose another folder", str(path)) from error
 
 
-def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Rename ``source`` to ``target``, which may exist if it is a file.
+def replace(source: Place, target: Place) -> None:
+    """Rename ``source`` to ``target``, which may exist if it is a file, once ``source`` is on the disk.
 
     Windows refuses while another process has either of them open, if only to look for viruses, so the rename is tried
     again for two seconds.
     """
-    for pause in (0.01, 0.03, 0.1, 0.3, 0.56, 1.0):
+    for part in (*Path(source).rglob("*"), Path(source)):
+        _to_disk(part)
+    for pause in (0.01, 0.03, 0.1, 0.3, 0.56, 1.0, None):
         try:
             os.replace(source, target)
+            break
         except PermissionError:
-            if not _WINDOWS:
+            if not _WINDOWS or pause is None:
                 raise
             time.sleep(pause)
-        else:
-            return
-    os.replace(source, target)
+    _to_disk(Path(target).parent)
 
 
-def write_json(path: str | os.PathLike[str], content: Mapping[str, Any], *, compact: bool = False) -> None:
-    """``content`` as JSON; numpy numbers and arrays become plain ones, infinities and NaN become strings.
+def _to_disk(path: Path) -> None:
+    """Wait until the content of a file, or the names in a folder, are on the disk."""
+    is_folder = path.is_dir()
+    if is_folder and _WINDOWS:  # it cannot be opened
+        return
+    with suppress(OSError) if is_folder else nullcontext():  # some file systems cannot do it for a folder
+        handle = os.open(path, os.O_RDWR if _WINDOWS else os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
-    ``compact``: in one line, for numbers that nobody reads.
+
+@contextmanager
+def reading(path: Place, expected: str, *, arguments: bool = True) -> Iterator[None]:
+    """Turn whatever a reader raises about the content of ``path`` into an error that names the file.
+
+    An ``OSError`` stays one, and names the file too. Without ``arguments``, an ``ArgumentError`` is about another file.
     """
-    style: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
-    text = json.dumps(plain(content), ensure_ascii=False, allow_nan=False, **style)
+    try:
+        yield
+    except (DamagedFileError, BackendUnavailableError):
+        raise
+    except OSError as error:
+        raise error if error.filename else type(error)(error.errno, error.strerror or str(error), str(path)) from error
+    except Exception as error:  # there are as many kinds as there are formats and ways to be wrong
+        if isinstance(error, ArgumentError) and not arguments:
+            raise
+        why = str(error) if isinstance(error, ArgumentError) else f"{type(error).__name__}: {error}"
+        raise DamagedFileError(str(path), expected, f"{why}. {RESTORE}") from error
+
+
+def inside(path: Path, folder: Path) -> Path:
+    """Return ``path``, which must not lead out of ``folder`` over a symbolic link."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise DamagedFileError(str(path), f"a file in {folder}", f"a symbolic link to {path.resolve()}. Copy the file")
+    return path
+
+
+# JSON
+
+
+def write_json(path: Place, content: Mapping[str, Any], *, indent: int | None = 2) -> None:
+    """``content`` as JSON with a checksum; numpy numbers and arrays become plain, infinities and NaN strings.
+
+    Without ``indent``: in one line and without a checksum, for numbers whose checksum is noted elsewhere.
+    """
+    given = plain(content)
+    if indent is not None:
+        given[_SEAL] = _seal({key: value for key, value in given.items() if key != _SEAL})
+    style: dict[str, Any] = {"separators": (",", ":")} if indent is None else {"indent": indent}
+    text = json.dumps(given, ensure_ascii=False, allow_nan=False, **style)
     with atomic(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: Place, expected: str = "a whole JSON file") -> dict[str, Any]:
+    """Return what :func:`write_json` wrote. A file without a checksum is taken as it is."""
+    with reading(path, expected):
+        return parsed(Path(path).read_bytes(), f"its {_SEAL} entry, if you edited the file yourself, can be removed")
+
+
+def read_side(path: Place, read: Callable[[dict[str, Any]], _Read], otherwise: _Read, lost: str) -> _Read:
+    """Return what ``read`` makes of a JSON file that a run can do without.
+
+    Where there is no file, ``otherwise`` is returned; where it is damaged, also with a warning that says what is
+    ``lost``.
+    """
+    try:
+        with reading(path, "a whole JSON file"):
+            return read(read_json(path))
+    except FileNotFoundError:
+        return otherwise
+    except (OSError, ArgumentError) as error:
+        warnings.warn(f"{error}. {lost}", stacklevel=3)
+        return otherwise
+
+
+def parsed(raw: bytes, remedy: str) -> dict[str, Any]:
+    """Return the JSON object in ``raw``, without its checksum; ``remedy``: what to do about a wrong one."""
+    found = json.loads(raw.decode("utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"an object was expected, not {type(found).__name__}")
+    seal = found.pop(_SEAL, None)
+    if seal is not None and seal != _seal(found):
+        raise ValueError(f"its content does not have its checksum ({remedy})")
+    return found
 
 
 def plain(value: Any) -> Any:
@@ -90,7 +208,77 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, str | int | bool | None) else str(value)
 
 
-def save_arrays(path: str | os.PathLike[str], kind: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+def number(value: Any) -> float:
+    """Return a number that :func:`plain` made plain; NaN for anything else.
+
+    >>> number(2), number("-inf"), number("two")
+    (2.0, -inf, nan)
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+
+
+# lines of JSON
+
+
+def append_line(path: Path, row: Mapping[str, Any]) -> bytes:
+    """Add one line, in one piece; return it."""
+    line = _line(row).encode()
+    with writing(path), path.open("ab", buffering=0) as file:
+        file.write(line)
+    return line
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write all lines, whole or not at all."""
+    with atomic(path) as temporary:
+        temporary.write_bytes("".join(map(_line, rows)).encode())
+
+
+def read_lines(path: Path, **kinds: type) -> list[dict[str, Any]]:
+    """Return the objects in a file of lines that have keys of these ``kinds``; none where there is no file.
+
+    A last line that a kill cut off is left out. Other lines that cannot be read are left out with a warning: what is
+    said on the way is no reason to stop.
+    """
+    rows, damaged = [], 0
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        warnings.warn(f"{path} cannot be read and is left out: {error.strerror}", stacklevel=2)
+        return []
+    for line in filter(None, lines):
+        try:
+            row = json.loads(line.decode("utf-8"))
+            whole = isinstance(row, dict) and all(type(row.get(key)) is kind for key, kind in kinds.items())
+            row = row if whole else None
+        except (ValueError, RecursionError):
+            row = None
+        if row is not None:
+            rows.append(row)
+        elif line is not lines[-1]:
+            damaged += 1
+    if damaged:
+        warnings.warn(f"{path}: {damaged} damaged lines are left out", stacklevel=2)
+    return rows
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(plain(row), ensure_ascii=False) + "\n"
+
+
+# arrays
+
+
+def save_arrays(path: Place, kind: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     """Arrays and a few plain facts in one ``.npz`` file that needs no pickle. ``kind`` says what it holds."""
     if Path(path).suffix != ".npz":
         raise ArgumentError("path", "a file name that ends in .npz", str(path))
@@ -100,7 +288,7 @@ def save_arrays(path: str | os.PathLike[str], kind: str, meta: Mapping[str, Any]
         np.savez_compressed(temporary, **contents)
 
 
-def load_arrays(path: str | os.PathLike[str], kind: str | None = None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def load_arrays(path: Place, kind: str | None = None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the facts and the arrays that :func:`save_arrays` wrote.
 
     ``FILE.npz/NAME`` is a part of a file that :func:`save_parts` wrote. Without ``kind``, facts of any kind are
@@ -109,22 +297,16 @@ def load_arrays(path: str | os.PathLike[str], kind: str | None = None) -> tuple[
     path, prefix = Path(path), ""
     if path.parent.suffix == ".npz":
         path, prefix = path.parent, f"{path.name}/"
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            meta = json.loads(str(stored[prefix + _META])) if prefix + _META in stored.files else {}
-            if kind is not None and meta.pop("kind", None) != kind:
-                raise ArgumentError("path", f"a file of kind {kind!r}", str(path))
-            names = [name for name in stored.files if name.startswith(prefix) and name != prefix + _META]
-            return meta, {name.removeprefix(prefix): stored[name] for name in names}
-    except ArgumentError:
-        raise
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise ArgumentError("path", f"a whole file of kind {kind!r}", f"{path} ({error})") from error
+    expected = "a whole .npz file" if kind is None else f"a whole .npz file of kind {kind!r}"
+    with reading(path, expected), np.load(path, allow_pickle=False) as stored:
+        meta = json.loads(str(stored[prefix + _META])) if prefix + _META in stored.files else {}
+        if kind is not None and (came := meta.pop("kind", None)) != kind:
+            raise ValueError("no kind" if came is None else f"kind {came!r}")
+        names = [name for name in stored.files if name.startswith(prefix) and name != prefix + _META]
+        return meta, {name.removeprefix(prefix): stored[name] for name in names}
 
 
-def save_parts(
-    path: str | os.PathLike[str], parts: Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]
-) -> None:
+def save_parts(path: Place, parts: Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]) -> None:
     """Write several sets of facts and arrays, by name, to one ``.npz`` file, as small as it gets.
 
     The facts have the ``kind`` of :func:`save_arrays`. Equal parts give equal files.
@@ -144,15 +326,27 @@ def save_parts(
                 file.writestr(zipfile.ZipInfo(f"{part}/{name}.npy"), content.getvalue(), method)
 
 
-def part_names(path: str | os.PathLike[str]) -> set[str]:
+def part_names(path: Place) -> set[str]:
     """Return the names of the parts in a file that :func:`save_parts` wrote; none where there is no file."""
     if not Path(path).exists():
         return set()
-    try:
-        with zipfile.ZipFile(path) as file:
-            return {name.partition("/")[0] for name in file.namelist()}
-    except zipfile.BadZipFile as error:
-        raise ArgumentError("path", "a whole .npz file", f"{path} ({error})") from error
+    with reading(path, "a whole .npz file"), zipfile.ZipFile(path) as file:
+        return {name.partition("/")[0] for name in file.namelist()}
+
+
+# whole files
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of the bytes of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def require_digest(path: Path, digest: str | None, expected: str = "the file that was written") -> None:
+    """Raise unless a file has this SHA-256; None: it is not known."""
+    if digest is not None and digest_of(path) != digest:
+        raise DamagedFileError(str(path), expected, f"another content. {RESTORE}")
 
 
 def environment() -> dict[str, Any]:

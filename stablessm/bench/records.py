@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from stablessm.bench import machine
-from stablessm.record import atomic, environment, plain
+from stablessm.record import environment, read_side, write_json
 
 
 def command() -> str:
@@ -39,17 +38,17 @@ def write_record(
         "summary": summary,
         "rows": rows,
     }
-    with atomic(path) as temporary:
-        temporary.write_text(json.dumps(plain(content), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(path, content, indent=1)
 
 
 def rows_so_far(path: Path) -> list[dict]:
     """Of a run of the same command and commit that was stopped: these cases need not be measured again."""
-    if not path.is_file():
-        return []
-    found = json.loads(path.read_text(encoding="utf-8"))
-    same = found["command"] == command() and found["commit"] == _commit() and not found["complete"]
-    return found["rows"] if same else []
+
+    def rows(found: dict[str, Any]) -> list[dict]:
+        same = found["command"] == command() and found["commit"] == _commit() and not found["complete"]
+        return [{**row} for row in found["rows"]] if same else []
+
+    return read_side(path, rows, [], "All cases are measured again")
 
 
 @functools.cache

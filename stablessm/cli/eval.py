@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, printable
 from stablessm.cli.options import Device, Json, pairs, refusing
-
-_MEASURES = ("per_token", "per_word", "per_byte", "bits_per_byte")
+from stablessm.cli.text_scores import columns, text_scores
 
 
 def evaluate(
@@ -34,8 +33,7 @@ def evaluate(
 
     A language model reads the whole split with its state carried on, from the start of every document: perplexity per
     token, per word (between white space) and per byte. Beside it, the same with no state at the start of every window,
-    as in training without -o carry=true: if that is better, the model remembers badly beyond its windows. Longer ones
-    help, shorter time scales, or a training that carries the state.
+    as in training without -o carry=true. A warning says so if that is better.
 
     Examples:
 
@@ -52,7 +50,7 @@ def evaluate(
 
 def _scores(folder: Path, split: Any, batch_size: int | None, device: str, changes: dict[str, str]) -> dict[str, Any]:
     import stablessm
-    from stablessm import tasks, training
+    from stablessm import record, tasks, training
     from stablessm.tasks.text import LanguageModelling
     from stablessm.tasks.windows import WindowTask
     from stablessm.training.forecast import unit_scores
@@ -61,20 +59,19 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
     before = training.settings_of(folder)
     if "task" not in before["origin"]:
         raise ArgumentError("FOLDER", "one that stablessm train wrote", f"{folder}, trained from Python")
-    name, options = before["origin"]["task"], before["origin"]["options"]
-    if changes:
-        beside = _beside(folder, options, changes) if name == "lm" else options
-        task = tasks.get(name, **tasks.read_options(name, {**beside, **changes})).as_trained(before["task"])
-    else:
-        task = task_of(before)
+    with record.reading(folder / "training.json", "the settings of a training", arguments=False):
+        origin = before["origin"]
+        name, options = str(origin["task"]), {key: str(text) for key, text in origin["options"].items()}
+        batch_size, autocast = batch_size or int(before["config"]["batch_size"]), bool(before["config"]["autocast"])
+        if changes:
+            beside = _beside(folder, options, changes) if name == "lm" else options
+            task = tasks.get(name, **tasks.read_options(name, {**beside, **changes})).as_trained(before["task"])
+        else:
+            task = task_of(before)
     model = stablessm.load(folder / "model").to(training.TrainingConfig(device=device).chosen_device())
-    batch_size, autocast = batch_size or before["config"]["batch_size"], before["config"]["autocast"]
     scores: dict[str, Any] = {"task": name, "split": split}
     if isinstance(task, LanguageModelling):
-        for read, carry in (("carried", True), ("windows", False)):
-            found = training.perplexity(model, task, split, batch_size, carry=carry, autocast=autocast, progress=True)
-            scores |= {count: getattr(found, count) for count in ("tokens", "words", "bytes", "lost")}
-            scores[read] = {measure: getattr(found, measure) for measure in _MEASURES}
+        scores |= text_scores(model, task, split, batch_size, autocast=autocast)
     else:
         scores |= training.evaluate(model, task, split, batch_size, autocast=autocast)
     if isinstance(task, WindowTask):
@@ -89,13 +86,9 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
         if not isinstance(value, dict):
             yield f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}"
     for name, errors in scores.get("units", {}).items():
-        yield f"{name}: rmse {errors['rmse']:.6g}, mae {errors['mae']:.6g} in the units of the data"
-    columns = {name: scores[name] for name in ("carried", "windows") if name in scores}
-    if columns:
-        yield f"{'':<14} {''.join(f'{name:>12}' for name in columns)}"
-        for measure in _MEASURES:
-            cells = "".join(f"{column[measure]:>12.6g}" for column in columns.values())
-            yield f"{measure.replace('_', ' '):<14} {cells}"
+        yield f"{printable(name)}: rmse {errors['rmse']:.6g}, mae {errors['mae']:.6g} in the units of the data"
+    if "carried" in scores:
+        yield from columns(scores)
 
 
 def _beside(folder: Path, options: dict[str, str], changes: Mapping[str, str]) -> dict[str, str]:

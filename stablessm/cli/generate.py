@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, printable
 from stablessm.cli import model_source
 from stablessm.cli.options import Device, TrustRemoteCode, refusing
 
@@ -51,7 +52,7 @@ def generate(
             _by_hugging_face(loaded, model, prompt, tokens, trust_remote_code=trust_remote_code, **how)
         else:
             for piece in _by_us(loaded, model, prompt, tokens, **how):
-                typer.echo(piece, nl=False)
+                typer.echo(printable(piece) if sys.stdout.isatty() else piece, nl=False)
             typer.echo()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from stablessm._errors import ArgumentError, printable
 from stablessm._optional import import_failure
 from stablessm.cli import (
     bench,
@@ -27,19 +29,30 @@ from stablessm.cli import (
 
 
 class Commands(TyperGroup):
-    """The commands; one that needs a package which cannot be imported ends with a line that says what to install."""
+    """The commands.
+
+    A command that fails because a package, a file or a disk does ends with a line that says what to do: with 2, or
+    with 1 if a file could not be read or written.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
-        except typer.Exit:  # the command has said why
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning  # type: ignore[assignment]  # it needs the message alone
+                return super().invoke(ctx)
+        except (typer.Exit, BrokenPipeError):  # the command has said why; nobody reads on
             raise
         except Exception as error:
-            if (remedy := import_failure(error)) is None:
+            remedy = str(error) if isinstance(error, ArgumentError | OSError) else import_failure(error)
+            if remedy is None:
                 raise
-            typer.secho(remedy, fg="red", err=True)
-            raise typer.Exit(2) from error
+            typer.secho(printable(remedy), fg="red", err=True)
+            raise typer.Exit(1 if isinstance(error, OSError) else 2) from error
+
+
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    typer.secho(f"warning: {printable(str(message))}", fg="yellow", err=True)
 
 
 app = typer.Typer(name="stablessm", cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode=None)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, printable
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -81,7 +81,7 @@ def refusing(*kinds: type[Exception], cannot: str | None = None, interrupted: st
     try:
         yield
     except told as error:
-        typer.secho(str(error) if cannot is None else f"cannot {cannot}: {error}", fg="red", err=True)
+        typer.secho(printable(str(error) if cannot is None else f"cannot {cannot}: {error}"), fg="red", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
         if interrupted is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, printable
 from stablessm.cli.options import Device, Json, refusing
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ def predict(
     if as_json:
         typer.echo(json.dumps(found.plain()))
     elif out is None:
-        typer.echo(text.getvalue(), nl=False)
-        typer.echo(found.note, err=True)
+        typer.echo(printable(text.getvalue()), nl=False)
+        typer.echo(printable(found.note), err=True)
     else:
-        typer.echo(found.note)
+        typer.echo(printable(found.note))
         typer.echo(f"written: {out}, {out.stem}.png, {out.stem}.svg")
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from stablessm._errors import printable
 from stablessm.cli.options import refusing
 
 
@@ -33,7 +34,7 @@ def report(
     with refusing(OSError, cannot="write the report"):
         found = page.write(out, runs)
     for problem in found.problems:
-        typer.secho(f"could not be read: {problem.where}: {problem.reason}", fg="red", err=True)
+        typer.secho(printable(f"could not be read: {problem.where}: {problem.reason}"), fg="red", err=True)
     verdicts = ", ".join(f"{count} {verdict or 'without verdict'}" for verdict, count in front.counts(found).items())
     typer.echo(f"written: {out} (runs: {len(found.runs)}{'; claims: ' if verdicts else ''}{verdicts})")
     if show:

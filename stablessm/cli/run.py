@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -11,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from stablessm._errors import MissingPackageError
+from stablessm import record
+from stablessm._errors import ArgumentError, MissingPackageError, printable
 from stablessm.cli import tables
 from stablessm.cli.engine_options import EngineOptions
 from stablessm.cli.options import RESUME, Runs, grouped, pairs, refusing
@@ -56,7 +56,7 @@ def run(
         swept: Any = _one_by_one if chosen is None else partial(sweep, engine=chosen)
         for result in swept(names, size, out, changes=changes, fresh=fresh):
             for id, error in result.failures.items():
-                typer.secho(f"failed: {id}: {error}", fg="red")
+                typer.secho(printable(f"failed: {id}: {error}"), fg="red")
             if not result.failures:
                 show_claims(result.folder, result.cached)
                 typer.echo(f"written: {result.folder}")
@@ -98,10 +98,12 @@ def list_experiments(out: Runs = Path("runs")) -> None:
 
 def show_claims(folder: Path, cached: bool) -> None:
     """Print the claims of a run as a table."""
-    record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
-    when = "from an earlier run" if cached else f"{record['wall_time_s']:.0f} s"
-    title = f"{record['id']} ({record['source']}, size {record['size']}, {when})"
-    rows = ([claim[key] for key in ("statement", "paper", "ours", "verdict")] for claim in record["claims"])
+    path = folder / "record.json"
+    with record.reading(path, "the record of an experiment, or --fresh to start again"):
+        found = record.read_json(path)
+        when = "from an earlier run" if cached else f"{found['wall_time_s']:.0f} s"
+        title = f"{found['id']} ({found['source']}, size {found['size']}, {when})"
+        rows = [[claim[key] for key in ("statement", "paper", "ours", "verdict")] for claim in found["claims"]]
     tables.show(("claim", "paper", "ours", "verdict"), rows, title=title)
 
 
@@ -114,8 +116,9 @@ def _last_verdict(folder: Path) -> str:
         path = folder / size / "record.json"
         if path.exists():
             try:
-                verdicts = [claim["verdict"] for claim in json.loads(path.read_text(encoding="utf-8"))["claims"]]
-            except (OSError, ValueError, KeyError, TypeError):
+                with record.reading(path, "the record of an experiment"):
+                    verdicts = {str(claim["verdict"]) for claim in record.read_json(path)["claims"]}
+            except (OSError, ArgumentError):
                 return f"unreadable ({size})"
-            return f"{', '.join(sorted(set(verdicts)))} ({size})"
+            return f"{', '.join(sorted(verdicts))} ({size})"
     return "not run"

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from stablessm._errors import printable
 from stablessm.cli import tables
 
 
@@ -39,6 +40,6 @@ def status(
                 where = f"{run.folder.relative_to(out).as_posix()}/{job}"
                 said = f"failed: {note.error}" if note.state == "failed" else f"running on {note.worker}"
                 again = f" (attempt {note.attempts})" if note.attempts > 1 else ""
-                typer.echo(f"{where} {said}{again}")
+                typer.echo(printable(f"{where} {said}{again}"))
     complete = sum(run.state == "complete" for run in found)
     typer.echo(f"complete: {complete} of {len(found)} runs in {out}")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from stablessm._errors import printable
+
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
     """Print a table, text as it is: rich reads square brackets and ``:names:`` in strings as markup, not in Text.
+
+    Control characters are written as codes.
 
     Args:
         columns: Their headings; none for a table without headings.
@@ -17,10 +21,10 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str
     from rich.table import Table
     from rich.text import Text
 
-    heading = None if title is None else Text(title)
+    heading = None if title is None else Text(printable(title))
     table = Table(title=heading, title_justify="left", show_header=bool(columns))
     for column in columns:
         table.add_column(Text(column))
     for row in rows:
-        table.add_row(*(Text(f"{cell:.4g}" if isinstance(cell, float) else str(cell)) for cell in row))
+        table.add_row(*(Text(f"{cell:.4g}" if isinstance(cell, float) else printable(str(cell))) for cell in row))
     Console().print(table)

@@ -10,8 +10,9 @@ from typing import Annotated, Any, final
 
 import typer
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, printable
 from stablessm.cli.options import Device, grouped, pairs
+from stablessm.cli.text_scores import columns, text_scores
 
 
 @final
@@ -162,25 +163,29 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
         if run.show:
             typer.echo(_listing(name))
             return
-        result = _run(name, options, wanted, training.config(), run.out, run.again())
+        result, scores = _run(name, options, wanted, training.config(), run.out, run.again())
     except ArgumentError as error:
         for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
-            typer.secho(line if ranks.main else f"rank {ranks.rank}: {line}", fg="red", err=True)
+            typer.secho(printable(line if ranks.main else f"rank {ranks.rank}: {line}"), fg="red", err=True)
         raise typer.Exit(2) from error
     except Interrupted as interruption:
         if ranks.main:
             typer.echo(f"stopped after step {interruption.step}; the same command goes on from there")
         raise typer.Exit(128 + interruption.signal) from None
     if ranks.main:
-        typer.echo(str(result))
+        typer.echo("\n".join([str(result), *(columns(scores) if scores else ())]))
     if result.diverged is not None:
         raise typer.Exit(1)
 
 
-def _run(name: str, options: dict[str, str], wanted: ModelOptions, config: Any, out: Path | None, resume: Any) -> Any:
+def _run(
+    name: str, options: dict[str, str], wanted: ModelOptions, config: Any, out: Path | None, resume: Any
+) -> tuple[Any, dict[str, Any] | None]:
+    """Return the result, and of a language model how it reads the test split."""
     import torch
 
     from stablessm import models, tasks, training
+    from stablessm.tasks.text import LanguageModelling
 
     preset = wanted.model or ("lm-small" if name == "lm" else "small")
     if preset not in models.PRESETS:
@@ -204,12 +209,15 @@ def _run(name: str, options: dict[str, str], wanted: ModelOptions, config: Any, 
             where = device if ranks.size == 1 else f"{ranks.size} × {device} ({config.parallel})"
             times = f"{config.replicas} × " if config.replicas > 1 else ""
             for note in task.notes:
-                typer.echo(note)
+                typer.echo(printable(note))
             typer.echo(f"{task.name}: {sizes}; chance {task.metric} {task.chance:.4g}")
             typer.echo(f"{times}{type(model).__name__} {preset}: {count:,} parameters; on {where}, into {folder}")
         origin = {"task": name, "options": _wherever(name, options)}
         made = build if config.replicas > 1 else model
-        return training.train(made, task, config, folder, resume=resume, origin=origin)
+        result = training.train(made, task, config, folder, resume=resume, origin=origin)
+        read = isinstance(task, LanguageModelling) and ranks.size == config.replicas == 1 and result.diverged is None
+        scores = text_scores(model, task, "test", config.batch_size, autocast=config.autocast) if read else None
+        return result, scores
 
 
 def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:

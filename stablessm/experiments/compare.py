@@ -7,12 +7,14 @@ versions of Python: the exit status is 1 where numbers differ by more than ``--r
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from stablessm import record
+from stablessm._errors import ArgumentError
 
 
 def differences(a: Path, b: Path, rtol: float = 0.0) -> list[str]:
@@ -29,19 +31,25 @@ def differences(a: Path, b: Path, rtol: float = 0.0) -> list[str]:
         if name not in stages[0] or name not in stages[1]:
             found.append(f"{name}: only in {a if name in stages[0] else b}")
             continue
-        with np.load(stages[0][name], allow_pickle=False) as one, np.load(stages[1][name], allow_pickle=False) as two:
-            if set(one.files) != set(two.files):
-                found.append(f"{name}: arrays {sorted(one.files)} and {sorted(two.files)}")
-            for key in sorted({*one.files} & {*two.files}):
-                if (told := _difference(one[key], two[key], rtol)) is not None:
-                    found.append(f"{name}: {key}: {told}")
-    claims = [json.loads((folder / "record.json").read_text(encoding="utf-8"))["claims"] for folder in (a, b)]
+        one, two = (record.load_arrays(paths[name])[1] for paths in stages)
+        if one.keys() != two.keys():
+            found.append(f"{name}: arrays {sorted(one)} and {sorted(two)}")
+        for key in sorted(one.keys() & two.keys()):
+            if (told := _difference(one[key], two[key], rtol)) is not None:
+                found.append(f"{name}: {key}: {told}")
+    claims = [_claims(folder / "record.json") for folder in (a, b)]
     if len(claims[0]) != len(claims[1]):
         found.append(f"claims: {len(claims[0])} and {len(claims[1])}")
     for one, two in zip(*claims, strict=False):
         keys = ("statement", "verdict") if rtol else ("statement", "ours", "verdict")
         found += [f"claim {one['statement']!r}: {one[key]} and {two[key]}" for key in keys if one[key] != two[key]]
     return found
+
+
+def _claims(path: Path) -> list[dict[str, str]]:
+    with record.reading(path, "the record of an experiment"):
+        claims = record.read_json(path)["claims"]
+        return [{key: claim[key] for key in ("statement", "ours", "verdict")} for claim in claims]
 
 
 def _difference(one: np.ndarray, two: np.ndarray, rtol: float) -> str | None:
@@ -70,7 +78,10 @@ def main(arguments: list[str] | None = None) -> None:
     for folder in (given.a, given.b):
         if not (folder / "record.json").is_file():
             parser.error(f"{folder} is no run folder: it has no record.json (expected for example runs/demo/paper)")
-    found = differences(given.a, given.b, given.rtol)
+    try:
+        found = differences(given.a, given.b, given.rtol)
+    except (OSError, ArgumentError) as error:
+        parser.error(str(error))
     print("\n".join(found) or "the same numbers")
     sys.exit(bool(found))
 

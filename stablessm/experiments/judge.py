@@ -6,15 +6,16 @@ For instance after a rule or a figure has changed: nothing is computed. Each ver
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from stablessm import record
 from stablessm._errors import ArgumentError
 from stablessm.experiments import catalogue
 from stablessm.experiments.frame.base import Plan, is_complete
+from stablessm.experiments.frame.stages import PACK
 
 
 def judge(folder: Path) -> Iterator[str]:
@@ -23,18 +24,20 @@ def judge(folder: Path) -> Iterator[str]:
     Args:
         folder: The run folder of an experiment of the catalogue, ``ID/SIZE``.
     """
-    before = json.loads((folder / "record.json").read_text(encoding="utf-8"))
-    words = shlex.split(before["command"])
-    changes = dict(words[i + 1].split("=", 1) for i, word in enumerate(words) if word == "--set")
-    size: Any = words[words.index("--size") + 1]
+    path = folder / "record.json"
+    before = record.read_json(path)
+    with record.reading(path, "the record of an experiment"):
+        words = shlex.split(before["command"])
+        changes = dict(words[i + 1].split("=", 1) for i, word in enumerate(words) if word == "--set")
+        size: Any = words[words.index("--size") + 1]
+        known = {claim["statement"]: claim["verdict"] for claim in before["claims"]}
+        places = [{k: v for k, v in place.items() if k not in ("stages", "seconds")} for place in before["computed"]]
+        record.require_digest(folder / PACK, before.get("files", {}).get(PACK))
     plan = Plan.of(catalogue.get(before["id"]), size, folder.parent.parent, changes)
     if plan.folder != folder:
         raise ArgumentError("folder", f"{plan.folder}, where its settings belong", str(folder))
-    places = [{k: v for k, v in place.items() if k not in ("stages", "seconds")} for place in before["computed"]]
     plan.conclude(before["stages"], places)
-    after = json.loads((folder / "record.json").read_text(encoding="utf-8"))
-    known = {claim["statement"]: claim["verdict"] for claim in before["claims"]}
-    for claim in after["claims"]:
+    for claim in record.read_json(path)["claims"]:
         old = known.get(claim["statement"], "(no such claim)")
         if old != claim["verdict"]:
             yield f"{before['id']}: {claim['statement']}: {old} -> {claim['verdict']}"
@@ -50,7 +53,10 @@ def main(arguments: list[str] | None = None) -> None:
         if not folders:
             parser.error(f"no complete run in {root}")
         for folder in folders:
-            print("\n".join([str(folder), *(f"  {line}" for line in judge(folder))]))
+            try:
+                print("\n".join([str(folder), *(f"  {line}" for line in judge(folder))]))
+            except (OSError, ArgumentError) as error:
+                parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -142,10 +142,11 @@ class MemoryCurve(ShortRepr):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what :meth:`save` wrote."""
         meta, arrays = record.load_arrays(path, "MemoryCurve")
-        fields: dict[str, Any] = {**arrays, **meta, "dt": float(meta["dt"])}
-        if "inputs" in fields:
-            fields["inputs"] = tuple(fields["inputs"].tolist())
-        return cls(**fields)
+        with record.reading(path, "a curve that MemoryCurve.save wrote"):
+            fields: dict[str, Any] = {**arrays, **meta, "dt": float(meta["dt"])}
+            if "inputs" in fields:
+                fields["inputs"] = tuple(fields["inputs"].tolist())
+            return cls(**fields)
 
     def __str__(self) -> str:
         bound = "exact" if self.exact else "a lower bound"

@@ -109,8 +109,9 @@ class PerturbationCurve(ShortRepr):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """What ``save`` wrote."""
         meta, arrays = record.load_arrays(path, "perturbation curve")
-        meta["parameters"] = tuple(meta["parameters"])
-        return cls(**{"upper": None, "theorem": None} | meta | arrays)
+        with record.reading(path, "a curve that PerturbationCurve.save wrote"):
+            meta["parameters"] = tuple(meta["parameters"])
+            return cls(**{"upper": None, "theorem": None} | meta | arrays)
 
 
 def perturbation_error(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from stablessm import record
+from stablessm import _tensors, record
 from stablessm._errors import ArgumentError
 from stablessm._typing import Time
 from stablessm.layers.base import SequenceLayer
@@ -26,6 +28,7 @@ from stablessm.reparam import matrix
 
 CLASSES: dict[str, type[nn.Module]] = {cls.__name__: cls for cls in (RealSSM, LRU, S4D, ContinuousRNN, Bidirectional)}
 FORMAT = "stablessm layer"
+WEIGHTS = "model.safetensors"
 
 
 class SavedModel(nn.Module):
@@ -53,8 +56,6 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
     ...     load(folder)
     LRU(1, 4, 1, map=tanh(time='discrete'), normalise=True)
     """
-    from safetensors.torch import save_file
-
     if type(layer) not in (*CLASSES.values(), *_known_models().values()):
         raise ArgumentError("layer", f"one of {', '.join((*CLASSES, *_models))}", type(layer).__name__)
     folder = Path(folder)
@@ -66,37 +67,94 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
     except ArgumentError as error:
         known = "a map that reparam.get knows (reparam.register) and a mixer that models know (register_mixer)"
         raise ArgumentError("layer", known, str(error)) from error
-    places: set[int] = set()
-    tensors = {}
-    for name, tensor in layer.state_dict().items():  # one that two layers share is written for each
-        tensors[name] = tensor.clone() if tensor.data_ptr() in places else tensor.contiguous()
-        places.add(tensor.data_ptr())
-    with record.atomic(folder / "model.safetensors") as temporary:
-        save_file(tensors, temporary)
-    record.write_json(folder / "config.json", content)
+    before, tensors = _weights_of(folder), _tensors.packed(layer.state_dict())
+    new = _tensors.digest("", tensors)
+    record.write_json(folder / "config.json", {**content, "weights": [new, *before]})  # after a kill, either is whole
+    _tensors.save(folder / WEIGHTS, tensors)
+    if before:
+        record.write_json(folder / "config.json", {**content, "weights": [new]})
 
 
 def load(folder: str | os.PathLike[str]) -> Any:
-    """The layer or model that :func:`save` wrote, with its weights and dtype; the global random state is left alone."""
-    from safetensors.torch import load_file
+    """The layer or model that :func:`save` wrote, with its weights and dtype; the global random state is left alone.
 
+    Damaged files and weights of another model raise an error. Weights that are not finite raise a warning.
+    """
     folder = Path(folder)
+    config, weights = folder / "config.json", folder / WEIGHTS
     if not is_saved_layer(folder):
         raise ArgumentError("folder", "a folder written by stablessm.save", str(folder))
-    content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if content["class"] not in CLASSES and content["class"] not in _known_models():
-        raise ArgumentError("folder", f"one of {', '.join((*CLASSES, *_models))} in config.json", content["class"])
-    layer = _build(content).to(getattr(torch, content["dtype"]))
-    layer.load_state_dict(load_file(folder / "model.safetensors"))
+    expected = f"a file written by stablessm.save{_otherwise(folder)}"
+    content = record.read_json(config, expected)
+    shapes = _tensors.header(weights, expected)[0]
+    with record.reading(config, expected):
+        if content["class"] not in CLASSES and content["class"] not in _known_models():
+            raise ArgumentError("class", f"one of {', '.join((*CLASSES, *_models))}", content["class"])
+        _require_shapes(content, shapes)  # before memory is taken
+        layer = _build(content).to(getattr(torch, content["dtype"]))
+        known = list(content.get("weights", ()))
+    restore(layer, weights, known, expected)
     return layer
+
+
+def restore(
+    layer: nn.Module, weights: Path, known: Sequence[str | None], expected: str = "a whole .safetensors file"
+) -> None:
+    """Load weights from a ``.safetensors`` file; ``known``: the SHA-256 that it may have, none if that is not known."""
+    _, tensors, seal = _tensors.load(weights, expected)
+    with record.reading(weights, expected):
+        if known and seal not in known:
+            raise ValueError("weights of another model")
+        layer.load_state_dict(tensors)
+    wrong = [name for name, t in tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]
+    if wrong:
+        warnings.warn(f"{weights}: NaN or infinite values in {', '.join(wrong)}; outputs mean nothing", stacklevel=3)
+
+
+def _weights_of(folder: Path) -> list[str | None]:
+    """The checksum of the weights that are there; None: they have none."""
+    try:
+        return list(record.read_json(folder / "config.json").get("weights", [None])[:1])
+    except (OSError, ArgumentError, TypeError):
+        return []
+
+
+def _otherwise(folder: Path) -> str:
+    """What to do about damaged weights of a training, whose checkpoints hold others."""
+    if not any(folder.parent.glob("checkpoints/step-*")):
+        return ""
+    return f", or stablessm train with --last-good, which takes the weights of the last checkpoint of {folder.parent}"
+
+
+def _require_shapes(content: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a config that asks for other sizes than the weights have."""
+    _require_at_most(content, "n_layers", len(shapes))  # even without memory each takes time
+    try:
+        with torch.device("meta"):
+            built = {name: tuple(tensor.shape) for name, tensor in _build(content).state_dict().items()}
+    except (RuntimeError, NotImplementedError) as error:
+        if "meta" not in str(error):
+            raise
+        longest = max((length for shape in shapes.values() for length in shape), default=1)
+        for name in content["options"] if content["class"] in CLASSES else ():  # a matrix map looks at values
+            _require_at_most(content, name, longest)
+        return
+    for name in sorted(built.keys() | shapes.keys()):
+        if built.get(name) != shapes.get(name):
+            raise ArgumentError(name, f"shape {shapes.get(name)}, as in {WEIGHTS}", built.get(name))
+
+
+def _require_at_most(content: dict[str, Any], name: str, most: int) -> None:
+    size = content["options"].get(name)
+    if isinstance(size, int) and size > most:
+        raise ArgumentError(name, f"at most {most}, as in {WEIGHTS}", size)
 
 
 def is_saved_layer(folder: str | os.PathLike[str]) -> bool:
     """Whether :func:`save` wrote this folder."""
-    config = Path(folder) / "config.json"
     try:
-        return json.loads(config.read_text(encoding="utf-8")).get("format") == FORMAT
-    except (OSError, ValueError, AttributeError):
+        return FORMAT in (Path(folder) / "config.json").read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return False
 
 
@@ -149,7 +207,7 @@ def _built(content: dict[str, Any]) -> Any:
         return Bidirectional(ahead, back, merge=options["merge"])
     start = options.pop("eigenvalues")
     if start is not None:
-        pairs = torch.tensor(start, dtype=torch.float64)
+        pairs = torch.tensor(start, dtype=torch.float64, device="cpu")
         options["eigenvalues"] = torch.view_as_complex(pairs) if bool(pairs[..., 1].any()) else pairs[..., 0]
     choice = dict(options.pop("map"))
     name = choice.pop("name")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Self, final
 
 import torch
@@ -13,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreT
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
+from stablessm import _tensors, record
 from stablessm._errors import ArgumentError
 from stablessm.layers.hold import hold
 from stablessm.models.hf_cache import StableSSMCache
@@ -21,6 +23,8 @@ from stablessm.models.hf_padding import Padding
 from stablessm.models.language import LanguageModel
 from stablessm.scan.checks import check_reset
 
+CHECKSUMS = "checksums.json"
+_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 ALIGNMENT = 64
 """Bytes, as PyTorch aligns its own memory on a CPU."""
 
@@ -72,15 +76,28 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         return cls(StableSSMConfig.of(network.config, **options), network)
 
     @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """The model of a folder or of the hub, as every ``transformers`` model."""
-        loaded = super().from_pretrained(*args, **kwargs)
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """The model of a folder or of the hub, as every ``transformers`` model.
+
+        Files in a folder that do not have the checksums that ``save_pretrained`` wrote are an error.
+        """
+        name = pretrained_model_name_or_path
+        _check_files(Path(name or "", kwargs.get("subfolder", "")))
+        loaded = super().from_pretrained(name, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         for parameter in model.parameters():
             # in a mapped file weights lie anywhere, and a complex view of them crashes where PyTorch expects alignment
             if parameter.device.type == "cpu" and parameter.data_ptr() % ALIGNMENT:
                 parameter.data = parameter.data.clone()
         return loaded
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Write the folder as every ``transformers`` model, and the checksums of its files."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        folder = Path(save_directory)
+        files = {path.name: record.digest_of(path) for part in _FILES for path in sorted(folder.glob(part))}
+        if files and kwargs.get("is_main_process", True):
+            record.write_json(folder / CHECKSUMS, files)
 
     @can_return_tuple
     def forward(
@@ -221,6 +238,19 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
 
 AutoConfig.register("stablessm", StableSSMConfig)
 AutoModelForCausalLM.register(StableSSMConfig, StableSSMForCausalLM)
+
+
+def _check_files(folder: Path) -> None:
+    """Raise unless the files of a model have the checksums beside them, and its weights the tensors of its layers."""
+    if (folder / CHECKSUMS).is_file():
+        expected = f"the file that save_pretrained wrote, or, if you changed it yourself, no {CHECKSUMS} beside it"
+        for name, digest in record.read_json(folder / CHECKSUMS).items():
+            record.require_digest(folder / name, digest, expected)
+    config, weights = folder / "config.json", folder / "model.safetensors"
+    if config.is_file() and weights.is_file():
+        layers, most = record.read_json(config).get("n_layers"), len(_tensors.header(weights)[0])
+        if isinstance(layers, int) and layers > most:
+            raise ArgumentError(f"n_layers in {config}", f"at most {most}, the number of tensors beside it", layers)
 
 
 def _is_loaded(parameter: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -17,15 +18,40 @@ from stablessm.reparam import get as get_map
 Factory: TypeAlias = Callable[..., nn.Module]
 """``factory(d_model, d_state, map, map_options, **options)``: a layer from d_model to d_model channels."""
 
+SHORTEST = 2.0
+"""Steps: the shortest time scale at the start."""
+
 GATED = "hyena-"
 """Before a mixer's name: that mixer between products, :class:`~stablessm.models.Hyena`."""
 
 
-def _s4d(d_model: int, d_state: int, map: str, map_options: Mapping[str, float], **options: Any) -> nn.Module:
+def _s4d(
+    d_model: int,
+    d_state: int,
+    map: str,
+    map_options: Mapping[str, float],
+    *,
+    timescales: Sequence[float] | None = None,
+    **options: Any,
+) -> nn.Module:
+    if timescales is not None:
+        shortest, longest = timescales
+        options = {"dt_min": 2 / longest, "dt_max": 2 / shortest, **options}  # a mode decays by e^(-dt/2) a step
     return S4D(d_model, d_state, map=get_map(map, time="continuous", **map_options), **options)
 
 
-def _lru(d_model: int, d_state: int, map: str, map_options: Mapping[str, float], **options: Any) -> nn.Module:
+def _lru(
+    d_model: int,
+    d_state: int,
+    map: str,
+    map_options: Mapping[str, float],
+    *,
+    timescales: Sequence[float] | None = None,
+    **options: Any,
+) -> nn.Module:
+    if timescales is not None:
+        shortest, longest = timescales
+        options = {"r_min": math.exp(-1 / shortest), "r_max": math.exp(-1 / longest), **options}
     return LRU(d_model, d_state, d_model, map=get_map(map, time="discrete", **map_options), **options)
 
 
@@ -39,7 +65,6 @@ def _real(
     timescales: Sequence[float] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """``timescales``: the shortest and the longest at the start, so that every map starts from the same eigenvalues."""
     if timescales is not None:
         with torch.device("cpu"):  # known even where a model is built without its weights
             rates = -1 / initialize.timescales(d_state, *timescales)
@@ -48,6 +73,8 @@ def _real(
 
 
 _factories: dict[str, Factory] = {"s4d": _s4d, "lru": _lru, "real": _real}
+"""Each takes ``timescales``, the shortest and the longest at the start, in steps, whatever the map."""
+_START = {"timescales", "eigenvalues", "dt_min", "dt_max", "r_min", "r_max"}
 
 
 def mixer_names() -> tuple[str, ...]:
@@ -84,6 +111,19 @@ def map_time(name: str, options: Mapping[str, Any]) -> Time | None:
     """Which kind of eigenvalue the maps of a mixer of ours give; None for one of yours."""
     times: dict[str, Time] = {"s4d": "continuous", "lru": "discrete", "real": options.get("time", "continuous")}
     return times.get(name.removeprefix(GATED))
+
+
+def within(name: str, options: Mapping[str, Any], length: int) -> dict[str, Any]:
+    """The options of a mixer; time scales start within a window of this length unless the options say otherwise.
+
+    What a longer mode does to a state is not seen in windows: carried on beyond them, the model is worse than chance.
+
+    >>> within("hyena-real", {"time": "discrete"}, 128)
+    {'timescales': [2.0, 128.0], 'time': 'discrete'}
+    """
+    if name.removeprefix(GATED) not in ("s4d", "lru", "real") or options.keys() & _START:
+        return dict(options)
+    return {"timescales": [SHORTEST, float(max(length, 2 * SHORTEST))], **options}
 
 
 def mixer_of(

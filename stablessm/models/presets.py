@@ -8,7 +8,9 @@ from typing import Any, final
 
 from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError
+from stablessm.models import mixers
 from stablessm.models.classifier import SequenceClassifier
+from stablessm.models.config import LanguageConfig
 from stablessm.models.language import LanguageModel
 from stablessm.models.regressor import SequenceRegressor
 from stablessm.models.sequence_model import SequenceModel
@@ -110,6 +112,8 @@ def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -
 
     Args:
         inputs: a task's ``inputs``: its ``kind`` is ``values`` or ``tokens``, its ``size`` how many channels or tokens.
+            The time scales of a language model start within its ``length``, unless the preset or ``mixer_options`` say
+            otherwise, so that it can read on beyond the windows it was trained on.
         outputs: a task's ``outputs``: ``kind`` (``classes`` or ``values``), ``size``, ``per_step``.
         preset: one of ``PRESETS``.
         **changes: settings other than the preset's. With another ``map`` its options start empty.
@@ -142,4 +146,6 @@ def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -
         what = f"{inputs.size} {inputs.kind} in, {outputs.size} {outputs.kind} out"
         got = f"{preset!r} for {what} {'at every step' if outputs.per_step else 'of a sequence'}"
         raise ArgumentError("preset", "one that is no language model, or a task from tokens to the next token", got)
+    mixer = settings.get("mixer", LanguageConfig.mixer)
+    settings["mixer_options"] = mixers.within(mixer, settings.get("mixer_options", {}), inputs.length)
     return LanguageModel(inputs.size, **settings)

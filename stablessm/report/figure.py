@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -128,7 +127,7 @@ class Figure:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``name.json`` into the folder."""
-        record.write_json(Path(folder) / f"{self.name}.json", self.to_json(), compact=True)
+        record.write_json(Path(folder) / f"{self.name}.json", self.to_json(), indent=None)
 
     def save_pictures(self, folder: str | os.PathLike[str]) -> None:
         """Write ``name.png`` and ``name.svg`` into the folder."""
@@ -155,7 +154,9 @@ class Figure:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read the ``.json`` of a saved figure."""
-        return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        content = record.read_json(path)
+        with record.reading(path, "a figure that stablessm drew"):
+            return cls.from_json(content)
 
     def draw(self) -> Canvas:
         """The figure in matplotlib."""

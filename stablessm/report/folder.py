@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, final
 
+from stablessm import record
 from stablessm.report import training
 from stablessm.report.claim import VERDICTS, Claim
 from stablessm.report.figure import Figure
@@ -71,20 +73,19 @@ def read_run(folder: Path) -> Record | None:
     ...
     FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/record.json'
     """
-    raw = (folder / "record.json").read_bytes()
-    content = json.loads(raw.decode("utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError(f"an object was expected, not {type(content).__name__}")
+    raw = record.inside(folder / "record.json", folder).read_bytes()
+    faults: list[str] = []
+    content = _parsed(raw, faults)
     if content.get("kind") in NOT_SHOWN:
         return None
-    faults: list[str] = []
     drawn = None
+    known = _expect(content.get("files"), dict, "files", faults)
     if content.get("kind") == "training":
         try:
             content = training.described(content, folder)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a whole record of a training: {type(error).__name__}: {error}") from error
-        drawn = _attempt(folder / "metrics.jsonl", lambda path: training.curves(content, path), faults)
+        drawn = _attempt(folder / "metrics.jsonl", lambda path: training.curves(content, path), faults, known)
     if not isinstance(content.get("id"), str) or not content["id"]:
         raise ValueError("it has no id: not the record of an experiment")
     texts = [field.name for field in fields(Record) if field.type == "str"]
@@ -92,17 +93,30 @@ def read_run(folder: Path) -> Record | None:
     for name in ("config", "versions", "hardware"):
         shown[name] = _expect(content.get(name), dict, name, faults)
     computed = _expect(content.get("computed"), list, "computed", faults)
-    figures = [_attempt(folder / f"{name}.json", Figure.load, faults) for name in _names(content, "figures", faults)]
+    names = _names(content, "figures", faults)
+    figures = [_attempt(folder / f"{name}.json", Figure.load, faults, known) for name in names]
     return Record(
         folder=folder,
         wall_time_s=_number(content.get("wall_time_s")),
         computed=tuple(place for place in computed if isinstance(place, dict)),
         claims=tuple(_claims(content, faults)),
         figures=tuple(figure for figure in (*figures, drawn) if figure is not None),
-        files=(File("record.json", len(raw), raw), *_files(folder, _names(content, "arrays", faults), faults)),
+        files=(File("record.json", len(raw), raw), *_files(folder, _names(content, "arrays", faults), faults, known)),
         faults=tuple(faults),
         **shown,
     )
+
+
+def _parsed(raw: bytes, faults: list[str]) -> dict[str, Any]:
+    """The record; one that is not as it was written is shown with a fault."""
+    try:
+        return record.parsed(raw, "it was damaged, or edited")
+    except ValueError as error:
+        content = json.loads(raw.decode("utf-8"))
+        if not isinstance(content, dict):
+            raise
+        faults.append(f"record.json: {error}")
+        return content
 
 
 def _claims(content: Mapping[str, Any], faults: list[str]) -> list[Claim]:
@@ -117,24 +131,30 @@ def _claims(content: Mapping[str, Any], faults: list[str]) -> list[Claim]:
     return claims
 
 
-def _files(folder: Path, names: list[str], faults: list[str]) -> list[File]:
+def _files(folder: Path, names: list[str], faults: list[str], known: Mapping[str, Any]) -> list[File]:
     """Arrays and metrics, with their bytes if all of them together are small."""
     paths = [folder / name for name in names]
-    if (folder / "metrics.jsonl").is_file():
+    if (folder / "metrics.jsonl").exists() or "metrics.jsonl" in known:
         paths.append(folder / "metrics.jsonl")
     small = sum(path.stat().st_size for path in paths if path.is_file()) <= EMBEDDED
-    files = (_attempt(path, partial(_file, embedded=small), faults) for path in paths)
+    files = (_attempt(path, partial(_file, embedded=small), faults, known) for path in paths)
     return [file for file in files if file is not None]
 
 
-def _attempt(path: Path, read: Callable[[Path], _Read], faults: list[str]) -> _Read | None:
+def _attempt(path: Path, read: Callable[[Path], _Read], faults: list[str], known: Mapping[str, Any]) -> _Read | None:
+    """Read a file in the run folder; ``known``: SHA-256 of files, by name. What is wrong is a fault."""
     try:
-        return read(path)
+        with record.reading(path, "a file of the run"), warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            record.inside(path, path.parent)
+            record.require_digest(path, known.get(path.name))
+            found = read(path)
+        faults += [str(warning.message) for warning in warned]
+        return found
     except FileNotFoundError:
         faults.append(f"{path.name}: no such file")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, zipfile.BadZipFile) as error:
-        # a figure of another shape fails in as many ways as there are shapes
-        faults.append(f"{path.name}: {type(error).__name__}: {error}")
+    except (OSError, ValueError) as error:
+        faults.append(f"{path.name}: {error}")
     return None
 
 

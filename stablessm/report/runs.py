@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from stablessm._errors import ArgumentError
 from stablessm.report.folder import Record, read_run
 
 FOLDERS = ("results", "runs")
@@ -60,7 +61,8 @@ def collect(paths: Sequence[str | os.PathLike[str]] | None = None) -> Collection
             try:
                 run = read_run(folder)
             except (OSError, ValueError, RecursionError) as error:
-                what = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+                named = type(error) is ValueError or isinstance(error, ArgumentError)
+                what = str(error) if named else f"{type(error).__name__}: {error}"
                 problems.append(Problem(str(folder / "record.json"), what))
                 continue
             if run is not None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stablessm import record
 from stablessm.report.figure import Figure, Panel, Series
 
 
@@ -34,10 +34,11 @@ def described(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def curves(content: Mapping[str, Any], metrics: Path) -> Figure | None:
     """The loss and the validation scores along a run, and what came out; None if it ended before the first."""
-    lines = metrics.read_text(encoding="utf-8").splitlines()
-    if not lines:
+    if metrics.read_bytes()[-1:] not in (b"", b"\n"):
+        raise ValueError("its last line is cut off")
+    rows = record.read_lines(metrics, step=int)
+    if not rows:
         return None
-    rows = [json.loads(line) for line in lines]
     results = content["results"]
     metric, chance = results["metric"], float(results["chance"])
     training = [row for row in rows if "split" not in row]
@@ -53,4 +54,4 @@ def curves(content: Mapping[str, Any], metrics: Path) -> Figure | None:
 
 
 def _series(name: str, rows: list[dict[str, Any]], key: str) -> Series:
-    return Series(name, [row["step"] for row in rows], [float(row[key]) for row in rows], style="both")
+    return Series(name, [row["step"] for row in rows], [record.number(row.get(key)) for row in rows], style="both")

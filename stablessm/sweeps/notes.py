@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 from stablessm import _locks as locks
 from stablessm import record
@@ -40,10 +39,14 @@ def read(folder: Path) -> Notes:
     >>> read(Path("nowhere"))
     Notes(state='left', attempts=0, worker='', seconds=0.0, error='', traceback='')
     """
-    try:
-        notes = Notes(**json.loads((folder / FILE).read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return Notes()
+
+    def checked(found: dict[str, Any]) -> Notes:
+        notes = Notes(**found)
+        if any(type(value) is not type(getattr(Notes, name)) for name, value in asdict(notes).items()):
+            raise TypeError("values of other types")
+        return notes
+
+    notes = record.read_side(folder / FILE, checked, Notes(), "The job is left to be done")
     if notes.state == "running" and not locks.running(folder):
         return replace(notes, state="left")
     return notes
@@ -58,9 +61,9 @@ def begin(folder: Path) -> float:
 
 def end(folder: Path, began: float, error: str = "", traceback: str = "") -> None:
     """It has come to its end, good or bad."""
-    seconds, state = round(time.perf_counter() - began, 3), "failed" if error else "done"
-    now = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    _write(folder, Notes(**{**now, "state": state, "seconds": seconds, "error": error, "traceback": traceback}))
+    seconds = round(time.perf_counter() - began, 3)
+    state: State = "failed" if error else "done"
+    _write(folder, replace(read(folder), state=state, seconds=seconds, error=error, traceback=traceback))
 
 
 def again(folder: Path) -> None:

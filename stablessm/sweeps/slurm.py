@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from stablessm import record
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
-from stablessm.experiments.frame.run import JOBS
+from stablessm.experiments.frame.stages import JOBS
 from stablessm.sweeps import notes, worker
 from stablessm.sweeps.engine import Retrying, Workers
 from stablessm.sweeps.job import Job
@@ -89,11 +88,13 @@ class Slurm(Retrying):
     def _found(self, submitit: Any, job: Job) -> Any | None:
         """What an earlier driver left in the queue for this job."""
         folder = _folder(job)
-        if self.executor == "local" or not (folder / "queued.json").exists():
+        try:
+            queued = str(record.read_json(folder / "queued.json").get("id", ""))
+        except (OSError, ArgumentError):
             return None
-        handle = submitit.SlurmJob(
-            folder / "submitit", json.loads((folder / "queued.json").read_text(encoding="utf-8"))["id"]
-        )
+        if self.executor == "local" or not queued:
+            return None
+        handle = submitit.SlurmJob(folder / "submitit", queued)
         return None if handle.done(force_check=True) else handle
 
     def _outcome(self, job: Job) -> Outcome | None:

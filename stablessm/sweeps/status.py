@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Literal, final
 
 from stablessm import _locks as locks
+from stablessm._errors import ArgumentError
 from stablessm.experiments.frame.base import is_complete
-from stablessm.experiments.frame.run import JOBS
-from stablessm.experiments.frame.stages import PACK, Stages
+from stablessm.experiments.frame.stages import JOBS, PACK, Stages
 from stablessm.sweeps import notes
 from stablessm.sweeps.notes import Notes
-from stablessm.sweeps.worker import SWEEP
+from stablessm.sweeps.worker import plan_of
 
 
 @final
@@ -24,7 +24,7 @@ class RunStatus:
     """Of one run folder."""
 
     folder: Path
-    state: Literal["complete", "running", "failed", "interrupted"]
+    state: Literal["complete", "running", "failed", "interrupted", "damaged"]
     stages: int
     """That are there."""
     jobs: Mapping[str, Notes]
@@ -43,16 +43,22 @@ def runs(out: Path) -> list[RunStatus]:
     []
     """
     folders = sorted({path.parent for name in ("config.json", PACK) for path in out.glob(f"[!.]*/[!.]*/{name}")})
-    return [_status(folder) for folder in folders if not any(folder.glob("*.safetensors"))]  # those are models
+    found = []
+    for folder in folders:
+        try:
+            if not any(folder.glob("*.safetensors")):  # those are models
+                found.append(_status(folder))
+        except (OSError, ArgumentError) as error:
+            warnings.warn(str(error), stacklevel=2)
+            found.append(RunStatus(folder, "damaged", 0, {}))
+    return found
 
 
 def _status(folder: Path) -> RunStatus:
     stages = len(Stages(folder).stages())
     if is_complete(folder):
         return RunStatus(folder, "complete", stages, {})
-    sweep = folder / JOBS / SWEEP
-    names = json.loads(sweep.read_text(encoding="utf-8"))["jobs"] if sweep.exists() else []
-    jobs = {name: notes.read(folder / JOBS / name) for name in names}
+    jobs = {name: notes.read(folder / JOBS / name) for name in plan_of(folder)[1]}
     found = {note.state for note in jobs.values()}
     if locks.taken(folder) or "running" in found:
         return RunStatus(folder, "running", stages, jobs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,7 +12,8 @@ from typing import final
 from stablessm import record
 from stablessm.experiments import catalogue
 from stablessm.experiments.frame.base import Plan, Size, is_complete
-from stablessm.experiments.frame.run import JOBS, Run
+from stablessm.experiments.frame.run import Run
+from stablessm.experiments.frame.stages import JOBS
 from stablessm.sweeps import notes, worker
 from stablessm.sweeps.engine import Engine
 from stablessm.sweeps.job import Job, expand
@@ -104,10 +104,9 @@ def sweep(
 
 def _begin(plan: Plan) -> str:
     """Say in the folder which jobs there are; the name of the sweep."""
-    path = plan.folder / JOBS / SWEEP
-    name = json.loads(path.read_text(encoding="utf-8"))["sweep"] if path.exists() else uuid.uuid4().hex
-    record.write_json(path, {"sweep": name, "jobs": list(plan.jobs())})
-    return str(name)
+    name = worker.plan_of(plan.folder)[0] or uuid.uuid4().hex
+    record.write_json(plan.folder / JOBS / SWEEP, {"sweep": name, "jobs": list(plan.jobs())})
+    return name
 
 
 def _receive(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -3,7 +3,6 @@ in a folder of its own whose files are sent back."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -11,12 +10,15 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import final
+from pathlib import Path
+from typing import Any, final
 
 from stablessm import _locks as locks
+from stablessm import record
 from stablessm._optional import import_failure
 from stablessm.experiments.frame.base import Plan
-from stablessm.experiments.frame.run import JOBS, Run
+from stablessm.experiments.frame.run import Run
+from stablessm.experiments.frame.stages import JOBS
 from stablessm.sweeps import notes
 from stablessm.sweeps.job import Job
 
@@ -100,8 +102,15 @@ def _compute(job: Job, plan: Plan) -> str:
 
 
 def _sees(plan: Plan, job: Job) -> bool:
-    try:
-        content = json.loads((plan.folder / JOBS / SWEEP).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return bool(content["sweep"] == job.sweep)
+    return job.sweep == plan_of(plan.folder)[0]
+
+
+def plan_of(folder: Path) -> tuple[str, list[str]]:
+    """Return the name of the sweep in a run folder and the names of its jobs; empty if there is none."""
+    path = folder / JOBS / SWEEP
+
+    def names(found: dict[str, Any]) -> tuple[str, list[str]]:
+        return str(found["sweep"]), [record.inside(path.with_name(name), folder).name for name in found["jobs"]]
+
+    nothing: tuple[str, list[str]] = ("", [])
+    return record.read_side(path, names, nothing, "The sweep gets a new name")

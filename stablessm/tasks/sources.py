@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from stablessm import record
 from stablessm._errors import ArgumentError, MissingPackageError
 from stablessm._optional import require
 
@@ -56,7 +57,7 @@ def find(name: str) -> Path | None:
     if not path.is_file():
         raise ArgumentError(VARIABLE, f"a folder with {name} (or no such variable: then the hub is asked)", folder)
     size, digest = FILES.get(name, (-1, ""))
-    if path.stat().st_size == size and (came := _digest(path)) != digest:
+    if path.stat().st_size == size and (came := record.digest_of(path)) != digest:
         raise ArgumentError(str(path), f"SHA-256 {digest}", f"{came}: the file is damaged, copy it again")
     return path
 
@@ -131,11 +132,6 @@ def content_digest(*parts: np.ndarray | bytes) -> str:
     for part in parts:
         found.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).data)
     return found.hexdigest()
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _known(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -70,7 +71,10 @@ def encoded(source: Source, level: Level, vocabulary: int | None, own: Tokenizer
     tokenizer = own or tokenizers.learnt(level, texts["train"].documents, vocabulary)
     made = Encoded(tokenizer, {split: stream(texts[split], tokenizer) for split in SPLITS})
     if level == "bpe" or texts["train"].bytes > _LARGE:
-        _save(cache / files[-1], made)
+        try:
+            _save(cache / files[-1], made)
+        except OSError as error:
+            warnings.warn(f"{error}. The encoded text is not kept", stacklevel=2)
     return made
 
 
@@ -118,6 +122,13 @@ def _load(path: Path) -> Encoded | None:
             split: Stream(arrays[f"{split}.tokens"], arrays[f"{split}.starts"], **meta["counts"][split])
             for split in SPLITS
         }
+        for row in rows.values():
+            if (
+                row.tokens.dtype != tokenizer.dtype
+                or row.starts.dtype != np.int64
+                or row.tokens.ndim != row.starts.ndim
+            ):
+                raise TypeError("arrays of other types")
     except (*sources.BROKEN, ArgumentError):
         return None
     return Encoded(tokenizer, rows)

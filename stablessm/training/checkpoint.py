@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from stablessm import record
+from stablessm import _tensors, record
 from stablessm._errors import ArgumentError
 from stablessm.training.ranks import Ranks
 from stablessm.training.settings import require_same
@@ -90,12 +90,12 @@ class Checkpoints:
             if checkpoint is not None:
                 self.ranks.first(lambda: remove(*self.paths()[self.paths().index(path) + 1 :]))  # noqa: B023 (now)
                 return checkpoint
-            damaged.append(f"{path} ({wrong})")
+            damaged.append(wrong)
             if not last_good:
                 break
         if damaged:
-            expected = "a whole checkpoint" if last_good else "a whole checkpoint, or 'last-good' for the one before"
-            raise ArgumentError("resume", expected, "; ".join(damaged))
+            before = ", or 'last-good' for the one before" if len(damaged) < len(self.paths()) else ""
+            raise ArgumentError("resume", f"a whole checkpoint{before}", "; ".join(damaged))
         return None
 
     def paths(self) -> list[Path]:
@@ -114,12 +114,8 @@ class Checkpoints:
         return paths
 
     def _write_file(self, checkpoint: Checkpoint) -> None:
-        from safetensors.torch import save_file
-
-        tensors = packed(checkpoint.tensors)
         text = json.dumps(self._content(checkpoint), ensure_ascii=False)
-        with record.atomic(self.folder / f"{_name(checkpoint)}.safetensors") as temporary:
-            save_file(tensors, temporary, metadata={"content": text, "sha256": _digest(text, tensors)})
+        _tensors.save(self.folder / f"{_name(checkpoint)}.safetensors", _tensors.packed(checkpoint.tensors), text)
 
     def _write_folder(self, checkpoint: Checkpoint) -> None:
         path, temporary = self.folder / _name(checkpoint), self.folder / f".{_name(checkpoint)}"
@@ -130,7 +126,7 @@ class Checkpoints:
 
         def finish() -> None:
             text = json.dumps(self._content(checkpoint), ensure_ascii=False)
-            record.write_json(temporary / _CONTENT, {"content": text, "sha256": _digest(text, {}), "files": digests})
+            record.write_json(temporary / _CONTENT, {"content": text, "files": digests})
             remove(path)
             record.replace(temporary, path)
 
@@ -145,7 +141,7 @@ class Checkpoints:
 
         save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
         own = sorted(folder.glob(f"shard-{self.ranks.rank + 1:05d}-*.safetensors"))
-        digest = bytearray.fromhex(_digest_of(own[0])) if own else bytearray(hashlib.sha256().digest_size)
+        digest = bytearray.fromhex(record.digest_of(own[0])) if own else bytearray(hashlib.sha256().digest_size)
         digests = self.ranks.gather(torch.frombuffer(digest, dtype=torch.uint8))
         files = sorted(folder.glob("shard-*.safetensors"))
         return {path.name: bytes(digests[int(path.name.split("-")[1]) - 1].tolist()).hex() for path in files}
@@ -155,37 +151,37 @@ class Checkpoints:
 
     def _tried(self, path: Path, like: Like) -> tuple[Checkpoint | None, str]:
         """A checkpoint that all ranks could read, or None and what is wrong with it."""
-        from safetensors import SafetensorError
-
-        text, tensors, wrong = "", dict[str, Tensor](), "another rank cannot read it"
+        found, wrong = None, f"{path}, which another rank cannot read"
         try:
-            text, tensors = self._read_folder(path, like) if path.is_dir() else _read_file(path)
-        except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
-            wrong = f"{type(error).__name__}: {error}"
-        if self.ranks.highest(not text)[0]:
+            with record.reading(path, "a checkpoint"):
+                found = self._read_folder(path, like) if path.is_dir() else _read_file(path)
+        except (OSError, ArgumentError) as error:
+            wrong = str(error)
+        if self.ranks.highest(found is None)[0] or found is None:
             return None, wrong
-        content = json.loads(text)
-        require_same("resume", "the settings the run began with", content["settings"], self.settings)
+        content, tensors = found
+        settings = {name: value for name, value in self.settings.items() if name in content["settings"]}
+        require_same("resume", "the settings the run began with", content["settings"], settings)
         return Checkpoint(int(content["step"]), tensors, content["facts"]), ""
 
-    def _read_folder(self, path: Path, like: Like) -> tuple[str, dict[str, Tensor]]:
+    def _read_folder(self, path: Path, like: Like) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Ranks share the work of the checksums."""
-        written = json.loads((path / _CONTENT).read_text(encoding="utf-8"))
-        _require_digest(_CONTENT, _digest(written["content"], {}), written["sha256"])
+        written = record.read_json(path / _CONTENT)
         for name, digest in sorted(written["files"].items())[self.ranks.rank :: self.ranks.size]:
-            _require_digest(name, _digest_of(path / name), digest)
-        return written["content"], _read_shards(path, like)
+            record.require_digest(record.inside(path / name, path), digest)
+        return _content(written["content"]), _read_shards(path, like)
 
 
-def _read_file(path: Path) -> tuple[str, dict[str, Tensor]]:
-    from safetensors import safe_open
+def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    text, tensors, seal = _tensors.load(path)
+    if seal is None:
+        raise ValueError("it has no checksum")
+    return _content(text), tensors
 
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata() or {}
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-    text = metadata.get("content", "")
-    _require_digest("the file", _digest(text, tensors), metadata.get("sha256"))
-    return text, tensors
+
+def _content(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    return {"step": int(found["step"]), "settings": {**found["settings"]}, "facts": {**found["facts"]}}
 
 
 def _read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
@@ -213,28 +209,3 @@ def remove(*paths: Path) -> None:
 
 def _name(checkpoint: Checkpoint) -> str:
     return f"step-{checkpoint.step:09d}"
-
-
-def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the CPU, as safetensors wants them: in order, and none a view of another."""
-    return {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
-
-
-def _require_digest(name: str, came: str, written: str | None) -> None:
-    if came != written:
-        raise ValueError(f"the checksum of {name} is not that of its content")
-
-
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """Of the settings and of every bit of every tensor, with names, shapes and dtypes."""
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()

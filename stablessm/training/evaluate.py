@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from contextlib import closing
 from typing import Any
@@ -79,10 +80,11 @@ def evaluate(
             loss = metric if task.metric == "nats" else task.loss(output, batch).double() * count
             loss = torch.where(count > 0, loss, 0)  # a part may be all padding
             total += torch.stack([metric, loss, count, torch.full_like(count, len(batch))])
-    metric, loss, count, examples = ranks.sum(total).tolist()
+    found, loss, count, examples = ranks.sum(total).tolist()
+    score = math.nan if math.isnan(loss) else found / count  # classes can be counted even where outputs are NaN
     examples = task.sizes[split] if task.carries else examples  # a lane has many
-    derived = {"perplexity": float(np.exp(metric / count))} if task.metric == "nats" else {}
-    return {task.metric: metric / count, **derived, "loss": loss / count, "examples": int(examples)}
+    derived = {"perplexity": float(np.exp(score))} if task.metric == "nats" else {}
+    return {task.metric: score, **derived, "loss": loss / count, "examples": int(examples)}
 
 
 def outputs(

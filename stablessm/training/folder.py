@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from stablessm import record
+from stablessm import _tensors, record
 from stablessm._errors import ArgumentError
 from stablessm.layers import storage
-from stablessm.training.checkpoint import packed, remove
+from stablessm.training.checkpoint import remove
 
 MODEL = "model"
 _MARKER = "training.json"
 _FOLDERS, _FILES = ("checkpoints", "tensorboard", MODEL), ("metrics.jsonl", "record.json")
-_WEIGHTS = "model.safetensors"
 
 
 def check_folder(folder: str | Path) -> None:
@@ -28,6 +26,8 @@ def check_folder(folder: str | Path) -> None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ArgumentError("folder", "a folder", f"{folder}, a file")
+    for name in (*_FOLDERS, *_FILES, _MARKER):
+        record.inside(folder / name, folder)
     taken = [name for name in (*_FOLDERS, *_FILES) if (folder / name).exists()]
     if taken and not (folder / _MARKER).is_file():
         raise ArgumentError("folder", "an empty one, or that of an earlier training", f"{folder} (with {taken[0]})")
@@ -54,28 +54,45 @@ def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, st
 
 
 def settings_of(folder: str | Path) -> dict[str, Any]:
-    """What a run was called with: ``config``, ``task``, ``model`` and ``origin``."""
+    """What a run was called with: ``config``, ``task``, ``model`` and ``origin``, each by name."""
     path = Path(folder) / _MARKER
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise ArgumentError("folder", f"that of a training, with a {_MARKER}", f"{folder} ({error})") from error
+    if not path.is_file():
+        raise ArgumentError("folder", f"that of a training, with a {_MARKER}", str(folder))
+    expected = "the settings of a training, which the same stablessm train command writes again"
+    found = record.read_json(path, expected)
+    with record.reading(path, expected):
+        return {**found, **{name: {**found[name]} for name in ("config", "task", "model", "origin")}}
 
 
-def keep(model: nn.Module, folder: Path) -> None:
-    """Write ``model/``, which ``stablessm.load`` reads; of a module that is not ours the weights alone."""
-    from safetensors.torch import save_file
+def keep(model: nn.Module, folder: Path) -> str | None:
+    """Write ``model/``, which ``stablessm.load`` reads; of a module that is not ours the weights alone.
 
+    Returns the SHA-256 of the weights.
+    """
+    weights = folder / MODEL / storage.WEIGHTS
     try:
         storage.save(model, folder / MODEL)  # type: ignore[arg-type]
     except ArgumentError:
-        with record.atomic(folder / MODEL / _WEIGHTS) as temporary:
-            save_file(packed(model.state_dict()), temporary)
+        return _tensors.save(weights, _tensors.packed(model.state_dict()))
+    return _tensors.header(weights)[1]
 
 
-@torch.no_grad()
-def restore(model: nn.Module, folder: Path) -> None:
-    """Load the weights that ``keep`` wrote."""
-    from safetensors.torch import load_file
+def check_kept(folder: Path) -> None:
+    """Raise unless the weights that ``keep`` wrote are whole."""
+    with _selecting():
+        _tensors.load(folder / MODEL / storage.WEIGHTS)
 
-    model.load_state_dict(load_file(folder / MODEL / _WEIGHTS))
+
+def restore(model: nn.Module, folder: Path, kept: str | None) -> None:
+    """Load the weights that ``keep`` wrote; ``kept``: their SHA-256, if it is known."""
+    with _selecting():
+        storage.restore(model, folder / MODEL / storage.WEIGHTS, [kept] if kept else [])
+
+
+@contextmanager
+def _selecting() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ArgumentError) as error:
+        expected = "whole weights with the best score, or 'last-good' for the weights of the last checkpoint"
+        raise ArgumentError("resume", expected, error) from error

@@ -154,6 +154,8 @@ class _Run:
                 session.model.train()
             if resume:
                 self.loop.resume(last_good=resume == "last-good")
+                for session in self.sessions:
+                    session.check_kept(last_good=resume == "last-good")
             self.ranks.first(lambda: self._claim(origin, fresh=not resume))
             for session in self.sessions:
                 session.begin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -32,14 +32,18 @@ class Metrics:
 
     def __init__(self, folder: Path, first: int) -> None:
         self._path = folder / _FILE
-        _write(self._path, [row for row in read_rows(folder) if row["step"] <= first])
+        record.write_lines(self._path, [row for row in read_rows(folder) if row["step"] <= first])
+        self._hash = hashlib.sha256(self._path.read_bytes())
         self._board = _board(folder / "tensorboard", first)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file, as far as this object wrote it."""
+        return self._hash.hexdigest()
 
     def write(self, step: int, **values: Any) -> None:
         """One line, in one piece; numbers also to TensorBoard."""
-        row = record.plain({"step": step, **values})
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        self._hash.update(record.append_line(self._path, {"step": step, **values}))
         if self._board is not None:
             prefix = values.get("split", "train")
             for name, value in values.items():
@@ -54,18 +58,12 @@ class Metrics:
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
     """What a run said in its folder; a line that a kill cut off is left out."""
-    path, rows = folder / _FILE, []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    return rows
+    return record.read_lines(folder / _FILE, step=int)
 
 
 def losses(rows: Iterable[Mapping[str, Any]]) -> np.ndarray:
     """(rows, 2): step and training loss of the rows that are not about a split."""
-    found = [(row["step"], float(row["loss"])) for row in rows if "split" not in row]
+    found = [(row["step"], record.number(row.get("loss"))) for row in rows if "split" not in row]
     return np.array(found, dtype=float).reshape(-1, 2)
 
 
@@ -73,20 +71,14 @@ def write_means(folder: Path, replicas: Sequence[Path]) -> list[dict[str, Any]]:
     """Write the ``metrics.jsonl`` of models that were trained as one: means of the numbers that they said."""
     said: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in (row for replica in replicas for row in read_rows(replica)):
-        said.setdefault((row["step"], row.get("split", "")), []).append(row)
+        said.setdefault((row["step"], str(row.get("split", ""))), []).append(row)
     rows = []
     for (step, split), each in sorted(said.items()):
         numbers = [name for name, value in each[0].items() if isinstance(value, float)]
-        means = {name: sum(float(row[name]) for row in each if name in row) / len(each) for name in numbers}
+        means = {name: sum(record.number(row[name]) for row in each if name in row) / len(each) for name in numbers}
         rows.append({"step": step, **({"split": split} if split else {}), **means})
-    _write(folder / _FILE, rows)
+    record.write_lines(folder / _FILE, rows)
     return rows
-
-
-def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with record.atomic(path) as temporary:
-        lines = (json.dumps(record.plain(row), ensure_ascii=False) + "\n" for row in rows)
-        temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def _board(folder: Path, first: int) -> Any:

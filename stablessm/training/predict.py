@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stablessm import record
 from stablessm._errors import ArgumentError
 from stablessm.layers import storage
 from stablessm.tasks import new_data
@@ -67,9 +69,9 @@ class TrainedModel:
     """
 
     def __init__(self, folder: str | Path, *, task: Task | None = None, device: str = "auto") -> None:
-        self.settings = settings_of(folder)
+        self.folder, self.settings = Path(folder), settings_of(folder)
         self.device = TrainingConfig(device=device).chosen_device()
-        self.model: Any = storage.load(Path(folder) / MODEL).to(self.device)
+        self.model: Any = storage.load(self.folder / MODEL).to(self.device)
         self._task = task
 
     def predict(
@@ -84,26 +86,32 @@ class TrainedModel:
             horizon: The number of rows to forecast, as in training if not given.
             level: Share of the validation errors that the intervals of a forecast cover.
         """
-        described = self.settings["task"]
-        how = {name: self.settings["config"][name] for name in ("batch_size", "autocast")}
-        if {"window", "horizon"} <= set(described["options"]) and "scale" in described:
+        with self._reading():
+            described, config = self.settings["task"], self.settings["config"]
+            how = {"batch_size": int(config["batch_size"]), "autocast": bool(config["autocast"])}
+            forecasts = {"window", "horizon"} <= set(described["options"]) and "scale" in described
+            reader = SeriesReader.of(described) if forecasts else None
+        if reader is not None:
             task, missing = self._training_data()
             if task is not None and not isinstance(task, WindowTask):
                 raise ArgumentError("task", "the task of the training", task.name)
             series = task.unscaled if data is None and task is not None else data
             if series is None:
                 raise ArgumentError("data", f"a CSV file or an array, since {missing}", "none")
-            reader = SeriesReader.of(described)
             return forecast(self.model, reader, series, task=task, horizon=horizon, level=level, missing=missing, **how)
         if horizon is not None:
             raise ArgumentError("horizon", "a model that forecasts a series", f"one of task {described['task']}")
         return self._of_sequences(data, how)
 
+    def _reading(self) -> AbstractContextManager[None]:
+        return record.reading(self.folder / "training.json", "the settings of a training", arguments=False)
+
     def _training_data(self) -> tuple[Task | None, str]:
         """The data of the training, or why they cannot be read."""
         if self._task is None:
             try:
-                self._task = task_of(self.settings)
+                with self._reading():
+                    self._task = task_of(self.settings)
             except ArgumentError as error:
                 return None, f"the training data cannot be read ({error})"
         return self._task, ""

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import math
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stablessm import record
+from stablessm._errors import ArgumentError
 from stablessm.instruments import GradientOverWeight
 from stablessm.instruments.modes import recurrent_modules
 from stablessm.tasks.base import Split, Task
@@ -53,10 +55,17 @@ class Session(Hooks):
         self.ratios: GradientOverWeight | None = None
         self.metrics: Metrics | None = None
         self._told, self._mode = "", self.model.training
+        self._kept: str | None = None
+        """SHA-256 of the weights in ``model/``."""
+        self._said: str | None = None
+        """SHA-256 of the metrics at the checkpoint that the run is resumed from."""
 
     def begin(self) -> None:
         """Open the files, after a resumption if there is one."""
         self.metrics = Metrics(self.folder, self.loop.step) if self.ranks.main else None
+        if self.metrics is not None and self._said not in (None, self.metrics.digest):
+            what = "metrics.jsonl is damaged: it is not what this run wrote, and its curves are incomplete or wrong"
+            warnings.warn(f"{self.folder / 'metrics.jsonl'}: {what}", stacklevel=2)
         self.mark, self.marked = time.perf_counter(), self.loop.step
 
     def close(self) -> None:
@@ -119,7 +128,8 @@ class Session(Hooks):
 
     def facts(self) -> dict[str, Any]:
         """The scores, and the step at which this model diverged, if the others have gone on."""
-        found: dict[str, Any] = {"best": self.best, "last": self.last}
+        found: dict[str, Any] = {"best": self.best, "last": self.last, "kept": self._kept}
+        found["metrics"] = None if self.metrics is None else self.metrics.digest
         if self.diverged is not None:
             names = ("step", *(field.name for field in dataclasses.fields(BadStep)))
             found["diverged"] = {name: getattr(self.diverged, name) for name in names}
@@ -128,6 +138,7 @@ class Session(Hooks):
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Take over the scores; a model that had diverged is searched again for the reason."""
         self.best, self.last = (_scores(facts[name]) for name in ("best", "last"))
+        self._kept, self._said = facts.get("kept"), facts.get("metrics")
         bad = facts.get("diverged")
         if bad is not None:
             values = {name: float(value) for name, value in bad.items() if name != "step"}
@@ -140,12 +151,28 @@ class Session(Hooks):
         self.diverged = diagnose(self.model, lambda: self.gradient.replay(step, carried), step, bad)
         self.model.zero_grad()
 
+    @property
+    def selects(self) -> bool:
+        """Whether the weights with the best score are in ``model/``."""
+        return self.config.select == "best" and self.best is not None
+
+    def check_kept(self, *, last_good: bool) -> None:
+        """Raise if the weights with the best score are damaged; with ``last_good``, forget them and their score."""
+        try:
+            if self.selects:
+                self.ranks.first(lambda: run_folder.check_kept(self.folder))
+        except (ArgumentError, RuntimeError) as error:  # on rank 0, and on the others
+            if not last_good:
+                raise
+            warnings.warn(f"{error}. The score of these weights is forgotten", stacklevel=2)
+            self.best = self._kept = None
+
     def finish(self) -> TrainingResult:
         """Select the weights, score them and write the record."""
         config, scores = self.config, {}
-        selects = config.select == "best" and self.best is not None
+        selects = self.selects
         if selects:
-            self.ranks.first(lambda: run_folder.restore(self.model, self.folder))
+            self.ranks.first(lambda: run_folder.restore(self.model, self.folder, self._kept))
             self.ranks.share(self.model)
             self.trainee.spread()
         else:
@@ -159,7 +186,7 @@ class Session(Hooks):
         seen, seconds = losses(read_rows(self.folder)), self.loop.seconds
         result = TrainingResult(self.folder, step, seconds, seen, self.best, self.last, scores, self.diverged)
         model, ranks = signature(self.model), self.ranks
-        ranks.first(lambda: write_record(result, config, self.task, model, self.loop, ranks.size))
+        ranks.first(lambda: write_record(result, config, self.task, model, self.loop, ranks.size, self.metrics))
         return result
 
     def _evaluate(self) -> None:
@@ -181,7 +208,10 @@ class Session(Hooks):
 
     def _keep(self) -> None:
         self.trainee.collect()
-        self.ranks.first(lambda: run_folder.keep(self.model, self.folder))
+        self.ranks.first(self._write_model)
+
+    def _write_model(self) -> None:
+        self._kept = run_folder.keep(self.model, self.folder)
 
     def _say(self, **values: Any) -> None:
         if self.metrics is not None:
@@ -196,9 +226,15 @@ class Session(Hooks):
 
 
 def write_record(
-    result: TrainingResult, config: TrainingConfig, task: Task, model: Mapping[str, Any], loop: StepLoop, ranks: int
+    result: TrainingResult,
+    config: TrainingConfig,
+    task: Task,
+    model: Mapping[str, Any],
+    loop: StepLoop,
+    ranks: int,
+    metrics: Metrics | None = None,
 ) -> None:
-    """Write ``record.json``."""
+    """Write ``record.json``, with the checksum of ``metrics``."""
     results: dict[str, Any] = {"steps": result.steps, "seconds": result.seconds, "best": result.best}
     results |= {"last": result.last, "scores": result.scores, "metric": task.metric, "chance": task.chance}
     if result.replicas:
@@ -215,6 +251,7 @@ def write_record(
         threads=torch.get_num_threads(),
         ranks=ranks,
         results=results,
+        files={} if metrics is None else {"metrics.jsonl": metrics.digest},
         diverged=None if result.diverged is None else result.diverged.plain(),
     )
 

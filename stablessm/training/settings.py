@@ -36,7 +36,8 @@ def task_of(settings: Mapping[str, Any]) -> tasks.Task:
     origin = settings["origin"]
     if "task" not in origin:
         raise ArgumentError("folder", "one that stablessm train wrote", "one that was trained from Python")
-    task = tasks.get(origin["task"], **tasks.read_options(origin["task"], origin["options"]))
+    name, options = str(origin["task"]), {key: str(text) for key, text in origin["options"].items()}
+    task = tasks.get(name, **tasks.read_options(name, options))
     before, now = settings["task"], task.describe()
     known = {**now, **before, "options": {**now["options"], **before["options"]}}  # some options came later
     require_same("task", "the data it was trained on", known, now)

@@ -51,6 +51,6 @@ def test_a_run_folder_that_was_damaged(tmp_path, monkeypatch):
     stage = next(folder.glob("*.npz"))
     for left in (stage.read_bytes()[:100], b"\0" * 500):
         stage.write_bytes(left)
-        assert "path: expected a whole file of kind" in invoke("run", "ia-fig1", code=2)
+        assert f"{stage.name}: expected the file that was written" in invoke("run", "ia-fig1", code=2)
     (folder / "config.json").write_text("{", encoding="utf-8")
-    assert "config.json that is JSON, or --fresh" in invoke("run", "ia-fig1", code=2)
+    assert "config.json: expected the settings of a run, or --fresh" in invoke("run", "ia-fig1", code=2)

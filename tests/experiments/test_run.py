@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from stablessm import ArgumentError
+from stablessm import ArgumentError, record
 from stablessm.experiments.frame import run as run_module
 from stablessm.experiments.frame.base import Claim, Experiment, execute
 from stablessm.experiments.frame.run import Run
@@ -168,7 +168,7 @@ def test_a_folder_of_an_earlier_version_may_lack_settings(tmp_path):
     Run(tmp_path, {"size": 2, "inner": {"rate": 0.1}}, progress=False).stage("x", lambda: {"x": np.ones(2)})
     newer = {"size": 2, "inner": {"rate": 0.1, "clip": 1.0}, "limit": 0.5}
     assert Run(tmp_path, newer, progress=False)["x"]["x"].tolist() == [1, 1]
-    assert json.loads((tmp_path / "config.json").read_text(encoding="utf-8")) == newer
+    assert record.read_json(tmp_path / "config.json") == newer
     for changed in ({**newer, "size": 3}, {**newer, "inner": {"rate": 0.2, "clip": 1.0}}, {"size": 2}):
         with pytest.raises(ArgumentError, match="config"):
             Run(tmp_path, changed, progress=False)

@@ -271,7 +271,8 @@ def test_a_model_comes_back_as_it_was(tmp_path, mixer, tied):
     best = ssm.reparam.get("best", b=0.7, time="discrete" if mixer == "hyena-lru" else "continuous")
     model, x = make(mixer, tie_word_embeddings=tied, map=best), tokens(2, 9)
     model.save_pretrained(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "generation_config.json", "model.safetensors"}
+    files = {"checksums.json", "config.json", "generation_config.json", "model.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == files
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert type(again) is StableSSMForCausalLM
     assert again.config.map_options["b"] == 0.7
@@ -299,6 +300,9 @@ def test_what_a_file_lacks_is_drawn_as_at_the_start(tmp_path):
     start = weights["network.body.blocks.1.mixer.inner.w"].clone()
     lost = ("mixer.inner.w", "mixer.output.weight", "mixer.filter")
     save_file({k: v + 1 for k, v in weights.items() if not k.endswith(lost)}, file, {"format": "pt"})
+    with pytest.raises(ArgumentError, match=r"model\.safetensors: expected .* no checksums\.json beside it"):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
+    (tmp_path / "checksums.json").unlink()
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
     found = dict(again.named_parameters())
     for name, value in weights.items():

@@ -40,7 +40,7 @@ def test_parameters_are_as_stated(name):
 
 
 def text(vocabulary: int) -> tuple[Like, Like]:
-    return Like(kind="tokens", size=vocabulary), Like(kind="classes", size=vocabulary, per_step=True)
+    return Like(kind="tokens", size=vocabulary, length=64), Like(kind="classes", size=vocabulary, per_step=True)
 
 
 @pytest.mark.parametrize("name", LANGUAGE)
@@ -157,3 +157,20 @@ def test_summary_of_any_module():
     mixed = torch.nn.Sequential(ssm.LRU(1, 2, 1), torch.nn.Linear(1, 1))
     assert "w* 2, phase* 2" in models.summary(mixed)
     assert "map=" not in models.summary(ssm.ContinuousRNN(1, 2, 1))
+
+
+@pytest.mark.parametrize("length", [1, 16, 300])
+@pytest.mark.parametrize("mixer", ["real", "hyena-real", "s4d", "hyena-s4d", "lru", "hyena-lru"])
+def test_time_scales_of_a_language_model_start_within_its_windows(mixer: str, length: int) -> None:
+    tokens, classes = Like(kind="tokens", size=9, length=length), Like(kind="classes", size=9, per_step=True)
+    for options in ({}, {"time": "discrete"}) if mixer.endswith("real") else ({},):
+        model = models.for_task(tokens, classes, "lm-tiny", mixer=mixer, d_state=64, mixer_options=options)
+        for name, layer in model.named_modules():
+            if name.endswith("mixer") and hasattr(layer, "eigenvalues"):
+                decay = layer.discrete_eigenvalues().detach().abs()
+                scales = -1 / decay.log()
+                assert scales.min() >= 2 * (1 - 1e-3)
+                assert scales.max() <= max(length, 4) * (1 + 1e-3)
+    kept = models.for_task(tokens, classes, "lm-tiny", mixer="real", mixer_options={"timescales": [20.0, 2000.0]})
+    assert kept.config.mixer_options["timescales"] == [20.0, 2000.0]
+    assert models.for_task(tokens, classes, "lm-paper", d_model=8).config.mixer_options["timescales"] == [20.0, 2000.0]

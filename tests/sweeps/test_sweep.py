@@ -216,7 +216,7 @@ def test_to_gather_again_changes_nothing(tmp_path_factory, main, jobs):
         for stage, lines in said.items() if job else enumerate(said):
             for line in lines:
                 one.log(f"stage-{stage}", **line)
-            one._note(f"stage-{stage}", 1.0, {"job": job})
+            one._note(f"stage-{stage}", 1.0, {"job": job}, "")
 
     def written():
         paths = [folder / name for name in ("metrics.jsonl", "stages.json")]

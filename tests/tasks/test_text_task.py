@@ -16,7 +16,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stablessm import ArgumentError, tasks
+from stablessm import ArgumentError, record, tasks
 from stablessm.tasks import sources, text_sources, text_stream
 from stablessm.tasks.text import LanguageModelling
 from stablessm.tasks.text_sources import Text
@@ -153,7 +153,7 @@ def test_the_cache_is_read_again_without_the_text(tmp_path: Path, cache: Path, m
     wiki(tmp_path)
     for split in ("train", "valid", "test"):
         path = tmp_path / f"wikifa_{split}.txt.xz"
-        monkeypatch.setitem(sources.FILES, path.name, (path.stat().st_size, sources._digest(path)))
+        monkeypatch.setitem(sources.FILES, path.name, (path.stat().st_size, record.digest_of(path)))
     monkeypatch.setenv("STABLESSM_DATA", str(tmp_path))
     first = tasks.get("lm", text="wikifa", vocabulary=270, length=4)
     (file,) = cache.iterdir()
@@ -194,7 +194,7 @@ def test_a_text_of_the_hub_is_kept_apart_from_that_of_the_files(
     wiki(tmp_path)
     for split in ("train", "valid", "test"):
         path = tmp_path / f"wikitext2_{split}.txt.gz"
-        monkeypatch.setitem(sources.FILES, path.name, (path.stat().st_size, sources._digest(path)))
+        monkeypatch.setitem(sources.FILES, path.name, (path.stat().st_size, record.digest_of(path)))
     options: dict[str, Any] = {"text": "wikitext2", "vocabulary": 260, "length": 4}
     first = tasks.get("lm", **options)
     monkeypatch.setenv("STABLESSM_DATA", str(tmp_path))

@@ -104,6 +104,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_one(launch, by_two, alone, runs)
     check_same(launch(1, "trained", folder=copy(runs, "stopped-2", "2-to-1")), alone)
 
 
+@pytest.mark.slow
 def test_four_ranks_from_the_start_and_from_two(launch, by_two, alone, runs):
     results = launch.several(
         4,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
 
 import numpy as np
 
-from stablessm import record
+from stablessm import _tensors, record
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions.sums._modes import Domain
 
@@ -222,17 +222,15 @@ class ExponentialSum:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """``path`` (.safetensors: everything) and the same name with .csv (rates and weights, to read)."""
-        from safetensors.numpy import save_file
+        import torch
 
         path = Path(path)
         if path.suffix != ".safetensors":
             raise ArgumentError("path", "a file name that ends in .safetensors", str(path))
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         given = {name: facts.pop(name) for name in _ARRAYS}
-        arrays = {name: np.ascontiguousarray(_pairs(array)) for name, array in given.items() if array is not None}
-        text = json.dumps(record.plain({"format": FORMAT, **facts}))
-        with record.atomic(path) as temporary:
-            save_file(arrays, temporary, metadata={"stablessm": text})
+        arrays = {name: torch.from_numpy(_pairs(array)) for name, array in given.items() if array is not None}
+        _tensors.save(path, arrays, json.dumps(record.plain({"format": FORMAT, **facts})))
         table = record.atomic(path.with_suffix(".csv"))
         with table as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(self._rows())
@@ -241,19 +239,18 @@ class ExponentialSum:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """What :meth:`save` wrote, to the last bit."""
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, framework="numpy") as file:
-                content = json.loads((file.metadata() or {}).get("stablessm", "{}"))
-                if content.pop("format", None) != FORMAT:
-                    raise ArgumentError("path", "a file written by ExponentialSum.save", str(path))
-                arrays = {name: _joined(file.get_tensor(name)) for name in _ARRAYS if name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise ArgumentError("path", "a file written by ExponentialSum.save", f"{path} ({error})") from error
-        numbers = {f.name for f in fields(cls) if f.type == "float"}
-        facts: dict[str, Any] = {name: float(value) if name in numbers else value for name, value in content.items()}
-        return cls(**facts | arrays)
+        expected = "a file written by ExponentialSum.save"
+        text, tensors, _ = _tensors.load(path, expected)
+        with record.reading(path, expected):
+            content = json.loads(text or "{}")
+            if content.pop("format", None) != FORMAT:
+                raise ValueError("another format")
+            arrays = {name: _joined(tensors[name].numpy()) for name in _ARRAYS if name in tensors}
+            numbers = {f.name for f in fields(cls) if f.type == "float"}
+            facts: dict[str, Any] = {
+                name: float(value) if name in numbers else value for name, value in content.items()
+            }
+            return cls(**facts | arrays)
 
     def _rows(self) -> Iterator[list[Any]]:
         """The CSV: a header, then one row per rate with its weights in row-major order."""

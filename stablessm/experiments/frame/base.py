@@ -143,6 +143,7 @@ class Plan:
         for i, place in enumerate(places):
             seconds = [fact["seconds"] for fact in timed.values() if fact["environment"] == i]
             computed.append({**place, "stages": len(seconds), "seconds": round(sum(seconds), 1)})
+        files = [self.folder / name for name in (PACK, "metrics.jsonl", *(f"{figure.name}.json" for figure in figures))]
         about = {name: getattr(self.experiment, name) for name in ("id", "title", "source", "question", "claim")}
         content = {
             **about,
@@ -152,6 +153,7 @@ class Plan:
             "claims": [asdict(claim) for claim in claims],
             "figures": [figure.name for figure in figures],
             "arrays": [PACK],
+            "files": {path.name: record.digest_of(path) for path in files if path.exists()},
             "command": self.command,
             **record.environment(),
             "computed": computed,
@@ -191,7 +193,6 @@ def _digest(config: Any) -> str:
 def is_complete(folder: Path) -> bool:
     """Whether this run folder has come to its end."""
     try:
-        content = json.loads((folder / "record.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return record.read_json(record.inside(folder / "record.json", folder)).get("status") == "complete"
+    except (OSError, ArgumentError):
         return False
-    return isinstance(content, dict) and content.get("status") == "complete"

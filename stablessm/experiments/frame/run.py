@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import time
@@ -16,18 +15,17 @@ import torch
 
 from stablessm import record
 from stablessm._errors import ArgumentError
-from stablessm.experiments.frame.stages import Arrays, K, Stages
+from stablessm.experiments.frame.stages import FACTS, JOBS, Arrays, K, Stages, facts_of
+from stablessm.report.section import flat
 from stablessm.training.checkpoint import Checkpoint, Checkpoints
 from stablessm.training.steps import Cadence, StepLoop
 
 CHECKPOINT_SECONDS = 5.0
 """How much work a kill can cost, or twenty times what it takes to save it."""
 
-JOBS = "jobs"
-"""The folder in a run folder where the jobs of a sweep note what they do, until it is complete."""
-
 _CHECKPOINT = ".checkpoints"
-_METRICS, _FACTS = "metrics.jsonl", "stages.json"
+_METRICS = "metrics.jsonl"
+_RESUMABLE = "checkpoints of this stage; without the folder it is computed from its start"
 
 
 @final
@@ -89,31 +87,31 @@ class Run(Stages):
 
         The caller knows that both compute the same.
         """
-        facts = self._facts_of(folder)
-        known = facts["stages"].get(name)
+        facts = facts_of(folder)
+        source, known = folder / f"{name}.npz", facts["stages"].get(name)
         if known is not None:
-            self._note(name, known["seconds"], facts["environments"][known["environment"]])
+            record.require_digest(source, known.get("sha256"))
+            self._note(name, known["seconds"], facts["environments"][known["environment"]], record.digest_of(source))
         with record.atomic(self._own(name)) as temporary:
-            shutil.copyfile(folder / f"{name}.npz", temporary)
+            shutil.copyfile(source, temporary)
 
     def log(self, stage: str, **values: Any) -> None:
         """A line of ``metrics.jsonl``. In a loop, give its ``step``: after a kill the lines since the checkpoint go."""
-        with self._metrics.open("a", encoding="utf-8") as file:
-            file.write(_line({"stage": stage, **values}))
+        record.append_line(self._metrics, {"stage": stage, **values})
 
     def facts(self) -> dict[str, Any]:
         """Return where each stage was computed and for how long, over all interruptions as far as checkpoints tell.
 
-        ``environments``: commit, versions and hardware of each place. ``stages``: for each stage its ``seconds`` and
-        the number of its ``environment``.
+        ``environments``: commit, versions and hardware of each place. ``stages``: for each stage its ``seconds``, the
+        number of its ``environment`` and the SHA-256 of its file.
         """
-        return self._facts_of(self._notes)
+        return facts_of(self._notes)
 
     def gather(self, jobs: Sequence[str]) -> None:
         """Put together what the jobs noted, in this order. To do it again changes nothing."""
         facts, said = self.facts(), _said(self._metrics)
         for notes in map(self.notes, jobs):
-            theirs = self._facts_of(notes)
+            theirs = facts_of(notes)
             for name, fact in theirs["stages"].items():
                 place = _index(facts["environments"], theirs["environments"][fact["environment"]])
                 facts["stages"][name] = {**fact, "environment": place}
@@ -121,8 +119,9 @@ class Run(Stages):
             first = {line["stage"]: _step(line) for line in reversed(lines)}
             said = [line for line in said if line["stage"] not in first or _step(line) < first[line["stage"]]] + lines
         if (self.folder / JOBS).exists():
-            record.write_json(self._notes / _FACTS, facts)
-            self._say(said)
+            record.write_json(self._notes / FACTS, facts)
+            record.write_lines(self._metrics, said)
+        self.__dict__.pop("_digests", None)  # the jobs have noted more
 
     def notes(self, job: str) -> Path:
         """The folder where a job notes what it does."""
@@ -155,7 +154,8 @@ class Run(Stages):
         from tqdm import tqdm
 
         first, spent, checkpoints, cadence = 0, 0.0, self.checkpoints(name), self.cadence()
-        found = checkpoints.load()
+        with record.reading(checkpoints.folder, _RESUMABLE):
+            found = checkpoints.load()
         if found is not None:
             first, spent = found.step, float(found.facts["seconds"])
             self._spent[name] = spent
@@ -174,13 +174,14 @@ class Run(Stages):
 
     def train(self, name: str, loop: StepLoop) -> None:
         """Run a training inside a stage, from its last checkpoint if there is one."""
-        loop.resume()
+        with record.reading(self.checkpoints(name).folder, _RESUMABLE):
+            loop.resume()
         self._spent[name] = loop.seconds_before
         loop.run(progress=self.progress, name=name)
 
     def checkpoints(self, name: str) -> Checkpoints:
         """Of a stage that is being computed."""
-        return Checkpoints(self.folder / f"{name}{_CHECKPOINT}", {})
+        return Checkpoints(self.folder / f"{name}{_CHECKPOINT}", {"stage": name, **flat(self.config)})
 
     def cadence(self) -> Cadence:
         """How often a stage leaves a checkpoint."""
@@ -193,27 +194,28 @@ class Run(Stages):
             self._forget(name)
             write = compute()
             took = time.perf_counter() - started
-            self._note(name, self._spent.pop(name, 0.0) + took - self._elsewhere, self._environment)
-            write(self._own(name))
+            written = self.folder / f".{name}-new.npz"  # it gets its name when its checksum is noted
+            write(written)
+            took += self._spent.pop(name, 0.0) - self._elsewhere
+            self._note(name, took, self._environment, record.digest_of(written))
+            record.replace(written, self._own(name))
             self._elsewhere = outside + time.perf_counter() - started  # what a stage waits for another is the other's
         shutil.rmtree(self.checkpoints(name).folder, ignore_errors=True)
 
-    def _note(self, name: str, seconds: float, environment: dict[str, Any]) -> None:
+    def _note(self, name: str, seconds: float, environment: dict[str, Any], digest: str) -> None:
         facts = self.facts()
         place = _index(facts["environments"], environment)
-        facts["stages"][name] = {"seconds": round(seconds, 3), "environment": place}
-        record.write_json(self._notes / _FACTS, facts)
+        self._digests[name] = digest
+        facts["stages"][name] = {"seconds": round(seconds, 3), "environment": place, "sha256": digest}
+        record.write_json(self._notes / FACTS, facts)
 
     def _forget(self, name: str) -> None:
         """Leave out what a killed stage said after its last checkpoint, and a line that was cut off."""
         if not self._metrics.exists():
             return
         first = self.checkpoints(name).last_step()
-        self._say([line for line in _said(self._metrics) if line["stage"] != name or _step(line) < first])
-
-    def _say(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        with record.atomic(self._metrics) as temporary:
-            temporary.write_text("".join(map(_line, lines)), encoding="utf-8")
+        lines = [line for line in _said(self._metrics) if line["stage"] != name or _step(line) < first]
+        record.write_lines(self._metrics, lines)
 
     def _tidy(self) -> None:
         for torn in self.folder.glob(".*-*"):  # what a kill left of record.atomic
@@ -226,12 +228,6 @@ class Run(Stages):
     @property
     def _metrics(self) -> Path:
         return self._notes / _METRICS
-
-    @staticmethod
-    def _facts_of(folder: Path) -> dict[str, Any]:
-        path = folder / _FACTS
-        text = path.read_text(encoding="utf-8") if path.exists() else '{"environments": [], "stages": {}}'
-        return dict(json.loads(text))
 
     def _own(self, name: str) -> Path:
         return self.folder / f"{name}.npz"
@@ -250,34 +246,22 @@ def agree(known: Any, config: Any) -> bool:
 
 def settings(folder: Path) -> Any:
     """Return the config of a run folder, from ``config.json`` or else from its record; None if it has neither."""
-    path = folder / "config.json"
-    try:
+    expected = "the settings of a run, or --fresh to start again"
+    for path in (folder / "config.json", folder / "record.json"):
         if path.exists():
-            return json.loads(path.read_text(encoding="utf-8"))
-        kept = folder / "record.json"
-        return json.loads(kept.read_text(encoding="utf-8")).get("config") if kept.exists() else None
-    except ValueError as error:
-        raise ArgumentError("folder", "a run folder with a config.json that is JSON, or --fresh", str(path)) from error
-
-
-def _line(said: Mapping[str, Any]) -> str:
-    return json.dumps(record.plain(said), ensure_ascii=False) + "\n"
+            found = record.read_json(record.inside(path, folder), expected)
+            return found if path.stem == "config" else found.get("config")
+    return None
 
 
 def _said(path: Path) -> list[dict[str, Any]]:
     """The lines of ``metrics.jsonl``, without one that was cut off."""
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            continue
-    return lines
+    return record.read_lines(path, stage=str)
 
 
 def _step(said: Mapping[str, Any]) -> float:
     """Of a line of ``metrics.jsonl``; the last one of a stage has none."""
-    return float(said.get("step", math.inf))
+    return record.number(said.get("step", math.inf))
 
 
 def _index(places: list[dict[str, Any]], place: dict[str, Any]) -> int:

@@ -16,6 +16,12 @@ from stablessm._errors import ArgumentError
 PACK = "stages.npz"
 """The file of a complete run that holds every array that its figures and claims read."""
 
+FACTS = "stages.json"
+"""The file that says how long each stage took, where it was computed, and the checksum of its file."""
+
+JOBS = "jobs"
+"""The folder in a run folder where the jobs of a sweep note what they do, until it is complete."""
+
 
 class Kept(Protocol):
     """A measurement that is one stage, such as a curve."""
@@ -93,7 +99,11 @@ class Stages:
     def path(self, name: str) -> Path:
         """Return where a stage is: its own file, or its part of ``stages.npz``."""
         own = self.folder / f"{name}.npz"
-        return own if own.exists() or name not in self._packed else self.folder / PACK / name
+        if not own.exists() and name in self._packed:
+            return self.folder / PACK / name
+        if (known := self._digests.pop(name, None)) is not None:  # once is enough
+            record.require_digest(own, known)
+        return record.inside(own, self.folder)
 
     def pack(self) -> None:
         """Write every array that was read to ``stages.npz``, together with the arrays that it already holds."""
@@ -107,7 +117,14 @@ class Stages:
 
     @cached_property
     def _packed(self) -> set[str]:
-        return record.part_names(self.folder / PACK)
+        return record.part_names(record.inside(self.folder / PACK, self.folder))
+
+    @cached_property
+    def _digests(self) -> dict[str, str | None]:
+        """SHA-256 of the files that have not been read yet, as far as it was noted."""
+        places = (self.folder, *sorted((self.folder / JOBS).glob("*/")))
+        noted = [(name, fact) for place in places for name, fact in facts_of(place)["stages"].items()]
+        return {name: fact.get("sha256") for name, fact in noted}
 
     def _there(self, name: str) -> Path:
         if name not in self:
@@ -115,3 +132,14 @@ class Stages:
                 "stage", f"{name}, which this command computes: {self.command}", f"none in {self.folder}"
             )
         return self.path(name)
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """Return the ``environments`` and ``stages`` that a folder notes; none, with a warning, where they are damaged."""
+
+    def whole(found: dict[str, Any]) -> dict[str, Any]:
+        for fact in found["stages"].values():
+            dict(found["environments"][fact["environment"]], seconds=float(fact["seconds"]))
+        return found
+
+    return record.read_side(folder / FACTS, whole, {"environments": [], "stages": {}}, "Times of stages are lost")

@@ -1,0 +1,74 @@
+"""Tensors and a text in a ``.safetensors`` file, with a SHA-256 of both."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stablessm import record
+
+_EXPECTED = "a whole .safetensors file"
+
+
+def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies on the CPU, as safetensors wants them: in order, and none a view of another."""
+    return {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
+
+
+def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], content: str = "") -> str:
+    """Write packed tensors and a text to a ``.safetensors`` file, with their SHA-256, which is returned."""
+    from safetensors.torch import save_file
+
+    seal = digest(content, tensors)
+    with record.atomic(path) as temporary:
+        save_file(dict(tensors), temporary, metadata={"content": content, "sha256": seal})
+    return seal
+
+
+def load(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[str, dict[str, Tensor], str | None]:
+    """Return the text and the tensors that :func:`save` wrote, and their SHA-256.
+
+    A file of another origin has no checksum: None, and its text is empty.
+    """
+    with _opened(path, expected) as file:
+        metadata = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+        text, seal = metadata.get("content", metadata.get("stablessm", "")), metadata.get("sha256")  # older sums
+        if seal is not None and digest(text, tensors) != seal:
+            raise ValueError("its content does not have its checksum")
+    return text, tensors, seal
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str], expected: str) -> Iterator[Any]:
+    from safetensors import safe_open
+
+    with record.reading(path, expected):
+        with Path(path).open("rb"):  # safetensors says less about a file that cannot be opened
+            pass
+        with safe_open(path, framework="pt") as file:
+            yield file
+
+
+def header(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[dict[str, tuple[int, ...]], str | None]:
+    """Return the shapes of the tensors in a ``.safetensors`` file, and their SHA-256; no tensor is read."""
+    with _opened(path, expected) as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        return shapes, (file.metadata() or {}).get("sha256")
+
+
+def digest(content: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of a text and of every bit of every tensor, with names, shapes and dtypes."""
+    found = hashlib.sha256(content.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        found.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()

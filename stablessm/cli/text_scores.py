@@ -1,0 +1,41 @@
+"""How well a language model reads a text: with its state carried on, and window by window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MEASURES = ("per_token", "per_word", "per_byte", "bits_per_byte")
+ABOUT = {
+    "carried": "the state is carried on through a whole document",
+    "windows": "the state is empty at the start of every window",
+}
+MARGIN = 1.02
+"""Carried perplexity over that of windows above which a reader is warned."""
+
+
+def text_scores(model: Any, task: Any, split: Any, batch_size: int, *, autocast: bool) -> dict[str, Any]:
+    """Return what was counted, and the perplexities of each way to read."""
+    from stablessm import training
+
+    scores: dict[str, Any] = {}
+    for read in ABOUT:
+        carry = read == "carried"
+        found = training.perplexity(model, task, split, batch_size, carry=carry, autocast=autocast, progress=True)
+        scores |= {count: getattr(found, count) for count in ("tokens", "words", "bytes", "lost")}
+        scores[read] = {measure: getattr(found, measure) for measure in MEASURES}
+    return scores
+
+
+def columns(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Perplexities in a column for each way to read, and what the columns mean."""
+    yield f"{'perplexity':<14} {''.join(f'{read:>12}' for read in ABOUT)}"
+    for measure in MEASURES:
+        cells = "".join(f"{scores[read][measure]:>12.6g}" for read in ABOUT)
+        yield f"{measure.replace('_', ' '):<14} {cells}"
+    yield from (f"{read}: {meaning}" for read, meaning in ABOUT.items())
+    if scores["carried"]["per_token"] > MARGIN * scores["windows"]["per_token"]:
+        yield (
+            "warning: the model is worse with its state carried on, so it remembers badly beyond its windows. Train it "
+            "with shorter time scales (mixer_options), longer windows (-o length=…) or the state carried on (-o carry=true)"
+        )
