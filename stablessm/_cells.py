@@ -79,6 +79,8 @@ def has_decimal_commas(cells: list[str], separator: str | None) -> bool:
 
     >>> has_decimal_commas(["1,5", "2"], ";"), has_decimal_commas(["1,500", "2"], ","), has_decimal_commas(["1"], ";")
     (True, False, False)
+    >>> has_decimal_commas(["1,234", "x, y"], ";"), has_decimal_commas(["1,234.5", "1,234"], ";")
+    (True, False)
     """
     found = [cell for cell in cells if "," in cell and (_DECIMAL.fullmatch(cell) or _THOUSANDS.fullmatch(cell))]
     decimal = [bool(_DECIMAL.fullmatch(cell)) for cell in found]

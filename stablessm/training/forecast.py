@@ -57,33 +57,35 @@ def forecast(
     reader: SeriesReader,
     data: Data,
     *,
-    task: WindowTask | None = None,
-    horizon: int | None = None,
-    level: float = 0.9,
-    missing: str = "the training data are not given",
-    **how: Any,
+    task: WindowTask | None,
+    missing: str,
+    horizon: int | None,
+    level: float,
+    batch_size: int,
+    autocast: bool,
 ) -> Forecast:
     """Forecast the rows after the last row of ``data``.
 
     Args:
         task: The data that the model was trained on, for intervals.
+        missing: Why there is no ``task``.
         horizon: The number of rows, that of the training if not given. A longer forecast takes its own rows as inputs,
             which requires a model that forecasts every column.
         level: Share of the validation errors that lie between the quantiles.
-        missing: Why there is no ``task``.
-        **how: ``batch_size`` and ``autocast``, as for :func:`forecast_errors`.
+        batch_size, autocast: As for :func:`forecast_errors`.
     """
     horizon = whole_number("horizon", reader.horizon if horizon is None else horizon)
     level = real_number("level", level, 0, 1)
     rows, notes = reader.rows(data)
     rows = rows[-reader.window :]
     x = reader.standardized(rows)[None].to(next(model.parameters()).device)
-    values = reader.in_units(_ahead(model, reader, x, horizon, how.get("autocast", False)))[0]
+    values = reader.in_units(_ahead(model, reader, x, horizon, autocast))[0]
     lower = upper = None
     windows = 0 if task is None else task.windows("valid", horizon)
     if task is not None and windows:
         ends = (1 - level) / 2, (1 + level) / 2
-        errors = np.quantile(forecast_errors(model, task, "valid", horizon=horizon, **how), ends, axis=0)
+        found = forecast_errors(model, task, "valid", horizon=horizon, batch_size=batch_size, autocast=autocast)
+        errors = np.quantile(found, ends, axis=0)
         lower, upper = values + errors[0], values + errors[1]
         note = (
             f"Intervals: the forecast plus the {ends[0]:.4g} and {ends[1]:.4g} quantiles of the model's errors at the "

@@ -79,11 +79,27 @@ def test_columns_that_are_made(tmp_path):
     assert not made[:, 3].any()
     with pytest.raises(ArgumentError, match=r"columns: expected a column of .*: day, kind, x, got 'wind=c'"):
         table.numbers(["wind=c"], "columns")
+    with pytest.raises(ArgumentError, match=r"columns: expected a column of .*, got 'z missing'"):
+        table.numbers(["z missing"], "columns")
+    assert table.gaps(["dt"], "drop") == ()
+    assert table.unused(["x", "kind"])[0].endswith("not used: day (dates)")
     notes = table.gaps(["x", "dt"], "interpolate") + table.unused(["x", "dt"])
     assert [note.partition("m.csv: ")[2] for note in notes] == [
         "1 of 6 cells of x are missing or no numbers; they are interpolated",
         "not used: day (dates; their steps are the column dt), kind",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "dt"),
+    [([0, 1, 2, 4], [1, 1, 1, 2]), ([0, 30, 60, 96], None), ([0, 5, 5, 9], None), ([0, 9, 5, 12], None)],
+)
+def test_which_times_are_uneven(seconds, dt, tmp_path):
+    rows = [f"2024-01-01T00:{second // 60:02d}:{second % 60:02d},7" for second in seconds]
+    table = csv_file.read(write(tmp_path / "t.csv", "when,x", *rows))
+    assert table.irregular == (dt is not None)
+    if dt is not None:
+        assert table.numbers(["dt"], "columns")[:, 0].tolist() == dt
 
 
 @pytest.mark.parametrize(
@@ -95,6 +111,7 @@ def test_columns_that_are_made(tmp_path):
         (["a,b", '"1,234",1.5', '"12,345.5",2'], ("a", "b"), [[1234, 1.5], [12345.5, 2]]),
         (["a;b", "1,234;2"], ("a", "b"), [[1.234, 2]]),
         (["load", "1,5", "", "2"], ("load",), [[1.5], [2]]),
+        (["x, y, z;b", "1,5;2;", "2,5;3;"], ("x, y, z", "b"), [[1.5, 2], [2.5, 3]]),
         (["a,b,", "1,2,", ",,"], ("a", "b"), [[1, 2]]),
     ],
 )

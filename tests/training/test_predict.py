@@ -98,7 +98,10 @@ def test_a_forecast_continues_the_training_data_and_any_file(run, tmp_path):
         found = alone.predict(data)
         np.testing.assert_allclose(found.values, expected, rtol=1e-4)
         assert (found.lower, found.upper) == (None, None)
-        assert "No intervals: the training data cannot be read" in found.note
+        assert found.note.startswith(
+            f"No intervals: the training data cannot be read ({tmp_path / 'load.csv'}: expected"
+        )
+        assert "training.json" not in found.note
         assert found.header() == ["step", "load", "wind"]
     with pytest.raises(ArgumentError, match="data: expected a CSV file or an array, since the training data cannot"):
         alone.predict()
@@ -171,6 +174,9 @@ def test_probabilities_of_sequences(walks, tmp_path):
         assert found.classes[i] == "abc"[int(expected.argmax())]
     assert found.header() == ["sequence", "class", "a", "b", "c"]
     assert [row[:2] for row in found.rows()] == [["n1", found.classes[0]], ["n2", found.classes[1]]]
+    told = json.loads(CliRunner().invoke(app, ["predict", str(folder), str(tmp_path / "new.csv"), "--json"]).stdout)
+    assert (told["sequences"], told["columns"], told["classes"]) == (["n1", "n2"], ["a", "b", "c"], [*found.classes])
+    np.testing.assert_allclose(told["probabilities"], found.values, rtol=1e-6)
     tested = TrainedModel(folder, device="cpu").predict()
     batch = task.batch("test", task.sizes["test"])
     expected = model(batch.inputs, lengths=batch.lengths).detach().softmax(-1)
@@ -194,6 +200,11 @@ def test_values_of_arrays(lengths, tmp_path):
         np.testing.assert_allclose(row, model(x.float()[None]).detach()[0], rtol=1e-3, atol=1e-5)
     assert found.classes is None
     assert found.header() == ["sequence", "0", "1"]
+    assert found.plain()["values"] == found.values.tolist()
+    assert found.plain()["classes"] is None
+    np.save(tmp_path / "new.npy", fresh)
+    whole = TrainedModel(tmp_path / "run", device="cpu").predict(tmp_path / "new.npy")
+    np.testing.assert_allclose(whole.values[1], found.values[1], rtol=1e-4)  # the second has all five steps
     with pytest.raises(ArgumentError, match="data: expected 2 channels, as in training, got 3"):
         TrainedModel(tmp_path / "run", device="cpu").predict(RNG.standard_normal((3, 5, 3)))
     with pytest.raises(ArgumentError, match=r"data: expected an \.npy or \.npz file"):
