@@ -6,7 +6,7 @@ import codecs
 import csv
 import math
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 _MARKS: Final = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -47,6 +47,8 @@ def separator_of(text: str) -> str | None:
 
     >>> separator_of("a;b\\n1,5;2"), separator_of("a,b\\n1,2,\\n"), separator_of("load\\n1,5")
     (';', ',', None)
+    >>> separator_of("a;b\\n1")  # the second line is broken
+    ';'
     """
     lines = [line for line in _QUOTED.sub("cell", text).splitlines() if line.strip()][:_SAMPLE]
     if not lines:
@@ -110,13 +112,18 @@ def number(cell: str, decimal_commas: bool = False) -> float | None:
 def date(cell: str) -> datetime | None:
     """Return the date in a cell: ISO 8601, day.month.year or month/day/year, with or without a time of day.
 
+    A time with an offset is converted to UTC, so that a change to daylight saving time is no uneven step.
+
+    >>> date("2024-02-01T12:30:00+02:00")
+    datetime.datetime(2024, 2, 1, 10, 30)
     >>> date("2024-02-01T12:30:00"), date("31.1.2024"), date("12.5")
     (datetime.datetime(2024, 2, 1, 12, 30), datetime.datetime(2024, 1, 31, 0, 0), None)
     """
     if not cell[:1].isdigit() or not any(mark in cell for mark in "-./"):
         return None
     try:
-        return datetime.fromisoformat(cell).replace(tzinfo=None)
+        found = datetime.fromisoformat(cell)
+        return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
     except ValueError:
         pass
     for form in _DATES:

@@ -129,6 +129,21 @@ def test_what_cannot_be_forecast(run, data, how, message):
         TrainedModel(run[0], device="cpu").predict(data, **how)
 
 
+def test_settings_of_the_training_reach_every_forecast(run, monkeypatch):
+    folder, _, _ = run
+    settings = settings_of(folder)
+    claim(folder, {**settings, "config": {**settings["config"], "autocast": True, "batch_size": 5}}, {}, fresh=False)
+    seen = []
+
+    def recorded(model, batch, *, autocast):
+        seen.append((len(batch), autocast))
+        return model(batch.inputs)
+
+    monkeypatch.setattr("stablessm.training.forecast.apply", recorded)
+    TrainedModel(folder, device="cpu").predict(SERIES[:WINDOW])
+    assert seen == [(1, True), *[(5, True)] * 4, (2, True)]  # one forecast, and 22 windows of the validation split
+
+
 def test_a_horizon_beyond_the_validation_rows_has_no_interval(run):
     found = TrainedModel(run[0], device="cpu").predict(horizon=25)
     assert (len(found.values), found.lower) == (25, None)
