@@ -88,7 +88,7 @@ class TrainedModel:
         """
         with self._reading():
             described, config = self.settings["task"], self.settings["config"]
-            how = {"batch_size": int(config["batch_size"]), "autocast": bool(config["autocast"])}
+            how: dict[str, Any] = {"batch_size": int(config["batch_size"]), "autocast": bool(config["autocast"])}
             forecasts = {"window", "horizon"} <= set(described["options"]) and "scale" in described
             reader = SeriesReader.of(described) if forecasts else None
         if reader is not None:
