@@ -28,7 +28,7 @@ from stablessm.experiments.frame.base import Experiment
 from stablessm.report.claim import Claim
 from stablessm.report.folder import Record
 from stablessm.report.runs import Collection, Problem
-from stablessm.training import TrainingConfig
+from stablessm.training import Forecast, TrainingConfig
 
 COMMAND = typer.main.get_command(app)
 LONG = 8
@@ -304,6 +304,22 @@ def evaluate(arrivals: Arrivals) -> None:
     arrivals.replace("stablessm.training.evaluate", {"accuracy": 0.123456789, "examples": 77})
     arrivals.replace("stablessm.tasks.get", tasks.get)
     devices(arrivals)
+
+
+@stage
+def predict(arrivals: Arrivals) -> None:
+    values = np.array([[1.5], [2.5]])
+    found = Forecast(("x",), values, values - 0.25, values + 0.5, np.array([[0.5], [0.75]]), "a note")
+
+    def answer(data: Path | None, *, horizon: int | None, level: float) -> Forecast:
+        arrivals.note("predict", {"data": data, "horizon": horizon, "level": level})
+        return found
+
+    def pictures(figure: Any, folder: Path) -> None:
+        arrivals.note("pictures", {"folder": folder, "figure": figure})
+
+    arrivals.replace("stablessm.training.TrainedModel", SimpleNamespace(predict=answer))
+    arrivals.monkeypatch.setattr("stablessm.report.figure.Figure.save_pictures", pictures)
 
 
 @stage

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, printable
 from stablessm.cli.options import Device, Json, pairs, refusing
 from stablessm.cli.text_scores import columns, text_scores
 
@@ -28,6 +28,8 @@ def evaluate(
     """Score a trained model on a split of the task it was trained on, or of the same task with other data.
 
     Other data are standardised and their labels numbered as in training.
+
+    A forecast is also scored in the units of the data: root mean square and mean absolute error of each target.
 
     A language model reads the whole split with its state carried on, from the start of every document: perplexity per
     token, per word (between white space) and per byte. Beside it, the same with no state at the start of every window,
@@ -50,7 +52,9 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
     import stablessm
     from stablessm import record, tasks, training
     from stablessm.tasks.text import LanguageModelling
-    from stablessm.training.settings import require_same
+    from stablessm.tasks.windows import WindowTask
+    from stablessm.training.forecast import unit_scores
+    from stablessm.training.settings import task_of
 
     before = training.settings_of(folder)
     if "task" not in before["origin"]:
@@ -63,16 +67,16 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
             beside = _beside(folder, options, changes) if name == "lm" else options
             task = tasks.get(name, **tasks.read_options(name, {**beside, **changes})).as_trained(before["task"])
         else:
-            task = tasks.get(name, **tasks.read_options(name, options))
-            now = task.describe()
-            later = {"options": {**now["options"], **before["task"]["options"]}}  # some came later
-            require_same("task", "the data it was trained on", {**now, **before["task"], **later}, now)
+            task = task_of(before)
     model = stablessm.load(folder / "model").to(training.TrainingConfig(device=device).chosen_device())
     scores: dict[str, Any] = {"task": name, "split": split}
     if isinstance(task, LanguageModelling):
         scores |= text_scores(model, task, split, batch_size, autocast=autocast)
     else:
         scores |= training.evaluate(model, task, split, batch_size, autocast=autocast)
+    if isinstance(task, WindowTask):
+        errors = training.forecast_errors(model, task, split, batch_size=batch_size, autocast=autocast)
+        scores["units"] = unit_scores(errors, task.targets)
     return {**scores, "chance": task.chance}
 
 
@@ -81,6 +85,8 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
     for name, value in scores.items():
         if not isinstance(value, dict):
             yield f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}"
+    for name, errors in scores.get("units", {}).items():
+        yield f"{printable(name)}: rmse {errors['rmse']:.6g}, mae {errors['mae']:.6g} in the units of the data"
     if "carried" in scores:
         yield from columns(scores)
 

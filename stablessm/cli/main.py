@@ -10,7 +10,22 @@ from typer.core import TyperGroup
 
 from stablessm._errors import ArgumentError, printable
 from stablessm._optional import import_failure
-from stablessm.cli import bench, demo, env, eval, export, fit, generate, measure, report, run, search, status, train
+from stablessm.cli import (
+    bench,
+    demo,
+    env,
+    eval,
+    export,
+    fit,
+    generate,
+    measure,
+    predict,
+    report,
+    run,
+    search,
+    status,
+    train,
+)
 
 
 class Commands(TyperGroup):
@@ -46,6 +61,7 @@ app.command("demo")(demo.demo)
 app.command("measure")(measure.measure)
 app.command("train")(train.train)
 app.command("eval")(eval.evaluate)
+app.command("predict")(predict.predict)
 app.command("generate")(generate.generate)
 app.command("fit")(fit.fit)
 app.command("export")(export.export)
@@ -89,6 +105,8 @@ def main(
       stablessm train --data load.csv --target temperature --out runs/load && stablessm measure runs/load
 
       stablessm eval runs/load
+
+      stablessm predict runs/load --out forecast.csv
 
       stablessm train lm -o text=mine.txt --model lm-small --out runs/mine && stablessm generate runs/mine "Once"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 import numpy as np
 
+from stablessm import _cells
 from stablessm._errors import ArgumentError
 
 _UNEVEN = 1e-6  # of a step: what the rounding of printed times may do to an even spacing
@@ -29,25 +31,23 @@ class SampleFile:
 def read_samples(path: Path, rows: int | None = None) -> SampleFile:
     """Read ``path``: one column is values, evenly spaced; two are t and value; more are t and one value per output.
 
-    Columns are separated by semicolons, tabs, commas or spaces, the first of these that the file has. Between
-    semicolons or tabs a comma is a decimal comma. Complex values are written as NumPy writes them, ``(0.5+0.25j)``. A
-    first line of names, empty lines and what follows a ``#`` are skipped. ``rows``: how many to read; all by default.
+    Columns are separated by semicolons, tabs, bars, commas or spaces; a comma that is no separator is a decimal comma.
+    Complex values are written as NumPy writes them, ``(0.5+0.25j)``. A first line of names, empty lines and text after
+    a ``#`` are skipped. ``rows``: how many to read; all by default.
     """
     try:
-        lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
+        lines = [line.split("#")[0].strip() for line in _cells.decoded(path.read_bytes()).splitlines()]
+        body = "\n".join(list(filter(None, lines))[1:])  # the first line may be names
+        separator = _cells.separator_of(body)
+        split = _cells.split("\n".join(lines), separator)
+    except (OSError, ValueError, csv.Error) as error:
         raise ArgumentError("--from", "a text file of numbers", f"{path} ({error})") from error
     table: list[list[complex]] = []
-    started = False
-    body = "".join(list(filter(None, lines))[1:])  # the first line may be names
-    separator = next((each for each in ";\t," if each in body), None)
-    for number, line in enumerate(lines, 1):
-        cells = [cell.strip() for cell in line.split(separator) if cell.strip()]
-        if separator in (";", "\t"):
+    for place, (number, row) in enumerate(split):
+        cells = [cell for cell in (row if separator else row[0].split()) if cell]
+        if separator != ",":
             cells = [cell.replace(",", ".") for cell in cells]
-        names = not started and not any(map(_is_number, cells))
-        started = started or bool(cells)
-        if not cells or names:
+        if place == 0 and not any(map(_is_number, cells)):
             continue
         if rows is not None and len(table) == rows:
             break

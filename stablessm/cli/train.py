@@ -208,6 +208,8 @@ def _run(
             sizes = ", ".join(f"{size} {split}" for split, size in task.sizes.items())
             where = device if ranks.size == 1 else f"{ranks.size} × {device} ({config.parallel})"
             times = f"{config.replicas} × " if config.replicas > 1 else ""
+            for note in task.notes:
+                typer.echo(printable(note))
             typer.echo(f"{task.name}: {sizes}; chance {task.metric} {task.chance:.4g}")
             typer.echo(f"{times}{type(model).__name__} {preset}: {count:,} parameters; on {where}, into {folder}")
         origin = {"task": name, "options": _wherever(name, options)}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, final
 
+from torch import Tensor
+
 from stablessm._arguments import whole_number
 from stablessm._checked import checked
 from stablessm.layers.storage import saved
@@ -30,9 +32,14 @@ class SequenceClassifier(SequenceModel):
     >>> so_far, state = model.sequence(x)
     >>> logits.shape, torch.allclose(so_far[:, -1], logits, atol=1e-5)
     (torch.Size([4, 10]), True)
+    >>> torch.allclose(model.predict(x), logits.softmax(-1))
+    True
     """
 
     @checked
     def __init__(self, size: int, *, pool: Pool = "mean", per_step: bool = False, **options: Any) -> None:
         size = whole_number("size", size, 2)
         super().__init__(ModelConfig.of({"size": size, "pool": pool, "per_step": per_step, **options}))
+
+    def _predicted(self, outputs: Tensor) -> Tensor:
+        return outputs.softmax(-1)

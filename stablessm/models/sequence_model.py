@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -61,6 +62,19 @@ class SequenceModel(SavedModel, ABC):
         h, _ = self.body(x, blocks, lengths=lengths, reset=reset, dt=dt)
         return self._read(self._pooling.whole(h, pooled, lengths, reset))
 
+    @torch.no_grad()
+    def predict(self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None) -> Tensor:
+        """Return the outputs in evaluation mode, without gradients; a classifier returns probabilities of the classes.
+
+        Arguments are those of ``forward``, in the scale of the training. ``stablessm.training.TrainedModel`` predicts
+        from data in their own units.
+        """
+        before = self.training
+        try:
+            return self._predicted(self.eval()(x, lengths=lengths, reset=reset, dt=dt))
+        finally:
+            self.train(before)
+
     def sequence(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Any, Any]]:
@@ -76,6 +90,9 @@ class SequenceModel(SavedModel, ABC):
         h_t, blocks = self.body.step(x_t, blocks, dt=dt)
         h_t, pooled = self._pooling.step(h_t, pooled)
         return self._read(h_t), (blocks, pooled)
+
+    def _predicted(self, outputs: Tensor) -> Tensor:
+        return outputs
 
     @property
     def _table(self) -> Tensor:

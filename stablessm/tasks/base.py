@@ -112,6 +112,8 @@ class Task(ABC):
     options: Options
     content: str | None = None
     """SHA-256 of data that was read."""
+    notes: tuple[str, ...] = ()
+    """Sentences on what was filled in, dropped or not used when the data were read."""
     carries: bool = False
     """Whether row b of a training batch goes on where row b of the one before ended, and a model's state with it."""
 

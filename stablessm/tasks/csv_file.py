@@ -1,33 +1,47 @@
-"""CSV files: numbers by column, and errors that name the file, the line and the column."""
+"""CSV and Parquet files: numbers by column, and errors that name the file, the line and the column."""
 
 from __future__ import annotations
 
 import csv
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
-from stablessm._errors import ArgumentError
+from stablessm import _cells
+from stablessm._errors import ArgumentError, MissingPackageError
+from stablessm._optional import require
 from stablessm.tasks import sources
 
+Missing: TypeAlias = Literal["forward", "interpolate", "drop", "mask", "refuse"]
 _EXPECTED = "a CSV file with a line of column names and a row or more"
+_MOST_CATEGORIES = 30
+_UNEVEN = 1.2
+"""Ratio of the longest to the shortest step of time stamps from which they are irregular; months are even."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Cells of a CSV file as text."""
+    """Cells of a file as text.
+
+    Besides the columns of the file there are columns made from them: ``dt``, the time since the row before in units of
+    the median, from the first column of dates; ``NAME missing``, 1 where a cell of column NAME is missing; and
+    ``NAME=TEXT``, 1 where column NAME has this text.
+    """
 
     file: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     lines: tuple[int, ...]
     """Where each row ends in the file, counted from 1."""
+    decimal_commas: bool = False
 
     def column(self, name: str, option: str) -> int:
         """Where a column is; ``option``: who asks for it."""
@@ -36,50 +50,198 @@ class Table:
         return self.header.index(name)
 
     def numeric(self) -> tuple[str, ...]:
-        """The columns whose first cell is a number."""
-        return tuple(name for name, cell in zip(self.header, self.rows[0], strict=True) if _number(cell) is not None)
+        """The columns of numbers: more than half of the cells that are not missing are numbers."""
+        found = []
+        for place, name in enumerate(self.header):
+            values = [self._number(row[place]) for row in self.rows]
+            numbers = sum(value is not None and not math.isnan(value) for value in values)
+            if numbers > sum(value is None for value in values):
+                found.append(name)
+        return tuple(found)
 
     def numbers(self, names: Sequence[str], option: str) -> np.ndarray:
-        """Columns as float64, (rows, columns). A cell that is empty or no finite number is an error."""
-        places = [self.column(name, option) for name in names]
-        found = np.empty((len(self.rows), len(places)))
-        for i, row in enumerate(self.rows):
-            for j, place in enumerate(places):
-                value = _number(row[place])
-                if value is None or not math.isfinite(value):
-                    where = f"{self.file}, line {self.lines[i]}, column {names[j]}"
-                    raise ArgumentError(where, "a finite number", repr(row[place]))
-                found[i, j] = value
+        """Columns as float64, (rows, columns), NaN where a cell is missing or no finite number."""
+        return np.stack([self._column(name, option) for name in names], 1)
+
+    def complete(
+        self, names: Sequence[str], option: str, missing: Missing = "refuse", groups: Sequence[Sequence[int]] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return columns without gaps, (rows, columns), and which rows are kept, (rows,) bool.
+
+        Args:
+            missing: What to do about missing cells.
+            groups: Rows of each sequence, which are filled separately; all rows by default.
+        """
+        values = self.numbers(names, option)
+        gaps = np.isnan(values)
+        if not gaps.any():
+            return values, np.ones(len(values), dtype=bool)
+        i, j = np.argwhere(gaps)[0]
+        if missing == "refuse":
+            where = f"{self.file}, line {self.lines[i]}, column {names[j]}"
+            raise ArgumentError(where, "a finite number", repr(self.rows[i][self.column(names[j], option)]))
+        if gaps.all(0).any():
+            raise ArgumentError(option, "columns with a number or more", names[int(np.argmax(gaps.all(0)))])
+        if missing == "drop":
+            return values, ~gaps.any(1)
+        means = np.nanmean(values, 0)
+        for rows in groups or [range(len(values))]:
+            for k in np.flatnonzero(gaps[rows].any(0)):
+                values[rows, k] = _filled(values[rows, k], means[k], missing)
+        return values, np.ones(len(values), dtype=bool)
+
+    def gaps(self, names: Sequence[str], missing: Missing) -> tuple[str, ...]:
+        """Return a sentence on the missing cells of each column that has some."""
+        how = {"drop": "their rows are dropped", "interpolate": "they are interpolated"}
+        done, used = how.get(missing, "the value before is repeated"), [name for name in names if name in self.header]
+        counts = np.isnan(self.numbers(used, "columns")).sum(0) if used else ()
+        return tuple(
+            f"{self.file}: {count} of {len(self.rows)} cells of {name} are missing or no numbers; {done}"
+            for name, count in zip(used, counts, strict=True)
+            if count
+        )
+
+    def unused(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return a sentence on the columns other than ``names``, if there are some."""
+        others = [name for name in self.header if name not in {*names, *(each.partition("=")[0] for each in names)}]
+        dates = " (dates; their steps are the column dt)" if "dt" in names else " (dates)"
+        named = [f"{name}{dates}" if self._dates_at(name) else name for name in others]
+        return (f"{self.file}: not used: {', '.join(named)}",) if named else ()
+
+    def categories(self, name: str, option: str) -> tuple[str, ...]:
+        """Return the columns ``NAME=TEXT`` of a column of words."""
+        place = self.column(name, option)
+        found = sorted({row[place] for row in self.rows if row[place].lower() not in _cells.MISSING})
+        if not 1 < len(found) <= _MOST_CATEGORIES:
+            expected = f"numbers, or 2 to {_MOST_CATEGORIES} different words, in column {name} of {self.file}"
+            raise ArgumentError(option, expected, f"{len(found)} words")
+        return tuple(f"{name}={text}" for text in found)
+
+    @cached_property
+    def irregular(self) -> bool:
+        """Whether the first column of dates has uneven steps."""
+        steps = self._time_steps()
+        return steps is not None and steps.max() > _UNEVEN * steps.min()
+
+    def _time_steps(self) -> np.ndarray | None:
+        """Seconds from row to row, (rows - 1,); None without a column of increasing dates."""
+        for name in self.header:
+            if dates := self._dates_at(name):
+                steps = np.array([(b - a).total_seconds() for a, b in pairwise(dates)])
+                return steps if len(steps) and (steps > 0).all() else None
+        return None
+
+    def _dates_at(self, name: str) -> list[datetime]:
+        """The dates of a column, empty if a cell is no date."""
+        place, found = self.header.index(name), []
+        for row in self.rows:
+            if (one := _cells.date(row[place])) is None:
+                return []
+            found.append(one)
         return found
+
+    def _column(self, name: str, option: str) -> np.ndarray:
+        of, equals, word = name.partition("=")
+        if name in self.header:
+            place = self.header.index(name)
+            values = (self._number(row[place]) for row in self.rows)
+            return np.array([math.nan if value is None else value for value in values])
+        if name.endswith(" missing") and name.removesuffix(" missing") in self.header:
+            return np.isnan(self._column(name.removesuffix(" missing"), option)).astype(float)
+        if equals and of in self.header:
+            place = self.header.index(of)
+            return np.array([float(row[place] == word) for row in self.rows])
+        if name == "dt" and (steps := self._time_steps()) is not None:
+            return np.concatenate([[1.0], steps / np.median(steps)])
+        self.column(name, option)
+        raise AssertionError
+
+    def _number(self, cell: str) -> float | None:
+        return _cells.number(cell, self.decimal_commas)
 
 
 def read(path: Path, expected: str = _EXPECTED) -> Table:
-    """A CSV file, packed by gzip or not, with a line of names first; commas, semicolons or tabs between cells."""
-    content = sources.text(path, expected)
-    first = re.sub('"[^"]*"', "", content.split("\n", 1)[0])
-    reader = csv.reader(content.splitlines(keepends=True), delimiter=max(",;\t", key=first.count), strict=True)
-    rows: list[tuple[str, ...]] = []
-    lines: list[int] = []
+    """Return the cells of a CSV file, packed by gzip or xz or not, or of a Parquet file (requires pandas or polars).
+
+    The encoding, the separator and the decimal mark follow from the content. A first line like the others is no line of
+    names: the columns are then called ``column 1``, ``column 2`` and so on.
+    """
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    text = sources.text(path, expected, _cells.decoded)
+    separator = _cells.separator_of(text)
     try:
-        for row in reader:
-            if row:
-                rows.append(tuple(cell.strip() for cell in row))
-                lines.append(reader.line_num)
+        lines, rows = zip(*_cells.split(text, separator), strict=True) if text.strip() else ((), ())
     except csv.Error as error:
-        raise ArgumentError(f"{path}, line {reader.line_num}", expected, str(error)) from error
+        where, _, why = str(error).partition(": ")
+        raise ArgumentError(f"{path}, {where}", expected, why) from error
     if len(rows) < 2:
         raise ArgumentError(str(path), expected, f"{len(rows)} lines")
-    header = rows[0]
-    if doubled := [name for name in header if header.count(name) > 1]:
-        raise ArgumentError(str(path), f"{expected}, names all different", f"{doubled[0]!r} twice")
+    width = len(rows[0])
     for cells, line in zip(rows, lines, strict=True):
-        if len(cells) != len(header):
-            raise ArgumentError(f"{path}, line {line}", f"{len(header)} cells, as many as column names", len(cells))
-    return Table(str(path), header, tuple(rows[1:]), tuple(lines[1:]))
+        if len(cells) < width or any(cells[width:]):
+            raise ArgumentError(f"{path}, line {line}", f"{width} cells, as many as column names", len(cells))
+    kept = [place for place in range(width) if any(row[place] for row in rows)]
+    body = [tuple(row[place] for place in kept) for row in rows]
+    commas = _cells.has_decimal_commas([cell for row in body for cell in row], separator)
+    named = not _alike(body, commas)
+    names = _distinct(body[0] if named else [""] * len(kept))
+    return Table(str(path), names, tuple(body[named:]), lines[named:], commas)
 
 
-def _number(cell: str) -> float | None:
+def _alike(rows: Sequence[tuple[str, ...]], commas: bool) -> bool:
+    """Whether the first row has numbers or dates where the second has them, and words where it has words."""
+    pairs = [(_kind(a, commas), _first_kind(rows, place, commas)) for place, a in enumerate(rows[0])]
+    return all(a in (b, "missing") for a, b in pairs) and any(a in ("number", "date") for a, _ in pairs)
+
+
+def _first_kind(rows: Sequence[tuple[str, ...]], place: int, commas: bool) -> str:
+    kinds = (_kind(row[place], commas) for row in rows[1:])
+    return next((kind for kind in kinds if kind != "missing"), "missing")
+
+
+def _kind(cell: str, commas: bool) -> str:
+    value = _cells.number(cell, commas)
+    if value is None:
+        return "text" if _cells.date(cell) is None else "date"
+    return "missing" if math.isnan(value) else "number"
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """Names that are all different: ``column 2`` for one that is empty, ``load (2)`` for the second ``load``."""
+    found: list[str] = []
+    for place, name in enumerate(names, 1):
+        name = name or f"column {place}"
+        copies, count = name, 1
+        while copies in found:
+            count += 1
+            copies = f"{name} ({count})"
+        found.append(copies)
+    return tuple(found)
+
+
+def _filled(values: np.ndarray, mean: float, how: Missing) -> np.ndarray:
+    """A column with its gaps filled; before the first value by that value, and by the mean if there is none."""
+    there = np.flatnonzero(~np.isnan(values))
+    if not len(there):
+        return np.full_like(values, mean)
+    places = np.arange(len(values))
+    if how == "interpolate":
+        return np.interp(places, there, values[there])
+    return np.asarray(values[there[np.maximum(np.searchsorted(there, places, side="right") - 1, 0)]])
+
+
+def _parquet(path: Path) -> Table:
     try:
-        return float(cell)
-    except ValueError:
-        return None
+        frame: Any = require("polars", "a Parquet file").read_parquet(path)
+        columns = {str(name): frame[name].to_list() for name in frame.columns}
+    except MissingPackageError:
+        frame = require("pandas", "a Parquet file").read_parquet(path)
+        columns = {str(name): frame[name].tolist() for name in frame.columns}
+    except Exception as error:
+        raise ArgumentError(str(path), "a whole Parquet file", f"{type(error).__name__}: {error}") from error
+    cells = zip(*columns.values(), strict=True)
+    rows = tuple(tuple("" if cell is None else str(cell) for cell in row) for row in cells)
+    if not rows:
+        raise ArgumentError(str(path), "a Parquet file with a row or more", "none")
+    return Table(str(path), tuple(columns), rows, tuple(range(1, len(rows) + 1)))

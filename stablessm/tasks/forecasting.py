@@ -68,4 +68,4 @@ def read() -> tuple[tuple[str, ...], np.ndarray]:
     if len(table.header) != 1 + CHANNELS:
         raise ArgumentError(str(path), _EXPECTED, f"{len(table.header)} columns")
     columns = table.header[1:]  # the date is no number
-    return columns, table.numbers(columns, FILE)
+    return columns, table.complete(columns, FILE)[0]

@@ -34,18 +34,18 @@ class ArrayTask(StoredTask):
         names: tuple[str, ...] = (),
     ) -> None:
         """Set up the task; ``names`` of classes or values."""
-        x = _inputs(inputs)
+        x = inputs_from(inputs)
         self.outputs, y = _outputs(targets, x, names)
         self.metric = "accuracy" if self.outputs.kind == "classes" else "mse"
         n, real = None, None
         if lengths is not None:
-            n = _lengths(lengths, x)
+            n = lengths_of(lengths, x)
             real = torch.arange(x.shape[1]) < n[:, None]
             x = torch.where(real if x.dim() == 2 else real[..., None], x, 0)  # whatever filled it up
             if self.outputs.per_step:
                 y = torch.where(real if y.dim() == 2 else real[..., None], y, 0)
-        _finite("inputs", x)
-        _finite("targets", y)
+        require_finite("inputs", x)
+        require_finite("targets", y)
         tokens = not x.is_floating_point()
         self.inputs = Inputs("tokens" if tokens else "values", int(x.max()) + 1 if tokens else x.shape[2], x.shape[1])
         train = rows["train"]
@@ -131,10 +131,11 @@ def _read(options: ArraysOptions) -> dict[str, np.ndarray]:
         if len(given) > 1:
             raise ArgumentError("targets, lengths", f"none beside {options.inputs}, which holds them", list(given)[1:])
         return dict(zip(_PARTS, sources.arrays(Path(options.inputs), _PARTS[:2], _PARTS[2]), strict=False))
-    return {part: _array(part, value) for part, value in given.items()}
+    return {part: array(part, value) for part, value in given.items()}
 
 
-def _array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
+def array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
+    """Return an array, or the array in an .npy file; ``part``: what it is for."""
     if isinstance(value, str):
         try:
             found = np.load(value, allow_pickle=False)
@@ -143,10 +144,11 @@ def _array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
         except sources.BROKEN as error:
             raise ArgumentError(part, "an array in a whole .npy file", f"{value} ({error})") from error
         raise ArgumentError(part, "an array in an .npy file", value)
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
-def _inputs(x: np.ndarray) -> Tensor:
+def inputs_from(x: np.ndarray) -> Tensor:
+    """Return inputs (n, T, d) in float32, or tokens (n, T)."""
     if not x.size:
         raise ArgumentError("inputs", "examples of a step or more", f"shape {x.shape}")
     if np.issubdtype(x.dtype, np.integer) and x.ndim == 2:
@@ -176,7 +178,8 @@ def _outputs(y: np.ndarray, x: Tensor, names: tuple[str, ...]) -> tuple[Outputs,
     return Outputs("values", values.shape[-1], per_step, names), values
 
 
-def _lengths(lengths: np.ndarray, x: Tensor) -> Tensor:
+def lengths_of(lengths: np.ndarray, x: Tensor) -> Tensor:
+    """Return the lengths of the inputs x as int64; an error if one is not in 1 … T."""
     whole = np.issubdtype(lengths.dtype, np.integer) and lengths.shape == (len(x),)
     if not whole or lengths.min() < 1 or lengths.max() > x.shape[1]:
         expected = f"({len(x)},) whole numbers from 1 to {x.shape[1]}"
@@ -184,7 +187,8 @@ def _lengths(lengths: np.ndarray, x: Tensor) -> Tensor:
     return torch.from_numpy(lengths.astype(np.int64))
 
 
-def _finite(name: str, values: Tensor) -> None:
+def require_finite(name: str, values: Tensor) -> None:
+    """Raise an error that names the first number that is not finite."""
     if values.is_floating_point() and not bool((good := values.isfinite()).all()):
         place = (~good).nonzero()[0].tolist()
         raise ArgumentError(name, "finite numbers", f"{values[tuple(place)].item()} in row {place[0]} (at {place})")

@@ -11,7 +11,7 @@ import numpy as np
 
 from stablessm._errors import ArgumentError
 from stablessm.tasks import csv_file, sources
-from stablessm.tasks.csv_file import Table
+from stablessm.tasks.csv_file import Missing, Table
 from stablessm.tasks.options import Options, option
 from stablessm.tasks.own import ArrayTask
 from stablessm.tasks.stored import shuffled_split, split_sizes
@@ -28,6 +28,7 @@ class SeriesOptions(Options):
     columns: str = option("", "columns that come in, with commas between; empty for all with numbers")
     window: int = option(96, "rows the model sees")
     horizon: int = option(1, "rows it forecasts")
+    missing: Missing = option("forward", "missing cells: fill forward, interpolate, drop rows, mask, refuse")  # noqa: RUF009
     valid: float = option(0.1, "share of the rows to choose settings by, after the training rows")
     test: float = option(0.2, "share of the rows to test on, the last ones")
     metric: Literal["mse", "mae"] = option("mse", "which error is the score")
@@ -49,12 +50,17 @@ class Series(WindowTask):
     def __init__(self, options: SeriesOptions, name: str = "series") -> None:
         self.name, self.options, self.metric = name, options, options.metric
         table = csv_file.read(Path(options.file))
-        columns = _names(options.columns) or _numeric(table)
-        targets = _names(options.target) or columns
+        columns = _inputs(table, options.columns) or _numeric(table)
+        targets = names_in(options.target) or tuple(name for name in columns if name in table.header)
         for target in targets:
             table.column(target, "target")
         columns = (*columns, *(target for target in targets if target not in columns))
-        series = table.numbers(columns, "columns")
+        columns = (*columns, *(f"{name} missing" for name in columns if options.missing == "mask"))
+        columns = (*columns, *(["dt"] if table.irregular and not options.columns else []))
+        values, kept = table.complete(columns, "columns", options.missing)
+        if not targets:
+            raise ArgumentError("target", f"a column of {options.file} to forecast", "none")
+        self.notes, series = table.gaps(columns, options.missing) + table.unused(columns), values[kept]
         parts = split_sizes(len(series), options.valid, options.test)
         self._slide(series, columns, targets, parts, options.window, options.horizon)
 
@@ -68,6 +74,7 @@ class SequencesOptions(Options):
     label: str = option("label", "the column with the label, the same in all rows of a sequence")
     sequence: str = option("sequence", "the column that names the sequence a row belongs to")
     columns: str = option("", "columns that come in, with commas between; empty for all others with numbers")
+    missing: Missing = option("forward", "missing cells: fill forward, interpolate, drop rows, mask, refuse")  # noqa: RUF009
     kind: Literal["classes", "values"] = option("classes", "whether labels are classes or numbers")
     valid: float = option(0.1, "share of the sequences to choose settings by")
     test: float = option(0.2, "share of the sequences to test on")
@@ -91,13 +98,15 @@ class Sequences(ArrayTask):
         self.name, self.options = name, options
         table = csv_file.read(Path(options.file))
         places = {role: table.column(getattr(options, role), role) for role in ("sequence", "label")}
-        columns = _names(options.columns) or _numeric(table, besides=(options.sequence, options.label))
-        values = table.numbers(columns, "columns")
-        rows, labels = _grouped(table, places["sequence"], places["label"])
-        lengths = np.array([len(one) for one in rows])
-        inputs = np.zeros((len(rows), lengths.max(), len(columns)))
-        for sequence, one in zip(inputs, rows, strict=True):
-            sequence[: len(one)] = values[one]
+        columns = _inputs(table, options.columns) or _numeric(table, besides=(options.sequence, options.label))
+        columns = (*columns, *(f"{name} missing" for name in columns if options.missing == "mask"))
+        by_name = rows_by_sequence(table, places["sequence"])
+        values, kept = table.complete(columns, "columns", options.missing, list(by_name.values()))
+        unused = table.unused((*columns, options.sequence, options.label))
+        self.notes = table.gaps(columns, options.missing) + unused
+        by_name = rows_kept(by_name, kept)
+        labels, rows = _labels(table, by_name, places["label"]), list(by_name.values())
+        inputs, lengths = padded(values, rows)
         names, targets = _targets(table, labels, rows, options)
         self.content = sources.content_digest(inputs, lengths, targets)
         splits = shuffled_split(len(rows), options.valid, options.test, options.split_seed)
@@ -115,7 +124,8 @@ class Sequences(ArrayTask):
         return super().as_trained(description)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names of an option with commas between them."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
@@ -127,17 +137,49 @@ def _numeric(table: Table, besides: tuple[str, ...] = ()) -> tuple[str, ...]:
     return found
 
 
-def _grouped(table: Table, sequence: int, label: int) -> tuple[list[list[int]], list[str]]:
-    """The rows of each sequence, and its label."""
+def _inputs(table: Table, option: str) -> tuple[str, ...]:
+    """The columns that come in, a column of words as one column per word."""
+    numeric, found = table.numeric(), list[str]()
+    for name in names_in(option):
+        words = name in table.header and name not in numeric
+        found += table.categories(name, "columns") if words else [name]
+    return tuple(found)
+
+
+def rows_by_sequence(table: Table, sequence: int) -> dict[str, list[int]]:
+    """Return the rows of each sequence, by its name in column ``sequence``, in the order of the file."""
     rows: dict[str, list[int]] = {}
     for i, row in enumerate(table.rows):
-        mine = rows.setdefault(row[sequence], [])
-        if mine and table.rows[mine[0]][label] != row[label]:
-            where = f"{table.file}, line {table.lines[i]}, column {table.header[label]}"
-            first = f"{table.rows[mine[0]][label]!r}, as in line {table.lines[mine[0]]} of sequence {row[sequence]!r}"
-            raise ArgumentError(where, first, repr(row[label]))
-        mine.append(i)
-    return list(rows.values()), [table.rows[mine[0]][label] for mine in rows.values()]
+        rows.setdefault(row[sequence], []).append(i)
+    return rows
+
+
+def rows_kept(rows: Mapping[str, list[int]], kept: np.ndarray) -> dict[str, list[int]]:
+    """Return the rows of each sequence that are kept, for the sequences that have some."""
+    found = {name: left for name, mine in rows.items() if (left := [i for i in mine if kept[i]])}
+    if not found:
+        raise ArgumentError("missing", "a way that leaves a row, such as forward", "drop")
+    return found
+
+
+def padded(values: np.ndarray, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of each sequence, (sequences, T, columns) with zeros after its end, and the lengths."""
+    lengths = np.array([len(one) for one in rows])
+    inputs = np.zeros((len(rows), lengths.max(), values.shape[1]))
+    for sequence, one in zip(inputs, rows, strict=True):
+        sequence[: len(one)] = values[one]
+    return inputs, lengths
+
+
+def _labels(table: Table, rows: Mapping[str, list[int]], label: int) -> list[str]:
+    """The label of each sequence, which all its rows have."""
+    for name, mine in rows.items():
+        for i in mine:
+            if (got := table.rows[i][label]) != (first := table.rows[mine[0]][label]):
+                where = f"{table.file}, line {table.lines[i]}, column {table.header[label]}"
+                expected = f"{first!r}, as in line {table.lines[mine[0]]} of sequence {name!r}"
+                raise ArgumentError(where, expected, repr(got))
+    return [table.rows[mine[0]][label] for mine in rows.values()]
 
 
 def _targets(
@@ -145,7 +187,7 @@ def _targets(
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """The names of the classes and the class of each sequence, or the values."""
     if options.kind == "values":
-        return (options.label,), table.numbers([options.label], "label")[[mine[0] for mine in rows]]
+        return (options.label,), table.complete([options.label], "label")[0][[mine[0] for mine in rows]]
     for label, mine in zip(labels, rows, strict=True):
         if not label:
             where = f"{table.file}, line {table.lines[mine[0]]}, column {options.label}"

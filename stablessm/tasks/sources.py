@@ -81,11 +81,10 @@ def arrays(path: Path, names: tuple[str, ...], *others: str) -> tuple[np.ndarray
         raise ArgumentError(str(path), expected, got) from error
 
 
-def text(path: Path, expected: str) -> str:
-    """A text file in UTF-8, packed by gzip or xz or not; ``expected``: what it should hold."""
+def text(path: Path, expected: str, decode: Callable[[bytes], str] = lambda c: c.decode("utf-8-sig")) -> str:
+    """A text file in UTF-8, packed by gzip or xz or not; ``expected``: what it should hold; ``decode``: from bytes."""
     try:
-        content = path.read_bytes()
-        return _UNPACK.get(path.suffix, bytes)(content).decode("utf-8-sig")
+        return decode(_UNPACK.get(path.suffix, bytes)(path.read_bytes()))
     except BROKEN as error:
         raise ArgumentError(str(path), expected, f"{type(error).__name__}: {error}{_known(path.name)}") from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ class WindowTask(Task):
     ) -> None:
         """Set up the task; ``series`` (rows, columns), ``parts``: how many rows each split has, one after the other."""
         window, horizon = whole_number("window", window), whole_number("horizon", horizon)
-        self.content, self._unscaled = sources.content_digest(series), series
+        self.content, self.unscaled = sources.content_digest(series), series
         seen = series[: parts["train"]]
         self.mean, deviation = seen.mean(0), seen.std(0)
         self.deviation = np.where(deviation > 0, deviation, 1.0)
@@ -67,10 +67,10 @@ class WindowTask(Task):
         return best_constant(self.metric, self._targets("test", torch.arange(self.sizes["test"])))
 
     def describe(self) -> dict[str, Any]:
-        """With how columns were standardised."""
+        """With how columns were standardized, and the columns that are forecast."""
         pairs = zip(self.mean.tolist(), self.deviation.tolist(), strict=True)
         scale = {name: {"mean": m, "deviation": s} for name, (m, s) in zip(self.columns, pairs, strict=True)}
-        return {**super().describe(), "scale": scale}
+        return {**super().describe(), "scale": scale, "targets": list(self.targets)}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
         """With the scale of each column that the model knows."""
@@ -84,15 +84,27 @@ class WindowTask(Task):
         return task
 
     def _standardised(self) -> Tensor:
-        return torch.from_numpy((self._unscaled - self.mean) / self.deviation).float()
+        return torch.from_numpy((self.unscaled - self.mean) / self.deviation).float()
+
+    def ahead(self, split: Split, indices: Tensor, horizon: int) -> tuple[Tensor, Tensor]:
+        """Return windows (B, window, columns) and the rows (B, horizon, targets) after each, standardized."""
+        later = len(self._tensors["window"]) + torch.arange(horizon, device=self.device)
+        return self._rows(split, indices, self._tensors["window"]), self._after(split, indices, later)
+
+    def windows(self, split: Split, horizon: int) -> int:
+        """Return the number of windows of a split that have ``horizon`` rows of the split after them."""
+        return max(self.sizes[split] + len(self._tensors["horizon"]) - horizon, 0) if self.sizes[split] else 0
 
     def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
-        return Batch(self._rows(split, indices, "window"), self._targets(split, indices))
+        return Batch(self._rows(split, indices, self._tensors["window"]), self._targets(split, indices))
 
     def _targets(self, split: Split, indices: Tensor) -> Tensor:
-        return self._rows(split, indices, "horizon")[..., self._tensors["targets"]].flatten(1)
+        return self._after(split, indices, self._tensors["horizon"]).flatten(1)
 
-    def _rows(self, split: Split, indices: Tensor, which: Literal["window", "horizon"]) -> Tensor:
-        """(B, rows, columns) of the series."""
+    def _after(self, split: Split, indices: Tensor, steps: Tensor) -> Tensor:
+        return self._rows(split, indices, steps)[..., self._tensors["targets"]]
+
+    def _rows(self, split: Split, indices: Tensor, steps: Tensor) -> Tensor:
+        """(B, steps, columns) of the series."""
         first = (indices + self._first[split]).to(self.device, non_blocking=True)
-        return self._tensors["series"][first[:, None] + self._tensors[which]]
+        return self._tensors["series"][first[:, None] + steps]

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from stablessm import record
+from stablessm import record, tasks
 from stablessm._errors import ArgumentError
 
 
@@ -25,6 +25,23 @@ def require_same(argument: str, expected: str, before: Mapping[str, Any], now: M
     if differing:
         was, is_ = (", ".join(f"{name} = {pair[i]}" for name, *pair in differing) for i in range(2))
         raise ArgumentError(argument, f"{expected} ({was})", is_)
+
+
+def task_of(settings: Mapping[str, Any]) -> tasks.Task:
+    """Return the task that ``stablessm train`` trained a run on; an error if its data are no longer the same.
+
+    Args:
+        settings: What ``settings_of`` returned.
+    """
+    origin = settings["origin"]
+    if "task" not in origin:
+        raise ArgumentError("folder", "one that stablessm train wrote", "one that was trained from Python")
+    name, options = str(origin["task"]), {key: str(text) for key, text in origin["options"].items()}
+    task = tasks.get(name, **tasks.read_options(name, options))
+    before, now = settings["task"], task.describe()
+    known = {**now, **before, "options": {**now["options"], **before["options"]}}  # some options came later
+    require_same("task", "the data it was trained on", known, now)
+    return task
 
 
 def signature(model: nn.Module) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def test_what_cannot_be_fitted_gets_a_reason_and_leaves_nothing(arguments, code,
     }
     for name, content in files.items():
         Path(name).write_text(content, encoding="utf-8")
-    Path("binary.csv").write_bytes(b"\xff\xfe\x00\x81")
+    Path("binary.csv").write_bytes(b"\x81\x00\xff")
     before = set(Path().rglob("*"))
     text = fit(*arguments, code=code)
     assert reason in text

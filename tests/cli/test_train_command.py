@@ -262,6 +262,8 @@ def test_the_commands_that_the_documentation_shows(tmp_path, monkeypatch):
     making, commands = page.split("```python\n")[1].split("```")[0], page.split("```sh\n")[1].split("```")[0]
     exec(making, {})
     outputs = [call(*shlex.split(line)[1:]) for line in commands.splitlines() if line]
-    assert len(outputs) == 3
+    assert len(outputs) == 4
+    assert "Intervals: the forecast plus the 0.05 and 0.95 quantiles" in outputs[2]
+    assert Path("forecast.csv").read_text(encoding="utf-8").startswith("step,load,load lower,load upper\n1,")
     assert "written to runs/load" in outputs[0]
-    assert "stability radius" in outputs[2]
+    assert "stability radius" in outputs[3]

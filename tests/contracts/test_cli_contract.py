@@ -67,6 +67,7 @@ DEFAULTS = {
     "--checkpoint-every=None>=1 --log-every=20>=1 --device=auto --autocast=False --compile=False --graph=False "
     "--parallel=ddp --out=None --resume/--fresh=True --last-good=False --list=False",
     "eval": "FOLDER=required --split=test --batch-size=None>=1 --device=auto --option=None --json=False",
+    "predict": "FOLDER=required DATA=None --horizon=None>=1 --level=0.9 --device=auto --out=None --json=False",
     "generate": "MODEL=required PROMPT= --tokens=200>=1 --temperature=0.8>=0 --top-k=None>=1 --seed=0>=0 --device=auto "
     "--trust-remote-code=False",
     "fit": "EXPRESSION=None --horizon=None>=1 --tol=None --order=None>=1 --dt=None --interval=None --from=None "
@@ -155,6 +156,12 @@ def _with_best(norm: str, **found: float) -> NumericalError:
             "stdout: stopped after step 17; the same command goes on from there",
         ]),
         ("evaluate", "eval there", "stablessm.training.evaluate", WRONG, 2, [f"stderr: cannot evaluate there: {TOLD}"]),
+        ("predict", "predict there", "stablessm.training.TrainedModel", WRONG, 2, [
+            f"stderr: cannot predict with there: {TOLD}"]),
+        ("predict", "predict there --out a.txt", "stablessm.training.TrainedModel", None, 2, [
+            "stderr: cannot predict with there: --out: expected a file whose name ends in .csv, got a.txt"]),
+        ("predict", "predict there --out a.csv", "stablessm.record.atomic", OSError("full"), 2, [
+            "stderr: cannot write to a.csv: full"]),
         ("generate", "generate ours", "stablessm.models.sample_tokens", WRONG, 2, [f"stderr: cannot generate: {TOLD}"]),
         ("generate", "generate ours", "stablessm.models.sample_tokens", KeyboardInterrupt(), 130, []),
         ("fit", "fit t --horizon 9", "stablessm.constructions.exponential_sum", WRONG, 2, [

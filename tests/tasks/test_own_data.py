@@ -144,6 +144,7 @@ def write(path: Path, *lines: str) -> str:
     return str(path)
 
 
+REFUSE = {"missing": "refuse"}
 ROWS = [f"2024-01-{i:02d};{i};{-2 * i};7" for i in range(1, 51)]
 
 
@@ -171,12 +172,13 @@ def test_a_series_is_forecast_from_its_past(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "options", "message"),
     [
-        (["a,b", "1,2", "3,x"], {}, r"s\.csv, line 3, column b: expected a finite number, got 'x'"),
-        (["a,b", "1,2", "", "3,"], {}, r"s\.csv, line 4, column b: expected a finite number, got ''"),
-        (["a,b", "1,2", "nan,2"], {}, r"s\.csv, line 3, column a: expected a finite number, got 'nan'"),
-        (["a,b", '1,"2\n"', "inf,2"], {}, r"s\.csv, line 4, column a: expected a finite number, got 'inf'"),
+        (["a,b", "1,2", "3,x", "1,2"], REFUSE, r"s\.csv, line 3, column b: expected a finite number, got 'x'"),
+        (["a,b", "1,2", "", "3,"], REFUSE, r"s\.csv, line 4, column b: expected a finite number, got ''"),
+        (["a,b", "1,2", "nan,2"], REFUSE, r"s\.csv, line 3, column a: expected a finite number, got 'nan'"),
+        (["a,b", '1,"2\n"', "inf,2"], REFUSE, r"s\.csv, line 4, column a: expected a finite number, got 'inf'"),
         (["a,b", "1,2", "3"], {}, r"s\.csv, line 3: expected 2 cells, as many as column names, got 1"),
-        (["a,a", "1,2"], {}, r"s\.csv: expected .*names all different, got 'a' twice"),
+        (["a,b", *["1,"] * 50], {"columns": "a,b"}, r"columns: expected numbers, or 2 to 30 different words"),
+        (["a,b", *["1,"] * 50], {"target": "b"}, r"columns: expected columns with a number or more, got b"),
         (["a,b"], {}, r"s\.csv: expected a CSV file with a line of column names and a row or more"),
         (["a,b", '1,"2'], {}, r"s\.csv, line 2: expected a CSV file"),
         (["a,b", "x,y"], {}, r"s\.csv: expected a column of numbers, got a, b"),
@@ -234,7 +236,7 @@ def test_sequences_are_put_together_from_their_rows(lengths, order, tmp_path_fac
         ),
         (["id,x,y", "1,2,a", "2,2,"], {}, r"s\.csv, line 3, column y: expected a label, got an empty cell"),
         (["id,x,y", *[f"{i},2,a" for i in range(9)]], {}, r"label: expected a column of .*s\.csv with two labels"),
-        (["id,x,y", "1,2,a", "2,,b"], {}, r"s\.csv, line 3, column x: expected a finite number, got ''"),
+        (["id,x,y", "1,2,a", "2,,b"], REFUSE, r"s\.csv, line 3, column x: expected a finite number, got ''"),
         (["id,x,y", "1,2,1", "2,3,b"], {"kind": "values"}, r"s\.csv, line 3, column y: expected a finite number"),
         (["id,x,y", "1,2,a"], {"label": "z"}, r"label: expected a column of .*: id, x, y, got 'z'"),
         (["id,x,y", "1,2,a"], {"sequence": "z"}, r"sequence: expected a column of .*: id, x, y, got 'z'"),

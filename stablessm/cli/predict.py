@@ -1,0 +1,104 @@
+"""``stablessm predict``: forecasts and class probabilities of a trained model."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stablessm._errors import ArgumentError, printable
+from stablessm.cli.options import Device, Json, refusing
+
+if TYPE_CHECKING:
+    from stablessm.report.figure import Figure
+    from stablessm.training import Forecast, Predictions
+
+_PANELS = 4
+"""Columns or classes that a plot shows."""
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run of stablessm train.")],
+    data: Annotated[
+        Path | None,
+        typer.Argument(help="CSV, .npy or .npz file without targets; default: the training data, or their test split."),
+    ] = None,
+    horizon: Annotated[int | None, typer.Option(min=1, help="Rows to forecast (default: as in training).")] = None,
+    level: Annotated[float, typer.Option(help="Share of the validation errors that an interval covers.")] = 0.9,
+    device: Device = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file to write, with a plot beside it (default: print the CSV).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Forecast a series, or predict the classes or values of sequences, with a trained model.
+
+    A forecast continues the last row of the file and is in the units of the data. Its intervals add quantiles of the
+    model's errors on the validation split, taken separately for each step, to the forecast. A horizon longer than that
+    of the training feeds forecasts back as inputs.
+
+    A classifier gives the most likely class and the probability of each class; without data, of the test split.
+
+    Examples:
+
+      stablessm predict runs/load
+
+      stablessm predict runs/load next-week.csv --horizon 24 --level 0.8 --out forecast.csv
+
+      stablessm predict runs/walks new-walks.csv --json
+    """
+    with refusing(cannot=f"predict with {folder}"):
+        if out is not None and out.suffix != ".csv":
+            raise ArgumentError("--out", "a file whose name ends in .csv", str(out))
+        from stablessm import training
+
+        found = training.TrainedModel(folder, device=device).predict(data, horizon=horizon, level=level)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(found.header())
+    writer.writerows(found.rows())
+    if out is not None:
+        from stablessm import record
+
+        with refusing(OSError, cannot=f"write to {out}"):
+            with record.atomic(out) as temporary:
+                temporary.write_text(text.getvalue(), encoding="utf-8")
+            _figure(found, out.stem).save_pictures(out.parent)
+    if as_json:
+        typer.echo(json.dumps(found.plain()))
+    elif out is None:
+        typer.echo(printable(text.getvalue()), nl=False)
+        typer.echo(printable(found.note), err=True)
+    else:
+        typer.echo(printable(found.note))
+        typer.echo(f"written: {out}, {out.stem}.png, {out.stem}.svg")
+
+
+def _figure(found: Forecast | Predictions, name: str) -> Figure:
+    """The past, the forecast and its interval by column; or the probabilities or values of the sequences."""
+    from stablessm.report.figure import Figure, Panel, Series
+    from stablessm.training import Forecast
+
+    if not isinstance(found, Forecast):
+        lines = [
+            Series(column, [*range(len(found.values))], found.values[:, i].tolist(), "points")
+            for i, column in enumerate(found.columns[:_PANELS])
+        ]
+        return Figure(name, found.note, [Panel("predictions", "sequence", "probability or value", lines)])
+    panels, steps = [], [*range(1, len(found.values) + 1)]
+    before = [*range(1 - len(found.past), 1)]
+    for i, column in enumerate(found.columns[:_PANELS]):
+        lines = [Series("data", before, found.past[:, i].tolist())]
+        lines.append(Series("forecast", steps, found.values[:, i].tolist(), group="forecast"))
+        ends = {"lower end": found.lower, "upper end": found.upper}
+        lines += [
+            Series(part, steps, values[:, i].tolist(), "dotted", group="forecast")
+            for part, values in ends.items()
+            if values is not None
+        ]
+        panels.append(Panel(column, "step", column, lines))
+    return Figure(name, found.note, panels)

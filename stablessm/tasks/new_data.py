@@ -1,0 +1,118 @@
+"""New data, read as a model was trained to read its own: inputs without targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+from stablessm.tasks import csv_file, own, own_csv, sources
+
+Data: TypeAlias = str | Path | np.ndarray | Tensor
+"""A file, or an array."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SeriesReader:
+    """The columns and the scale that a forecasting model knows.
+
+    >>> scale = {"load": {"mean": 10.0, "deviation": 2.0}, "wind": {"mean": 1.0, "deviation": 4.0}}
+    >>> options = {"target": "load", "window": 2, "horizon": 1}
+    >>> reader = SeriesReader.of({"task": "series", "options": options, "scale": scale})
+    >>> reader.standardized(np.array([[12.0, 5.0]])).tolist(), reader.in_units(torch.tensor([[1.5]])).tolist()
+    ([[1.0, 1.0]], [[13.0]])
+    """
+
+    columns: tuple[str, ...]
+    targets: tuple[str, ...]
+    """Columns that the model forecasts."""
+    window: int
+    horizon: int
+    mean: np.ndarray
+    """(columns,), as is the deviation."""
+    deviation: np.ndarray
+    missing: csv_file.Missing = "refuse"
+    """What to do about missing cells of a file."""
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        """Return the reader of a model whose training data ``describe`` described so."""
+        scale, options = description["scale"], description["options"]
+        mean, deviation = (np.array([column[part] for column in scale.values()]) for part in ("mean", "deviation"))
+        targets = tuple(description.get("targets") or own_csv.names_in(options.get("target", "")) or scale)
+        missing = options.get("missing", "refuse")
+        return cls(tuple(scale), targets, options["window"], options["horizon"], mean, deviation, missing)
+
+    def rows(self, data: Data) -> tuple[np.ndarray, tuple[str, ...]]:
+        """Return the rows (n, columns) of a file or an array in the data's units, and notes on what was filled in."""
+        notes: tuple[str, ...] = ()
+        if isinstance(data, str | Path) and Path(data).suffix != ".npy":
+            table = csv_file.read(Path(data))
+            values, kept = table.complete(self.columns, "columns", self.missing)
+            rows, notes = values[kept], table.gaps(self.columns, self.missing)
+        else:
+            rows = np.asarray(own.array("data", data if not isinstance(data, Path) else str(data)), dtype=float)
+            rows = rows[:, None] if rows.ndim == 1 else rows
+            if rows.ndim != 2 or rows.shape[1] != len(self.columns):
+                raise ArgumentError("data", f"(rows, {len(self.columns)}): {', '.join(self.columns)}", rows.shape)
+            if not np.isfinite(rows).all():
+                raise ArgumentError("data", "finite numbers", f"{rows[~np.isfinite(rows)][0]}")
+        if len(rows) < self.window:
+            raise ArgumentError("data", f"at least {self.window} rows, the window of the model", len(rows))
+        return rows, notes
+
+    def standardized(self, rows: np.ndarray) -> Tensor:
+        """Return rows in the scale of the model's inputs."""
+        return torch.from_numpy((rows - self.mean) / self.deviation).float()
+
+    def in_units(self, outputs: Tensor) -> np.ndarray:
+        """Return outputs (..., targets) of the model in the data's units."""
+        places = [self.columns.index(name) for name in self.targets]
+        return np.asarray(outputs.double().cpu().numpy() * self.deviation[places] + self.mean[places])
+
+
+def sequences(description: Mapping[str, Any], data: Data) -> tuple[tuple[str, ...], Tensor, Tensor | None]:
+    """Return the names, the standardized inputs and the lengths of sequences for a model of such training data.
+
+    Args:
+        description: What ``describe`` said of the training data, of task ``sequences`` or ``arrays``.
+        data: A CSV file for ``sequences``, whose column of labels may be absent; an array, an .npy file or an .npz file
+            with ``inputs`` and perhaps ``lengths``.
+    """
+    lengths = None
+    if isinstance(data, str | Path) and Path(data).suffix not in (".npy", ".npz"):
+        if description["task"] != "sequences":
+            raise ArgumentError("data", f"an .npy or .npz file, as in training of task {description['task']}", data)
+        table, sequence = csv_file.read(Path(data)), description["options"]["sequence"]
+        rows = own_csv.rows_by_sequence(table, table.column(sequence, "sequence"))
+        missing = description["options"].get("missing", "refuse")
+        values, kept = table.complete(description["columns"], "columns", missing, list(rows.values()))
+        rows = own_csv.rows_kept(rows, kept)
+        inputs, lengths = own_csv.padded(values, list(rows.values()))
+        names = tuple(rows)
+    else:
+        if isinstance(data, str | Path) and Path(data).suffix == ".npz":
+            inputs, *given = sources.arrays(Path(data), ("inputs",), "lengths")
+            lengths = given[0] if given else None
+        else:
+            inputs = own.array("data", str(data) if isinstance(data, Path) else data)
+        names = tuple(map(str, range(len(inputs))))
+    x, scale = own.inputs_from(inputs), description["scale"]
+    if x.is_floating_point() and scale:
+        mean, deviation = (torch.tensor(scale[part]) for part in ("mean", "deviation"))
+        if len(mean) != x.shape[-1]:
+            raise ArgumentError("data", f"{len(mean)} channels, as in training", x.shape[-1])
+        x = (x - mean) / deviation
+    n = None if lengths is None else own.lengths_of(lengths, x)
+    if n is not None:
+        real = torch.arange(x.shape[1]) < n[:, None]
+        x = torch.where(real if x.dim() == 2 else real[..., None], x, 0)
+    own.require_finite("data", x)
+    return names, x, n

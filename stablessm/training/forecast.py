@@ -1,0 +1,157 @@
+"""Forecasts of a trained model in the units of the data, and how far they are off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stablessm._arguments import real_number, whole_number
+from stablessm._errors import ArgumentError
+from stablessm.tasks.base import Batch, Split
+from stablessm.tasks.new_data import Data, SeriesReader
+from stablessm.tasks.windows import WindowTask
+from stablessm.training.evaluate import apply
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """The next rows of a series, in the units of the data."""
+
+    columns: tuple[str, ...]
+    values: np.ndarray
+    """(horizon, columns)."""
+    lower: np.ndarray | None
+    """Lower ends of the intervals, (horizon, columns); None where there are no intervals."""
+    upper: np.ndarray | None
+    past: np.ndarray
+    """(window, columns): the rows before the forecast."""
+    note: str
+    """What was filled in or dropped in the data; what the intervals are, or why there are none."""
+
+    def header(self) -> list[str]:
+        """Return the names of the columns of :meth:`rows`."""
+        parts = ("",) if self.lower is None else ("", " lower", " upper")
+        return ["step", *(f"{name}{part}" for name in self.columns for part in parts)]
+
+    def rows(self) -> Iterator[list[Any]]:
+        """Yield the number of each step from 1 on, and for each column the forecast and its interval."""
+        parts = [part for part in (self.values, self.lower, self.upper) if part is not None]
+        for step, row in enumerate(np.stack(parts, -1).reshape(len(self.values), -1).tolist(), 1):
+            yield [step, *row]
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        parts = {"forecast": self.values, "lower": self.lower, "upper": self.upper}
+        told = {name: None if part is None else part.tolist() for name, part in parts.items()}
+        return {"columns": list(self.columns), **told, "note": self.note}
+
+
+def forecast(
+    model: nn.Module,
+    reader: SeriesReader,
+    data: Data,
+    *,
+    task: WindowTask | None,
+    missing: str,
+    horizon: int | None,
+    level: float,
+    batch_size: int,
+    autocast: bool,
+) -> Forecast:
+    """Forecast the rows after the last row of ``data``.
+
+    Args:
+        task: The data that the model was trained on, for intervals.
+        missing: Why there is no ``task``.
+        horizon: The number of rows, that of the training if not given. A longer forecast takes its own rows as inputs,
+            which requires a model that forecasts every column.
+        level: Share of the validation errors that lie between the quantiles.
+        batch_size, autocast: As for :func:`forecast_errors`.
+    """
+    horizon = whole_number("horizon", reader.horizon if horizon is None else horizon)
+    level = real_number("level", level, 0, 1)
+    rows, notes = reader.rows(data)
+    rows = rows[-reader.window :]
+    x = reader.standardized(rows)[None].to(next(model.parameters()).device)
+    values = reader.in_units(_ahead(model, reader, x, horizon, autocast))[0]
+    lower = upper = None
+    windows = 0 if task is None else task.windows("valid", horizon)
+    if task is not None and windows:
+        ends = (1 - level) / 2, (1 + level) / 2
+        found = forecast_errors(model, task, "valid", horizon=horizon, batch_size=batch_size, autocast=autocast)
+        errors = np.quantile(found, ends, axis=0)
+        lower, upper = values + errors[0], values + errors[1]
+        note = (
+            f"Intervals: the forecast plus the {ends[0]:.4g} and {ends[1]:.4g} quantiles of the model's errors at the "
+            f"same step over {windows} windows of the validation split."
+        )
+    else:
+        short = f"no window of the validation split has {horizon} rows after it"
+        note = f"No intervals: {missing if task is None else short}."
+    past = rows[:, [reader.columns.index(name) for name in reader.targets]]
+    return Forecast(reader.targets, values, lower, upper, past, "\n".join([*notes, note]))
+
+
+@torch.no_grad()
+def forecast_errors(
+    model: nn.Module,
+    task: WindowTask,
+    split: Split = "test",
+    *,
+    horizon: int | None = None,
+    batch_size: int = 64,
+    autocast: bool = False,
+) -> np.ndarray:
+    """Return data minus forecast of every window of a split, (windows, horizon, targets), in the units of the data."""
+    steps = task.outputs.size // len(task.targets)
+    reader = SeriesReader(task.columns, task.targets, task.inputs.length, steps, task.mean, task.deviation)
+    horizon, task = horizon or steps, task.to(next(model.parameters()).device)
+    deviation = reader.deviation[[reader.columns.index(name) for name in reader.targets]]
+    parts = []
+    for indices in torch.arange(task.windows(split, horizon)).split(batch_size):
+        x, after = task.ahead(split, indices, horizon)
+        off = after.double() - _ahead(model, reader, x, horizon, autocast).double()
+        parts.append(off.cpu().numpy() * deviation)
+    if not parts:
+        raise ArgumentError("split", f"one with windows and {horizon} rows after them", repr(split))
+    return np.concatenate(parts)
+
+
+def unit_scores(errors: np.ndarray, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return the root mean square and the mean absolute value of the errors of each column.
+
+    >>> unit_scores(np.array([[[3.0]], [[-4.0]], [[5.0]], [[0.0]]]), ["load"])
+    {'load': {'rmse': 3.5355339059327378, 'mae': 3.0}}
+    """
+    rmse, mae = np.sqrt(np.square(errors).mean((0, 1))), np.abs(errors).mean((0, 1))
+    return {name: {"rmse": float(rmse[i]), "mae": float(mae[i])} for i, name in enumerate(names)}
+
+
+@torch.no_grad()
+def _ahead(model: nn.Module, reader: SeriesReader, x: Tensor, horizon: int, autocast: bool) -> Tensor:
+    """Forecasts (B, horizon, targets) after windows (B, window, columns), standardized."""
+    if horizon > reader.horizon and set(reader.targets) != set(reader.columns):
+        others = ", ".join(name for name in reader.columns if name not in reader.targets)
+        expected = f"at most {reader.horizon}, as in training, since the model does not forecast {others}"
+        raise ArgumentError("horizon", expected, horizon)
+    before = model.training
+    model.eval()
+    try:
+        parts = [_steps(model, reader, x, autocast)]
+        while len(parts) * reader.horizon < horizon:
+            fed = parts[-1][..., [reader.targets.index(name) for name in reader.columns]]
+            x = torch.cat([x, fed.to(x.dtype)], 1)[:, -reader.window :]
+            parts.append(_steps(model, reader, x, autocast))
+    finally:
+        model.train(before)
+    return torch.cat(parts, 1)[:, :horizon]
+
+
+def _steps(model: nn.Module, reader: SeriesReader, x: Tensor, autocast: bool) -> Tensor:
+    return apply(model, Batch(x, x), autocast=autocast).view(len(x), reader.horizon, len(reader.targets))

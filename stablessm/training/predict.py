@@ -1,0 +1,156 @@
+"""Predictions of a trained model: forecasts, class probabilities and values, from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm import record
+from stablessm._errors import ArgumentError
+from stablessm.layers import storage
+from stablessm.tasks import new_data
+from stablessm.tasks.base import Batch, Task
+from stablessm.tasks.new_data import Data, SeriesReader
+from stablessm.tasks.windows import WindowTask
+from stablessm.training.config import TrainingConfig
+from stablessm.training.evaluate import apply
+from stablessm.training.folder import MODEL, settings_of
+from stablessm.training.forecast import Forecast, forecast
+from stablessm.training.settings import task_of
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Class probabilities or values of many sequences."""
+
+    sequences: tuple[str, ...]
+    columns: tuple[str, ...]
+    """Names of the classes or values."""
+    values: np.ndarray
+    """(sequences, columns)."""
+    classes: tuple[str, ...] | None
+    """The most likely class of each sequence; None for values."""
+    note: str
+    """What the numbers are."""
+
+    def header(self) -> list[str]:
+        """Return the names of the columns of :meth:`rows`."""
+        return ["sequence", *(["class"] if self.classes else []), *self.columns]
+
+    def rows(self) -> Iterator[list[Any]]:
+        """Yield the name of each sequence, its most likely class, and its probabilities or values."""
+        for i, row in enumerate(self.values.tolist()):
+            yield [self.sequences[i], *([self.classes[i]] if self.classes else []), *row]
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        kind = "values" if self.classes is None else "probabilities"
+        found = {"sequences": list(self.sequences), "columns": list(self.columns), kind: self.values.tolist()}
+        return {**found, "classes": None if self.classes is None else list(self.classes), "note": self.note}
+
+
+@final
+class TrainedModel:
+    """A model from the folder of a training, with the scale and the names of the data that it was trained on.
+
+    Args:
+        folder: What ``stablessm train`` or ``stablessm.training.train`` wrote.
+        task: The data that the model was trained on. By default they are read again as ``stablessm train`` read them;
+            only intervals and predictions of the training data require them.
+        device: ``auto``, ``cpu`` or ``cuda``.
+    """
+
+    def __init__(self, folder: str | Path, *, task: Task | None = None, device: str = "auto") -> None:
+        self.folder, self.settings = Path(folder), settings_of(folder)
+        self.device = TrainingConfig(device=device).chosen_device()
+        self.model: Any = storage.load(self.folder / MODEL).to(self.device)
+        self._task = task
+
+    def predict(
+        self, data: Data | None = None, *, horizon: int | None = None, level: float = 0.9
+    ) -> Forecast | Predictions:
+        """Return a forecast for a model of tasks ``series`` and ``etth1``, class probabilities or values for others.
+
+        Args:
+            data: A file or an array, without targets. For a forecast: a CSV or .npy file or an array (rows, columns)
+                with at least as many rows as the window; by default the training data, whose end the forecast
+                continues. For others: a CSV, .npy or .npz file or an array (n, T, d); by default the test split.
+            horizon: The number of rows to forecast, as in training if not given.
+            level: Share of the validation errors that the intervals of a forecast cover.
+        """
+        with self._reading():
+            described, config = self.settings["task"], self.settings["config"]
+            how: dict[str, Any] = {"batch_size": int(config["batch_size"]), "autocast": bool(config["autocast"])}
+            forecasts = {"window", "horizon"} <= set(described["options"]) and "scale" in described
+            reader = SeriesReader.of(described) if forecasts else None
+        if reader is not None:
+            task, missing = self._training_data()
+            if task is not None and not isinstance(task, WindowTask):
+                raise ArgumentError("task", "the task of the training", task.name)
+            series = task.unscaled if data is None and task is not None else data
+            if series is None:
+                raise ArgumentError("data", f"a CSV file or an array, since {missing}", "none")
+            return forecast(self.model, reader, series, task=task, horizon=horizon, level=level, missing=missing, **how)
+        if horizon is not None:
+            raise ArgumentError("horizon", "a model that forecasts a series", f"one of task {described['task']}")
+        return self._of_sequences(data, how)
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return record.reading(self.folder / "training.json", "the settings of a training", arguments=False)
+
+    def _training_data(self) -> tuple[Task | None, str]:
+        """The data of the training, or why they cannot be read."""
+        if self._task is None:
+            try:
+                with self._reading():
+                    self._task = task_of(self.settings)
+            except ArgumentError as error:
+                return None, f"the training data cannot be read ({error})"
+        return self._task, ""
+
+    def _of_sequences(self, data: Data | None, how: dict[str, Any]) -> Predictions:
+        described = self.settings["task"]
+        if data is None:
+            task, missing = self._training_data()
+            if task is None:
+                raise ArgumentError("data", f"a file or an array, since {missing}", "none")
+            batches, names = _test_split(task.to(self.device), how["batch_size"]), task.outputs.names
+            sequences = tuple(map(str, range(task.sizes["test"])))
+        elif "names" not in described:
+            expected = "no data (the test split is predicted) for a task other than series, sequences and arrays"
+            raise ArgumentError("data", expected, f"data for task {described['task']}")
+        else:
+            sequences, x, lengths = new_data.sequences(described, data)
+            batches, names = _batches(x, lengths, how["batch_size"]), tuple(described["names"])
+        self.model.eval()
+        with torch.no_grad():
+            found = [apply(self.model, batch.to(self.device), autocast=how["autocast"]) for batch in batches]
+        outputs = torch.cat(found).double().cpu()
+        if outputs.dim() != 2:
+            raise ArgumentError("folder", "a model with one output per sequence", "one with an output per step")
+        columns = names or tuple(map(str, range(outputs.shape[1])))
+        if self.settings["model"]["class"] != "SequenceClassifier":
+            return Predictions(sequences, columns, outputs.numpy(), None, "Values in the units of the data.")
+        classes = tuple(columns[i] for i in outputs.argmax(-1).tolist())
+        note = "Probabilities: the softmax of the model's outputs, not calibrated on the validation split."
+        return Predictions(sequences, columns, outputs.softmax(-1).numpy(), classes, note)
+
+
+def _test_split(task: Task, batch_size: int) -> Iterator[Batch]:
+    if task.carries or task.outputs.per_step:
+        raise ArgumentError("folder", "a model with one output per sequence", f"one of task {task.name}")
+    for index in range(task.steps("test", batch_size)):
+        yield task.batch("test", batch_size, index=index)
+
+
+def _batches(x: Tensor, lengths: Tensor | None, batch_size: int) -> Iterator[Batch]:
+    for rows in torch.arange(len(x)).split(batch_size):
+        yield Batch(x[rows], x[rows], None if lengths is None else lengths[rows])

@@ -1,0 +1,90 @@
+"""Random CSV files as people have them, with the table that each stands for."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+
+SPELLINGS = ("", "NA", "N/A", "nan", "NaN", "null", "None", "-", "?", "#N/A", "n/a", ".")
+WORDS = ("wet", "dry", "cold; windy", "a, b", 'say "ha"', "Straße", "été")
+NAMES = ("load", "Außenluft", "wind speed", "température", "x_1", "p (kW)", "y")
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "cp1252")
+
+
+@dataclass(frozen=True)
+class CsvFile:
+    content: bytes
+    names: list[str]
+    """Columns of numbers, in their order."""
+    values: np.ndarray
+    """(rows, columns), NaN where a cell is missing."""
+    features: dict[str, object]
+    """What the file is like."""
+
+
+def random_file(seed: int) -> CsvFile:
+    rng = np.random.default_rng(seed)
+    pick = lambda *choices: choices[rng.integers(len(choices))]  # noqa: E731
+    rows, count = int(rng.integers(8, 30)), int(rng.integers(1, 4))
+    separator, quoting = pick(",", ";", "\t", "|"), pick(csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+    decimal = pick(".", ",")
+    extra = [kind for kind in ("date", "text") if rng.random() < 0.5]
+    if not extra and count == 1:
+        count = 2
+    values = np.round(rng.normal(size=(rows, count)) * 10.0 ** rng.integers(0, 4, count), 3)
+    values[0] = np.round(values[0], 1)  # 1,234 alone may be either: a decimal comma, or thousands
+    absent = (rng.random((rows, count)) < pick(0.0, 0.2)) & (np.arange(rows)[:, None] > 0)
+    absent[:, absent.sum(0) > rows // 3] = False
+    header = bool(rng.random() < 0.8)
+    names = [str(name) for name in rng.permutation(NAMES)[:count]]
+    columns = [[_spelled(v, decimal) for v in column] for column in values.T.tolist()]
+    spelling = pick(*SPELLINGS) if rng.random() < 0.7 else None
+    for j, column in enumerate(columns):
+        for i in np.flatnonzero(absent[:, j]):
+            column[i] = pick(*SPELLINGS) if spelling is None else spelling
+    places = list(range(count))
+    for kind in extra:
+        place = int(rng.integers(0, len(columns) + 1))
+        columns.insert(place, _dates(rng, rows, pick) if kind == "date" else [pick(*WORDS) for _ in range(rows)])
+        names.insert(place, {"date": "when", "text": "remark"}[kind])
+        places = [p + (p >= place) for p in places]
+    text, ends = io.StringIO(), pick("\n", "\r\n")
+    writer = csv.writer(text, delimiter=separator, quoting=quoting, lineterminator=ends)
+    trailing, blank = rng.random() < 0.2, rng.random() < 0.3
+    for i, line in enumerate([names, *zip(*columns, strict=True)] if header else zip(*columns, strict=True)):
+        writer.writerow([*line, ""] if trailing else line)
+        if blank and rng.random() < 0.2 and i:
+            text.write(ends)
+    encoding = pick(*ENCODINGS)
+    found = names if header else [f"column {i + 1}" for i in range(len(columns))]
+    features = {
+        "separator": separator, "decimal": decimal, "quoting": quoting, "header": header, "encoding": encoding,
+        "missing": bool(absent.any()), "trailing": trailing, "blank": blank, "extra": tuple(extra),
+    }  # fmt: skip
+    values[absent] = np.nan
+    return CsvFile(text.getvalue().encode(encoding), [found[p] for p in places], values, features)
+
+
+def right(file: CsvFile, path: Path) -> bool:
+    """Write the file and return whether the reader finds the numbers that it stands for."""
+    from stablessm.tasks import csv_file
+
+    path.write_bytes(file.content)
+    table = csv_file.read(path)
+    names = list(table.numeric())
+    return names == file.names and np.array_equal(table.numbers(names, "columns"), file.values, equal_nan=True)
+
+
+def _spelled(value: float, decimal: str) -> str:
+    return repr(value).replace(".", decimal)
+
+
+def _dates(rng: np.random.Generator, rows: int, pick) -> list[str]:
+    style = pick("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%m/%d/%Y", "%Y-%m-%dT%H:%M:%S")
+    start = datetime(2024, 1, 1) + timedelta(days=int(rng.integers(0, 300)))
+    return [(start + timedelta(days=i)).strftime(style) for i in range(rows)]

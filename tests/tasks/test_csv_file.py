@@ -1,0 +1,182 @@
+"""CSV files as people have them: what the reader finds in random files, and what it does about gaps."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from csv_files import random_file, right
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stablessm import ArgumentError, MissingPackageError, tasks
+from stablessm.tasks import csv_file
+
+
+@given(seed=st.integers(0, 10**9))
+def test_random_files_are_read_as_the_table_they_stand_for(seed, tmp_path_factory):
+    file = random_file(seed)
+    assert right(file, tmp_path_factory.mktemp("c") / "c.csv"), file.features
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def by_hand(values: list[float], how: str) -> list[float]:
+    """Fill gaps one at a time."""
+    there = [i for i, value in enumerate(values) if not np.isnan(value)]
+    found = []
+    for i, value in enumerate(values):
+        before, after = [j for j in there if j <= i], [j for j in there if j >= i]
+        if i in there:
+            found.append(value)
+        elif not before or not after or how != "interpolate":
+            found.append(values[before[-1]] if before else values[after[0]])
+        else:
+            a, b = before[-1], after[0]
+            found.append(values[a] + (values[b] - values[a]) * (i - a) / (b - a))
+    return found
+
+
+gappy = st.lists(st.one_of(st.just(np.nan), st.floats(-9, 9).map(lambda x: round(x, 3))), min_size=2, max_size=12)
+
+
+@given(values=gappy.filter(lambda v: not np.isnan(v).all()), how=st.sampled_from(["forward", "interpolate", "drop"]))
+def test_gaps_are_filled_or_dropped(values, how, tmp_path_factory):
+    path = write(tmp_path_factory.mktemp("g") / "g.csv", "a,b", *(f"{v!r},{i}" for i, v in enumerate(values)))
+    found, kept = csv_file.read(path).complete(["a", "b"], "columns", how)
+    if how == "drop":
+        assert kept.tolist() == [not np.isnan(value) for value in values]
+        assert found[kept, 0].tolist() == [value for value in values if not np.isnan(value)]
+    else:
+        assert kept.all()
+        np.testing.assert_allclose(found[:, 0], by_hand(values, how), rtol=1e-12, atol=1e-12)
+
+
+def test_sequences_are_filled_separately(tmp_path):
+    table = csv_file.read(write(tmp_path / "g.csv", "a,b", "1,x", "NA,x", "5,x", "?,x", "null,x", "-,x"))
+    found, _ = table.complete(["a"], "columns", "forward", [[0, 1], [3, 2], [4, 5]])
+    assert found[:, 0].tolist() == [1, 1, 5, 5, 3, 3]  # a sequence without a number gets the mean of the column
+
+
+DAYS = [1, 2, 3, 5, 9, 10]
+
+
+def test_columns_that_are_made(tmp_path):
+    rows = [f"2024-01-{day:02d},{'ab'[day % 2]},{'' if day == 5 else day}" for day in DAYS]
+    table = csv_file.read(write(tmp_path / "m.csv", "day,kind,x", *rows))
+    assert table.irregular
+    assert table.categories("kind", "columns") == ("kind=a", "kind=b")
+    made = table.numbers(["dt", "kind=b", "x missing", "kind=c"], "columns")
+    assert made[:, 0].tolist() == [1, 1, 1, 2, 4, 1]
+    assert made[:, 1].tolist() == [day % 2 for day in DAYS]
+    assert made[:, 2].tolist() == [day == 5 for day in DAYS]
+    assert not made[:, 3].any()
+    with pytest.raises(ArgumentError, match=r"columns: expected a column of .*: day, kind, x, got 'wind=c'"):
+        table.numbers(["wind=c"], "columns")
+    with pytest.raises(ArgumentError, match=r"columns: expected a column of .*, got 'z missing'"):
+        table.numbers(["z missing"], "columns")
+    assert table.gaps(["dt"], "drop") == ()
+    assert table.unused(["x", "kind"])[0].endswith("not used: day (dates)")
+    notes = table.gaps(["x", "dt"], "interpolate") + table.unused(["x", "dt"])
+    assert [note.partition("m.csv: ")[2] for note in notes] == [
+        "1 of 6 cells of x are missing or no numbers; they are interpolated",
+        "not used: day (dates; their steps are the column dt), kind",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "dt"),
+    [([0, 1, 2, 4], [1, 1, 1, 2]), ([0, 30, 60, 96], None), ([0, 5, 5, 9], None), ([0, 9, 5, 12], None)],
+)
+def test_which_times_are_uneven(seconds, dt, tmp_path):
+    rows = [f"2024-01-01T00:{second // 60:02d}:{second % 60:02d},7" for second in seconds]
+    table = csv_file.read(write(tmp_path / "t.csv", "when,x", *rows))
+    assert table.irregular == (dt is not None)
+    if dt is not None:
+        assert table.numbers(["dt"], "columns")[:, 0].tolist() == dt
+
+
+@pytest.mark.parametrize(
+    ("lines", "header", "rows"),
+    [
+        (["1,2", "3,4"], ("column 1", "column 2"), [[1, 2], [3, 4]]),
+        (["a,,a", "1,2,3", "4,5,6"], ("a", "column 2", "a (2)"), [[1, 2, 3], [4, 5, 6]]),
+        (["a;b", "1.234,5;1.234"], ("a", "b"), [[1234.5, 1234]]),
+        (["a,b", '"1,234",1.5', '"12,345.5",2'], ("a", "b"), [[1234, 1.5], [12345.5, 2]]),
+        (["a;b", "1,234;2"], ("a", "b"), [[1.234, 2]]),
+        (["load", "1,5", "", "2"], ("load",), [[1.5], [2]]),
+        (["x, y, z;b", "1,5;2;", "2,5;3;"], ("x, y, z", "b"), [[1.5, 2], [2.5, 3]]),
+        (["a,b,", "1,2,", ",,"], ("a", "b"), [[1, 2]]),
+    ],
+)
+def test_names_and_marks(lines, header, rows, tmp_path):
+    table = csv_file.read(write(tmp_path / "n.csv", *lines))
+    assert table.header == header
+    assert table.numbers(header, "columns").tolist() == rows
+
+
+def series(tmp_path, **options):
+    when = [f"2024-01-{1 + i // 2 + (i > 30):02d} {12 * (i % 2):02d}:00" for i in range(50)]
+    rows = [f"{time};{'' if i % 9 == 4 else f'{i},5'};{'uvw'[i % 3]}" for i, time in enumerate(when)]
+    return tasks.get("series", file=str(write(tmp_path / "s.csv", "when;x;why", *rows)), window=4, **options)
+
+
+def test_a_series_with_gaps_and_uneven_times(tmp_path):
+    task = series(tmp_path)
+    assert (task.columns, task.targets) == (("x", "dt"), ("x",))
+    assert task.unscaled[3:6, 0].tolist() == [3.5, 3.5, 5.5]
+    assert task.unscaled[31, 1] == 3
+    assert len(task.notes) == 2
+    assert series(tmp_path, missing="interpolate").unscaled[4, 0] == 4.5
+    assert len(series(tmp_path, missing="drop").unscaled) == 50 - 6
+    masked = series(tmp_path, missing="mask", columns="x")
+    assert masked.columns == ("x", "x missing")
+    assert masked.unscaled[3:6, 1].tolist() == [0, 1, 0]
+    with pytest.raises(ArgumentError, match=r"s\.csv, line 6, column x: expected a finite number, got ''"):
+        series(tmp_path, missing="refuse")
+    words = series(tmp_path, columns="x,dt,why")
+    assert (words.columns, words.targets) == (("x", "dt", "why=u", "why=v", "why=w"), ("x",))
+    assert words.describe()["targets"] == ["x"]
+    with pytest.raises(ArgumentError, match=r"target: expected a column of .*s\.csv to forecast, got none"):
+        series(tmp_path, columns="dt")
+
+
+def test_sequences_with_gaps(tmp_path):
+    rows = [f"{i // 3},{'' if i % 3 == 0 or i < 3 else i},{'ab'[i // 3 % 2]}" for i in range(60)]
+    file = str(write(tmp_path / "s.csv", "sequence,x,label", *rows))
+    dropped = tasks.get("sequences", file=file, missing="drop")
+    assert sum(dropped.sizes.values()) == 19  # nothing is left of the first
+    assert dropped.inputs.length == 2
+    gone = str(write(tmp_path / "g.csv", "sequence,x,z,label", "0,1,,a", "1,,2,b", "2,3,,b", "3,,3,a"))
+    with pytest.raises(ArgumentError, match="missing: expected a way that leaves a row"):
+        tasks.get("sequences", file=gone, missing="drop")
+    masked = tasks.get("sequences", file=file, missing="mask")
+    assert masked.columns == ("x", "x missing")
+    assert sum(masked.sizes.values()) == 20
+
+
+@pytest.mark.parametrize("package", ["polars", "pandas"])
+def test_parquet(package, tmp_path, monkeypatch):
+    cells = {"x": [1.5, None, 2.5], "day": ["2024-01-01", "2024-01-02", "2024-01-03"]}
+    as_list = {"polars": "to_list", "pandas": "tolist"}[package]
+
+    class Frame:
+        columns = tuple(cells)
+
+        def __getitem__(self, name):
+            return SimpleNamespace(**{as_list: lambda: cells[name]})
+
+    for name in ("polars", "pandas"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingPackageError, match="pandas"):
+        csv_file.read(tmp_path / "x.parquet")
+    monkeypatch.setitem(sys.modules, package, SimpleNamespace(read_parquet=lambda path: Frame()))
+    table = csv_file.read(tmp_path / "x.parquet")
+    assert table.numeric() == ("x",)
+    np.testing.assert_array_equal(table.numbers(["x"], "columns")[:, 0], [1.5, np.nan, 2.5])

@@ -1,0 +1,263 @@
+"""Forecasts and probabilities of a trained model, against the same numbers computed by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from stablessm import ArgumentError, models, tasks
+from stablessm.cli import app
+from stablessm.training import TrainedModel, TrainingConfig, forecast_errors, settings_of
+from stablessm.training.folder import claim, keep
+from stablessm.training.settings import signature
+
+RNG = np.random.default_rng(3)
+SERIES = np.stack([5 + 3 * RNG.standard_normal(120), 900 + 70 * RNG.standard_normal(120)], 1)
+WINDOW, HORIZON = 7, 3
+
+
+def save(folder: Path, task: tasks.Task, name: str, options: dict[str, str]) -> torch.nn.Module:
+    """Write the folder of a training of random weights."""
+    torch.manual_seed(5)
+    model = models.for_task(task.inputs, task.outputs, "tiny").eval()
+    config = TrainingConfig(steps=1, batch_size=4).binding()
+    settings = {"config": config, "task": task.describe(), "model": signature(model)}
+    claim(folder, {**settings, "origin": {"task": name, "options": options}}, {}, fresh=True)
+    keep(model, folder)
+    return model
+
+
+def write(path: Path, rows: np.ndarray) -> str:
+    lines = [f"day {i},{a!r},{b!r}" for i, (a, b) in enumerate(rows.tolist())]
+    path.write_text("\n".join(["day,load,wind", *lines]), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def run(tmp_path, request):
+    target = getattr(request, "param", "")
+    options = {"window": str(WINDOW), "horizon": str(HORIZON), "target": target, "valid": "0.2"}
+    options["file"] = write(tmp_path / "load.csv", SERIES)
+    task = tasks.get("series", **tasks.read_options("series", options))
+    return tmp_path / "run", task, save(tmp_path / "run", task, "series", options)
+
+
+def by_hand(model, before: np.ndarray, horizon: int, order: list[int]) -> np.ndarray:
+    """Forecast the columns ``order`` a block at a time, each block fed back in."""
+    train = SERIES[: round(0.6 * len(SERIES))]
+    mean, deviation = train.mean(0), train.std(0)
+    rows, found = list((before - mean) / deviation), []
+    while len(found) < horizon:
+        x = torch.tensor(np.array(rows[-WINDOW:]), dtype=torch.float32)[None]
+        block = model(x).detach().double().numpy().reshape(HORIZON, len(order))
+        found += list(block)
+        if len(order) == 2:
+            rows += list(block[:, np.argsort(order)])
+    return np.array(found[:horizon]) * deviation[order] + mean[order]
+
+
+@pytest.mark.parametrize(
+    ("run", "order", "horizon"),
+    [("", [0, 1], 2), ("wind,load", [1, 0], 8), ("", [0, 1], None), ("wind", [1], None)],
+    indirect=["run"],
+)
+def test_a_forecast_is_in_the_units_of_the_data(run, order, horizon):
+    folder, task, model = run
+    later = 2 * SERIES[20:50] + 1
+    found = TrainedModel(folder, device="cpu").predict(later, horizon=horizon, level=0.7)
+    steps = horizon or HORIZON
+    names = tuple(("load", "wind")[i] for i in order)
+    assert found.columns == names
+    np.testing.assert_allclose(found.values, by_hand(model, later, steps, order), rtol=1e-4)
+    np.testing.assert_array_equal(found.past, later[-WINDOW:, order])
+    valid = range(72, 96 - steps + 1)  # where a forecast of the 24 rows after the 72 of training may begin
+    errors = np.array(
+        [SERIES[i : i + steps, order] - by_hand(model, SERIES[i - WINDOW : i], steps, order) for i in valid]
+    )
+    np.testing.assert_allclose(forecast_errors(model, task, "valid", horizon=horizon), errors, rtol=1e-3, atol=1e-3)
+    for ends, share in ((found.lower, 0.15), (found.upper, 0.85)):
+        np.testing.assert_allclose(ends - found.values, np.quantile(errors, share, axis=0), rtol=1e-3, atol=2e-3)
+    assert f"0.15 and 0.85 quantiles of the model's errors at the same step over {len(valid)} windows" in found.note
+
+
+def test_a_forecast_continues_the_training_data_and_any_file(run, tmp_path):
+    folder, _, model = run
+    trained = TrainedModel(folder, device="cpu")
+    expected = by_hand(model, SERIES, HORIZON, [0, 1])
+    np.testing.assert_allclose(trained.predict().values, expected, rtol=1e-4)
+    Path(tmp_path / "load.csv").unlink()
+    alone = TrainedModel(folder, device="cpu")  # on a machine without the training data
+    np.save(tmp_path / "x.npy", SERIES)
+    for data in (write(tmp_path / "x.csv", SERIES), tmp_path / "x.csv", tmp_path / "x.npy", torch.tensor(SERIES)):
+        found = alone.predict(data)
+        np.testing.assert_allclose(found.values, expected, rtol=1e-4)
+        assert (found.lower, found.upper) == (None, None)
+        assert found.note.startswith(
+            f"No intervals: the training data cannot be read ({tmp_path / 'load.csv'}: expected"
+        )
+        assert "training.json" not in found.note
+        assert found.header() == ["step", "load", "wind"]
+    with pytest.raises(ArgumentError, match="data: expected a CSV file or an array, since the training data cannot"):
+        alone.predict()
+
+
+@pytest.mark.parametrize(
+    ("run", "data", "how", "message"),
+    [
+        (
+            "wind",
+            SERIES,
+            {"horizon": 4},
+            "horizon: expected at most 3, as in training, since .* not forecast load",
+        ),
+        ("", SERIES[:6], {}, "data: expected at least 7 rows, the window of the model, got 6"),
+        ("", SERIES[:, :1], {}, r"data: expected \(rows, 2\): load, wind, got \(120, 1\)"),
+        ("", SERIES * np.inf, {}, "data: expected finite numbers, got inf"),
+        ("", SERIES, {"level": 1.0}, "level: expected a number between 0 and 1"),
+        ("", SERIES, {"horizon": 0}, "horizon: expected a whole number, at least 1"),
+    ],
+    indirect=["run"],
+)
+def test_what_cannot_be_forecast(run, data, how, message):
+    with pytest.raises(ArgumentError, match=message):
+        TrainedModel(run[0], device="cpu").predict(data, **how)
+
+
+def test_settings_of_the_training_reach_every_forecast(run, monkeypatch):
+    folder, _, _ = run
+    settings = settings_of(folder)
+    claim(folder, {**settings, "config": {**settings["config"], "autocast": True, "batch_size": 5}}, {}, fresh=False)
+    seen = []
+
+    def recorded(model, batch, *, autocast):
+        seen.append((len(batch), autocast))
+        return model(batch.inputs)
+
+    monkeypatch.setattr("stablessm.training.forecast.apply", recorded)
+    TrainedModel(folder, device="cpu").predict(SERIES[:WINDOW])
+    assert seen == [(1, True), *[(5, True)] * 4, (2, True)]  # one forecast, and 22 windows of the validation split
+
+
+def test_a_horizon_beyond_the_validation_rows_has_no_interval(run):
+    found = TrainedModel(run[0], device="cpu").predict(horizon=25)
+    assert (len(found.values), found.lower) == (25, None)
+    assert found.note == "No intervals: no window of the validation split has 25 rows after it."
+    assert TrainedModel(run[0], device="cpu").predict(horizon=24).lower is not None
+
+
+def test_gaps_of_new_data_are_filled_as_in_training(run, tmp_path):
+    folder, _, model = run
+    lines = Path(write(tmp_path / "x.csv", SERIES)).read_text(encoding="utf-8").splitlines()
+    load, wind = SERIES[-2].tolist()
+    lines[-2] = f"day,NA,{wind!r}"
+    (tmp_path / "x.csv").write_text("\n".join(lines), encoding="utf-8")
+    filled = SERIES.copy()
+    filled[-2, 0] = SERIES[-3, 0]
+    assert load != SERIES[-3, 0]
+    found = TrainedModel(folder, device="cpu").predict(tmp_path / "x.csv")
+    np.testing.assert_allclose(found.values, by_hand(model, filled, HORIZON, [0, 1]), rtol=1e-4)
+    assert "x.csv: 1 of 120 cells of load are missing or no numbers; the value before is repeated" in found.note
+
+
+@pytest.fixture
+def walks(tmp_path):
+    rows = [(f"w{i}", RNG.normal(i % 3, 4), RNG.normal(), "abc"[i % 3]) for i in range(30) for _ in range(3 + i % 4)]
+    lines = [",".join(map(str, row)) for row in rows]
+    (tmp_path / "walks.csv").write_text("\n".join(["walk,x,y,kind", *lines]), encoding="utf-8")
+    options = {"file": str(tmp_path / "walks.csv"), "sequence": "walk", "label": "kind"}
+    task = tasks.get("sequences", **options)
+    return tmp_path / "run", task, save(tmp_path / "run", task, "sequences", options)
+
+
+def test_probabilities_of_sequences(walks, tmp_path):
+    folder, task, model = walks
+    fresh = {"n1": RNG.normal(size=(4, 2)), "n2": RNG.normal(size=(9, 2))}
+    lines = [f"{y!r},{name},{x!r}" for name, values in fresh.items() for x, y in values.tolist()]
+    (tmp_path / "new.csv").write_text("\n".join(["y,walk,x", *lines]), encoding="utf-8")
+    found = TrainedModel(folder, device="cpu").predict(tmp_path / "new.csv")
+    scale = task.describe()["scale"]
+    for i, values in enumerate(fresh.values()):
+        x = torch.tensor((values - scale["mean"]) / scale["deviation"], dtype=torch.float32)[None]
+        expected = model(x).detach().double().softmax(-1)[0]
+        np.testing.assert_allclose(found.values[i], expected, rtol=1e-4)
+        assert found.classes[i] == "abc"[int(expected.argmax())]
+    assert found.header() == ["sequence", "class", "a", "b", "c"]
+    assert [row[:2] for row in found.rows()] == [["n1", found.classes[0]], ["n2", found.classes[1]]]
+    told = json.loads(CliRunner().invoke(app, ["predict", str(folder), str(tmp_path / "new.csv"), "--json"]).stdout)
+    assert (told["sequences"], told["columns"], told["classes"]) == (["n1", "n2"], ["a", "b", "c"], [*found.classes])
+    np.testing.assert_allclose(told["probabilities"], found.values, rtol=1e-6)
+    tested = TrainedModel(folder, device="cpu").predict()
+    batch = task.batch("test", task.sizes["test"])
+    expected = model(batch.inputs, lengths=batch.lengths).detach().softmax(-1)
+    np.testing.assert_allclose(tested.values, expected, rtol=1e-4)
+    with pytest.raises(ArgumentError, match="horizon: expected a model that forecasts a series"):
+        TrainedModel(folder, device="cpu").predict(horizon=2)
+
+
+@pytest.mark.parametrize("lengths", [None, np.array([2, 5, 3])])
+def test_values_of_arrays(lengths, tmp_path):
+    inputs, targets = 4 + 3 * RNG.standard_normal((20, 5, 2)), RNG.standard_normal((20, 2))
+    task = tasks.get("arrays", inputs=inputs, targets=targets, lengths=np.full(20, 5))
+    model = save(tmp_path / "run", task, "arrays", {})
+    fresh = RNG.standard_normal((3, 5, 2)).astype(np.float32)
+    given = {} if lengths is None else {"lengths": lengths}
+    np.savez(tmp_path / "new.npz", inputs=fresh, **given)
+    found = TrainedModel(tmp_path / "run", device="cpu").predict(tmp_path / "new.npz")
+    scale = task.describe()["scale"]
+    for i, row in enumerate(found.values):
+        x = torch.tensor((fresh[i, : None if lengths is None else lengths[i]] - scale["mean"]) / scale["deviation"])
+        np.testing.assert_allclose(row, model(x.float()[None]).detach()[0], rtol=1e-3, atol=1e-5)
+    assert found.classes is None
+    assert found.header() == ["sequence", "0", "1"]
+    assert found.plain()["values"] == found.values.tolist()
+    assert found.plain()["classes"] is None
+    np.save(tmp_path / "new.npy", fresh)
+    whole = TrainedModel(tmp_path / "run", device="cpu").predict(tmp_path / "new.npy")
+    np.testing.assert_allclose(whole.values[1], found.values[1], rtol=1e-4)  # the second has all five steps
+    with pytest.raises(ArgumentError, match="data: expected 2 channels, as in training, got 3"):
+        TrainedModel(tmp_path / "run", device="cpu").predict(RNG.standard_normal((3, 5, 3)))
+    with pytest.raises(ArgumentError, match=r"data: expected an \.npy or \.npz file"):
+        TrainedModel(tmp_path / "run", device="cpu").predict("new.csv")
+
+
+def test_the_task_may_be_given(run):
+    folder, task, _ = run
+    settings = settings_of(folder)
+    claim(folder, {**settings, "origin": {}}, {}, fresh=False)
+    assert TrainedModel(folder, device="cpu").predict(SERIES).lower is None
+    assert TrainedModel(folder, task=task, device="cpu").predict().lower is not None
+
+
+def test_the_command_writes_a_table_and_a_plot(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    expected = TrainedModel(run[0], device="cpu").predict(horizon=2, level=0.5)
+    arguments = ["predict", str(run[0]), "--horizon", "2", "--level", "0.5", "--device", "cpu"]
+    done = CliRunner().invoke(app, [*arguments, "--out", "found.csv"])
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [expected.note, "written: found.csv, found.png, found.svg"]
+    with Path("found.csv").open(encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["step", "load", "load lower", "load upper", "wind", "wind lower", "wind upper"]
+    parts = np.stack([expected.values, expected.lower, expected.upper], -1).reshape(2, 6)
+    np.testing.assert_allclose(np.array(rows, dtype=float), np.concatenate([[[1], [2]], parts], 1))
+    assert all(Path(f"found.{suffix}").stat().st_size > 1000 for suffix in ("png", "svg"))
+    told = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    np.testing.assert_allclose(told["upper"], expected.upper)
+    assert (told["columns"], told["note"]) == (["load", "wind"], expected.note)
+
+
+def test_eval_scores_in_the_units_of_the_data(run):
+    folder, task, model = run
+    told = json.loads(CliRunner().invoke(app, ["eval", str(folder), "--json", "--device", "cpu"]).stdout)
+    errors = forecast_errors(model, task, "test")
+    for i, name in enumerate(("load", "wind")):
+        assert told["units"][name]["rmse"] == pytest.approx(np.sqrt((errors[..., i] ** 2).mean()), rel=1e-5)
+        assert told["units"][name]["mae"] == pytest.approx(np.abs(errors[..., i]).mean(), rel=1e-5)
+    lines = CliRunner().invoke(app, ["eval", str(folder), "--device", "cpu"]).stdout.splitlines()
+    assert f"load: rmse {told['units']['load']['rmse']:.6g}, mae {told['units']['load']['mae']:.6g}" in lines[-2]
