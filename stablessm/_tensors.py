@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from torch import Tensor
 from stablessm import record
 
 _EXPECTED = "a whole .safetensors file"
+_SEALED = "sealed"
+"""The entry of a file's metadata with the text and the SHA-256."""
 
 
 def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -28,7 +31,8 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], content: s
 
     seal = digest(content, tensors)
     with record.atomic(path) as temporary:
-        save_file(dict(tensors), temporary, metadata={"content": content, "sha256": seal})
+        # one entry: safetensors writes several in any order, and equal tensors shall give equal files
+        save_file(dict(tensors), temporary, metadata={_SEALED: json.dumps({"content": content, "sha256": seal})})
     return seal
 
 
@@ -38,9 +42,9 @@ def load(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[str, 
     A file of another origin has no checksum: None, and its text is empty.
     """
     with _opened(path, expected) as file:
-        metadata = file.metadata() or {}
+        metadata = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-        text, seal = metadata.get("content", metadata.get("stablessm", "")), metadata.get("sha256")  # older sums
+        text, seal = _unsealed(metadata)
         if seal is not None and digest(text, tensors) != seal:
             raise ValueError("its content does not have its checksum")
     return text, tensors, seal
@@ -61,7 +65,16 @@ def header(path: str | os.PathLike[str], expected: str = _EXPECTED) -> tuple[dic
     """Return the shapes of the tensors in a ``.safetensors`` file, and their SHA-256; no tensor is read."""
     with _opened(path, expected) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        return shapes, (file.metadata() or {}).get("sha256")
+        return shapes, _unsealed(file.metadata())[1]
+
+
+def _unsealed(metadata: Mapping[str, str] | None) -> tuple[str, str | None]:
+    """Return the text and the SHA-256 in a file's metadata."""
+    given = metadata or {}
+    if _SEALED in given:
+        found = json.loads(given[_SEALED])
+        return found["content"], found["sha256"]
+    return given.get("content", given.get("stablessm", "")), given.get("sha256")  # as earlier versions wrote them
 
 
 def digest(content: str, tensors: Mapping[str, Tensor]) -> str:
