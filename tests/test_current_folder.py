@@ -77,7 +77,7 @@ def test_a_named_module_is(tmp_path, monkeypatch):
     from stablessm.cli.model_source import load_model
 
     (tmp_path / "own_code_of_a_user.py").write_text(
-        "import stablessm\ndef build():\n    return stablessm.LRU(1, 2, 1)\n"
+        "import stablessm\ndef build():\n    return stablessm.LRU(1, 2, 1)\n", encoding="utf-8"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -72,5 +72,5 @@ def test_a_wrong_state_is_refused():
             layer(torch.randn(2, 5, 2), wrong)
         with pytest.raises(ssm.ArgumentError, match="state: expected"):
             layer.step(torch.randn(2, 2), wrong)
-    with pytest.raises(ssm.ArgumentError, match=r"x: expected dtype torch\.float32, as the weights"):
+    with pytest.raises(ssm.ArgumentError, match=r"x: expected dtype torch\.float32, as the parameters"):
         layer(torch.randn(2, 5, 2, dtype=torch.float64))

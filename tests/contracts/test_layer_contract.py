@@ -568,7 +568,7 @@ def test_a_single_sequence_is_streamed_without_a_batch(name: str) -> None:
         close(ours, truth[0])
     with pytest.raises(ssm.ArgumentError, match=r"^x_t: expected 2 dimensions \(batch, d_input\) or 1 \(d_input\)"):
         layer.step(x[None])
-    with pytest.raises(ssm.ArgumentError, match=r"^x: expected dtype torch.float64"):
+    with pytest.raises(ssm.ArgumentError, match=r"^x_t: expected dtype torch.float64"):
         layer.step(x[0].float())
 
 

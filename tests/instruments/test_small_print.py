@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -22,7 +24,7 @@ class Bar(tqdm.tqdm):
 
     def __init__(self, *args, disable=None, **options):
         self.asked.append(disable)
-        super().__init__(*args, **options, disable=False, file=open("/dev/null", "w"))  # noqa: SIM115
+        super().__init__(*args, **options, disable=False, file=io.StringIO())
         self.shown.append(self)
 
 

@@ -165,12 +165,12 @@ def test_time_scales_of_a_language_model_start_within_its_windows(mixer: str, le
     tokens, classes = Like(kind="tokens", size=9, length=length), Like(kind="classes", size=9, per_step=True)
     for options in ({}, {"time": "discrete"}) if mixer.endswith("real") else ({},):
         model = models.for_task(tokens, classes, "lm-tiny", mixer=mixer, d_state=64, mixer_options=options)
-        for name, layer in model.named_modules():
-            if name.endswith("mixer") and hasattr(layer, "eigenvalues"):
-                decay = layer.discrete_eigenvalues().detach().abs()
-                scales = -1 / decay.log()
-                assert scales.min() >= 2 * (1 - 1e-3)
-                assert scales.max() <= max(length, 4) * (1 + 1e-3)
+        layers = [layer for layer in model.modules() if isinstance(layer, (ssm.RealSSM, ssm.S4D, ssm.LRU))]
+        assert len(layers) == 2
+        for layer in layers:
+            scales = -1 / layer._discretise(None)[0].detach().abs().log()
+            assert scales.min() >= 2 * (1 - 1e-3)
+            assert scales.max() <= max(length, 4) * (1 + 1e-3)
     kept = models.for_task(tokens, classes, "lm-tiny", mixer="real", mixer_options={"timescales": [20.0, 2000.0]})
     assert kept.config.mixer_options["timescales"] == [20.0, 2000.0]
     assert models.for_task(tokens, classes, "lm-paper", d_model=8).config.mixer_options["timescales"] == [20.0, 2000.0]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stablessm import _tensors, record
+from stablessm import record
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions.sums._modes import Domain
@@ -239,6 +239,8 @@ class ExponentialSum:
         """``path`` (.safetensors: everything) and the same name with .csv (rates and weights, to read)."""
         import torch
 
+        from stablessm import _tensors
+
         path = Path(path)
         if path.suffix != ".safetensors":
             raise ArgumentError("path", "a file name that ends in .safetensors", str(path))
@@ -255,6 +257,8 @@ class ExponentialSum:
     @checked
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """What :meth:`save` wrote, to the last bit."""
+        from stablessm import _tensors
+
         expected = "a file written by ExponentialSum.save"
         text, tensors, _ = _tensors.load(path, expected)
         with record.reading(path, expected):
