@@ -310,6 +310,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "check_streaming": {"batch": 2},
     "Task.steps": {"split": "train"},
     "LanguageModel.forward": {"x": lambda: torch.randint(0, 7, (2, 5))},
+    "LanguageModel.predict": {"x": lambda: torch.randint(0, 7, (2, 5))},
     "LanguageModel.logits": {"h": sequence(2, 5, 4)},
     "LanguageModel.sequence": {"x": lambda: torch.randint(0, 7, (2, 5))},
     "LanguageModel.step": {"x_t": lambda: torch.randint(0, 7, (2,))},
