@@ -57,7 +57,7 @@ def test_good_arguments_are_accepted(tmp_path, monkeypatch):
         "Task.lanes",
         "timestamp",
     }
-    needs_files = (".load", ".of", "load", "settings_of", "TrainedModel", "forecast_errors")
+    needs_files = (".load", ".of", "load", "settings_of", "TrainedModel", "forecast_errors")  # or a forecasting task
     refused |= {name for name in fuzz_cases.subjects() if name.endswith(needs_files)}
     for name, subject in fuzz_cases.subjects().items():
         if name in refused or name.startswith(SLOW) or not subject.parameters or subject.required - fuzz_cases.KNOWN:

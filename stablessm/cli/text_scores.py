@@ -11,7 +11,7 @@ ABOUT = {
     "windows": "the state is empty at the start of every window",
 }
 MARGIN = 1.02
-"""Carried perplexity over that of windows above which a reader is warned."""
+"""Ratio of the two perplexities, carried over windows, above which ``columns`` warns."""
 
 
 def text_scores(model: Any, task: Any, split: Any, batch_size: int, *, autocast: bool) -> dict[str, Any]:

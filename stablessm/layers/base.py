@@ -94,7 +94,7 @@ class SequenceLayer(nn.Module, ABC):
         Returns:
             The output (B, T, d_output) and the state after the last step. Of one sequence, both are without B; of a
             ``PackedSequence``, the output is packed alike and the state is in the order from before packing. Under
-            autocast the output has the dtype of autocast, and the state that of the recurrence.
+            autocast the output has the dtype of autocast; the state has the dtype of the recurrence.
         """
         if isinstance(x, PackedSequence):
             return packed(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)

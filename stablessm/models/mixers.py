@@ -26,33 +26,20 @@ GATED = "hyena-"
 """Before a mixer's name: that mixer between products, :class:`~stablessm.models.Hyena`."""
 
 
-def _s4d(
-    d_model: int,
-    d_state: int,
-    map: str,
-    map_options: Mapping[str, float],
-    *,
-    timescales: Sequence[float] | None = None,
-    **options: Any,
-) -> nn.Module:
-    if timescales is not None:
-        shortest, longest = timescales
-        options = {"dt_min": 2 / longest, "dt_max": 2 / shortest, **options}  # a mode decays by e^(-dt/2) a step
+def _started(options: dict[str, Any], start: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """The options, with ``timescales`` replaced by what ``start(shortest, longest)`` makes of them."""
+    scales = options.pop("timescales", None)
+    return options if scales is None else {**start(*scales), **options}
+
+
+def _s4d(d_model: int, d_state: int, map: str, map_options: Mapping[str, float], **options: Any) -> nn.Module:
+    # a mode decays by e^(-dt/2) a step
+    options = _started(options, lambda shortest, longest: {"dt_min": 2 / longest, "dt_max": 2 / shortest})
     return S4D(d_model, d_state, map=get_map(map, time="continuous", **map_options), **options)
 
 
-def _lru(
-    d_model: int,
-    d_state: int,
-    map: str,
-    map_options: Mapping[str, float],
-    *,
-    timescales: Sequence[float] | None = None,
-    **options: Any,
-) -> nn.Module:
-    if timescales is not None:
-        shortest, longest = timescales
-        options = {"r_min": math.exp(-1 / shortest), "r_max": math.exp(-1 / longest), **options}
+def _lru(d_model: int, d_state: int, map: str, map_options: Mapping[str, float], **options: Any) -> nn.Module:
+    options = _started(options, lambda short, long: {"r_min": math.exp(-1 / short), "r_max": math.exp(-1 / long)})
     return LRU(d_model, d_state, d_model, map=get_map(map, time="discrete", **map_options), **options)
 
 

@@ -109,6 +109,8 @@ def forecast_errors(
     autocast: bool = False,
 ) -> np.ndarray:
     """Return data minus forecast of every window of a split, (windows, horizon, targets), in the units of the data."""
+    if not isinstance(task, WindowTask):
+        raise ArgumentError("task", "one that forecasts a series", type(task).__name__)
     steps = task.outputs.size // len(task.targets)
     reader = SeriesReader(task.columns, task.targets, task.inputs.length, steps, task.mean, task.deviation)
     horizon, task = horizon or steps, task.to(next(model.parameters()).device)
