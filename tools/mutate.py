@@ -8,7 +8,7 @@ A change is a wrong sign, a swapped comparison, a dropped term, a constant that 
 an argument that does not reach its callee. Each change is made in a copy of the repository, where the default tests
 that execute the changed line (or the file, if the line is executed when it is imported) are run until one fails: tests
 of the same package first, quick tests before slow ones. Which tests execute a line, and how long they take, comes from
-``./dev coverage``. ``noticed`` counts the changes after which a test fails; a change that makes Python reject the file
+``./dev coverage``; tests that failed there are left out, and so are tests past ``--seconds`` for one change. ``noticed`` counts the changes after which a test fails; a change that makes Python reject the file
 is not drawn, and a change of a line that no test executes counts as unnoticed.
 """
 
@@ -18,6 +18,7 @@ import argparse
 import ast
 import itertools
 import json
+import math
 import os
 import queue
 import random
@@ -157,40 +158,46 @@ class Coverage:
             tests[path] = found
         seconds: dict[str, float] = {}
         for line in (folder / "log").read_text(encoding="utf-8").splitlines():
-            if (match := re.match(r"([\d.]+)s (?:call|setup|teardown) +(.+)", line)) is not None:
+            if (match := re.match(r"(?:FAILED|ERROR) (\S+)", line)) is not None:
+                seconds[match[1]] = math.inf
+            elif (match := re.match(r"([\d.]+)s (?:call|setup|teardown) +(.+)", line)) is not None:
                 seconds[match[2]] = seconds.get(match[2], 0.0) + float(match[1])
         return cls(tests, seconds)
 
-    def of(self, mutation: Mutation) -> list[str]:
-        """The tests that execute the changed lines, those most likely to notice the change first."""
+    def of(self, mutation: Mutation, seconds: float) -> list[str]:
+        """The tests that execute the changed lines, those most likely to notice the change first, for this long."""
         lines = self.tests.get(mutation.file, {})
         last = mutation.line + mutation.old.count("\n")
         changed = [lines[line] for line in range(mutation.line, last + 1) if line in lines]
         on_import = changed and not any(changed)
         found = {test for tests in (lines.values() if on_import else changed) for test in tests}
         package = Path(mutation.file).parts[1].removesuffix(".py")
-        return sorted(found, key=lambda test: (package not in test, self.seconds.get(test, 0.0), test))
+        order = sorted(found, key=lambda test: (package not in test, self.seconds.get(test, 0.0), test))
+        order = [test for test in order if self.seconds.get(test, 0.0) < math.inf]
+        ends = itertools.accumulate(self.seconds.get(test, 0.0) for test in order)
+        return [test for test, end in zip(order, ends, strict=True) if end <= seconds]
 
 
-def noticed(mutation: Mutation, tests: list[str], tree: Path) -> str | None:
-    """The first test that fails with this change, or None."""
+def noticed(mutation: Mutation, tests: list[str], tree: Path, seconds: float) -> str | None:
+    """The first test that fails with this change, or None; tests that take five times as long do not end."""
     path = tree / mutation.file
     text = path.read_text(encoding="utf-8")
     path.write_text(mutation.apply(text), encoding="utf-8")
     try:
-        return _first_failure(tests, tree) if tests else None
+        return _first_failure(tests, tree, 60 + 5 * seconds) if tests else None
     finally:
         path.write_text(text, encoding="utf-8")
 
 
-def _first_failure(tests: list[str], tree: Path) -> str | None:
+def _first_failure(tests: list[str], tree: Path, limit: float) -> str | None:
     chosen = tree / "chosen-tests.txt"
     chosen.write_text("\n".join(tests), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"@{chosen}"]
-    environment = os.environ | {"PYTHONPATH": str(tree), "CI": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    paths = os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment = os.environ | {"PYTHONPATH": paths, "CI": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
-            command, cwd=tree, capture_output=True, text=True, check=False, env=environment, timeout=900
+            command, cwd=tree, capture_output=True, text=True, check=False, env=environment, timeout=limit
         )
     except subprocess.TimeoutExpired:
         return "the tests do not end"
@@ -206,6 +213,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     parser.add_argument("--only", default="", help="packages, separated by commas (default: all)")
     parser.add_argument("--workers", type=int, default=2, help="number of changes tested at a time (default: 2)")
+    parser.add_argument("--seconds", type=float, default=300, help="length of the tests for one change (default: 300)")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "mutate.json")
     options = parser.parse_args()
     drawn = draw(options.count, options.seed, [name for name in options.only.split(",") if name])
@@ -220,8 +228,8 @@ def main() -> None:
             trees.put(_copy(Path(folder) / str(i)))
 
         def examine(mutation: Mutation) -> dict[str, Any]:
-            tree, started, tests = trees.get(), time.perf_counter(), covered.of(mutation)
-            test = noticed(mutation, tests, tree)
+            tree, started, tests = trees.get(), time.perf_counter(), covered.of(mutation, options.seconds)
+            test = noticed(mutation, tests, tree, options.seconds)
             trees.put(tree)
             seconds = round(time.perf_counter() - started, 1)
             return {"mutation": asdict(mutation), "tests": len(tests), "test": test, "seconds": seconds}
