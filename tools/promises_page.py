@@ -1,6 +1,6 @@
-"""The table of damaged files in docs/promises.md, from the record of ``benchmarks/damage.py``.
+"""Write the tables of docs/promises.md from the records of ``benchmarks/promises.py`` and ``benchmarks/damage.py``.
 
-./dev pages        # bring docs/promises.md up to date with benchmarks/results/damage.json
+./dev pages
 """
 
 from __future__ import annotations
@@ -10,15 +10,22 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-RECORD = ROOT / "benchmarks" / "results" / "damage.json"
+RECORDS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "promises.md"
-BEGIN, END = "<!-- damage: ./dev pages -->", "<!-- end of damage -->"
 GOOD = ("same", "refused", "reported", "edited")
 BAD = ("silent", "unnamed", "traceback", "hang", "leak")
 
 
-def table(record: dict[str, Any]) -> str:
-    """One row for each kind of file, and the sum."""
+def promise_table(record: dict[str, Any]) -> list[str]:
+    """Return one row per promise, and the sum."""
+    rows = [f"| {row['promise']} | `{row['command']}` | {row['cases']} | {row['failures']} |" for row in record["rows"]]
+    sums = record["summary"]
+    head = ["| promise | command | cases | failures |", "|---|---|---:|---:|"]
+    return [*head, *rows, f"| **all** | `{record['command']}` | {sums['cases']} | {sums['failures']} |"]
+
+
+def damage_table(record: dict[str, Any]) -> list[str]:
+    """Return one row per kind of file, and the sum."""
     kinds: dict[str, dict[str, int]] = {}
     for row in record["rows"]:
         counts = kinds.setdefault(row["kind"], dict.fromkeys((*GOOD, *BAD), 0))
@@ -29,15 +36,23 @@ def table(record: dict[str, Any]) -> str:
     for kind, counts in (*kinds.items(), ("**all**", everything)):
         cells = (sum(counts.values()), *(counts[outcome] for outcome in GOOD), sum(counts[outcome] for outcome in BAD))
         lines.append(f"| {kind} | {' | '.join(map(str, cells))} |")
-    about = f"Record: `benchmarks/results/damage.json` ({record['date']}, commit {record['commit'][:8]}, "
-    return "\n".join([*lines, "", f"{about}seed {record['seed']})."])
+    return lines
+
+
+TABLES = {"promises": promise_table, "damage": damage_table}
+"""By the name of the record, which is also the name of the marks on the page."""
 
 
 def updated(page: str) -> str:
-    """The page with the table between its two marks made anew."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table(json.loads(RECORD.read_text(encoding='utf-8')))}\n{END}{after}"
+    """Return the page with the tables between their marks made from the records."""
+    for name, table in TABLES.items():
+        record = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
+        about = f"Record: `benchmarks/results/{name}.json` ({record['date']}, commit {record['commit'][:8]})."
+        begin, end = f"<!-- {name}: ./dev pages -->", f"<!-- end of {name} -->"
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        page = "\n".join([f"{before}{begin}", *table(record), "", about, f"{end}{after}"])
+    return page
 
 
 def main() -> None:

@@ -1,0 +1,112 @@
+"""Count the cases and the failures of every promise in docs/promises.md, in one record.
+
+    python benchmarks/promises.py               # writes promises.json, damage.json, fuzz.json and kill-resume-cpu.json
+    python benchmarks/promises.py --smoke --out /tmp/smoke.json
+
+A promise is counted by the script that generates its cases, or by its tests, slow tests included. ``./dev pages`` writes
+the table of the page from the record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import _measure
+
+from stablessm.record import read_json
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS: dict[str, tuple[str, list[str], Callable[[dict[str, Any]], tuple[int, int]]]] = {
+    "damaged files and failing disks": (
+        "damage.py",
+        [],
+        lambda record: (record["summary"]["members"], len(record["bad"])),
+    ),
+    "wrong arguments of public callables": (
+        "fuzz.py",
+        ["--cases", "8"],
+        lambda record: (record["summary"]["cases"], len(record["remarkable"])),
+    ),
+    "killed runs that resume to the same bits": (
+        "kill_resume.py",
+        ["ia-fig1", "su-fig6"],
+        lambda record: (sum(row["kills"] for row in record["rows"]), record["summary"]["different"]),
+    ),
+}
+"""Scripts of this folder, their arguments, and how their records are read: number of cases, number of failures."""
+
+TESTS = {
+    "memory of streamers": "tests/streaming/test_memory_safety.py",
+    "forked processes": "tests/scan/test_fork.py",
+    "code from the current folder": "tests/test_current_folder.py",
+    "CSV files as people have them": "tests/tasks/test_csv_file.py",
+    "packages that are not installed": "tests/test_missing_packages.py",
+}
+
+
+def run_script(name: str, arguments: list[str], smoke: bool, folder: Path) -> dict[str, Any]:
+    """Run a script of this folder and return its record."""
+    out = folder / name.replace(".py", ".json") if smoke else None
+    options = ["--smoke", "--out", str(out)] if out else arguments
+    command = [sys.executable, str(Path(__file__).with_name(name)), *options]
+    if (code := subprocess.run(command, check=False).returncode) not in (0, 1):  # 1: it found failures
+        raise SystemExit(f"{name} ended with exit code {code}")
+    written = name.replace("_", "-").replace(".py", "-cpu.json" if name == "kill_resume.py" else ".json")
+    return read_json(out or _measure.RESULTS / written)
+
+
+def run_tests(path: str, smoke: bool, folder: Path) -> tuple[int, int]:
+    """Run the tests of a file and return the number of tests and of failures."""
+    out = folder / "tests.xml"
+    command = [sys.executable, "-m", "pytest", path, f"--junitxml={out}", *(() if smoke else ("-m", ""))]
+    subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
+    suite = next(xml.etree.ElementTree.parse(out).iter("testsuite"))
+    return int(suite.attrib["tests"]), int(suite.attrib["failures"]) + int(suite.attrib["errors"])
+
+
+def call_operators(smoke: bool) -> tuple[int, int]:
+    """Call the raw operators with wrong tensors and return the number of calls and of failures."""
+    script, count = "tests/scan/raw_calls.py", 10 if smoke else 1000
+    command = [sys.executable, "-W", "ignore", script, "50000", str(count)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.PIPE, text=True)
+    ran = re.search(r"^ran (\d+)$", done.stdout, re.MULTILINE)
+    failures = len(done.stdout.splitlines()) - 1 if ran else 1  # without the last line, the process crashed
+    return int(ran[1]) if ran else 6 * count, failures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help="few cases of each promise, and no slow tests")
+    parser.add_argument("--out", type=Path, default=_measure.RESULTS / "promises.json")
+    args = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+
+    def count(promise: str, command: str, cases: int, failures: int) -> None:
+        rows.append({"promise": promise, "command": command, "cases": cases, "failures": failures})
+        print(f"{promise}: {cases} cases, {failures} failures", flush=True)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for promise, (script, arguments, read) in SCRIPTS.items():
+            command = " ".join(["python", f"benchmarks/{script}", *arguments])
+            count(promise, command, *read(run_script(script, arguments, args.smoke, folder)))
+        count("wrong tensors of raw operators", "python tests/scan/raw_calls.py 50000 1000", *call_operators(args.smoke))
+        for promise, path in TESTS.items():
+            count(promise, f'python -m pytest {path} -m ""', *run_tests(path, args.smoke, folder))
+    summary = {each: sum(row[each] for row in rows) for each in ("cases", "failures")}
+    _measure.write_record(args.out, "cpu", rows, summary)
+    print(summary)
+
+
+if __name__ == "__main__":
+    main()
