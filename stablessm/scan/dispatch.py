@@ -113,7 +113,8 @@ def exporting() -> bool:
 def constant_result(function: Callable[..., R]) -> Callable[..., R]:
     """Mark a function that ``torch.compile`` calls once instead of tracing it.
 
-    The public decorator, ``torch.compiler.assume_constant_result``, imports the whole compiler, which takes as long as PyTorch itself, to set this attribute.
+    The public decorator, ``torch.compiler.assume_constant_result``, imports the whole compiler to set this attribute,
+    which takes as long as the import of PyTorch.
     """
     if _private is None:
         return torch.compiler.assume_constant_result(function)

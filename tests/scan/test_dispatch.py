@@ -141,6 +141,8 @@ def test_no_other_module_uses_private_names() -> None:
     for path in sorted(root.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [ast.unparse(node)] if isinstance(node, ast.Attribute) else []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
             found |= {path.relative_to(root).as_posix() for name in names if PRIVATE.match(name)}
