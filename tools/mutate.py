@@ -8,8 +8,9 @@ A change is a wrong sign, a swapped comparison, a dropped term, a constant that 
 an argument that does not reach its callee. Each change is made in a copy of the repository, where the default tests
 that execute the changed line (or the file, if the line is executed when it is imported) are run until one fails: tests
 of the same package first, quick tests before slow ones. Which tests execute a line, and how long they take, comes from
-``./dev coverage``; tests that failed there are left out, and so are tests past ``--seconds`` for one change. ``noticed`` counts the changes after which a test fails; a change that makes Python reject the file
-is not drawn, and a change of a line that no test executes counts as unnoticed.
+``./dev coverage``; tests that failed there are left out, and so are tests past ``--seconds`` for one change.
+``noticed`` counts the changes after which a test fails; a change that makes Python reject the file is not drawn, and a
+change of a line that no test executes counts as unnoticed.
 """
 
 from __future__ import annotations
