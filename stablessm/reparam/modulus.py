@@ -18,6 +18,9 @@ _FAR = 1e6
 
 _TOUCH = 1e-14
 
+_MARGIN = 0.03
+"""Part of the interval at each end that counts as next to the end."""
+
 _STARTS, _ROUNDS, _SHRINK = 8, 40, 0.5
 
 
@@ -71,13 +74,16 @@ def far_grid(low: float, high: float) -> Tensor:
     return torch.cat([low - (low + _FAR) * steps, high + (_FAR - high) * steps])
 
 
-def touching(map: Reparameterization, interval: tuple[float, float]) -> Tensor:
-    """Weights between the points of the grid where λ comes down to the boundary and turns back, as -w² does at 0.
+def touching(map: Reparameterization, interval: tuple[float, float], *, beyond: bool = False) -> Tensor:
+    """Return weights between the points of the grid where λ reaches the boundary and turns back, as -w² does at 0.
 
     Each local minimum of the distance on the grid is narrowed down by thirds. The distance counts as zero where it is
-    below rounding, compared with the median distance on the grid.
+    below rounding, compared with its median on the grid of the interval. ``beyond`` adds the points of ``far_grid``.
     """
     points = grid(*interval)
+    zero = _TOUCH * map.distance(points).median()
+    if beyond:
+        points = torch.cat([points, far_grid(*interval)]).unique()
     distance = map.distance(points)
     below = (distance[1:-1] <= distance[:-2]) & (distance[1:-1] <= distance[2:]) & (distance[:-2] != distance[2:])
     below |= (distance[1:-1] < distance[:-2]) & (distance[1:-1] < distance[2:])
@@ -87,7 +93,22 @@ def touching(map: Reparameterization, interval: tuple[float, float]) -> Tensor:
         falls = map.distance(left) > map.distance(right)
         low, high = torch.where(falls, left, low), torch.where(falls, high, right)
     middle = (low + high) / 2
-    return middle[map.distance(middle) <= _TOUCH * distance.median()]
+    return middle[map.distance(middle) <= zero]
+
+
+def grows(map: Reparameterization, interval: tuple[float, float]) -> bool:
+    """Return whether the modulus at β = 1 still increases where the interval ends, so that it may have no bound.
+
+    It must be more than twice the modulus of the middle half, and be reached next to an end: a map that comes near the
+    boundary somewhere within the interval has a large modulus, but a finite one.
+    """
+    low, high = interval
+    width = high - low
+    whole = search(map, 1.0, interval)
+    if whole <= 2 * search(map, 1.0, (low + width / 4, high - width / 4)):
+        return False
+    inner = search(map, 1.0, (low + _MARGIN * width, high - _MARGIN * width))
+    return not inner >= (1 - _MARGIN**2) * whole
 
 
 def search(map: Reparameterization, beta: float, interval: tuple[float, float]) -> float:

@@ -14,6 +14,11 @@ _ROUNDS = 40
 _LEVELLED = 1e-3  # a round that gains less than this is the last
 _SPREAD = 120  # points, beside the extrema, that hold the error down in the linear programme
 _EXTREMA = 500
+_VANISHED = 1e-200  # the largest entry of a column that no weight could make count
+_LONG_PROGRAMME = 1500  # rows of a linear programme above which it is solved with few of them
+_ROWS_PER_VARIABLE = 6  # rows that a long programme starts with, and that are added to it at a time
+_VIOLATED = 1e-7  # of the largest error: by how much a row that was left out may be violated
+_STEPS_PER_VARIABLE = 30  # of the simplex method: 11 at most are usual, and an ill-conditioned programme takes forever
 _SIDES = np.exp(2j * np.pi * np.arange(8) / 8)  # of the polygon that stands for a circle; one faces the residual
 
 
@@ -164,8 +169,6 @@ def _programme(
     problem: Problem, fit: Fit, columns: np.ndarray, slope: np.ndarray, residual: np.ndarray, radius: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """The step (of the rates, of the coefficients) that makes the linearised error smallest; None if there is none."""
-    from scipy.optimize import linprog
-
     at = _points(residual)
     entries, order = residual.shape[1], columns.shape[1]
     moves, numbers = slope.shape[2], order * entries
@@ -183,7 +186,7 @@ def _programme(
     else:
         sides = np.array([[1.0], [-1.0]])
     scale = np.abs(A).max(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
+    scale = np.where(scale > _VANISHED, scale, 1.0)
     A /= scale
     bounds: list[tuple[float | None, float | None]]
     bounds = [(-radius * s / fit.error, radius * s / fit.error) for s in scale[:moves]]
@@ -195,20 +198,47 @@ def _programme(
     along = np.concatenate([(side.conj()[:, None] * A).real for side in sides])
     if not (np.isfinite(along).all() and np.isfinite(b).all()):
         return None
-    found = linprog(
-        np.append(np.zeros(A.shape[1]), 1.0), A_ub=np.pad(-along, ((0, 0), (0, 1)), constant_values=-1.0),
-        b_ub=-(sides.conj() * b).real.reshape(-1), bounds=[*bounds, (0, None)], method="highs-ds",
-    )  # fmt: skip
-    if found.x is None or found.x[-1] >= 1:
+    found = _solution(along, (sides.conj() * b).real.reshape(-1), bounds)
+    if found is None:
         return None
-    with np.errstate(over="ignore"):
-        step = found.x[:-1] * fit.error / scale
-    if not np.isfinite(step).all():
-        return None
+    step = found * fit.error / scale
     changed = step[moves : moves + numbers]
     if problem.domain.is_complex:
         changed = changed + 1j * step[moves + numbers :]
     return step[:moves], changed.reshape(order, entries)
+
+
+def _solution(
+    along: np.ndarray, left: np.ndarray, bounds: list[tuple[float | None, float | None]]
+) -> np.ndarray | None:
+    """Return the x within its bounds that minimizes max(left - along @ x), or None if no x brings this below 1.
+
+    Few rows determine the solution. A long programme is solved with the rows of the largest ``left`` and some others,
+    then again with the rows that its solution violates.
+    """
+    from scipy.optimize import linprog
+
+    variables = along.shape[1] + 1
+    rows = np.ones(len(left), dtype=bool)
+    few = _ROWS_PER_VARIABLE * variables
+    if len(left) > _LONG_PROGRAMME:
+        rows[:] = False
+        rows[np.argsort(-left, kind="stable")[: few // 2]] = True
+        rows[:: max(1, 2 * len(left) // few)] = True
+    while True:
+        found = linprog(
+            np.append(np.zeros(variables - 1), 1.0),
+            A_ub=np.pad(-along[rows], ((0, 0), (0, 1)), constant_values=-1.0), b_ub=-left[rows],
+            bounds=[*bounds, (0, None)], method="highs-ds", options={"maxiter": _STEPS_PER_VARIABLE * variables},
+        )  # fmt: skip
+        if found.x is None or found.x[-1] >= 1:
+            return None
+        x = np.asarray(found.x[:-1])
+        excess = np.where(rows, 0.0, left - along @ x - found.x[-1])
+        violated = np.flatnonzero(excess > _VIOLATED)
+        if not len(violated):
+            return x
+        rows[violated[np.argsort(-excess[violated], kind="stable")[:few]]] = True
 
 
 def _points(residual: np.ndarray) -> np.ndarray:

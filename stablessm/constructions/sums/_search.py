@@ -25,6 +25,7 @@ _FAITHFUL = 1e-11  # and one that leaves less than this is as good as the sample
 _HANKEL_TO_SUP, _MIXTURE_TO_SUP = 20.0, 10.0  # about how far the supremum of a minimax error is below singular values
 _BLOCKS = (12, 48)  # how many singular values of a long horizon: a few first, often they are all
 _REPAIRS = 5
+_ROUNDED = 1e-13  # of the kernel: an error that consists of rounding, so that no fit is tried to make it smaller
 _ALIKE, _ENOUGH = 1.02, 1.2
 _NEARLY = 1.2
 _JUMPED = 8  # the order that is tried of a kernel that jumps by more than the tolerance allows
@@ -118,7 +119,8 @@ class Search:
             error = self.error(fit)
             whole = replace(fit, error=error.sup)
             best = whole if attempt == 0 or whole.error < best.error else best
-            if whole.error <= _ALIKE * fit.error or not self._polishable(order) or attempt == _REPAIRS - 1:
+            rounded = whole.error < _ROUNDED * self.scale
+            if rounded or whole.error <= _ALIKE * fit.error or not self._polishable(order) or attempt == _REPAIRS - 1:
                 break
             times, where = np.unique(np.concatenate([problem.times, error.times]), return_index=True)
             values = np.concatenate([problem.values, error.values])[where]
@@ -290,7 +292,7 @@ class Search:
         if order not in self._fits:
             self._fits[order] = self._candidate(order)
         fit = self._fits[order]
-        settled = fit.error <= goal or fit.error < 1e-14 * self.scale or fit.error > _WITHIN * goal > 0
+        settled = fit.error <= goal or fit.error < _ROUNDED * self.scale or fit.error > _WITHIN * goal > 0
         if settled or not self._polishable(order) or fit.method == "ring":
             return fit
         fit = minimax(self.problem, fit)
