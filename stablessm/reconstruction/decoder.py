@@ -29,7 +29,7 @@ class Decoder:
         cutoff: singular values below this part of the largest are left out; by default the precision of the state times
             the larger of equations and unknowns. Rows have norm 1 before (:class:`Diagnosis`). It is sharp with ``svd``
             and smooth with ``gram``: what is near it is damped, and some of what lies below is let in.
-        tikhonov: α, which adds (α σ_1)² |u|² to what is minimised.
+        tikhonov: α, which adds (α σ_1)² |u|² to what is minimized.
         method: ``svd`` is exact to the precision of the equations; ``gram`` does not form V (some 130 N² bytes for a
             real input and 2N ≤ L) but loses singular values below 1e-7 of the largest; ``auto`` decides by size.
         precision: of the states: float32 or float64.

@@ -29,7 +29,7 @@ class SparseDecoder:
         length: k, at most L; L by default.
         cutoff: singular values of Ω below this part of the largest are left out; by default the precision of the state
             times the larger side of Ω. Rows are divided by the norms of the rows of V before.
-        tikhonov: a, which adds (a σ_1)² |α|² to what is minimised.
+        tikhonov: a, which adds (a σ_1)² |α|² to what is minimized.
         precision: of the states: float32 or float64.
 
     >>> from stablessm.reconstruction.bases import dct

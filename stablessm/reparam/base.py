@@ -161,7 +161,7 @@ class Reparameterization(ABC):
             g(β) = sup_w |f(w)| sup_{|w̃-w| ≤ β} ∫ |e^(f(w̃)t) - e^(f(w)t)| dt
                  = sup_w sup_{|w̃-w| ≤ β} |f(w)/f(w̃) - 1|
 
-        Discrete time (our analogue; the paper has none)::
+        Discrete time (our analog; the paper has none)::
 
             g(β) = sup_w (1 - |f(w)|) sup_{|w̃-w| ≤ β} Σ_k |f(w̃)^k - f(w)^k|
 
@@ -222,7 +222,7 @@ class Reparameterization(ABC):
     def _require_in_range(self, eigenvalues: Tensor) -> None:
         if not eigenvalues.is_floating_point():
             raise ArgumentError("eigenvalues", "a real floating-point tensor", eigenvalues.dtype)
-        if eigenvalues.is_meta:  # deferred initialisation: there are no values yet
+        if eigenvalues.is_meta:  # deferred initialization: there are no values yet
             return
         outside = eigenvalues[~self.range.holds(eigenvalues)]
         if outside.numel():

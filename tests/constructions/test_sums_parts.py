@@ -358,7 +358,7 @@ def test_minimax_levels_the_weighted_error(seed: int, kind: str) -> None:
 
 @settings(max_examples=6, deadline=None)
 @given(seeds)
-def test_a_long_programme_has_the_solution_of_all_its_rows(seed: int) -> None:
+def test_a_long_program_has_the_solution_of_all_its_rows(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, variables = 2000, int(rng.integers(2, 6))
     t = np.linspace(0, 1, rows)

@@ -51,7 +51,7 @@ class Pointwise:
         return given
 
     def _steepest(self) -> float:
-        """The largest difference quotient on a grid, between neighbours along axes and diagonals, over components."""
+        """The largest difference quotient on a grid, between neighbors along axes and diagonals, over components."""
         d = len(self.low)
         per_axis = max(3, round(_GRID ** (1 / d)))
         axes = [np.linspace(a, b, per_axis) for a, b in zip(self.low, self.high, strict=True)]

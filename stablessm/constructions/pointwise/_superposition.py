@@ -153,7 +153,7 @@ def iterate(f: Pointwise, inner: Sprecher, iterations: int) -> Superposition:
 
     Φ_q^r is (1/families) (f - F_(r-1)) on the image of each cube and linear in between (Braun and Griebel 2009,
     algorithm 2.1, which has a bump on each image and zero in between; interpolating needs half as many units, and where
-    only the last digit changes the neighbours in the image are neighbours in the cube).
+    only the last digit changes the neighbors in the image are neighbors in the cube).
     """
     finest = [inner.cells(q, inner.digits)[0] for q in range(inner.families)]
     outer = [Steps(knots, np.zeros(len(knots))) for knots in finest]

@@ -89,7 +89,7 @@ def elementwise(
             ``certified=False`` and ``bound=inf``. An L below a slope that f is seen to have is refused.
         max_width: units at most.
 
-    The proof takes cells of half diagonal ρ in which |f(x) - y| at the centre, plus L ρ, what y's slope adds up to
+    The proof takes cells of half diagonal ρ in which |f(x) - y| at the center, plus L ρ, what y's slope adds up to
     along the sides and a bound of its second derivative there, is at most ``tol``. There may be 3e6 of them, which is
     enough for tol = L · size / 1e6 on an interval, L · size / 500 on a square and L · size / 40 on a cube, about.
 

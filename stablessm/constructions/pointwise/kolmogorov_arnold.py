@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -47,7 +48,7 @@ class KolmogorovArnold(ShortRepr):
     """max |f - y| / max |f| over random points and a search around the worst: a lower bound of the supremum."""
     rms_error: float
     """The root mean square over the random points."""
-    realisation: float
+    realization: float
     """max |F - y| / max |f|, where F is the superposition and y comes out of the layers."""
     condition: float
     """The steepest slope of an outer function: what an error in the inner sums is multiplied with (L in eq. 55)."""
@@ -55,6 +56,12 @@ class KolmogorovArnold(ShortRepr):
     """States of each layer."""
     seconds: float
     """How long it took to build."""
+
+    @property
+    def realisation(self) -> float:
+        """Return ``realization``, whose old spelling this is, with a warning."""
+        warnings.warn("realisation is now realization", DeprecationWarning, stacklevel=2)
+        return self.realization
 
     @property
     def width(self) -> int:
@@ -97,7 +104,7 @@ def kolmogorov_arnold(
 
     Layers 1 and 2 have no memory and apply ψ with every shift, layer 3 (an LRU with d modes a channel, on a circle) has
     the kernel λ_d, …, λ_1 and sums over time, layers 4 and 5 apply the outer functions. With hardtanh, a sigmoidal
-    function, the piecewise linear ψ and Φ_q are exact: ``realisation`` is rounding. ψ does not depend on f.
+    function, the piecewise linear ψ and Φ_q are exact: ``realization`` is rounding. ψ does not depend on f.
 
     Args:
         f: a vectorised function, (n, length) to (n,).
@@ -116,7 +123,7 @@ def kolmogorov_arnold(
     repeats itself, 2^(-length) times smaller.
 
     >>> product = kolmogorov_arnold(lambda x: x[:, 0] * x[:, 1], length=2, level=2)
-    >>> product.widths, product.error < 0.2, product.realisation < 1e-9
+    >>> product.widths, product.error < 0.2, product.realization < 1e-9
     ((122, 11, 22, 1573, 1), True, True)
     >>> bool(abs(product(np.array([[0.5, 0.6]]))[0] - 0.3) < 0.06)
     True
@@ -198,12 +205,12 @@ def _measured(f: Pointwise, found: Superposition, model: LayerStack, seconds: fl
         families=inner.families,
         error=_worst(f, found, x, np.abs(wanted - values), draw) / scale,
         rms_error=float(np.sqrt(np.mean((wanted - values) ** 2))) / scale,
-        realisation=np.nan,
+        realization=np.nan,
         condition=slope,
         widths=tuple(int(layer.state_shape[0]) for layer in model),
         seconds=seconds,
     )
-    return replace(result, realisation=float(np.abs(result(x[:_AGREEING]) - values[:_AGREEING]).max()) / scale)
+    return replace(result, realization=float(np.abs(result(x[:_AGREEING]) - values[:_AGREEING]).max()) / scale)
 
 
 def _worst(f: Pointwise, found: Superposition, x: np.ndarray, errors: np.ndarray, draw: np.random.Generator) -> float:

@@ -114,7 +114,7 @@ def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
     values = np.linalg.svd(samples, compute_uv=False)
     least = max(1, int((np.sqrt(np.cumsum(values[::-1] ** 2)) > tol).sum()))  # no smaller span can do
     best = math.inf
-    for eigenvalues in realisations(samples[: 2 * alive + 2], least) if least <= _MOST_STATES else ():
+    for eigenvalues in realizations(samples[: 2 * alive + 2], least) if least <= _MOST_STATES else ():
         found = [Modes.of(stable_rates(each, dt), steps - 1, dt) for each in (eigenvalues, _spread(eigenvalues, tol))]
         left = [float(np.linalg.norm(samples - modes.basis @ (modes.basis.T @ samples))) for modes in found]
         met = [modes for modes, error in zip(found, left, strict=True) if error <= tol]
@@ -133,7 +133,7 @@ def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
 def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
     """Eigenvalues that crowd about zero, moved out to a ring: m of them then have a response of m steps, up to tol.
 
-    Where a realisation puts them is rounding, and as ill conditioned as can be.
+    Where a realization puts them is rounding, and as ill conditioned as can be.
     """
     near = np.abs(eigenvalues) < _NEAR_ZERO
     count = int(near.sum())
@@ -141,7 +141,7 @@ def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
     return eigenvalues if count < 2 else np.concatenate([eigenvalues[~near], ring])
 
 
-def realisations(samples: np.ndarray, least: int) -> Iterator[np.ndarray]:
+def realizations(samples: np.ndarray, least: int) -> Iterator[np.ndarray]:
     """Eigenvalues of the recurrences that come closest to (T + 1, R) samples, of order ``least`` and up.
 
     This is the Ho-Kalman algorithm (ERA) on the Hankel matrix H[i, (j, r)] = samples[i + j, r], of which only rows and

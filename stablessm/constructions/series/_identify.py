@@ -184,7 +184,7 @@ def _grams(regressors: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _solved(gram: np.ndarray, moments: np.ndarray, ridge: float) -> np.ndarray:
-    """Ridge regression, each regressor scaled to norm one; the constant is not penalised."""
+    """Ridge regression, each regressor scaled to norm one; the constant is not penalized."""
     size = np.sqrt(np.maximum(np.diag(gram), np.finfo(np.float64).tiny))
     penalty = np.full(len(size), ridge + 1e-14)
     penalty[0] = 0.0

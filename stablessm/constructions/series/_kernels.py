@@ -21,7 +21,7 @@ _ALL = 3_000_000  # a grid with so many values is taken whole; an array always i
 _LEADING = 400  # singular vectors at most: twice the states that a model may have
 _UNIFORM = 100_000  # points drawn from a grid that is not taken whole
 _LARGEST = 1e100  # squares must not overflow, nor vanish
-_COLUMNS = {2: 256, 3: 24}  # nodes of the other axes at which fibres are taken
+_COLUMNS = {2: 256, 3: 24}  # nodes of the other axes at which fibers are taken
 _TESTED = {1: 4096, 2: 320, 3: 80}  # nodes per axis on which outputs, and of a large grid kernels, are compared
 
 
@@ -73,12 +73,12 @@ class SampledKernel:
     def span(self, tol: float) -> tuple[np.ndarray, float]:
         """Functions of one time (horizon + 1, R) whose products carry h_n up to tol, and an estimate of ‖h_n‖.
 
-        They are the left singular vectors of fibres h_n(·, p, …), times the singular values over ‖h_n‖. Fibres are full
+        They are the left singular vectors of fibers h_n(·, p, …), times the singular values over ‖h_n‖. Fibres are full
         columns: all of them, or those at a few p of a large grid, weighted by the cells that their p stand for.
         """
         time = np.arange(self.horizon + 1)
         if self.whole is not None:
-            fibres = self.whole.reshape(len(time), -1)
+            fibers = self.whole.reshape(len(time), -1)
         else:
             nodes, weights = strata(self.horizon, _COLUMNS[self.order], seed=0)
             columns = []
@@ -86,14 +86,14 @@ class SampledKernel:
                 copies = len(set(permutations(chosen)))
                 weight = math.sqrt(copies * math.prod(weights[list(chosen)]))
                 columns.append(weight * self.at(time, *(np.full_like(time, nodes[i]) for i in chosen)))
-            fibres = np.stack(columns, 1)
-        largest = float(np.abs(fibres).max())
+            fibers = np.stack(columns, 1)
+        largest = float(np.abs(fibers).max())
         if not largest:
             return np.zeros((len(time), 0)), 0.0
         if not 1 / _LARGEST <= largest <= _LARGEST:
             raise ArgumentError(self._name, f"a size between {1 / _LARGEST:g} and {_LARGEST:g}", f"{largest:.3g}")
-        vectors, values, lost = _leading(fibres)
-        norm = float(np.linalg.norm(fibres))
+        vectors, values, lost = _leading(fibers)
+        norm = float(np.linalg.norm(fibers))
         left = np.sqrt(np.cumsum(values[::-1] ** 2)[::-1] + lost**2)
         kept = int((left > tol * norm).sum())
         return vectors[:, :kept] * (values[:kept] / norm), norm
@@ -135,18 +135,18 @@ class SampledKernel:
         return f"kernels[{self.order}]"
 
 
-def _leading(fibres: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+def _leading(fibers: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Left singular vectors, values, and the norm of what they miss.
 
     Of a large matrix the largest, from its range on fixed random vectors.
     """
-    if min(fibres.shape) > _LEADING:
-        start = np.random.default_rng(3).standard_normal((fibres.shape[1], _LEADING))
-        basis = np.linalg.qr(fibres @ start)[0]
-        small = basis.T @ fibres
+    if min(fibers.shape) > _LEADING:
+        start = np.random.default_rng(3).standard_normal((fibers.shape[1], _LEADING))
+        basis = np.linalg.qr(fibers @ start)[0]
+        small = basis.T @ fibers
         inner, values, _ = np.linalg.svd(small, full_matrices=False)
-        return basis @ inner, values, float(np.linalg.norm(fibres - basis @ small))
-    vectors, values, _ = np.linalg.svd(fibres, full_matrices=False)
+        return basis @ inner, values, float(np.linalg.norm(fibers - basis @ small))
+    vectors, values, _ = np.linalg.svd(fibers, full_matrices=False)
     return vectors, values, 0.0
 
 

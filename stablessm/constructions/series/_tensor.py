@@ -13,7 +13,7 @@ from stablessm._errors import NumericalError
 _EVALUATIONS = 150
 _RESTARTED = 12  # up to this rank a start from nothing is tried as well
 _DAMPING = 1e-6
-"""Relative size of the penalty that keeps cancelling terms from growing without bound."""
+"""Relative size of the penalty that keeps canceling terms from growing without bound."""
 
 
 def symmetric_part(tensor: np.ndarray) -> np.ndarray:

@@ -12,14 +12,13 @@ from stablessm.constructions.sums import _modes
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit
 from stablessm.constructions.sums._samples import Request, Samples
-from stablessm.constructions.sums._search import Search, subset
+from stablessm.constructions.sums._search import RESOLVED, Search, subset
 from stablessm.constructions.sums._supremum import Error, compare
 from stablessm.constructions.sums.result import ExponentialSum
 
 _GROWS = 1.2  # the last tenth of the horizon holds values so many times larger than all before
 _AT_LIMIT = 1.1  # times the slowest rate allowed: a rate that would be slower if it could
 _FREE = 1e-6  # of that rate: as good as no limit
-_RESOLVED = 4 * np.finfo(np.float64).eps  # of the kernel: errors below this are rounding
 INTERRUPTED = "exponential_sum was interrupted; it returns the best sum found so far"
 
 
@@ -81,9 +80,9 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
     if size[-1] * samples.weight[-1] > goal and size[cut:].max(initial=0.0) > _GROWS * size[:cut].max():
         what = f"the kernel grows to the end of the horizon, up to {unit * size.max():.3g}, and a stable sum decays"
         return what, "a kernel that decays, or one that is multiplied by e^(-ct) and the c taken back afterwards"
-    if goal < _RESOLVED * search.scale:
-        what = f"double precision resolves no less than {_RESOLVED * unit * search.scale:.2g} of this kernel"
-        return what, f"a tolerance above {max(_RESOLVED * search.scale, best.error) * unit:.2g}"
+    if goal < RESOLVED * search.scale:
+        what = f"double precision resolves no less than {RESOLVED * unit * search.scale:.2g} of this kernel"
+        return what, f"a tolerance above {max(RESOLVED * search.scale, best.error) * unit:.2g}"
     if (-best.rates.real < _AT_LIMIT * domain.slowest).any():
         free = Search(samples, replace(domain, slowest=_FREE * domain.slowest), search.request)
         if free.smallest(goal) is not None:

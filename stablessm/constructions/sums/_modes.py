@@ -59,7 +59,7 @@ class Domain:
         """Rates of eigenvalues λ, which come in conjugate pairs unless the sum is complex, in as many states.
 
         Those outside the disc are reflected. Where oscillation is not allowed a pair becomes two real rates, and a
-        negative λ, which is an artefact of sampling in continuous time, is dropped.
+        negative λ, which is an artifact of sampling in continuous time, is dropped.
         """
         values = np.asarray(eigenvalues, dtype=np.complex128)
         modulus = np.abs(values)

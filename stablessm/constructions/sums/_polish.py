@@ -11,14 +11,14 @@ import numpy as np
 from stablessm.constructions.sums._modes import Domain, non_negative, solve, unit_columns
 
 _ROUNDS = 40
-_LEVELLED = 1e-3  # a round that gains less than this is the last
-_SPREAD = 120  # points, beside the extrema, that hold the error down in the linear programme
+_LEVELED = 1e-3  # a round that gains less than this is the last
+_SPREAD = 120  # points, beside the extrema, that hold the error down in the linear program
 _EXTREMA = 500
 _VANISHED = 1e-200  # the largest entry of a column that no weight could make count
-_LONG_PROGRAMME = 1500  # rows of a linear programme above which it is solved with few of them
-_ROWS_PER_VARIABLE = 6  # rows that a long programme starts with, and that are added to it at a time
+_LONG_PROGRAM = 1500  # rows of a linear program above which it is solved with few of them
+_ROWS_PER_VARIABLE = 6  # rows that a long program starts with, and that are added to it at a time
 _VIOLATED = 1e-7  # of the largest error: by how much a row that was left out may be violated
-_STEPS_PER_VARIABLE = 30  # of the simplex method: 11 at most are usual, and an ill-conditioned programme takes forever
+_STEPS_PER_VARIABLE = 30  # of the simplex method: 11 at most are usual, and an ill-conditioned program takes forever
 _SIDES = np.exp(2j * np.pi * np.arange(8) / 8)  # of the polygon that stands for a circle; one faces the residual
 
 
@@ -74,11 +74,11 @@ def least_squares(problem: Problem, rates: np.ndarray, method: str) -> Fit:
 
 
 def descend(
-    problem: Problem, rates: np.ndarray, levelled: float = _LEVELLED, undamped: float = 1e-15
+    problem: Problem, rates: np.ndarray, leveled: float = _LEVELED, undamped: float = 1e-15
 ) -> tuple[np.ndarray, float]:
     """Levenberg–Marquardt on the rates alone: the weights are projected out (Golub and Pereyra; Kaufman's Jacobian).
 
-    Returns the rates and the norm of what they leave. A round that takes less than ``levelled`` of it, with a damping
+    Returns the rates and the norm of what they leave. A round that takes less than ``leveled`` of it, with a damping
     below ``undamped``, is the last.
     """
     domain, times, graded = problem.domain, problem.times, problem.graded[:, None]
@@ -114,14 +114,14 @@ def descend(
             break
         gain = 1 - new[3] / size
         rates, (columns, coefficients, residual, size) = trial, new
-        if gain < levelled and damping < undamped:
+        if gain < leveled and damping < undamped:
             break
         damping = max(damping / 10, 1e-20)
     return rates, size
 
 
 def minimax(problem: Problem, fit: Fit) -> Fit:
-    """Gauss–Newton for the supremum: each step is a linear programme (Madsen), in a trust region on the rates.
+    """Gauss–Newton for the supremum: each step is a linear program (Madsen), in a trust region on the rates.
 
     The second-order part of a step is mostly a change of weights; a linear fit takes it back, which makes the
     convergence quadratic from afar.
@@ -137,7 +137,7 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
             break
         problem.tell()
         slope = domain.derivative(best.rates, problem.times, best.coefficients) * weight[:, :, None]
-        step = _programme(problem, best, columns * weight, slope, residual, radius)
+        step = _program(problem, best, columns * weight, slope, residual, radius)
         if step is None:
             break
         moved, changed = step
@@ -156,7 +156,7 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
             best = Fit(rates, coefficients, error, fit.method + ", minimax")
             columns, residual = new_columns, new_residual
             radius = min(2 * radius, 4.0)
-            if gain < _LEVELLED:
+            if gain < _LEVELED:
                 break
         else:
             radius /= 4
@@ -165,10 +165,10 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
     return best
 
 
-def _programme(
+def _program(
     problem: Problem, fit: Fit, columns: np.ndarray, slope: np.ndarray, residual: np.ndarray, radius: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """The step (of the rates, of the coefficients) that makes the linearised error smallest; None if there is none."""
+    """The step (of the rates, of the coefficients) that makes the linearized error smallest; None if there is none."""
     at = _points(residual)
     entries, order = residual.shape[1], columns.shape[1]
     moves, numbers = slope.shape[2], order * entries
@@ -213,7 +213,7 @@ def _solution(
 ) -> np.ndarray | None:
     """Return the x within its bounds that minimizes max(left - along @ x), or None if no x brings this below 1.
 
-    Few rows determine the solution. A long programme is solved with the rows of the largest ``left`` and some others,
+    Few rows determine the solution. A long program is solved with the rows of the largest ``left`` and some others,
     then again with the rows that its solution violates.
     """
     from scipy.optimize import linprog
@@ -221,7 +221,7 @@ def _solution(
     variables = along.shape[1] + 1
     rows = np.ones(len(left), dtype=bool)
     few = _ROWS_PER_VARIABLE * variables
-    if len(left) > _LONG_PROGRAMME:
+    if len(left) > _LONG_PROGRAM:
         rows[:] = False
         rows[np.argsort(-left, kind="stable")[: few // 2]] = True
         rows[:: max(1, 2 * len(left) // few)] = True
@@ -242,7 +242,7 @@ def _solution(
 
 
 def _points(residual: np.ndarray) -> np.ndarray:
-    """Where the programme looks: the largest local extrema of all entries, and points spread in index and log."""
+    """Where the program looks: the largest local extrema of all entries, and points spread in index and log."""
     size = np.abs(residual)
     inside = (size[1:-1] >= size[:-2]) & (size[1:-1] >= size[2:])
     peak = np.pad(inside.any(axis=1), 1, constant_values=True)

@@ -28,7 +28,10 @@ _REPAIRS = 5
 _ROUNDED = 1e-13  # of the kernel: an error that consists of rounding, so that no fit is tried to make it smaller
 _ALIKE, _ENOUGH = 1.02, 1.2
 _NEARLY = 1.2
-_JUMPED = 8  # the order that is tried of a kernel that jumps by more than the tolerance allows
+_HOPELESS = 8  # the order that is fitted where no order can meet the tolerance
+RESOLVED = 4 * np.finfo(np.float64).eps
+"""Of the kernel: errors below this are rounding."""
+
 _PATIENCE, _STUCK = 8, 0.7  # so many orders that gain less than this together are the last
 _LARGEST_RING = 2 * 10**7  # samples times states
 _FEW = 32  # samples from which noise cannot be told, and of which every order is tried
@@ -69,6 +72,10 @@ class Search:
         """How far the function jumps: half of that is the least supremum of any sum, which is continuous."""
         panels = self.samples.panels
         return 0.0 if panels is None or self.samples.step is not None or self.samples.relative else panels.jump()[0]
+
+    def hopeless(self, tol: float) -> bool:
+        """Return whether no sum can meet the tolerance: the kernel jumps by more, or rounding alone exceeds it."""
+        return self.jump > 2 * tol or tol < RESOLVED * self.scale
 
     @property
     def dense(self) -> bool:
@@ -148,8 +155,8 @@ class Search:
     def smallest(self, tol: float) -> Fit | None:
         """The lowest order that meets the tolerance, polished; None if none does."""
         least, known = self._least_order(tol)
-        if self.jump > 2 * tol:
-            self.best(min(_JUMPED, self.most))
+        if self.hopeless(tol):
+            self.best(min(_HOPELESS, self.most))
             return None
         if self.grows:
             return self._upward(tol, least)

@@ -218,7 +218,7 @@ class _Attempt:
         if self.goal is None:
             return self.search.at_most(self.request.order or 1)
         fit = self.search.smallest(self.goal)
-        if fit is None and self.search.jump > 2 * self.goal:
+        if fit is None and self.search.hopeless(self.goal):
             return self.search.least()
         if fit is None and self.search.hankel is None:  # the mixture alone was not enough
             self.search = self._new(close=0.0)

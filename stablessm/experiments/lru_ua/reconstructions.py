@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stablessm.experiments.frame import Run, Stages
 from stablessm.experiments.lru_ua.digits import Source, digits
-from stablessm.reconstruction import Decoder, condition_number, optimised, roots_of_unity, uniform_ring
+from stablessm.reconstruction import Decoder, condition_number, optimized, roots_of_unity, uniform_ring
 from stablessm.report.figure import ImageGrid, Panel, Scale, Series
 from stablessm.scan.vandermonde import powers
 
@@ -99,7 +99,7 @@ def eigenvalues(placement: Placement, size: int, length: int, draw: int = 0) -> 
     """(size,) complex128."""
     if placement == "roots":
         return roots_of_unity(size)
-    return optimised(size, length) if placement == "optimised" else uniform_ring(size, float(placement), seed=draw)
+    return optimized(size, length) if placement == "optimised" else uniform_ring(size, float(placement), seed=draw)
 
 
 def last_states(u: Tensor, lam: Tensor) -> Tensor:

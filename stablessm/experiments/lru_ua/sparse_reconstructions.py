@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.reconstruction import SparseDecoder, diagnose, haar, optimised, uniform_ring
+from stablessm.reconstruction import SparseDecoder, diagnose, haar, optimized, uniform_ring
 from stablessm.report.figure import Figure, Panel, Series
 from stablessm.scan.vandermonde import accumulate
 
@@ -54,7 +54,7 @@ def _measure_errors(config: SparseConfig, run: Run, size: int, kind: Literal["ri
         if kind == "ring":
             placements = [uniform_ring(size, config.r_min, seed=draw) for draw in range(config.draws)]
         else:
-            placements = [optimised(size, config.length, basis=basis)]
+            placements = [optimized(size, config.length, basis=basis)]
         rows = []
         for lam in placements:
             row = []

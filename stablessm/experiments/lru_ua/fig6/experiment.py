@@ -9,7 +9,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.reconstruction import condition_number, haar, optimised, uniform_ring
+from stablessm.reconstruction import condition_number, haar, optimized, uniform_ring
 from stablessm.report.figure import Figure, Panel, Series
 
 
@@ -61,7 +61,7 @@ def _measure_placed(config: Config, run: Run) -> None:
                 i, fits = config.sizes.index(size), 2 * size <= config.length
                 kappa[p, i] = np.nan
                 if fits:
-                    lam = optimised(size, config.length, basis=basis)
+                    lam = optimized(size, config.length, basis=basis)
                     kappa[p, i] = condition_number(lam, config.length, basis=basis)
         return {"kappa": kappa}
 

@@ -19,7 +19,7 @@ TARGETS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "|x₁-x₂|": lambda x: np.abs(x[:, 0] - x[:, 1]),
     "cos(5x₁+3x₂)": lambda x: np.cos(5 * x[:, 0] + 3 * x[:, 1]),
 }
-KEPT = ("error", "rms_error", "realisation", "condition", "base", "families", "width", "parameters")
+KEPT = ("error", "rms_error", "condition", "base", "families", "width", "parameters")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ def _facts(found: KolmogorovArnold) -> Mapping[str, np.ndarray]:
     across = found(np.column_stack([line, *[np.full_like(line, 0.7)] * (found.length - 1)]))
     return {
         **{name: np.array(float(getattr(found, name))) for name in KEPT},
+        "realisation": np.array(found.realization),
         "widths": np.array(found.widths),
         "across": across,
     }

@@ -16,7 +16,7 @@ from stablessm.reconstruction.conditioning import condition_number, diagnose
 
 
 @checked
-def optimised(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | None = None) -> Tensor:
+def optimized(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | None = None) -> Tensor:
     """N eigenvalues with |λ| ≤ r_max whose states give a real input back with the least loss, (N,) complex128.
 
     The condition number is that of the equations for a real input (``condition_number(…, real=True)``), in which λ and
@@ -36,7 +36,7 @@ def optimised(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | N
         r_max: the largest modulus, above 0; below 1 for a recurrence that must forget.
         basis: (L, P): inputs are sums of these functions; then N = P/2 can do.
 
-    >>> lam = optimised(4, length=8)
+    >>> lam = optimized(4, length=8)
     >>> round(condition_number(lam, 8, real=True), 9), condition_number(lam.sqrt(), 8, real=True) > 1e3
     (1.0, True)
     """
