@@ -66,7 +66,7 @@ class Decoder:
         return f"Decoder({self.diagnosis!r})"
 
     def __call__(self, state: Array, *, initial: Array | None = None) -> Tensor:
-        """Inputs (…, L) from states (…, N); ``initial``: the state before the first of them, zero by default."""
+        """Return inputs (…, L) from states (…, N); ``initial`` is the state before the first input (default: zero)."""
         E = self._equations
         x = _checks.states("state", state, (len(E.factor),)).to(E.factor.device)
         before = None if initial is None else _checks.start("initial", initial, x, (len(E.factor),))
@@ -88,7 +88,7 @@ def decode(
     tikhonov: float = 0.0,
     method: Method = "auto",
 ) -> Tensor:
-    """The last ``length`` inputs u, oldest first, of x_k = Λ x_{k-1} + u_k, from the state x (LRU-UA eq. 4 and 5)::
+    """Return the last ``length`` inputs u, oldest first, of x_k = Λ x_{k-1} + u_k, from the state x (LRU-UA eq. 4, 5)::
 
         x[n] = Σ_j λ[n]^(L-1-j) u[j],   j = 0 … L-1
 

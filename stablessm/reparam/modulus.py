@@ -25,7 +25,7 @@ _STARTS, _ROUNDS, _SHRINK = 8, 40, 0.5
 
 
 def exp_modulus(rate: float) -> float:
-    """e^rate - 1, infinite instead of an OverflowError.
+    """Return e^rate - 1, infinite instead of an OverflowError.
 
     >>> exp_modulus(1000.0)
     inf
@@ -34,7 +34,7 @@ def exp_modulus(rate: float) -> float:
 
 
 def quadratic_modulus(beta: float, c: float) -> float:
-    """β (β + √(β² + 4c)) / (2c): the modulus of any map at distance 1/(aw² + b) from the boundary, c = b/a.
+    """Return β (β + √(β² + 4c)) / (2c): the modulus of any map at distance 1/(aw² + b) from the boundary, c = b/a.
 
     The supremum of (a(w+β)² + b)/(aw² + b) - 1 sits at w = (√(β² + 4c) - β)/2. Equation 75 of StableSSM
     prints a bound that still depends on w.
@@ -46,7 +46,7 @@ def quadratic_modulus(beta: float, c: float) -> float:
 
 
 def relative_change(map: Reparameterization, w: Tensor, w_tilde: Tensor) -> Tensor:
-    """The quantity whose supremum is the stability modulus, for each pair (w, w̃), broadcast.
+    """Return the quantity whose supremum is the stability modulus, for each pair (w, w̃), broadcast.
 
     With d the distance to the stability boundary it is |d(w)/d(w̃) - 1|. In discrete time that is the sum
     (1 - |λ|) Σ_k |λ̃^k - λ^k| for eigenvalues of one sign; for opposite signs the even powers subtract, the
@@ -62,14 +62,14 @@ def relative_change(map: Reparameterization, w: Tensor, w_tilde: Tensor) -> Tens
 
 
 def grid(low: float, high: float) -> Tensor:
-    """About 400 float64 points of [low, high], half of them evenly, half logarithmically close to 0."""
+    """Return about 400 float64 points of [low, high], half of them evenly, half logarithmically close to 0."""
     fine = torch.logspace(-6, 0, 100, dtype=torch.float64)
     points = torch.cat([torch.linspace(low, high, 201, dtype=torch.float64), low * fine, high * fine])
     return points.clamp(low, high).unique()
 
 
 def far_grid(low: float, high: float) -> Tensor:
-    """800 float64 points beyond [low, high], at logarithmic distances, the last of them at ±1e6."""
+    """Return 800 float64 points beyond [low, high], at logarithmic distances, the last of them at ±1e6."""
     steps = torch.logspace(-6, 0, 400, dtype=torch.float64)
     return torch.cat([low - (low + _FAR) * steps, high + (_FAR - high) * steps])
 
@@ -112,7 +112,7 @@ def grows(map: Reparameterization, interval: tuple[float, float]) -> bool:
 
 
 def search(map: Reparameterization, beta: float, interval: tuple[float, float]) -> float:
-    """The supremum of ``relative_change`` over pairs in the interval with |w̃ - w| ≤ β.
+    """Return the supremum of ``relative_change`` over pairs in the interval with |w̃ - w| ≤ β.
 
     A grid first, then zooming in on its best pairs: a lower bound of the supremum over all weights.
 

@@ -18,7 +18,7 @@ _CHUNK = 20_000_000
 def sup_bound(
     f: Callable[[np.ndarray], np.ndarray], g: Ridge, low: np.ndarray, high: np.ndarray, lipschitz: float, target: float
 ) -> tuple[float, float]:
-    """sup over the box [low, high] of |f - g|, from below and from above; over components the largest.
+    """Bound sup |f - g| over the box [low, high], largest component, from below and from above.
 
     In a cell with half sides s and half diagonal ρ around its center x::
 

@@ -46,7 +46,7 @@ class Elementwise(ShortRepr):
     """How long it took to build."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """f at points (n, d_in), or (n,) on an interval, as n steps of one sequence: (n, d_out)."""
+        """Evaluate at points (n, d_in), or (n,) on an interval, as n steps of one sequence: (n, d_out)."""
         points, d = real_array("x", x), self.model.d_input
         points = points[:, None] if points.ndim == d == 1 else points
         if points.ndim != 2 or points.shape[1] != d:
@@ -113,7 +113,7 @@ def elementwise(
 
 
 def _proven(f: Pointwise, tol: float, max_width: int, lipschitz: float) -> tuple[Ridge, float, float]:
-    """The first network whose error is proven to be at most tol, the largest error that was met, and the bound."""
+    """Return the first network whose error is proved to be at most tol, the largest error found, and the bound."""
     one = len(f.low) == 1
     if np.prod(lipschitz * (f.high - f.low) / tol) > BUDGET:
         what = f"tol = {tol:g} cannot be proven with the Lipschitz constant {lipschitz:.3g}: too many cells"

@@ -74,7 +74,7 @@ class KolmogorovArnold(ShortRepr):
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Outputs at the last step for inputs (batch, length) in [0, 1]: (batch,)."""
+        """Return outputs at the last step, (batch,), for inputs (batch, length) in [0, 1]."""
         x = real_array("x", x)
         if x.ndim != 2 or x.shape[1] != self.length:
             raise ArgumentError("x", f"shape (batch, {self.length})", f"shape {x.shape}")
@@ -98,7 +98,7 @@ def kolmogorov_arnold(
     iterations: int | None = None,
     max_width: Size = 300_000,
 ) -> KolmogorovArnold:
-    """A five-layer SSM for a continuous f on [0, 1]^length (SSM-UA eq. 15–17, 48–50, figure 3)::
+    """Build a five-layer SSM for a continuous f on [0, 1]^length (SSM-UA eq. 15–17, 48–50, figure 3)::
 
         f(x_1 … x_d) ≈ Σ_q Φ_q(Σ_p λ_p ψ(s x_p + q a)),    q = 0 … γ - 2
 
@@ -147,7 +147,7 @@ def kolmogorov_arnold(
 
 
 def _inner_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
-    """x to ψ(s x + q a) for all q: one ramp for every gap that x can meet."""
+    """Build the layers from x to ψ(s x + q a) for all q, with one ramp for every gap that x can meet."""
     from scipy.linalg import block_diag
 
     inner = found.inner
@@ -167,7 +167,7 @@ def _inner_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
 
 
 def _outer_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
-    """ξ_q for all q to Σ_q Φ_q(ξ_q)."""
+    """Build the layers from ξ_q for all q to Σ_q Φ_q(ξ_q)."""
     from scipy.linalg import block_diag
 
     slopes, offsets, weights, constants = zip(*(phi.ramps() for phi in found.outer), strict=True)
@@ -177,7 +177,7 @@ def _outer_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
 
 @torch.no_grad()
 def _sum_over_time(found: Superposition) -> LRU:
-    """Σ_p λ_p u[p] at step d, in every channel: d modes r e^(2πij/d) give any d values of a kernel by a DFT."""
+    """Build the layer for Σ_p λ_p u[p] at step d: by a DFT, d modes r e^(2πij/d) have any d values as a kernel."""
     channels, d = found.inner.families, found.inner.dimension
     kernel = found.inner.weights[::-1]
     weights = np.fft.fft(kernel * _RADIUS ** -np.arange(float(d))) / d
@@ -214,7 +214,7 @@ def _measured(f: Pointwise, found: Superposition, model: LayerStack, seconds: fl
 
 
 def _worst(f: Pointwise, found: Superposition, x: np.ndarray, errors: np.ndarray, draw: np.random.Generator) -> float:
-    """The largest error, looked for around the hundred worst points nearer and nearer."""
+    """Return the largest error, searched ever closer to the hundred worst points."""
     for distance in _NEAR:
         worst = x[np.argsort(errors)[-100:]]
         around = worst[:, None] + distance * draw.uniform(-1, 1, size=(len(worst), 100, worst.shape[1]))

@@ -45,7 +45,7 @@ class SampledKernel:
         return self._mesh(np.arange(self.horizon + 1))
 
     def at(self, *steps: np.ndarray) -> np.ndarray:
-        """The symmetric part of h_n at n arrays of whole steps of one shape."""
+        """Return the symmetric part of h_n at n arrays of whole steps of one shape."""
         if self.whole is not None:
             return self.whole[steps]
         values = [self._given(*order) for order in permutations(steps)]
@@ -63,7 +63,7 @@ class SampledKernel:
         return values
 
     def on(self, nodes: np.ndarray) -> np.ndarray:
-        """The symmetric part on nodes x … x nodes."""
+        """Return the symmetric part on nodes x … x nodes."""
         return self._mesh(nodes) if self.whole is None else self.whole[np.ix_(*[nodes] * self.order)]
 
     def _mesh(self, nodes: np.ndarray) -> np.ndarray:
@@ -71,7 +71,7 @@ class SampledKernel:
         return symmetric_part(self._given(*(one.reshape(-1) for one in mesh)).reshape(mesh[0].shape))
 
     def span(self, tol: float) -> tuple[np.ndarray, float]:
-        """Functions of one time (horizon + 1, R) whose products carry h_n up to tol, and an estimate of ‖h_n‖.
+        """Return functions of one time (horizon + 1, R) whose products span h_n up to tol, and an estimate of ‖h_n‖.
 
         They are the left singular vectors of fibers h_n(·, p, …), times the singular values over ‖h_n‖. Fibres are full
         columns: all of them, or those at a few p of a large grid, weighted by the cells that their p stand for.
@@ -99,7 +99,7 @@ class SampledKernel:
         return vectors[:, :kept] * (values[:kept] / norm), norm
 
     def core(self, basis: np.ndarray) -> np.ndarray:
-        """The coefficients (m, …, m) of h_n in an orthonormal basis (horizon + 1, m) of functions of one time.
+        """Return the coefficients (m, …, m) of h_n in an orthonormal basis (horizon + 1, m) of functions of one time.
 
         A projection on the whole grid where that is taken. Otherwise least squares on a grid of nodes drawn with the
         basis's leverages, weighted so that the mean square over nodes is that over the grid.
@@ -121,11 +121,11 @@ class SampledKernel:
         return symmetric_part(core)
 
     def tested(self) -> tuple[np.ndarray, np.ndarray]:
-        """Graded nodes and their weights, other nodes than the fit saw; all of a short horizon."""
+        """Return graded nodes and their weights, different from those of the fit; all nodes of a short horizon."""
         return strata(self.horizon, _TESTED[self.order], seed=1)
 
     def scattered(self) -> tuple[tuple[np.ndarray, float], ...]:
-        """Further points of a large grid, (points, n), and how many each stands for: uniform ones, the diagonal."""
+        """Return further points of a large grid, (points, n), uniform and on the diagonal, and their weights."""
         draw = np.random.default_rng(2).integers(self.horizon + 1, size=(_UNIFORM, self.order))
         diagonal = np.repeat(np.arange(self.horizon + 1)[:, None], self.order, 1)
         return (draw, (self.horizon + 1) ** self.order / _UNIFORM), (diagonal, 1.0)
@@ -136,7 +136,7 @@ class SampledKernel:
 
 
 def _leading(fibers: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Left singular vectors, values, and the norm of what they miss.
+    """Return left singular vectors, singular values, and the norm of the remainder.
 
     Of a large matrix the largest, from its range on fixed random vectors.
     """
@@ -151,7 +151,7 @@ def _leading(fibers: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def strata(horizon: int, count: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most ``count`` of the steps 0..horizon, one drawn from each of as many cells, and the sizes of the cells.
+    """Return at most ``count`` of the steps 0..horizon, one drawn from each of as many cells, and the cells' sizes.
 
     The first half of the cells are single steps, the others grow geometrically: Σ weight f(node) estimates Σ f.
 
@@ -170,7 +170,7 @@ def strata(horizon: int, count: int, *, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _evaluated(function: Callable[..., np.ndarray], times: list[np.ndarray], name: str) -> np.ndarray:
-    """A function of arrays, or one of numbers called for each."""
+    """Evaluate a function of arrays, or call a function of numbers for each."""
     shape = times[0].shape
     try:
         answer = function(*times)

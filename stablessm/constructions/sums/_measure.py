@@ -25,7 +25,7 @@ INTERRUPTED = "exponential_sum was interrupted; it returns the best sum found so
 def measured(
     samples: Samples, domain: Domain, fit: Fit, request: Request, unit: float = 1.0, limit: float = math.nan
 ) -> ExponentialSum:
-    """The sum of a fit to samples / unit with its errors; ``limit`` is the lower bound of the error of that fit."""
+    """Return the sum of a fit to samples / unit with its errors; ``limit`` is the lower bound of its ℓ1 error."""
     es, error = compare(samples, domain, fit, unit)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(error.size > 0, error.size / error.kernel, 0.0)
@@ -47,7 +47,7 @@ def measured(
 
 
 def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> float:
-    """The largest row sum of Σ |ρ - ρ̂|, as the induced norm from sup to sup; of a function in continuous time ∫."""
+    """Return the largest row sum of Σ |ρ - ρ̂|, the norm induced by sup; of ∫ in continuous time."""
 
     def rows(values: np.ndarray, times: np.ndarray) -> np.ndarray:
         left = np.abs(es(times).reshape(values.shape) - values)
@@ -69,7 +69,7 @@ def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> f
 
 
 def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, str]:
-    """Why no sum of samples / unit comes within the goal, and what to do; ``best`` is the best that was found."""
+    """Return why no sum of samples / unit meets the goal, and what to do; ``best`` is the best sum found."""
     samples, domain = search.samples, search.domain
     if samples.panels is not None and search.jump > 2 * goal:
         jump, at = samples.panels.jump()
@@ -110,7 +110,7 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
 
 
 def ambiguous(domain: Domain, free: Fit) -> tuple[str, str]:
-    """That the samples need a frequency near half a cycle per step, as ``free`` has, and what to do."""
+    """Return the reason and remedy for samples that need a frequency near half a cycle per step, as ``free`` has."""
     cycles = float(np.abs(free.rates.imag).max()) * domain.dt / (2 * np.pi)
     what = (
         f"the samples cannot tell the kernel in continuous time: they need a wave of {cycles:.3g} cycles per step, and"

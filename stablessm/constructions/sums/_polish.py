@@ -37,7 +37,7 @@ class Problem:
     """Called after each round of a fit."""
 
     def error(self, residual: np.ndarray) -> float:
-        """The weighted supremum."""
+        """Return the weighted supremum."""
         return float((np.abs(residual).max(axis=1) * self.weight).max())
 
 
@@ -54,7 +54,7 @@ class Fit:
 
 
 def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
-    """The least-squares coefficients, non-negative where they have to be, of given rates."""
+    """Fit the coefficients of given rates by least squares, non-negative if the domain requires it."""
     columns = problem.domain.matrix(rates, problem.times)
     graded = problem.graded[:, None]
     if problem.domain.positive:
@@ -69,14 +69,14 @@ def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
 
 
 def least_squares(problem: Problem, rates: np.ndarray, method: str) -> Fit:
-    """The rates of the smallest sum of squares near these ones, and their weights."""
+    """Fit rates and weights by least squares, starting at these rates."""
     return fit_weights(problem, descend(problem, rates)[0], method)
 
 
 def descend(
     problem: Problem, rates: np.ndarray, leveled: float = _LEVELED, undamped: float = 1e-15
 ) -> tuple[np.ndarray, float]:
-    """Levenberg–Marquardt on the rates alone: the weights are projected out (Golub and Pereyra; Kaufman's Jacobian).
+    """Minimize over the rates by Levenberg–Marquardt, weights projected out (Golub, Pereyra; Kaufman's Jacobian).
 
     Returns the rates and the norm of what they leave. A round that takes less than ``leveled`` of it, with a damping
     below ``undamped``, is the last.
@@ -121,7 +121,7 @@ def descend(
 
 
 def minimax(problem: Problem, fit: Fit) -> Fit:
-    """Gauss–Newton for the supremum: each step is a linear program (Madsen), in a trust region on the rates.
+    """Minimize the supremum by Gauss–Newton steps, each a linear program (Madsen), in a trust region on the rates.
 
     The second-order part of a step is mostly a change of weights; a linear fit takes it back, which makes the
     convergence quadratic from afar.
@@ -168,7 +168,7 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
 def _program(
     problem: Problem, fit: Fit, columns: np.ndarray, slope: np.ndarray, residual: np.ndarray, radius: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """The step (of the rates, of the coefficients) that makes the linearized error smallest; None if there is none."""
+    """Return the step (of rates and coefficients) that minimizes the linearized error, or None if there is none."""
     at = _points(residual)
     entries, order = residual.shape[1], columns.shape[1]
     moves, numbers = slope.shape[2], order * entries
@@ -242,7 +242,7 @@ def _solution(
 
 
 def _points(residual: np.ndarray) -> np.ndarray:
-    """Where the program looks: the largest local extrema of all entries, and points spread in index and log."""
+    """Return the points of the program: the largest local extrema, and points spread in index and logarithm."""
     size = np.abs(residual)
     inside = (size[1:-1] >= size[:-2]) & (size[1:-1] >= size[2:])
     peak = np.pad(inside.any(axis=1), 1, constant_values=True)
@@ -255,5 +255,5 @@ def _points(residual: np.ndarray) -> np.ndarray:
 
 
 def real_rows(values: np.ndarray) -> np.ndarray:
-    """Complex numbers as two real rows each."""
+    """Return complex numbers as two real rows each; real numbers unchanged."""
     return np.concatenate([values.real, values.imag]) if np.iscomplexobj(values) else values
