@@ -9,7 +9,7 @@ an argument that does not reach its callee. Each change is made in a copy of the
 that execute the changed line (or the file, if the line is executed when it is imported) are run until one fails: tests
 of the same package first, quick tests before slow ones. A line that a fixture executes gets all tests of the fixture's
 file; a line that tests reach only in other processes gets the tests that execute another line of its file, and the test
-files that have its name. Which tests execute a line, and how long they take, comes from ``./dev coverage``;
+files that have its name; and every line gets the package's tests that start processes. Which tests execute a line, and how long they take, comes from ``./dev coverage``;
 tests that failed there are left out, and so are tests past ``--seconds`` for one change.
 
 The packages take turns; the files directly in ``stablessm/`` are one package, ``base``. No change is drawn twice. Three
@@ -207,10 +207,22 @@ class Coverage:
         stem = path.stem.strip("_")
         found |= {test for test in self.seconds if elsewhere and stem in Path(test.partition("::")[0]).stem}
         near = stem if package(path) == "base" else package(path)
+        found |= {test for test in self.seconds if test.startswith(f"tests/{near}/") and starts_processes(test)}
         order = sorted(found, key=lambda test: (near not in test, self.seconds.get(test, 0.0), test))
         order = [test for test in order if self.seconds.get(test, 0.0) < math.inf]
         ends = itertools.accumulate(self.seconds.get(test, 0.0) for test in order)
         return [test for test, end in zip(order, ends, strict=True) if end <= seconds]
+
+
+@functools.cache
+def _starts_processes(file: str) -> bool:
+    path = ROOT / file
+    return path.exists() and re.search("subprocess|multiprocessing", path.read_text(encoding="utf-8")) is not None
+
+
+def starts_processes(test: str) -> bool:
+    """True for a test whose file starts processes, of which coverage does not see what they execute."""
+    return _starts_processes(test.partition("::")[0])
 
 
 def _tests(context: str, files: Mapping[str, list[str]]) -> tuple[str, ...]:
