@@ -9,8 +9,9 @@ an argument that does not reach its callee. Each change is made in a copy of the
 that execute the changed line (or the file, if the line is executed when it is imported) are run until one fails: tests
 of the same package first, quick tests before slow ones. A line that a fixture executes gets all tests of the fixture's
 file; a line that tests reach only in other processes gets the tests that execute another line of its file, and the test
-files that have its name; and every line gets the package's tests that start processes. Which tests execute a line, and how long they take, comes from ``./dev coverage``;
-tests that failed there are left out, and so are tests past ``--seconds`` for one change.
+files that have its name; and every line gets the package's tests that start processes. Which tests execute a line, and
+how long they take, comes from ``./dev coverage``; tests that failed there are left out, and so are tests past
+``--seconds`` for one change.
 
 The packages take turns; the files directly in ``stablessm/`` are one package, ``base``. No change is drawn twice. Three
 kinds of changes are not drawn, because no test could see them: a change that makes Python reject the file, a dropped

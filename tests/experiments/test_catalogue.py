@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 
 import pytest
 import smoke_numbers
 
-from stablessm import ArgumentError
+from stablessm import ArgumentError, record
 from stablessm.experiments import catalogue
 from stablessm.experiments.frame.base import execute
 from stablessm.report.figure import Figure
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("id", catalogue.IDS)
@@ -36,6 +38,14 @@ def test_smoke(id, tmp_path, monkeypatch):
     assert record["arrays"]
     pinned = json.loads(smoke_numbers.PATH.read_text(encoding="utf-8"))[id]
     assert not smoke_numbers.differences(smoke_numbers.numbers(folder), pinned), "meant? python tests/smoke_numbers.py"
+
+
+@pytest.mark.parametrize("id", catalogue.IDS)
+def test_the_committed_record_has_the_present_settings_of_the_paper(id):
+    (path,) = (ROOT / "results" / id).rglob("record.json")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert (content["id"], content["size"]) == (id, "paper")
+    assert content["config"] == json.loads(json.dumps(record.plain(asdict(catalogue.get(id).configs["paper"]))))
 
 
 @pytest.mark.slow
