@@ -67,6 +67,8 @@ def test_description(id):
     assert "**Question.**" in text
     assert "**Claim**" in text
     assert set(experiment.configs) == set(experiment.minutes) == {"smoke", "paper"}
+    assert 0 < experiment.minutes["smoke"] <= 0.25
+    assert experiment.minutes["smoke"] < experiment.minutes["paper"]
     for config in experiment.configs.values():
         assert is_dataclass(config)
         assert type(config).__dataclass_params__.frozen
