@@ -7,13 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import report_runs
 import typer
+from html_structure import Structure
 from report_runs import CLAIMS, write_run
 from typer.testing import CliRunner
 
@@ -26,32 +26,6 @@ from stablessm.report.papers import PAPERS, paper_of
 from stablessm.report.runs import collect
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{main}} \" ' & \u2028"
-
-
-class Structure(HTMLParser):
-    """Which elements open, the text outside scripts, and whether every element is closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.stack: list[str] = []
-        self.words: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attributes)))
-        if tag not in ("meta", "img", "link"):
-            self.stack.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.stack.pop() == tag
-
-    def handle_data(self, text: str) -> None:
-        if not {"script", "style"} & set(self.stack):
-            self.words.append(text)
-
-    def ids(self) -> list[str]:
-        return [found["id"] or "" for _, found in self.tags if "id" in found]
 
 
 def made(folder: Path) -> tuple[str, Structure]:
