@@ -39,7 +39,8 @@ DECIMAL = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?")
 PICTURE = re.compile(r"!\[[^\]]*\]\(pictures/([^)]+\.svg)\)")
 STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "stablessm", "figure.figsize": (6.4, 3.6),
-    "figure.constrained_layout.use": True, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "savefig.facecolor": "white",
+    "figure.constrained_layout.use": True, "axes.spines.top": False,
+    "axes.spines.right": False, "legend.frameon": False, "savefig.facecolor": "white",
 }  # fmt: skip
 
 
