@@ -172,6 +172,7 @@ def workshop(folder: Path) -> Iterator[None]:
     path, modules = list(sys.path), set(sys.modules)
     matplotlib.use("Agg")
     os.environ["SOURCE_DATE_EPOCH"] = "0"  # no date in an SVG file
+    sys.path.insert(0, str(folder))  # as in an interactive Python
     try:
         with contextlib.chdir(folder), matplotlib.rc_context(STYLE):
             yield
