@@ -30,12 +30,12 @@ def test_examples_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         monkeypatch.setattr(module, table, dict(getattr(module, table)))
     with workshop(tmp_path):  # and write a file
         run_page(page)
-    for name in pictures(page.read_text(encoding="utf-8")):
+    for name in pictures(page):
         assert words(tmp_path / name) == words(TUTORIALS / "pictures" / name), "run: ./dev pages"
 
 
 def test_every_picture_is_shown() -> None:
-    shown = {name for page in TUTORIALS.glob("*.md") for name in pictures(page.read_text(encoding="utf-8"))}
+    shown = {name for page in TUTORIALS.glob("*.md") for name in pictures(page)}
     assert shown == {path.name for path in (TUTORIALS / "pictures").iterdir()}
 
 

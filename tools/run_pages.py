@@ -82,9 +82,9 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def pictures(text: str) -> list[str]:
-    """Return the file names of the pictures that a page has to draw."""
-    return PICTURE.findall(text)
+def pictures(page: Path) -> list[str]:
+    """Return the file names of the pictures that a page has to draw: none, unless it is a tutorial."""
+    return PICTURE.findall(page.read_text(encoding="utf-8")) if page.parent == TUTORIALS else []
 
 
 def checker(page: Path) -> Checker:
@@ -191,7 +191,7 @@ RUNNERS = {"python": execute, "pycon": run_session, "console": run_console}
 def main() -> None:
     """Run every tutorial that shows pictures and keep what it draws."""
     for page in sorted(TUTORIALS.glob("*.md")):
-        if not (names := pictures(page.read_text(encoding="utf-8"))):
+        if not (names := pictures(page)):
             continue
         with tempfile.TemporaryDirectory() as folder:
             with workshop(Path(folder)):
