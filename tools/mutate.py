@@ -188,7 +188,7 @@ class Coverage:
         data.read()
         seconds: dict[str, float] = {}
         for line in (folder / "log").read_text(encoding="utf-8").splitlines():
-            if (match := re.match(r"(?:FAILED|ERROR) (\S+)", line)) is not None:
+            if (match := re.match(r"(?:FAILED|ERROR) (.+?)(?: - .*)?$", line)) is not None:  # ids may hold spaces
                 seconds[match[1]] = math.inf
             elif (match := re.match(r"([\d.]+)s (?:call|setup|teardown) +(.+)", line)) is not None:
                 seconds[match[2]] = seconds.get(match[2], 0.0) + float(match[1])
