@@ -47,14 +47,11 @@ def bench(
 ) -> dict[str, Any]:
     """Measure speed and accuracy on this machine.
 
-    Other packages that are installed are measured too, and a record is written.
-
-    The suites measure:
+    Other packages that are installed are measured too, and a record is written. The suites measure:
 
       scan      the recurrence h[t] = a[t] h[t-1] + x[t]
       ssm       the fused layer y = Re(C h) + D x
-      accuracy  errors of the scan over a million steps, and whether two runs
-                give the same bits
+      accuracy  errors over a million steps; whether two runs agree to the bit
       stream    microseconds per step of a Streamer
 
     Every result is first compared with the float64 reference; a wrong result gets no time. Times are medians, with
@@ -63,11 +60,9 @@ def bench(
 
     Examples:
 
-      stablessm bench scan
       stablessm bench scan --device cuda --shapes 8x2048x2048 --dtype bfloat16
       stablessm bench ssm --shapes 8x1024x256x16
-      stablessm bench accuracy --out accuracy.json
-      stablessm bench stream --shapes 64,256
+      stablessm bench stream --shapes 64,256 --out stream.json
       stablessm bench all --size smoke
     """
     from stablessm.bench.command import run

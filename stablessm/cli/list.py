@@ -61,7 +61,9 @@ def _row(id: str, out: Path) -> dict[str, Any]:
         from stablessm.experiments import catalogue
 
         found = catalogue.get(id)
-        summary = listing.Summary(found.title, found.question, found.minutes, {})
+        summary = listing.Summary(
+            found.title, found.question, {str(size): time for size, time in found.minutes.items()}, {}
+        )
     own = _own_verdicts(out / id)
     return {"id": id, **asdict(summary), "own": own is not None, **({} if own is None else {"verdicts": own})}
 

@@ -30,7 +30,7 @@ def test_run_in_jobs_and_status(tmp_path):
     given = "run", REFERENCE, "--set", "fails=2", "--set", f"tally={tally}", "--jobs", "2"
     failed = invoke(*given, code=1)
     assert "/walk-2: RuntimeError: lost my way" in failed
-    assert "the same command computes again what failed" in failed
+    assert "the same command computes the failed parts again" in failed
     told = invoke("status")
     assert "failed: RuntimeError: lost my way" in told
     (row,) = [line for line in told.splitlines() if "walks/smoke-" in line and "│" in line]
@@ -66,7 +66,7 @@ def test_search_and_its_errors():
     assert "--over: expected one of task.train_examples" in invoke(*wrong, code=2)
     assert not Path("nothing").exists()
     assert "--objective: expected STAGE/ARRAY:HOW" in invoke("search", "ia-fig1", "--over", "lr=int:1:2", code=2)
-    assert "a task has its metric" in invoke("search", "recall", "--over", "lr=int:1:2", "--maximize", code=2)
+    assert "a task has a metric of its own" in invoke("search", "recall", "--over", "lr=int:1:2", "--maximize", code=2)
     assert "Examples:" in invoke("search", "--help")
     assert "Examples:" in invoke("status", "--help")
 
