@@ -29,7 +29,7 @@ _ROUNDED = 1e-13  # of the kernel: an error that consists of rounding, so that n
 _ALIKE, _ENOUGH = 1.02, 1.2
 _NEARLY = 1.2
 _HOPELESS = 8  # the order that is fitted where no order can meet the tolerance
-RESOLVED = 4 * np.finfo(np.float64).eps
+RESOLVED = 4 * float(np.finfo(np.float64).eps)
 """Of the kernel: errors below this are rounding."""
 
 _PATIENCE, _STUCK = 8, 0.7  # so many orders that gain less than this together are the last
