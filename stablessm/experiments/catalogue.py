@@ -1,4 +1,4 @@
-"""The experiments by id, imported when they are asked for."""
+"""The experiments by id; each paper's experiments are imported when one of them is requested."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ IDS: tuple[str, ...] = tuple(f"{paper}-{name}" for paper, names in PAPERS.items(
 
 
 GROUP = "stablessm.experiments"
-"""The entry point group in which a package of yours names its experiments."""
+"""The entry point group in which other packages register experiments."""
 
 
 def ids() -> list[str]:
-    """Ours, then those of installed packages."""
+    """Return the ids of our experiments, then of the experiments of installed packages."""
     return [*IDS, *sorted(entry.name for entry in entry_points(group=GROUP) if entry.name not in IDS)]
 
 
 def get(id: str) -> Experiment[Any]:
-    """Return the experiment of that id: ours, one of an installed package, or ``my_package.module:NAME``.
+    """Return an experiment by its id: ours, one of an installed package, or ``my_package.module:NAME``.
 
     >>> get("ia-fig1").source
     'IAT, figure 1'
@@ -51,7 +51,7 @@ def get(id: str) -> Experiment[Any]:
 
 
 def _of_paper(paper: str) -> tuple[Experiment[Any], ...]:
-    """Import the experiments of one paper: the others' imports take seconds."""
+    """Import the experiments of one paper; importing all papers takes seconds."""
     if paper == "ia":
         from stablessm.experiments.iat.index import EXPERIMENTS
     elif paper == "su":
