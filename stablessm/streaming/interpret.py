@@ -87,10 +87,12 @@ def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Libra
         case ops.Product(_, left, right):
             return lambda at: at[left] * at[right]
         case ops.Slice(_, source, start, stop):
-            return lambda at: at[source][:, start:stop]
+            return lambda at: at[source][..., start:stop]
         case ops.Pointwise(_, source, name):
             function = library.functions[name]
             return lambda at: function(at[source])
+        case ops.Reverse(_, source):
+            return lambda at: at[source].flip(1)
 
 
 def _affine(sources: list[Any], weights: list[Any], bias: Any) -> Any:
