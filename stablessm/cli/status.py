@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,15 +12,14 @@ from stablessm.cli import tables
 
 
 def status(
-    out: Annotated[Path, typer.Option(help="Folder of run folders.")] = Path("runs"),
-    all: Annotated[bool, typer.Option("--all", help="Show also what is complete.")] = False,
-) -> None:
-    """Show how far runs of experiments, and sweeps of them, are: what is done, running, failed, left.
+    out: Annotated[Path, typer.Option(help="Folder that holds the run folders.")] = Path("runs"),
+    all: Annotated[bool, typer.Option("--all", help="Show complete runs too.")] = False,
+) -> list[dict[str, Any]]:
+    """Show the progress of runs and sweeps.
 
     Examples:
 
       stablessm status
-
       stablessm status --out results --all
     """
     from stablessm.sweeps import runs
@@ -43,3 +42,6 @@ def status(
                 typer.echo(printable(f"{where} {said}{again}"))
     complete = sum(run.state == "complete" for run in found)
     typer.echo(f"complete: {complete} of {len(found)} runs in {out}")
+    return [
+        {**vars(run), "jobs": {job: vars(told) for job, told in run.jobs.items()}, "count": run.count} for run in found
+    ]

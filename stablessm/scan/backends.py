@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 
 from stablessm import _fork
-from stablessm._errors import ArgumentError, BackendUnavailableError
+from stablessm._errors import ArgumentError, BackendUnavailableError, unknown_name
 from stablessm._optional import why_missing
+from stablessm.scan.dispatch import constant_result
 from stablessm.scan.protocol import Backend
 
 
@@ -55,7 +56,7 @@ NAMES = tuple(_TABLE)
 """The names of all backends."""
 
 
-@torch.compiler.assume_constant_result  # a warning cannot be traced
+@constant_result  # a warning cannot be traced
 def current_name(name: str) -> str:
     """Return the present name of a backend; an old name gives a DeprecationWarning.
 
@@ -77,12 +78,12 @@ def why_not(name: str) -> str | None:
     True
     """
     if not isinstance(name, str) or current_name(name) not in _TABLE:
-        raise ArgumentError("backend", f"one of {', '.join(map(repr, NAMES))}", repr(name))
+        raise unknown_name("backend", NAMES, name, f"one of {', '.join(map(repr, NAMES))}")
     name = current_name(name)
     return _why_not(name)
 
 
-@torch.compiler.assume_constant_result  # the import of a package cannot be traced
+@constant_result  # the import of a package cannot be traced
 def _why_not(name: str) -> str | None:
     package = _TABLE[name].package
     if name not in _reasons:
@@ -118,7 +119,7 @@ def resolve(backend: str, device: torch.device) -> str:
     if backend not in _TABLE:
         backend = current_name(backend)
     if backend not in _TABLE:
-        raise ArgumentError("backend", f"'auto' or one of {', '.join(map(repr, NAMES))}", repr(backend))
+        raise unknown_name("backend", NAMES, backend, f"'auto' or one of {', '.join(map(repr, NAMES))}")
     if (reason := _why_not(backend)) is not None:
         raise BackendUnavailableError(f"backend: {backend!r} was asked for, but {reason}")
     needed = _TABLE[backend].device or device.type

@@ -9,13 +9,14 @@ release every call takes the operator or the autograd function: the results are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
+R = TypeVar("R")
 Tensors: TypeAlias = tuple[Tensor, ...]
 
 OLDEST, NEWEST = (2, 11), (2, 13)
@@ -110,6 +111,18 @@ def exporting() -> bool:
     return torch.compiler._is_exporting_flag
 
 
+def constant_result(function: Callable[..., R]) -> Callable[..., R]:
+    """Mark a function that ``torch.compile`` calls once instead of tracing it.
+
+    The public decorator, ``torch.compiler.assume_constant_result``, imports the whole compiler to set this attribute,
+    which takes as long as the import of PyTorch.
+    """
+    if _private is None:
+        return torch.compiler.assume_constant_result(function)
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
 def loop(step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]], states: Tensors, inputs: Tensors) -> Any:
     """Return the last states (B, …) and all outputs (B, T, …) of states, outputs = step(states, inputs of one step).
 
@@ -121,7 +134,11 @@ def loop(step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]], states: Te
         states: (B, …) each, before the first step.
         inputs: (B, T, …) each; at least one, with at least one step.
     """
-    return _exported_loop(step, states, inputs) if exporting() else _eager_loop(step, states, inputs)
+    if exporting():
+        return _exported_loop(step, states, inputs)
+    if torch.compiler.is_compiling() and _made_uncompiled_loop():
+        return _uncompiled_loop(step, states, inputs)
+    return _eager_loop(step, states, inputs)
 
 
 def _exported_loop(step: Any, states: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
@@ -140,13 +157,25 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-@torch.compiler.disable
 def _eager_loop(step: Any, states: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
     rows = []
     for now in zip(*(value.unbind(1) for value in inputs), strict=True):
         states, outputs = step(states, now)
         rows.append(outputs)
     return states, tuple(torch.stack(column, 1) for column in zip(*rows, strict=True))
+
+
+_uncompiled_loop: Any = None
+"""``_eager_loop`` as ``torch.compile`` leaves it out of its graphs."""
+
+
+@constant_result
+def _made_uncompiled_loop() -> bool:
+    """Make ``_uncompiled_loop`` while something is compiled: earlier, it would import the compiler."""
+    global _uncompiled_loop
+    if _uncompiled_loop is None:
+        _uncompiled_loop = torch.compiler.disable(_eager_loop)
+    return True
 
 
 def eager(function: Any) -> Any:

@@ -60,7 +60,7 @@ def test_errors(tmp_path):
     wrong = ("--kind", "frame"), ("--kind", "sequence", "--batch", 2)
     told = [export(tmp_path / "layer", tmp_path / "step.pt2", *options, code=2) for options in wrong]
     assert "--kind: expected one of 'step', 'sequence'" in told[0]
-    assert "--batch: expected no value, since --kind sequence takes any number of sequences" in told[1]
+    assert "--batch-size: expected no value, since --kind sequence takes any number of sequences" in told[1]
     assert "no such folder" in export(tmp_path / "nothing", "step.pt2", code=2)
     ssm.save(ssm.Bidirectional(ssm.LRU(3, 8, 2)), tmp_path / "both")
     assert "got Bidirectional" in export(tmp_path / "both", tmp_path / "step.pt2", code=2)
