@@ -135,7 +135,7 @@ def _exported(
 
 def _onnx(module: FrozenModule, example: tuple[Any, ...], shapes: Any) -> Any:
     states = [f"state_{k}" for k in range(len(example) - 1)]
-    names = {"input_names": ["x", *states], "output_names": ["y", *(f"next_{name}" for name in states)]}
+    names: dict[str, Any] = {"input_names": ["x", *states], "output_names": ["y", *(f"next_{name}" for name in states)]}
     with _quiet():
         return torch.onnx.export(module, example, dynamic_shapes=shapes, verbose=False, **names)
 
