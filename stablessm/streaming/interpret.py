@@ -77,10 +77,8 @@ def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Libra
         case ops.Taps(_, oldest, source, past, taps, _):
 
             def filters(at: Values) -> Any:
-                flat, line = (
-                    at[past].shape,
-                    at[past].reshape(at[past].shape[0], taps.shape[1], -1)[..., numbers["inputs"]],
-                )
+                flat = at[past].shape
+                line = at[past].reshape(flat[0], taps.shape[1], -1)[..., numbers["inputs"]]
                 seen = library.concatenate([line, at[source][:, None]], 1)
                 at[oldest], seen = seen[:, 0], seen[:, 1:]
                 at[past] = seen[..., numbers["first"]].reshape(flat)
