@@ -53,7 +53,7 @@ class TrainingConfig:
     batch_size: int = 64
     """Sequences in memory at once."""
     accumulate: int = 1
-    """Batches whose gradients are averaged for one step."""
+    """Batches of a step: its loss is the mean over the scored positions of all of them."""
     lr: float = 0.004
     recurrent_lr: float | None = None
     """Of the parameters that set the dynamics; ``lr`` by default."""

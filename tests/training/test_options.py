@@ -22,7 +22,7 @@ import stablessm as ssm
 from stablessm import ArgumentError
 from stablessm.training import DivergenceReport, Interrupted, TrainingConfig, TrainingResult, session, steps, train
 from stablessm.training.divergence import BadStep, Watch, _pushed_hardest
-from stablessm.training.gradient import Gradient, _require_parts
+from stablessm.training.gradient import Gradient, require_parts
 from stablessm.training.metrics import Metrics
 from stablessm.training.ranks import Ranks
 from stablessm.training.steps import Cadence
@@ -105,11 +105,11 @@ def test_a_training_is_a_plain_loop(tmp_path, seed):
         assert row["epoch"] == step / epoch
         assert ("gradient_over_weight" in row) == (step in logged)
     limit = load_file(max((tmp_path / "checkpoints").iterdir()))["watch:limit"]
-    first = task.batch("train", options["batch_size"], seed=options["seed"], epoch=0, index=0).targets
+    first = task.batch("train", options["batch_size"] * options["accumulate"], seed=options["seed"])
     torch.manual_seed(seed)
-    fresh = Net(dropout=0.0).double()
-    start = (fresh(task.batch("train", options["batch_size"], seed=options["seed"]).inputs) - first).square().mean()
-    assert limit.item() == pytest.approx(30.0 * max(start.item(), first.square().mean().item()), rel=1e-9, abs=0)
+    start = (Net(dropout=0.0).double()(first.inputs) - first.targets).square().mean()
+    silent = first.targets.square().mean()
+    assert limit.item() == pytest.approx(30.0 * max(start.item(), silent.item()), rel=1e-9, abs=0)
 
 
 def test_what_a_training_that_logs_says_of_its_speed(tmp_path, monkeypatch):
@@ -344,7 +344,7 @@ def test_a_step_that_is_done_again_has_its_gradient(accumulate):
         torch.testing.assert_close([parameter.grad for parameter in model.parameters()], expected)
 
 
-def test_ranks_need_losses_that_add_up():
+def test_parts_of_a_step_need_losses_that_add_up():
     class Own(Sums):
         def loss(self, output, batch):
             return super().loss(output, batch)
@@ -353,9 +353,18 @@ def test_ranks_need_losses_that_add_up():
         def total_loss(self, output, batch):
             return super().total_loss(output, batch)
 
-    for task in (Sums(), Both()):
-        _require_parts(task, 2, 2)
+    class All(Both):
+        def count(self, batch):
+            return super().count(batch)
+
+    one, two = (TrainingConfig(batch_size=2, accumulate=n) for n in (1, 2))
+    for task in (Sums(), All()):
+        for config, ranks in ((one, 1), (one, 2), (two, 1), (two, 2)):
+            require_parts(task, config, ranks)
         with pytest.raises(ArgumentError, match="batch_size: expected a sequence or more for each of 3 ranks, got 2"):
-            _require_parts(task, 2, 3)
-    with pytest.raises(ArgumentError, match="task: expected one that says by total_loss"):
-        _require_parts(Own(), 2, 2)
+            require_parts(task, one, 3)
+    for task, missing in ((Own(), "count and total_loss"), (Both(), "count")):
+        require_parts(task, one, 1)
+        for config, ranks in ((one, 2), (two, 1)):
+            with pytest.raises(ArgumentError, match=f"task: expected one that defines {missing} too"):
+                require_parts(task, config, ranks)
