@@ -59,15 +59,34 @@ class TrainingOptions:
     epochs: Annotated[int | None, typer.Option(min=1, help="10 if neither they nor steps are given.")] = None
     steps: Annotated[int | None, typer.Option(min=1, help="Updates of the weights, instead of epochs.")] = None
     batch_size: Annotated[int, typer.Option(min=1, help="Sequences in memory at once, of all ranks together.")] = 64
-    accumulate: Annotated[int, typer.Option(min=1, help="Batches to a step.")] = 1
+    accumulate: Annotated[
+        int, typer.Option(min=1, help="Batches per step: the gradient is that of one large batch.")
+    ] = 1
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.004
     recurrent_lr: Annotated[
         float | None, typer.Option(help="Learning rate of the recurrent parameters (default: --lr).")
     ] = None
     weight_decay: Annotated[float, typer.Option(help="Of all but the recurrent parameters.")] = 0.01
-    warmup: Annotated[float, typer.Option(help="Share of the steps in which the rate rises.")] = 0.05
+    schedule: Annotated[
+        str,
+        typer.Option(help="Learning rate after the warm-up: cosine, linear, constant, or wsd (constant, then linear)."),
+    ] = "cosine"
+    warmup: Annotated[float, typer.Option(help="Share of the steps, the first ones, in which the rate rises.")] = 0.05
+    cooldown: Annotated[
+        float, typer.Option(help="With --schedule wsd: share of the steps, the last ones, in which the rate falls.")
+    ] = 0.2
     clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 for none.")] = 1.0
     select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best"
+    ema: Annotated[
+        float | None,
+        typer.Option(help="Score and keep a moving average of the weights with this decay, such as 0.999."),
+    ] = None
+    patience: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this number of validations without a better score.")
+    ] = None
+    init_from: Annotated[
+        Path | None, typer.Option(help="Folder of another run or of a saved model: begin with its weights.")
+    ] = None
     seed: Annotated[int, typer.Option(min=0, help="Of first weights, order of the data and dropout.")] = 0
     replicas: Annotated[
         int,
@@ -94,7 +113,8 @@ class TrainingOptions:
 
         if self.epochs is not None and self.steps is not None:
             raise ArgumentError("--epochs, --steps", "one of them", "both")
-        given: dict[str, Any] = {**vars(self), "clip": self.clip or None}
+        source = None if self.init_from is None else str(self.init_from.resolve())
+        given: dict[str, Any] = {**vars(self), "clip": self.clip or None, "init_from": source}
         return TrainingConfig(**{**given, "epochs": self.epochs or TrainingConfig.epochs})
 
 
@@ -107,6 +127,12 @@ class RunOptions:
     resume: Annotated[
         bool, typer.Option("--resume/--fresh", help="Go on with the run in the folder, or start again.")
     ] = True
+    extend: Annotated[
+        bool,
+        typer.Option(
+            "--extend", help="Resume the run with another number of steps, learning rate, schedule or patience."
+        ),
+    ] = False
     last_good: Annotated[
         bool, typer.Option("--last-good", help="If the last checkpoint is damaged, go on from the one before.")
     ] = False
@@ -116,14 +142,15 @@ class RunOptions:
 
     def again(self) -> Any:
         """Return what ``training.train`` takes as ``resume``."""
-        if self.last_good and not self.resume:
-            raise ArgumentError("--last-good", "no --fresh beside it", "both")
+        for name, given in (("--last-good", self.last_good), ("--extend", self.extend)):
+            if given and not self.resume:
+                raise ArgumentError(name, "no --fresh", "both")
         return "last-good" if self.last_good else self.resume
 
 
 @grouped
 def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOptions, run: RunOptions) -> None:
-    """Train a model on a task or on your own data; stopped or killed, the same command goes on.
+    """Train a model on a task or on your own data; after an interruption the same command resumes the run.
 
     The folder gets model/ (for stablessm.load and stablessm measure), record.json, metrics.jsonl, checkpoints and
     TensorBoard events; with --replicas 8, folders replica-0 to replica-7 of this form, and the mean scores. A run that
@@ -149,6 +176,12 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
 
       stablessm train mnist --model paper-images --replicas 8 --out runs/seeds
 
+      stablessm train mnist --model paper-images --epochs 20 --lr 0.001 --extend --out runs/mnist
+
+      stablessm train mnist --model paper-images --init-from runs/mnist --lr 0.001 --out runs/branch
+
+      stablessm train mnist --model paper-images --schedule wsd --ema 0.999 --patience 3 --out runs/averaged
+
       torchrun --nproc-per-node 2 -m stablessm train mnist --model paper-images --parallel fsdp --out runs/mnist
     """
     from stablessm.training import Interrupted
@@ -163,7 +196,7 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
         if run.show:
             typer.echo(_listing(name))
             return
-        result, scores = _run(name, options, wanted, training.config(), run.out, run.again())
+        result, scores = _run(name, options, wanted, training.config(), run)
     except ArgumentError as error:
         for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
             typer.secho(printable(line if ranks.main else f"rank {ranks.rank}: {line}"), fg="red", err=True)
@@ -179,7 +212,7 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
 
 
 def _run(
-    name: str, options: dict[str, str], wanted: ModelOptions, config: Any, out: Path | None, resume: Any
+    name: str, options: dict[str, str], wanted: ModelOptions, config: Any, run: RunOptions
 ) -> tuple[Any, dict[str, Any] | None]:
     """Return the result, and of a language model how it reads the test split."""
     import torch
@@ -195,7 +228,7 @@ def _run(
     if wanted.map is not None and changes.setdefault("map", wanted.map) != wanted.map:
         raise ArgumentError("--map, --set map", "one of them", "both")
     task = tasks.get(name, **tasks.read_options(name, options))
-    folder = out or Path("runs") / "train" / f"{name}-{preset}"
+    folder, resume = run.out or Path("runs") / "train" / f"{name}-{preset}", run.again()
 
     def build() -> torch.nn.Module:
         return models.for_task(task.inputs, task.outputs, preset, **changes)
@@ -214,7 +247,7 @@ def _run(
             typer.echo(f"{times}{type(model).__name__} {preset}: {count:,} parameters; on {where}, into {folder}")
         origin = {"task": name, "options": _wherever(name, options)}
         made = build if config.replicas > 1 else model
-        result = training.train(made, task, config, folder, resume=resume, origin=origin)
+        result = training.train(made, task, config, folder, resume=resume, extend=run.extend, origin=origin)
         read = isinstance(task, LanguageModelling) and ranks.size == config.replicas == 1 and result.diverged is None
         scores = text_scores(model, task, "test", config.batch_size, autocast=config.autocast) if read else None
         return result, scores
@@ -236,7 +269,10 @@ def _remedies(argument: str, task: str | None) -> list[str]:
     from stablessm import tasks
 
     if argument == "resume":
-        return ["--last-good goes on from the checkpoint before, --fresh starts again, --out takes another folder"]
+        return [
+            "--extend allows other steps, learning rates and schedules; --last-good resumes from the checkpoint "
+            "before; --fresh starts again; --out takes another folder"
+        ]
     if task in tasks.TASKS and argument in {option.name for option in tasks.listing(task)}:
         return [f"-o {argument}=VALUE sets it; stablessm train {task} --list shows all options"]
     return []

@@ -174,7 +174,7 @@ def test_going_on_starting_again_and_damage(load):
         "cannot train: resume: expected the settings the run began with (config.lr = 0.004), got config.lr = 0.1"
         in (refused := call(*command, "--lr", "0.1", code=2))
     )
-    assert "--last-good goes on from the checkpoint before, --fresh starts again" in refused
+    assert "--extend allows other steps, learning rates and schedules" in refused
     again = call(*command).splitlines()
     assert first.splitlines()[-1] == again[-1]
     assert "resuming after step 12 of 12" in again
@@ -230,7 +230,7 @@ def test_wrong_arguments_are_named(load):
             "wind",
         ): "--target, --label: expected one of them",
         ("train", "--data", "load.csv", "--label", "wind"): "-o sequence=VALUE sets it",
-        ("train", "recall", "--last-good", "--fresh"): "--last-good: expected no --fresh beside it",
+        ("train", "recall", "--last-good", "--fresh"): "--last-good: expected no --fresh, got both",
         ("train", "recall", "--epochs", "3", "--steps", "3"): "--epochs, --steps: expected one of them, got both",
         ("train", "recall", "--map", "exp", "--set", "map=best"): "--map, --set map: expected one of them, got both",
         ("train", "recall", "--set", "mixer_options=3"): "mixer_options: expected options by name, got 3",

@@ -65,7 +65,7 @@ def test_what_a_step_found_is_its_own(monkeypatch):
         monkeypatch.setattr(gradient, "Replayed", Repeated)
     found = []
     for model, passes in pair(1, Added()):
-        optimizer, losses, clipped = Optimizer(model, TrainingConfig(clip=0.01), TrainingConfig().schedule(10)), [], []
+        optimizer, losses, clipped = Optimizer(model, TrainingConfig(clip=0.01), TrainingConfig().rates(10)), [], []
         for step in range(4):
             optimizer.clear()
             losses.append(passes.compute(step))
