@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from stablessm.training.trainee import placed
+from stablessm.training.trainee import Trainee, placed
 
 _ENDING = "/ema"
 """Of the name of an averaged tensor in a checkpoint, after the name of its parameter."""
@@ -23,12 +23,15 @@ class Average:
     t / (t + 9)): the first weights are forgotten soon. Buffers are not averaged.
 
     Args:
-        model: may be in shards, as the average then is.
+        trainee: its weights may be in shards; the average then is in shards, too.
         prefix: of the names in a checkpoint, where it holds several averages.
 
+    >>> from torch import nn
+    >>> from stablessm.training.ranks import Ranks
+    >>> from stablessm.training.trainee import Whole
     >>> model = nn.Linear(1, 1, bias=False)
     >>> _ = model.weight.data.fill_(0.0)
-    >>> average = Average(model, decay=0.5)
+    >>> average = Average(Whole(model, torch.device("cpu"), Ranks(), compiled=False, carries=False), decay=0.5)
     >>> for step, value in enumerate([1.0, 2.0, 4.0], 1):
     ...     _ = model.weight.data.fill_(value)
     ...     average.update(step)
@@ -39,8 +42,8 @@ class Average:
     4.0
     """
 
-    def __init__(self, model: nn.Module, decay: float, prefix: str = "") -> None:
-        self._parameters = dict(model.named_parameters())
+    def __init__(self, trainee: Trainee, decay: float, prefix: str = "") -> None:
+        self._trainee, self._parameters = trainee, dict(trainee.trained.named_parameters())
         self._decay, self._prefix = decay, prefix
         self._means = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
@@ -65,6 +68,7 @@ class Average:
         """Give the model the averaged parameters for good."""
         for name, parameter in self._parameters.items():
             parameter.copy_(self._means[name])
+        self._trainee.changed()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the means for a checkpoint."""
@@ -82,3 +86,4 @@ class Average:
             kept = parameter.clone()
             parameter.copy_(self._means[name])
             self._means[name].copy_(kept)
+        self._trainee.changed()

@@ -64,7 +64,7 @@ class Session(Hooks):
         if self.config.patience is not None and not self.validates:
             raise ArgumentError("patience", "None for a task without a validation split", self.config.patience)
         ema, prefix = self.config.ema, f"{name}/" if name else ""
-        self.average = None if ema is None else Average(self.trainee.trained, ema, prefix)
+        self.average = None if ema is None else Average(self.trainee, ema, prefix)
         self._board, self._loggers = TensorBoard(), loggers
         self.recurrent = any(True for _ in recurrent_modules(self.model))
         self.best: dict[str, Any] | None = None

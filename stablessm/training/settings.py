@@ -13,8 +13,10 @@ from stablessm import record, tasks
 from stablessm._errors import ArgumentError
 
 
-def require_same(argument: str, expected: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise an error that names every setting that is not as it was.
+def require_same(
+    argument: str, expected: str, before: Mapping[str, Any], now: Mapping[str, Any], remedy: str = ""
+) -> None:
+    """Raise an error that names every setting that is not as it was, and the ``remedy``.
 
     >>> require_same("resume", "the settings it began with", {"lr": 0.1, "data": {"n": 3}}, {"lr": 0.1, "data": {}})
     Traceback (most recent call last):
@@ -24,7 +26,7 @@ def require_same(argument: str, expected: str, before: Mapping[str, Any], now: M
     differing = differences(before, now)
     if differing:
         was, is_ = (", ".join(f"{name} = {_short(pair[i])}" for name, pair in differing.items()) for i in range(2))
-        raise ArgumentError(argument, f"{expected} ({was})", is_)
+        raise ArgumentError(argument, f"{expected} ({was}){remedy}", is_)
 
 
 def require_resumable(
@@ -38,8 +40,7 @@ def require_resumable(
     changed = differences(before, now)
     allowed = changed.keys() <= set(changeable)
     if not (extend and allowed):
-        otherwise = " or, with extend=True, others" if changed and allowed else ""
-        require_same("resume", f"the settings the run began with{otherwise}", before, now)
+        require_same("resume", "the settings the run began with", before, now, " or extend=True" if allowed else "")
     return changed
 
 

@@ -183,6 +183,19 @@ def test_a_step_of_several_ranks_is_one_large_batch(launch, ranks):
             np.testing.assert_allclose(own[i], expected, rtol=1e-11, atol=1e-13, err_msg=str(case))
 
 
+def test_averages_and_early_stopping_of_two_ranks(launch, runs):
+    (alone,) = launch(1, "averaged", folder=str(runs / "averaged"))
+    several = launch.several(
+        2,
+        ("averaged", {"folder": str(runs / "averaged-ddp")}),
+        ("averaged", {"folder": str(runs / "averaged-fsdp"), "parallel": "fsdp"}),
+        ("averaged", {"folder": str(runs / "averaged-fsdp"), "parallel": "fsdp"}),  # resumed: nothing is left to do
+    )
+    assert 4 < len(alone["losses"]) < 28
+    for results in several:
+        check_same(results, alone, steps=len(alone["losses"]))
+
+
 @pytest.mark.slow
 def test_every_layer_in_shards(launch):
     for name, error in launch(2, "every_layer")[0].items():

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from training_task import Net, Sums, stop_after
 
 import stablessm as ssm
-from stablessm import ArgumentError
-from stablessm.training import Interrupted, TrainingConfig, evaluate, train
+from stablessm import ArgumentError, _locks
+from stablessm.training import Interrupted, TrainingConfig, evaluate, train, trainings
 
 
 def run(folder, *, model=None, task=None, resume=True, extend=False, loggers=(), seed=0, **changes):
@@ -57,7 +57,7 @@ def test_another_learning_rate_on_resume(tmp_path):
     with pytest.raises(Interrupted), stop_after(6):
         run(tmp_path)
     changes = {"lr": 0.05, "recurrent_lr": 0.001, "schedule": "wsd", "cooldown": 0.5, "steps": 20}
-    with pytest.raises(ArgumentError, match=r"began with or, with extend=True, others \(config.cooldown = 0.2"):
+    with pytest.raises(ArgumentError, match=r"began with \(config.cooldown = 0.2.*\) or extend=True, got"):
         run(tmp_path, **changes)
     with pytest.raises(Interrupted), stop_after(9):
         run(tmp_path, extend=True, **changes)
@@ -260,3 +260,40 @@ def test_a_validation_leaves_the_weights_that_are_trained(tmp_path):
     ]
     assert np.array_equal(results[0].losses, results[1].losses)
     assert results[0].last == results[1].last
+
+
+# Status
+
+
+def test_status_tells_how_far_trainings_are(tmp_path):
+    run(tmp_path / "a" / "finished")
+    with pytest.raises(Interrupted), stop_after(6):
+        run(tmp_path / "stopped")
+    run(tmp_path / "diverged", lr=1e6, warmup=0.0, clip=None, explode=2.0)
+    run(tmp_path / "early", task=small(), steps=28, patience=1)
+    run(tmp_path / "several", replicas=2)
+    run(tmp_path / "extended")
+    with pytest.raises(Interrupted), stop_after(14):
+        run(tmp_path / "extended", steps=20, extend=True)
+    found = {one.folder.relative_to(tmp_path).as_posix(): one for one in trainings(tmp_path)}
+    states = {name: (one.state, one.step, one.steps) for name, one in found.items()}
+    diverged = states.pop("diverged")
+    assert (diverged[0], diverged[2]) == ("diverged", 12)
+    assert states == {
+        "a/finished": ("finished", 12, 12), "stopped": ("stopped", 4, 12), "early": ("finished", 12, 28),
+        "several": ("finished", 12, 12), "extended": ("stopped", 12, 20),
+    }  # fmt: skip
+    rows = [json.loads(line) for line in (tmp_path / "stopped" / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert found["stopped"].loss == rows[0]["loss"]
+    with _locks.alone(tmp_path / "stopped"):
+        assert {one.state for one in trainings(tmp_path / "stopped")} == {"running"}
+    run(tmp_path / "extended", steps=20)
+    assert [one.state for one in trainings(tmp_path / "extended")] == ["finished"]
+
+
+@pytest.mark.parametrize("name", ["training.json", "record.json"])
+def test_a_damaged_training_is_shown_as_such(tmp_path, name):
+    run(tmp_path)
+    (tmp_path / name).write_text("{", encoding="utf-8")
+    with pytest.warns(UserWarning, match=name):
+        assert [one.state for one in trainings(tmp_path)] == ["damaged"]
