@@ -15,9 +15,14 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined, so before any import of ours
 
+from functools import cache
+from pathlib import Path
+from typing import Any
+
 import hypothesis
 import pytest
 import triton_interpreter
+from xdist.scheduler import LoadScopeScheduling
 
 from stablessm._optional import why_missing
 
@@ -44,6 +49,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         of = callspec.params.get("backend") if callspec is not None else None
         if of == "triton" or getattr(item, "originalname", "").startswith("test_triton"):
             item.add_marker(pytest.mark.skip(reason=NO_TRITON))
+
+
+class FixturesOnce(LoadScopeScheduling):
+    """A test goes, with all its parameters, to the worker that is free; a file that shares fixtures goes as a whole."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if _shares_fixtures(file) else nodeid.partition("[")[0]
+
+
+@cache
+def _shares_fixtures(file: str) -> bool:
+    return 'scope="module"' in (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FixturesOnce:
+    """Each worker would set up a module's fixtures for itself, and some of them train or start processes."""
+    return FixturesOnce(config, log)
 
 
 @pytest.fixture(autouse=True)

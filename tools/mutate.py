@@ -7,15 +7,22 @@
 A change is a wrong sign, a swapped comparison, a dropped term, a constant that is off, a condition that is ignored or
 an argument that does not reach its callee. Each change is made in a copy of the repository, where the default tests
 that execute the changed line (or the file, if the line is executed when it is imported) are run until one fails: tests
-of the same package first, quick tests before slow ones. Which tests execute a line, and how long they take, comes from
-``./dev coverage``; tests that failed there are left out, and so are tests past ``--seconds`` for one change. ``noticed`` counts the changes after which a test fails; a change that makes Python reject the file
-is not drawn, and a change of a line that no test executes counts as unnoticed.
+of the same package first, quick tests before slow ones. A line that a fixture executes gets all tests of the fixture's
+file; a line that tests reach only in other processes gets the tests that execute another line of its file, and the test
+files that have its name. Which tests execute a line, and how long they take, comes from ``./dev coverage``;
+tests that failed there are left out, and so are tests past ``--seconds`` for one change.
+
+The packages take turns; the files directly in ``stablessm/`` are one package, ``base``. No change is drawn twice. Three
+kinds of changes are not drawn, because no test could see them: a change that makes Python reject the file, a dropped
+``encoding="utf-8"`` (UTF-8 is the default where the tests run), and a dropped ``daemon=True`` or ``zip(strict=True)``
+(which matter only when something else is broken).
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import itertools
 import json
 import math
@@ -112,29 +119,50 @@ def _variants(node: ast.AST) -> Iterator[str]:
             yield repr(value + 1)
         case ast.Call(function, arguments, keywords) if keywords:
             for dropped in keywords:
-                if dropped.arg is not None:
+                if dropped.arg is not None and not _without_effect(function, dropped):
                     rest = [each for each in keywords if each is not dropped]
                     yield ast.unparse(ast.Call(function, arguments, rest))
         case ast.AugAssign(target, op, value) if type(op) in SWAPS:
             yield ast.unparse(ast.AugAssign(target, SWAPS[type(op)](), value))
 
 
+def _without_effect(function: ast.expr, dropped: ast.keyword) -> bool:
+    """True for a dropped argument that no test could miss."""
+    match ast.unparse(dropped):
+        case "encoding='utf-8'" | "daemon=True":
+            return True
+        case "strict=True":
+            return ast.unparse(function) == "zip"
+    return False
+
+
 def draw(count: int, seed: int, only: list[str]) -> list[Mutation]:
     """Take turns between the packages; within one, draw a file by its length and then a change."""
     rng = random.Random(seed)
-    packages: dict[str, dict[Path, int]] = {}
+    packages: dict[str, list[str]] = {}
     for path in sorted((ROOT / "stablessm").rglob("*.py")):
-        name = path.relative_to(ROOT / "stablessm").parts[0].removesuffix(".py")
-        if path.name not in ("__init__.py", "__main__.py") and (not only or name in only):
-            packages.setdefault(name, {})[path] = path.stat().st_size
-    drawn: list[Mutation] = []
-    for name in itertools.cycle(packages):
-        if len(drawn) == count:
-            return drawn
-        (path,) = rng.choices(list(packages[name]), list(packages[name].values()))
-        found = list(mutations(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")))
-        drawn += [rng.choice(found)] if found else []
-    raise SystemExit(f"--only: expected packages of stablessm, got {', '.join(only)}")
+        file = path.relative_to(ROOT).as_posix()
+        if path.name not in ("__init__.py", "__main__.py") and _mutations(file):
+            packages.setdefault(package(Path(file)), []).append(file)
+    if unknown := set(only) - set(packages):
+        raise SystemExit(f"--only: expected packages ({', '.join(packages)}), got {', '.join(unknown)}")
+    drawn: dict[Mutation, None] = {}  # a set that keeps its order
+    for name in itertools.islice(itertools.cycle(only or packages), count):
+        lengths = [(ROOT / file).stat().st_size for file in packages[name]]
+        while (mutation := rng.choice(_mutations(*rng.choices(packages[name], lengths)))) in drawn:
+            pass
+        drawn[mutation] = None
+    return list(drawn)
+
+
+@functools.cache
+def _mutations(file: str) -> list[Mutation]:
+    return list(mutations(file, (ROOT / file).read_text(encoding="utf-8")))
+
+
+def package(path: Path) -> str:
+    """The package of a file (relative to the repository); ``base`` for the files directly in ``stablessm/``."""
+    return path.parts[1] if len(path.parts) > 2 else "base"
 
 
 @dataclass(frozen=True)
@@ -151,17 +179,21 @@ class Coverage:
             raise SystemExit(f"{folder} is empty: run ./dev coverage first")
         data = coverage.CoverageData(str(folder / "data"))
         data.read()
-        tests = {}
-        for path in data.measured_files():
-            lines = data.contexts_by_lineno(path)
-            found = {line: sorted({name.partition("|")[0] for name in names if name}) for line, names in lines.items()}
-            tests[path] = found
         seconds: dict[str, float] = {}
         for line in (folder / "log").read_text(encoding="utf-8").splitlines():
-            if (match := re.match(r"(?:FAILED|ERROR) (\S+)", line)) is not None:
+            if (match := re.match(r"(?:FAILED|ERROR) (.+?)(?: - .*)?$", line)) is not None:  # ids may hold spaces
                 seconds[match[1]] = math.inf
             elif (match := re.match(r"([\d.]+)s (?:call|setup|teardown) +(.+)", line)) is not None:
                 seconds[match[2]] = seconds.get(match[2], 0.0) + float(match[1])
+        files: dict[str, list[str]] = {}
+        for test in seconds:
+            files.setdefault(test.partition("::")[0], []).append(test)
+        tests = {}
+        for path in data.measured_files():
+            found = {
+                line: {_tests(name, files) for name in names} for line, names in data.contexts_by_lineno(path).items()
+            }
+            tests[path] = {line: sorted(set(itertools.chain(*groups))) for line, groups in found.items()}
         return cls(tests, seconds)
 
     def of(self, mutation: Mutation, seconds: float) -> list[str]:
@@ -169,13 +201,24 @@ class Coverage:
         lines = self.tests.get(mutation.file, {})
         last = mutation.line + mutation.old.count("\n")
         changed = [lines[line] for line in range(mutation.line, last + 1) if line in lines]
-        on_import = changed and not any(changed)
-        found = {test for tests in (lines.values() if on_import else changed) for test in tests}
-        package = Path(mutation.file).parts[1].removesuffix(".py")
-        order = sorted(found, key=lambda test: (package not in test, self.seconds.get(test, 0.0), test))
+        elsewhere = not any(changed)  # on import, or in another process
+        found = {test for tests in (lines.values() if elsewhere else changed) for test in tests}
+        path = Path(mutation.file)
+        stem = path.stem.strip("_")
+        found |= {test for test in self.seconds if elsewhere and stem in Path(test.partition("::")[0]).stem}
+        near = stem if package(path) == "base" else package(path)
+        order = sorted(found, key=lambda test: (near not in test, self.seconds.get(test, 0.0), test))
         order = [test for test in order if self.seconds.get(test, 0.0) < math.inf]
         ends = itertools.accumulate(self.seconds.get(test, 0.0) for test in order)
         return [test for test, end in zip(order, ends, strict=True) if end <= seconds]
+
+
+def _tests(context: str, files: Mapping[str, list[str]]) -> tuple[str, ...]:
+    """The tests that depend on what a context (``TEST|PHASE``, or nothing on import) executes."""
+    test, _, phase = context.partition("|")
+    if phase == "setup":
+        return tuple(files.get(test.partition("::")[0], [test]))
+    return (test,) if test else ()
 
 
 def noticed(mutation: Mutation, tests: list[str], tree: Path, seconds: float) -> str | None:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from stablessm._arguments import real_number
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments import _axes
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class BernsteinCheck(ShortRepr):
+class BernsteinCheck(Result):
     """A bound constant · e^(-rate t) at some times and, after ``against``, a memory measured at them."""
 
     times: Tensor

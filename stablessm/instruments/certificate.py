@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, NumericalError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError, NumericalError
 from stablessm._typing import Time
 from stablessm.instruments._dense import spectral_bound, square_matrix
 
@@ -22,7 +23,7 @@ _DOUBLINGS = 60  # 2^60 terms: enough for every spectral radius below 1 that flo
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class LyapunovCertificate(ShortRepr):
+class LyapunovCertificate(Result):
     """What ``lyapunov_certificate`` proves about W."""
 
     time: Time

@@ -12,7 +12,8 @@ import numpy as np
 
 from stablessm import record
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments import _axes, decay
 from stablessm.instruments.decay import DecayFit
 
@@ -32,7 +33,7 @@ MOST_POINTS = 4000
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class MemoryCurve(ShortRepr):
+class MemoryCurve(Result):
     """M(t) on a grid of times, with what is known about it.
 
     >>> curve = MemoryCurve(np.arange(50) * 0.1, np.exp(-np.arange(50) * 0.1), unit="s")
@@ -40,6 +41,7 @@ class MemoryCurve(ShortRepr):
     ('exponential', 1.0, 2.3)
     """
 
+    _drawn = ("time", "value")
     time: np.ndarray
     """(T,), in ``unit``."""
     value: np.ndarray

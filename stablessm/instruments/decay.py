@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments._decay_models import G, P
 from stablessm.instruments._decay_points import CLEAR, FEWEST, NEGLIGIBLE, Windows, after_last, noise_floor, windows
 from stablessm.instruments._decay_verdict import Verdict, decide, tail
@@ -25,7 +26,7 @@ _OF_ALL = 3e-6  # a plateau below this fraction of a first value that is far abo
 
 @final
 @dataclass(frozen=True, repr=False)
-class DecayFit(ShortRepr):
+class DecayFit(Result):
     """How a curve decays (definition 4.2 of IAT, 2.2 of StableSSM), the law of its tail, and how sure that is.
 
     M(t) = e^log_amplitude (t + shift)^(-power) e^(-rate t), or e^log_amplitude exp(-((t + shift)/timescale)^stretch)

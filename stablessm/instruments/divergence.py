@@ -17,7 +17,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from stablessm._arguments import real_number
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, NumericalError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments._first_cause import Cause, first_cause, unstable_weight
 from stablessm.instruments._nested import is_numeric, tensors_in
 from stablessm.instruments.modes import Mode, mapped_weight, report_modes
@@ -65,7 +66,7 @@ _STABLE = (
 
 @final
 @dataclass(frozen=True, repr=False)
-class Divergence(ShortRepr):
+class Divergence(Result):
     """The first tensor that diverged, in the order of computation."""
 
     phase: Phase

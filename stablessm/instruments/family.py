@@ -11,7 +11,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments import _axes
 from stablessm.instruments.perturbation import PerturbationCurve, Sweep
 
@@ -28,7 +29,7 @@ STEEP = 4.0
 
 @final
 @dataclass(frozen=True, repr=False)
-class Crossing(ShortRepr):
+class Crossing(Result):
     """Where a wider model becomes worse than a narrower one."""
 
     narrow: int
@@ -39,7 +40,7 @@ class Crossing(ShortRepr):
 
 @final
 @dataclass(frozen=True, repr=False)
-class StabilityVerdict(ShortRepr):
+class StabilityVerdict(Result):
     """What a family of finite widths says about a limit."""
 
     stable: bool | None
@@ -51,7 +52,7 @@ class StabilityVerdict(ShortRepr):
 
 @final
 @dataclass(frozen=True, repr=False)
-class Extrapolation(ShortRepr):
+class Extrapolation(Result):
     """E(β) = limsup of E_m(β) in the width m, as far as finite widths tell."""
 
     error: np.ndarray
@@ -63,7 +64,7 @@ class Extrapolation(ShortRepr):
 @final
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
-class PerturbationFamily(ShortRepr):
+class PerturbationFamily(Result):
     """Perturbation curves of one target and one kind of model, by width; the same radii for all.
 
     >>> import stablessm as ssm

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments import _axes
 from stablessm.instruments.modes import mapped_weight, ratio, recurrent_modules
 
@@ -25,7 +26,7 @@ SAMPLE = 2**20
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class ParameterRatio(ShortRepr):
+class ParameterRatio(Result):
     """|∂loss/∂w| / |w| over the entries of one parameter."""
 
     maximum: float
@@ -42,7 +43,7 @@ class ParameterRatio(ShortRepr):
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class GradientOverWeight(ShortRepr):
+class GradientOverWeight(Result):
     """The ratios of a model after one backward pass."""
 
     parameters: Mapping[str, ParameterRatio]
@@ -111,7 +112,7 @@ def gradient_over_weight(model: nn.Module, *, recurrent_only: bool = False) -> G
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class GradientHistory(ShortRepr):
+class GradientHistory(Result):
     """What a ``GradientTracker`` saw: arrays over updates and parameters."""
 
     step: np.ndarray

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from stablessm._arguments import real_number
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.reparam import Reparameterization
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 @final
 @dataclass(frozen=True, repr=False)
-class Mode(ShortRepr):
+class Mode(Result):
     """One mode of one recurrence; its numbers are explained at ``ModeReport``."""
 
     module: str
@@ -74,7 +75,7 @@ class Mode(ShortRepr):
 
 @final
 @dataclass(frozen=True, repr=False)
-class Initialisation(ShortRepr):
+class Initialisation(Result):
     """Whether a model's eigenvalues are still where its layers put them; true if they are."""
 
     findings: tuple[str, ...]
@@ -95,7 +96,7 @@ class Initialisation(ShortRepr):
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class ModeReport(ShortRepr):
+class ModeReport(Result):
     """All modes of a model, one entry of every array each."""
 
     module: np.ndarray

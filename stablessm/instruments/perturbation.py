@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from stablessm import record
 from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Seed, Size, checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments import _axes
 from stablessm.instruments._function_norms import (
     Distance,
@@ -40,9 +41,10 @@ Search: TypeAlias = Literal["random", "ascent"]
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class PerturbationCurve(ShortRepr):
+class PerturbationCurve(Result):
     """E(β) between two bounds, at increasing radii β (StableSSM eq. 7)."""
 
+    _drawn = ("radius", "lower")
     radius: np.ndarray
     """β, (R,)."""
     lower: np.ndarray
@@ -72,11 +74,18 @@ class PerturbationCurve(ShortRepr):
         """Both bounds over β, on logarithmic axes; the error at β = 0 is the dotted line."""
         ax = _axes.on(ax, 5)
         positive = self.radius > 0
-        (line,) = ax.loglog(self.radius[positive], self.lower[positive], "o-", ms=3, label=label or "found")
+        (line,) = ax.loglog(self.radius[positive], self.lower[positive], "o-", ms=3, label=label or "found by search")
         if self.radius[0] == 0:
             ax.axhline(self.lower[0], color=line.get_color(), ls=":", lw=1)
         if self.upper is not None:
-            ax.loglog(self.radius[positive], self.upper[positive], color=line.get_color(), ls="--", lw=1)
+            ax.loglog(
+                self.radius[positive],
+                self.upper[positive],
+                "--",
+                color=line.get_color(),
+                lw=1,
+                label=f"{label + ', ' if label else ''}upper bound",
+            )
         ax.set(xlabel=f"β  ({self.weight_norm})", ylabel=f"E(β)  ({self.norm})")
         ax.legend()
         return ax
@@ -86,7 +95,7 @@ class PerturbationCurve(ShortRepr):
         from plotly import graph_objects as go
 
         positive = self.radius > 0
-        bounds = {"found": self.lower, "upper bound": self.upper, "theorem 3.3": self.theorem}
+        bounds = {"found by search": self.lower, "upper bound": self.upper, "theorem 3.3": self.theorem}
         lines = [
             go.Scatter(x=self.radius[positive], y=bound[positive], name=name, mode="lines+markers")
             for name, bound in bounds.items()

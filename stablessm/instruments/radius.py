@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm._typing import Time
 from stablessm.instruments._dense import distance_to_instability, square_matrix
 from stablessm.instruments.modes import mapped_weight
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True, repr=False)
-class NearestBoundary(ShortRepr):
+class NearestBoundary(Result):
     """Which recurrence is nearest to instability, and how near."""
 
     module: str

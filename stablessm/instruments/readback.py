@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError, NumericalError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments import _probe, huggingface, systems
 from stablessm.instruments._nested import tensors_in
 from stablessm.instruments.memory import time_step
@@ -22,9 +23,10 @@ from stablessm.instruments.memory import time_step
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Readback(ShortRepr):
+class Readback(Result):
     """What :func:`readback` found."""
 
+    _drawn = ("time", "explained")
     time: np.ndarray
     """(K,) how long ago: the lags 0, 1, … in units of dt."""
     explained: np.ndarray

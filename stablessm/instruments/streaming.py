@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._checked import Seed, Size, checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments._nested import tensors_in
 from stablessm.instruments.systems import by_step, evaluating, input_size
 
@@ -21,7 +22,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 @final
 @dataclass(frozen=True, repr=False)
-class StreamingDifference(ShortRepr):
+class StreamingDifference(Result):
     """One way of streaming against the full pass."""
 
     way: str
@@ -47,7 +48,7 @@ class StreamingDifference(ShortRepr):
 
 @final
 @dataclass(frozen=True, repr=False)
-class StreamingReport(ShortRepr):
+class StreamingReport(Result):
     """Every way of streaming that was tried."""
 
     differences: tuple[StreamingDifference, ...]

@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from stablessm._errors import ShortRepr
+from stablessm._display import Result
 
 _INPUTS = 32
 """Number of white inputs of a rehearsal, at least."""
@@ -27,7 +27,7 @@ class IllConditionedWarning(UserWarning):
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Diagnosis(ShortRepr):
+class Diagnosis(Result):
     """How well a state fixes ``unknowns`` numbers through ``equations`` equations."""
 
     length: int

@@ -14,6 +14,7 @@ import torch
 from stablessm import _fork
 from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm._optional import why_missing
+from stablessm.scan.dispatch import constant_result
 from stablessm.scan.protocol import Backend
 
 
@@ -55,7 +56,7 @@ NAMES = tuple(_TABLE)
 """The names of all backends."""
 
 
-@torch.compiler.assume_constant_result  # a warning cannot be traced
+@constant_result  # a warning cannot be traced
 def current_name(name: str) -> str:
     """Return the present name of a backend; an old name gives a DeprecationWarning.
 
@@ -82,7 +83,7 @@ def why_not(name: str) -> str | None:
     return _why_not(name)
 
 
-@torch.compiler.assume_constant_result  # the import of a package cannot be traced
+@constant_result  # the import of a package cannot be traced
 def _why_not(name: str) -> str | None:
     package = _TABLE[name].package
     if name not in _reasons:

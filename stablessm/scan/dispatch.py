@@ -9,12 +9,14 @@ release every call takes the operator or the autograd function: the results are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
+
+R = TypeVar("R")
 
 OLDEST, NEWEST = (2, 11), (2, 13)
 """The releases of PyTorch with which the private functions have been tested."""
@@ -106,6 +108,18 @@ def exporting() -> bool:
     if _private is None or not hasattr(torch.compiler, "_is_exporting_flag"):
         return torch.compiler.is_exporting()
     return torch.compiler._is_exporting_flag
+
+
+def constant_result(function: Callable[..., R]) -> Callable[..., R]:
+    """Mark a function that ``torch.compile`` calls once instead of tracing it.
+
+    The public decorator, ``torch.compiler.assume_constant_result``, imports the whole compiler to set this attribute,
+    which takes as long as the import of PyTorch.
+    """
+    if _private is None:
+        return torch.compiler.assume_constant_result(function)
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def eager(function: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 from stablessm import _locks as locks
 from stablessm import record
 from stablessm._arguments import whole_number
+from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
 from stablessm.sweeps.objectives import Objective
@@ -79,8 +80,8 @@ def told(values: Mapping[str, Any]) -> str:
 
 
 @final
-@dataclass(frozen=True)
-class Found:
+@dataclass(frozen=True, repr=False)
+class Found(Result):
     """The best trial so far."""
 
     trial: int

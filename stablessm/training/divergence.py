@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm.instruments import Divergence, gradient_over_weight, report_modes, trace_divergence
 from stablessm.instruments.modes import Mode, mapped_weight, recurrent_modules
@@ -34,8 +35,8 @@ class BadStep:
 
 
 @final
-@dataclass(frozen=True)
-class DivergenceReport:
+@dataclass(frozen=True, repr=False)
+class DivergenceReport(Result):
     """Why a run was stopped."""
 
     step: int

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import real_number, whole_number
+from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm.tasks.base import Batch, Split
 from stablessm.tasks.new_data import Data, SeriesReader
@@ -19,8 +20,8 @@ from stablessm.training.evaluate import apply
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Forecast:
+@dataclass(frozen=True, eq=False, repr=False)
+class Forecast(Result):
     """The next rows of a series, in the units of the data."""
 
     columns: tuple[str, ...]

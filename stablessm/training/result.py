@@ -9,13 +9,14 @@ from typing import Any, final
 
 import numpy as np
 
+from stablessm._display import Result
 from stablessm.training.divergence import DivergenceReport
 from stablessm.training.metrics import losses, write_means
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class TrainingResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainingResult(Result):
     """A finished run; the same is in ``record.json`` and ``metrics.jsonl`` of its folder."""
 
     folder: Path

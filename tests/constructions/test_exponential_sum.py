@@ -29,7 +29,7 @@ def built(parts: list[tuple[float, float, float]], dt: float = 1.0, horizon: int
     return ExponentialSum(rates, np.array([w + 0j for *_, w in parts]), dt, horizon)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(modes, st.sampled_from([0.1, 1.0]))
 def test_a_sum_is_found_again_from_its_samples(parts: list[tuple[float, float, float]], dt: float) -> None:
     truth = built(parts, dt)
@@ -40,7 +40,7 @@ def test_a_sum_is_found_again_from_its_samples(parts: list[tuple[float, float, f
     assert np.abs(found(dt * np.arange(201)) - samples).max() == pytest.approx(found.error, abs=1e-13)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(modes, st.floats(0.05, 1.0), st.integers(1, 6), st.sampled_from(["discrete", "continuous"]))
 def test_no_order_beats_its_hankel_limit(
     parts: list[tuple[float, float, float]], power: float, order: int, time: str
@@ -61,7 +61,7 @@ def test_no_order_beats_its_hankel_limit(
     assert found.error * 121 * step >= found.l1_error * (1 - 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(modes, st.sampled_from([0.5, 1.0]), st.sampled_from(["discrete", "continuous"]), st.integers(0, 2**32 - 1))
 def test_steps_are_the_convolution(parts: list[tuple[float, float, float]], dt: float, time: str, seed: int) -> None:
     if time == "continuous":
@@ -90,7 +90,7 @@ def test_real_sums_stream_in_real_arithmetic() -> None:
     assert es.step(1.0)[1].dtype == np.float64
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.sampled_from([1e-250, 1e-6, 3.0, 1e6, 1e250]))
 def test_scale_of_the_kernel_changes_nothing_else(scale: float) -> None:
     plain = exponential_sum(lambda t: (1 + t) ** -1.5, 100, tol=1e-4)
@@ -300,7 +300,7 @@ def test_the_size_of_the_noise_is_told(horizon: int, size: float) -> None:
     assert caught.value.best.error < 5 * size
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(values, min_size=2, max_size=12),
     st.one_of(st.floats(1e-6, 1.0), st.integers(1, 12)),
@@ -365,7 +365,7 @@ def best_error(samples: list[float], **options: object) -> float:
         return error.best.error
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=4, deadline=None)
 @example([0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.875, 0.03125], {"time": "continuous"})  # 5 and 7 states, but not 6, are good
 @given(
     st.lists(values, min_size=4, max_size=10),

@@ -35,6 +35,7 @@ sys.modules["transformers"] = None
 import stablessm, torch
 model = stablessm.LanguageModel(10, d_model=8, n_layers=1, d_state=2)
 assert model(torch.tensor([[1, 2]])).shape == (1, 2, 10)
+assert "torch._dynamo" not in sys.modules  # the compiler, which takes as long to import as PyTorch
 try:
     from stablessm.models import StableSSMForCausalLM
 except ImportError as error:

@@ -32,6 +32,14 @@ def test_private_functions_are_used_in_known_releases_alone(version: str) -> Non
     assert dispatch.private_functions(".".join(map(str, dispatch.NEWEST))) is not None
 
 
+@pytest.mark.parametrize("private", [dispatch._private, None], ids=["known", "unknown"])
+def test_a_constant_result_is_marked_as_pytorch_marks_it(private: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_private", private)
+    ours, theirs = dispatch.constant_result(lambda: 1), torch.compiler.assume_constant_result(lambda: 1)
+    assert vars(ours) == vars(theirs)
+    assert vars(ours)
+
+
 def test_a_private_function_may_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch._C, "_are_functorch_transforms_active")
     assert dispatch.private_functions(torch.__version__) is None
@@ -133,6 +141,8 @@ def test_no_other_module_uses_private_names() -> None:
     for path in sorted(root.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [ast.unparse(node)] if isinstance(node, ast.Attribute) else []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
             found |= {path.relative_to(root).as_posix() for name in names if PRIVATE.match(name)}

@@ -13,6 +13,8 @@ from stablessm import ArgumentError, linear_scan, scan
 from stablessm.scan.linear_op import scan_op
 
 REAL, COMPLEX = torch.float64, torch.complex128
+COMPILERS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+"""PyTorch traces for both; the second also compiles what is around the operator, which takes half a minute."""
 
 
 def inputs(dtype: torch.dtype = REAL) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,10 +28,11 @@ def energy(*tensors: Tensor, backend: str = "auto") -> Tensor:
     return linear_scan(*tensors, backend=backend).abs().square().sin().sum()
 
 
+@pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("dtype", [REAL, COMPLEX], ids=str)
-def test_compiles_without_graph_breaks(dtype: torch.dtype) -> None:
+def test_compiles_without_graph_breaks(dtype: torch.dtype, compiler: str) -> None:
     tensors = [tensor.requires_grad_() for tensor in inputs(dtype)]
-    compiled = torch.compile(energy, fullgraph=True)
+    compiled = torch.compile(energy, fullgraph=True, backend=compiler)
     ours = torch.autograd.grad(compiled(*tensors), tensors)
     truth = torch.autograd.grad(energy(*tensors, backend="reference"), tensors)
     for gradient, true_gradient in zip(ours, truth, strict=True):

@@ -18,6 +18,8 @@ from stablessm.scan.ssm_op import ssm_op
 REAL, COMPLEX = torch.float64, torch.complex128
 ALL = tuple(range(6))
 RESET, LENGTHS = torch.arange(40) % 17 == 11, torch.tensor([40, 23])
+COMPILERS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+"""PyTorch traces for both; the second also compiles what is around the operator, which takes half a minute."""
 
 
 def inputs(dtype: torch.dtype = COMPLEX) -> list[Tensor]:
@@ -29,10 +31,11 @@ def energy(*tensors: Tensor, backend: str = "auto") -> Tensor:
     return y.sin().sum() + final.abs().square().sum()
 
 
+@pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("dtype", [REAL, COMPLEX], ids=str)
-def test_compiles_without_graph_breaks(dtype: torch.dtype) -> None:
+def test_compiles_without_graph_breaks(dtype: torch.dtype, compiler: str) -> None:
     tensors = [tensor.requires_grad_() for tensor in inputs(dtype)]
-    compiled = torch.compile(energy, fullgraph=True)
+    compiled = torch.compile(energy, fullgraph=True, backend=compiler)
     ours = torch.autograd.grad(compiled(*tensors), tensors)
     truth = torch.autograd.grad(energy(*tensors, backend="reference"), tensors)
     for gradient, true_gradient in zip(ours, truth, strict=True):

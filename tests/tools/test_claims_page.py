@@ -1,4 +1,4 @@
-"""The README's table of claims is what the committed records say."""
+"""README.md and docs/claims/ state what the committed records say."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ def test_the_readme_is_not_stale():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert claims.BEGIN in readme
     assert claims.updated(readme, runs) == readme, "run: ./dev pages"
-    assert (ROOT / "docs" / "claims.md").read_text(encoding="utf-8") == claims.every_claim(runs)
+    for path, text in claims.pages(ROOT, runs).items():
+        assert path.read_text(encoding="utf-8") == text, "run: ./dev pages"
+
+
+def test_every_claim_is_on_the_page_of_its_paper():
+    runs = claims.committed(ROOT)
+    written = [claims.paper_page(paper, runs).count('<div class="claim" ') for paper in claims.PAGES]
+    assert sum(written) == sum(len(run.claims) for run in runs)
+    assert 0 not in written
 
 
 def test_every_experiment_has_a_record():
@@ -64,13 +72,13 @@ def test_records_say_where_each_stage_was_computed():
             assert {"machine", "gpu"} <= place["hardware"].keys()
 
 
-def test_cells_cannot_break_a_table(tmp_path):
-    write_run(tmp_path / "results" / "a", id="a", size="paper", source="one | two\nthree <b>")
+def test_texts_cannot_break_the_markup(tmp_path):
+    write_run(tmp_path / "results" / "a", id="a", size="paper", source="IAT, one | two\nthree <b> _x_")
     (run,) = claims.committed(tmp_path)
-    assert "one \\| two three &lt;b>" in claims.short_table([run])
-    text = f"before\n{claims.BEGIN}\nformer rows\n{claims.END}\nafter\n"
+    assert "IAT, one \\| two three &lt;b> \\_x\\_" in claims.paper_page("IAT", [run])
+    text = f"before\n{claims.BEGIN}\nformer sentence\n{claims.END}\nafter\n"
     new = claims.updated(text, [run])
     assert new.startswith("before\n")
     assert new.endswith("\nafter\n")
-    assert "former rows" not in new
+    assert "former sentence" not in new
     assert claims.updated(new, [run]) == new

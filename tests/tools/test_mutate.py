@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import mutate
@@ -38,8 +39,34 @@ def test_every_kind_of_change() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_random_changes_are_programs(seed: int) -> None:
     drawn = mutate.draw(60, seed, [])
-    assert len({Path(mutation.file).parts[1] for mutation in drawn}) > 15
+    assert len(set(drawn)) == len(drawn) == 60
+    turns = Counter(mutate.package(Path(mutation.file)) for mutation in drawn)
+    assert len(turns) > 15
+    assert max(turns.values()) - min(turns.values()) <= 1
     for mutation in drawn:
         text = (mutate.ROOT / mutation.file).read_text(encoding="utf-8")
         assert mutation.apply(text) != text
         ast.parse(mutation.apply(text))
+
+
+def test_what_no_test_could_see_is_not_changed() -> None:
+    text = 'f(p.read_text(encoding="utf-8"), Thread(daemon=True), zip(a, b, strict=True), load(w, strict=True))\n'
+    dropped = [mutation.new for mutation in mutate.mutations("f.py", text) if "True" not in mutation.old[:4]]
+    assert dropped == ["(load(w))"]
+
+
+def test_the_tests_of_a_change() -> None:
+    covered = mutate.Coverage({"stablessm/a/b.py": {1: [], 3: ["tests/a/test_x.py::t"]}}, dict.fromkeys([
+        "tests/a/test_x.py::t", "tests/test_b.py::u", "tests/test_c.py::v"], 1.0))  # fmt: skip
+    assert covered.of(mutate.Mutation("stablessm/a/b.py", 3, 0, "1", "2"), 9.0) == ["tests/a/test_x.py::t"]
+    assert covered.of(mutate.Mutation("stablessm/a/b.py", 2, 0, "1", "2"), 9.0) == [
+        "tests/a/test_x.py::t",
+        "tests/test_b.py::u",
+    ]
+    assert covered.of(mutate.Mutation("stablessm/a/b.py", 2, 0, "1", "2"), 1.5) == ["tests/a/test_x.py::t"]
+    assert mutate._tests("tests/a.py::t|setup", {"tests/a.py": ["tests/a.py::t", "tests/a.py::u"]}) == (
+        "tests/a.py::t",
+        "tests/a.py::u",
+    )
+    assert mutate._tests("tests/a.py::t|run", {}) == ("tests/a.py::t",)
+    assert mutate._tests("", {}) == ()

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._checked import Count, Size, checked
-from stablessm._errors import ArgumentError, NumericalError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions.filters.from_convolution import from_convolution
 from stablessm.constructions.filters.layer import FilterFit, RecurrentConvolution
 from stablessm.instruments.systems import evaluating
@@ -23,7 +24,7 @@ from stablessm.scan.checks import check_tensor
 @final
 @checked
 @dataclass(frozen=True, repr=False)
-class LongFilter(ShortRepr):
+class LongFilter(Result):
     """What a module that convolves over time amounts to."""
 
     taps: Tensor
@@ -41,7 +42,7 @@ Find: TypeAlias = Callable[[str, nn.Module], LongFilter | None]
 
 @final
 @dataclass(frozen=True, repr=False)
-class ConvertedModule:
+class ConvertedModule(Result):
     """One module that was replaced."""
 
     name: str

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
+from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm.layers import S4D
 from stablessm.scan import causal_convolution, evaluate
@@ -21,8 +22,8 @@ GroupState: TypeAlias = tuple[Tensor, Tensor | None]
 
 
 @final
-@dataclass(frozen=True)
-class FilterFit:
+@dataclass(frozen=True, repr=False)
+class FilterFit(Result):
     """How one filter became a recurrence."""
 
     order: int

@@ -12,7 +12,8 @@ import torch
 
 from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError, NumericalError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._ridge import Ridge, in_a_box, on_an_interval
@@ -25,7 +26,7 @@ _AXES = 4
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Elementwise(ShortRepr):
+class Elementwise(Result):
     """A two-layer SSM that applies a function to every step, and how far it is off."""
 
     model: LayerStack = field(repr=False)

@@ -12,7 +12,8 @@ import torch
 
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._stack import LayerStack, two_layers
@@ -33,7 +34,7 @@ _RADIUS = 0.5
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class KolmogorovArnold(ShortRepr):
+class KolmogorovArnold(Result):
     """A five-layer SSM whose output at step ``length`` is f of the inputs so far, and how far it is off."""
 
     model: LayerStack = field(repr=False)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from stablessm import record
 from stablessm._checked import checked
+from stablessm._display import Result
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions.sums._modes import Domain
 
@@ -35,8 +36,8 @@ _CHUNK = 1 << 17  # numbers evaluated at once: modes stay in the cache, however 
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class ExponentialSum:
+@dataclass(frozen=True, eq=False, repr=False)
+class ExponentialSum(Result):
     """ρ̂(t) = Re Σ_i weights_i e^{rates_i t}, every Re rates_i < 0; one entry stands for a conjugate pair.
 
     With ``is_complex`` it is the sum itself, not its real part, and each entry is one complex mode.

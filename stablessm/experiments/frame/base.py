@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import inspect
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -147,6 +149,7 @@ class Plan:
         about = {name: getattr(self.experiment, name) for name in ("id", "title", "source", "question", "claim")}
         content = {
             **about,
+            "deviations": deviations(self.experiment),
             "size": self.folder.name,
             "status": "complete",
             "config": asdict(self.config),
@@ -183,6 +186,22 @@ def execute(
                 raise ArgumentError("folder", "no jobs of a sweep at work in it", f"{', '.join(busy)} in {plan.folder}")
             plan.finish(run)
     return plan.folder, complete
+
+
+def deviations(experiment: Experiment[Any]) -> str:
+    """Return how an experiment differs from its paper: a section of the README.md beside its module, if there is one.
+
+    >>> from stablessm.experiments import catalogue
+    >>> deviations(catalogue.get("lr-fig6"))
+    'The paper does not say which eigenfunctions it uses.'
+    """
+    try:
+        text = Path(inspect.getfile(experiment.run)).with_name("README.md").read_text(encoding="utf-8")
+    except (TypeError, OSError):  # a callable without a file, or a file without a README
+        return ""
+    found = re.search(r"\*\*(?:Differences from the paper|Limits)\.\*\* (.*?)(?=\n\n\*\*|\Z)", text, re.DOTALL)
+    paragraphs = found[1].split("\n\n") if found else []
+    return "\n\n".join(" ".join(paragraph.split()).replace("`", "") for paragraph in paragraphs)
 
 
 def _digest(config: Any) -> str:
