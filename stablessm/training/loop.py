@@ -56,31 +56,28 @@ def train(
 ) -> TrainingResult:
     """Train a model on a task. A killed run resumes from ``folder`` and ends in the same bits.
 
-    The folder gets ``model/`` (``stablessm.load`` reads it), ``record.json``, ``metrics.jsonl``, ``tensorboard/`` (with
-    the package tensorboard) and ``checkpoints/``; no second training may use it at the same time. A run stops early
-    when it diverges: when the loss or the norm of the gradient is not finite, or the loss, over about ten steps, is
-    more than ``config.explode`` times the loss of the first step (or of an output of zeros, if that is larger). SIGINT
-    and SIGTERM leave a checkpoint and raise ``Interrupted``.
+    The folder gets ``model/`` (``stablessm.load`` reads it), ``record.json``, ``metrics.jsonl``, ``tensorboard/`` and
+    ``checkpoints/``; no second training may use it at the same time. A run stops when it diverges: when the loss or the
+    norm of the gradient is not finite, or the loss, over about ten steps, is more than ``config.explode`` times the
+    loss of the first step (or of an output of zeros, if that is larger). SIGINT and SIGTERM leave a checkpoint and
+    raise ``Interrupted``.
 
-    The processes of ``torchrun`` (or of a ``torch.distributed`` group) train together: each takes its rows of the batch
-    of a single process, and losses and scores are those of all rows. Rank 0 writes the folder, which all ranks read.
-    Another number of processes may resume it.
+    The processes of ``torchrun`` (or of a ``torch.distributed`` group) train together: each takes its rows of every
+    batch. Rank 0 writes the folder, which all ranks read. Another number of processes may resume the run.
 
-    With ``config.replicas`` above 1, as many models are trained as one computation (``torch.vmap``): replica i with the
-    seed ``config.seed + i``, in the folder ``replica-i``, to the numbers of a training by itself but for rounding. A
-    replica that diverges stops, and the others continue.
+    ``config.replicas`` models are trained as one computation (``torch.vmap``): replica i with the seed
+    ``config.seed + i``, in the folder ``replica-i``. If one diverges, the others continue.
 
     Args:
         model: a module, or a function without arguments that makes one, which is called for each replica after
             ``torch.manual_seed`` with its seed. Replicas of a module start from its weights; replica 0 is the module.
-            It maps a batch's inputs to outputs, or to ``(outputs, state)`` as layers do; for a task that carries, it
-            has ``sequence(x, state, reset=…) -> (outputs, state)``. It ends on ``config.device`` (in shards, on the
-            CPU) with the weights that ``config.select`` says.
-        resume: ``True``: from the last checkpoint, if there is one. ``"last-good"``: from the one before if the last is
-            damaged. ``False``: start again, and remove what an earlier run left.
-        extend: resume the run in the folder with other ``epochs``, ``steps``, ``lr``, ``recurrent_lr``, ``schedule``,
-            ``warmup``, ``cooldown`` or ``patience``. The changes are noted in ``record.json``. The learning rate of a
-            step follows from its number and the new settings.
+            It maps a batch's inputs to outputs, or to ``(outputs, state)``; for a task that carries, it has
+            ``sequence(x, state, reset=…) -> (outputs, state)``. It ends on ``config.device`` (in shards, on the CPU)
+            with the weights that ``config.select`` says.
+        resume: ``True``: from the last checkpoint, if there is one. ``"last-good"``: from the checkpoint before if the
+            last one is damaged. ``False``: start again, and remove what an earlier run left.
+        extend: resume with other ``epochs``, ``steps``, ``lr``, ``recurrent_lr``, ``schedule``, ``warmup``,
+            ``cooldown`` or ``patience``; ``record.json`` lists the changes.
         progress: whether to show a bar (on a terminal), and to report that a run is resumed.
         origin: plain values to note in ``training.json``, such as where the task came from.
         loggers: objects with the methods of :class:`~stablessm.training.loggers.Logger`, which get all metrics.
@@ -94,25 +91,27 @@ def train(
     >>> bool(result.losses[-1, 1] < result.losses[0, 1])
     True
     """
-    if resume not in (True, False, "last-good"):
-        raise ArgumentError("resume", "True, False or 'last-good'", repr(resume))
-    if extend and resume is False:
-        raise ArgumentError("extend", "False with resume=False", extend)
     folder = Path(folder)
     with joined() as ranks, ExitStack() as until_the_end:
-        if config.replicas > 1 and (ranks.size > 1 or task.carries):
-            expected = "1 under torchrun" if ranks.size > 1 else "1 with a task that carries its state"
-            raise ArgumentError("replicas", expected, config.replicas)
+        _require_possible(task, config, ranks, resume, extend)
         ranks.first(lambda: run_folder.check_folder(folder))
-        models, history = _models(model, config), []
-        if config.init_from is not None and not (resume and Checkpoints(folder / _CHECKPOINTS, {}).paths()):
-            history = [{"step": 0, "init_from": warm_start(models, config.init_from, folder)}]
-        run = _Run(models, task, config, folder, ranks, loggers, extend=extend)
-        run.loop.history = history
+        models, again = _models(model, config), bool(resume and Checkpoints(folder / _CHECKPOINTS, {}).paths())
+        run = _Run(models, task, config, folder, ranks, loggers, extend=extend, again=again)
         ranks.first(lambda: until_the_end.enter_context(alone(folder.absolute())))
         with tensor_float32(config.autocast and run.task.device.type == "cuda"), run:
             run.complete(resume, origin or {}, progress=progress)
             return run.finish()
+
+
+def _require_possible(task: Task, config: TrainingConfig, ranks: Ranks, resume: object, extend: bool) -> None:
+    """Raise for arguments that exclude each other."""
+    if resume not in (True, False, "last-good"):
+        raise ArgumentError("resume", "True, False or 'last-good'", repr(resume))
+    if extend and resume is False:
+        raise ArgumentError("extend", "False with resume=False", extend)
+    if config.replicas > 1 and (ranks.size > 1 or task.carries):
+        expected = "1 under torchrun" if ranks.size > 1 else "1 with a task that carries its state"
+        raise ArgumentError("replicas", expected, config.replicas)
 
 
 def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) -> list[nn.Module]:
@@ -129,7 +128,11 @@ def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) 
 
 @final
 class _Run:
-    """One call of ``train``: a step loop, and a session for every model. Within ``with``, loggers are told its end."""
+    """One call of ``train``: a step loop, and a session for every model. At the end of ``with``, loggers are told.
+
+    Args:
+        again: whether the run is resumed from a checkpoint.
+    """
 
     def __init__(
         self,
@@ -141,7 +144,10 @@ class _Run:
         loggers: Sequence[Logger],
         *,
         extend: bool,
+        again: bool,
     ) -> None:
+        source = None if again else config.init_from
+        history = [] if source is None else [{"step": 0, "init_from": warm_start(models, source, folder)}]
         device = ranks.device(config.chosen_device())
         self.settings = {"config": config.binding(), "task": task.describe(), "model": signature(models[0])}
         self.folder, self.config, self.ranks, self.replicas = folder, config, ranks, len(models) > 1
@@ -171,6 +177,7 @@ class _Run:
             checkpoints=Checkpoints(folder / _CHECKPOINTS, self.settings, ranks, self._agree),
             cadence=Cadence(config.checkpoint_every, CHECKPOINT_SECONDS), sharded=first.trainee.sharded,
         )  # fmt: skip
+        self.loop.history = history
 
     def complete(self, resume: bool | Literal["last-good"], origin: Mapping[str, Any], *, progress: bool) -> None:
         """Take all steps that are left."""
