@@ -8,7 +8,7 @@ from collections.abc import Collection
 from numbers import Real
 from typing import Any
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
@@ -18,7 +18,7 @@ def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
     'scan'
     """
     if not isinstance(value, str) or value not in allowed:
-        raise ArgumentError(name, f"one of {', '.join(map(repr, allowed))}", repr(value))
+        raise unknown_name(name, allowed, value, f"one of {', '.join(map(repr, allowed))}")
     return value
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 LONGEST = 400
@@ -82,6 +83,24 @@ class ArgumentError(ValueError):
     def __init__(self, argument: str, expected: str, got: object) -> None:
         super().__init__(printable(f"{argument}: expected {_cut(expected)}, got {shown(got)}"))
         self.argument = argument
+
+
+def unknown_name(argument: str, names: Iterable[str], got: object, expected: str | None = None) -> ArgumentError:
+    """Return the error for a name that is not among ``names``; it suggests a name that is spelled similarly.
+
+    ``expected`` describes the names; by default they are listed.
+
+    >>> raise unknown_name("task", ["recall", "mnist"], "recal")
+    Traceback (most recent call last):
+    ...
+    stablessm._errors.ArgumentError: task: expected one of recall, mnist, got 'recal' (did you mean 'recall'?)
+    """
+    known = [str(name) for name in names]
+    near = difflib.get_close_matches(str(got), known, 1) if isinstance(got, str) else []
+    error = ArgumentError(argument, expected or f"one of {', '.join(known)}", repr(got))
+    if near:
+        error.args = (f"{error} (did you mean {near[0]!r}?)",)
+    return error
 
 
 class BackendUnavailableError(RuntimeError):

@@ -24,4 +24,4 @@ def public(package: str, name: str, names: Sequence[str], homes: Sequence[str]) 
             if hasattr(module, name):
                 setattr(sys.modules[package], name, getattr(module, name))
                 return getattr(module, name)
-    raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])

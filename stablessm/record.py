@@ -319,7 +319,7 @@ def save_parts(path: Place, parts: Mapping[str, tuple[Mapping[str, Any], Mapping
         method = zipfile.ZIP_DEFLATED
     with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as file:
         for part, (meta, arrays) in parts.items():
-            text = np.array(json.dumps(plain(meta), ensure_ascii=False))
+            text = np.array(json.dumps(plain(meta)))
             for name, array in {_META: text, **arrays}.items():
                 content = io.BytesIO()
                 np.lib.format.write_array(content, np.asarray(array), allow_pickle=False)

@@ -1,4 +1,4 @@
-"""The table of damaged files in docs/promises.md, from the record of ``benchmarks/damage.py``.
+"""Generate the table of damaged files in docs/promises.md from the record of ``benchmarks/damage.py``.
 
 ./dev pages        # bring docs/promises.md up to date with benchmarks/results/damage.json
 """
@@ -18,14 +18,14 @@ BAD = ("silent", "unnamed", "traceback", "hang", "leak")
 
 
 def table(record: dict[str, Any]) -> str:
-    """One row for each kind of file, and the sum."""
+    """Return a table with one row per kind of file, and the sum."""
     kinds: dict[str, dict[str, int]] = {}
     for row in record["rows"]:
         counts = kinds.setdefault(row["kind"], dict.fromkeys((*GOOD, *BAD), 0))
         for outcome in counts:
             counts[outcome] += row[outcome]
     everything = {outcome: sum(counts[outcome] for counts in kinds.values()) for outcome in (*GOOD, *BAD)}
-    lines = [f"| kind | members | {' | '.join(GOOD)} | bad |", f"|---|{'---:|' * (len(GOOD) + 2)}"]
+    lines = [f"| kind | cases | {' | '.join(GOOD)} | bad |", f"|---|{'---:|' * (len(GOOD) + 2)}"]
     for kind, counts in (*kinds.items(), ("**all**", everything)):
         cells = (sum(counts.values()), *(counts[outcome] for outcome in GOOD), sum(counts[outcome] for outcome in BAD))
         lines.append(f"| {kind} | {' | '.join(map(str, cells))} |")
@@ -34,7 +34,7 @@ def table(record: dict[str, Any]) -> str:
 
 
 def updated(page: str) -> str:
-    """The page with the table between its two marks made anew."""
+    """Return the page with a new table between its two marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table(json.loads(RECORD.read_text(encoding='utf-8')))}\n{END}{after}"

@@ -1,4 +1,4 @@
-"""``stablessm export``: the step of a model as a file that runs elsewhere."""
+"""``stablessm export``: one step of a model as a file that runs elsewhere."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ import typer
 
 from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm.cli.options import refusing
+from stablessm.cli.output import note
 
 FORMATS = {".onnx": "onnx", ".pt2": "torch"}
 
 
 def export(
-    model: Annotated[
-        str, typer.Argument(help="A folder saved by stablessm, or package.module:factory, whose code runs.")
-    ],
-    path: Annotated[Path, typer.Argument(help="What to write: a file that ends in .onnx or .pt2 (torch.export).")],
-    batch: Annotated[int, typer.Option(min=1, help="How many streams run in step.")] = 1,
-) -> None:
-    """Write the step (x, states) -> (y, states) of a model, weights frozen, complex states as pairs of real numbers.
+    model: Annotated[str, typer.Argument(help="Folder saved by stablessm, or package.module:factory (its code runs).")],
+    path: Annotated[Path, typer.Argument(help="File to write; its name ends in .onnx or .pt2 (torch.export).")],
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "--batch", min=1, help="Number of independent streams in one step.")
+    ] = 1,
+) -> dict[str, Any]:
+    """Export one step of a model to ONNX or torch.export.
+
+    The file maps (x, states) to (y, states) and runs without stablessm. The weights are frozen, and complex states
+    become pairs of real numbers.
 
     Examples:
 
       stablessm export runs/my-layer step.onnx
-
-      stablessm export my_package.models:build step.pt2 --batch 4
+      stablessm export my_package.models:build step.pt2 --batch-size 4
     """
     from stablessm import export_step
     from stablessm.cli import model_source
@@ -36,5 +39,6 @@ def export(
             raise ArgumentError("PATH", f"a file that ends in {' or '.join(FORMATS)}", str(path))
         loaded, _ = model_source.load_model(model)
         kind: Any = FORMATS[path.suffix]
-        export_step(loaded, path, format=kind, batch=batch)
-    typer.echo(f"written: {path}")
+        export_step(loaded, path, format=kind, batch=batch_size)
+    note(f"written: {path}")
+    return {"written": path}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,10 +12,10 @@ from stablessm.cli import tables
 
 
 def status(
-    out: Annotated[Path, typer.Option(help="Folder of run folders.")] = Path("runs"),
-    all: Annotated[bool, typer.Option("--all", help="Show complete runs and finished trainings, too.")] = False,
-) -> None:
-    """Show how far trainings, runs of experiments and sweeps are.
+    out: Annotated[Path, typer.Option(help="Folder that holds the run folders.")] = Path("runs"),
+    all: Annotated[bool, typer.Option("--all", help="Show complete runs and finished trainings too.")] = False,
+) -> dict[str, Any]:
+    """Show the progress of trainings, runs and sweeps.
 
     A training is running, finished, stopped (the same command resumes it) or diverged; the loss is the last one that
     was logged. For each run, the table has the number of jobs that are done, running, failed and left.
@@ -23,14 +23,12 @@ def status(
     Examples:
 
       stablessm status
-
       stablessm status --out results --all
     """
-    _show_runs(out, complete_too=all)
-    _show_trainings(out, finished_too=all)
+    return {"runs": _show_runs(out, complete_too=all), "trainings": _show_trainings(out, finished_too=all)}
 
 
-def _show_runs(out: Path, *, complete_too: bool) -> None:
+def _show_runs(out: Path, *, complete_too: bool) -> list[dict[str, Any]]:
     from stablessm.sweeps import runs
 
     found = runs(out)
@@ -51,9 +49,12 @@ def _show_runs(out: Path, *, complete_too: bool) -> None:
                 typer.echo(printable(f"{where} {said}{again}"))
     complete = sum(run.state == "complete" for run in found)
     typer.echo(f"complete: {complete} of {len(found)} runs in {out}")
+    return [
+        {**vars(run), "jobs": {job: vars(told) for job, told in run.jobs.items()}, "count": run.count} for run in found
+    ]
 
 
-def _show_trainings(out: Path, *, finished_too: bool) -> None:
+def _show_trainings(out: Path, *, finished_too: bool) -> list[dict[str, Any]]:
     from stablessm.training.status import trainings
 
     found = trainings(out)
@@ -68,3 +69,4 @@ def _show_trainings(out: Path, *, finished_too: bool) -> None:
     if found:
         finished = sum(each.state == "finished" for each in found)
         typer.echo(f"finished: {finished} of {len(found)} trainings in {out}")
+    return [vars(each) for each in found]

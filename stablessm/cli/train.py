@@ -10,101 +10,112 @@ from typing import Annotated, Any, final
 
 import typer
 
-from stablessm._errors import ArgumentError, printable
+from stablessm._errors import ArgumentError, printable, unknown_name
 from stablessm.cli.options import Device, grouped, pairs
+from stablessm.cli.output import Unsuccessful
 from stablessm.cli.text_scores import columns, text_scores
 
 
 @final
 @dataclass(frozen=True)
 class DataOptions:
-    """Options of the command line that say what to train on."""
+    """Options that say what to train on."""
 
-    task: Annotated[str | None, typer.Argument(help="A task by name; --list shows them. Not needed with --data.")] = (
+    task: Annotated[str | None, typer.Argument(help="Name of a task; --list shows them. Not needed with --data.")] = (
         None
     )
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", help="An option of the task, such as length=20 or carry=true; repeatable."),
+        typer.Option("--option", "-o", help="Option of the task, such as length=20 or carry=true; repeatable."),
     ] = None
     data: Annotated[
         Path | None,
-        typer.Option(help="Yours: .csv (--target or --label), .npz with inputs and targets, .txt, or any text for lm."),
+        typer.Option(help="File with your data: .csv (with --target or --label), .npz (inputs, targets), or text."),
     ] = None
-    target: Annotated[str | None, typer.Option(help="With --data: columns to forecast.")] = None
+    target: Annotated[str | None, typer.Option(help="Columns of --data to forecast.")] = None
     label: Annotated[
-        str | None, typer.Option(help="With --data: the column with the label of each sequence (-o sequence=COLUMN).")
+        str | None, typer.Option(help="Column of --data with the label of each sequence (requires -o sequence=COLUMN).")
     ] = None
 
 
 @final
 @dataclass(frozen=True)
 class ModelOptions:
-    """Options of the command line that say which model to train."""
+    """Options that say which model to train."""
 
     model: Annotated[
-        str | None, typer.Option(help="A preset; --list shows them. small by default, lm-small for the task lm.")
+        str | None, typer.Option(help="Preset; --list shows them (default: small, or lm-small for the task lm).")
     ] = None
     map: Annotated[str | None, typer.Option(help="Reparameterization: best, exp, softplus, direct, …")] = None
     setting: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the model, such as n_layers=4; repeatable.")
+        list[str] | None, typer.Option("--set", help="Setting of the model, such as n_layers=4; repeatable.")
     ] = None
 
 
 @final
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Options of the command line that ``TrainingConfig`` takes."""
+    """Options that ``TrainingConfig`` takes."""
 
-    epochs: Annotated[int | None, typer.Option(min=1, help="10 if neither they nor steps are given.")] = None
-    steps: Annotated[int | None, typer.Option(min=1, help="Updates of the weights, instead of epochs.")] = None
-    batch_size: Annotated[int, typer.Option(min=1, help="Sequences in memory at once, of all ranks together.")] = 64
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Number of epochs (default: 10, unless --steps is given).")
+    ] = None
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of updates of the weights, instead of --epochs.")] = (
+        None
+    )
+    batch_size: Annotated[int, typer.Option(min=1, help="Number of sequences per batch, over all ranks.")] = 64
     accumulate: Annotated[
-        int, typer.Option(min=1, help="Batches per step: the gradient is that of one large batch.")
+        int, typer.Option(min=1, help="Number of batches per update (the gradient of one large batch).")
     ] = 1
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.004
     recurrent_lr: Annotated[
         float | None, typer.Option(help="Learning rate of the recurrent parameters (default: --lr).")
     ] = None
-    weight_decay: Annotated[float, typer.Option(help="Of all but the recurrent parameters.")] = 0.01
+    weight_decay: Annotated[float, typer.Option(help="Weight decay of all parameters except the recurrent ones.")] = (
+        0.01
+    )
     schedule: Annotated[
         str,
         typer.Option(help="Learning rate after the warm-up: cosine, linear, constant, or wsd (constant, then linear)."),
     ] = "cosine"
-    warmup: Annotated[float, typer.Option(help="Share of the steps, the first ones, in which the rate rises.")] = 0.05
+    warmup: Annotated[float, typer.Option(help="Fraction of the steps during which the learning rate rises.")] = 0.05
     cooldown: Annotated[
-        float, typer.Option(help="With --schedule wsd: share of the steps, the last ones, in which the rate falls.")
+        float, typer.Option(help="With --schedule wsd: fraction of the steps during which the learning rate falls.")
     ] = 0.2
-    clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 for none.")] = 1.0
+    clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 turns clipping off.")] = 1.0
     select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best"
     ema: Annotated[
         float | None,
-        typer.Option(help="Score and keep a moving average of the weights with this decay, such as 0.999."),
+        typer.Option(help="Decay of a moving average of the weights, such as 0.999; the average is scored and kept."),
     ] = None
     patience: Annotated[
         int | None, typer.Option(min=1, help="Stop after this number of validations without a better score.")
     ] = None
     init_from: Annotated[
-        Path | None, typer.Option(help="Folder of another run or of a saved model: begin with its weights.")
+        Path | None, typer.Option(help="Folder of another run or of a saved model with the initial weights.")
     ] = None
-    seed: Annotated[int, typer.Option(min=0, help="Of first weights, order of the data and dropout.")] = 0
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the initial weights, the order of the data and dropout.")
+    ] = 0
     replicas: Annotated[
         int,
         typer.Option(min=1, help="Number of models to train as one computation, with the seeds --seed, --seed + 1, …"),
     ] = 1
-    evaluate_every: Annotated[int | None, typer.Option(min=1, help="Steps; an epoch by default.")] = None
-    checkpoint_every: Annotated[int | None, typer.Option(min=1, help="Steps; a minute by default.")] = None
-    log_every: Annotated[int, typer.Option(min=1, help="Steps.")] = 20
+    evaluate_every: Annotated[
+        int | None, typer.Option(min=1, help="Number of steps between evaluations (default: one epoch).")
+    ] = None
+    checkpoint_every: Annotated[
+        int | None, typer.Option(min=1, help="Number of steps between checkpoints (default: one minute).")
+    ] = None
+    log_every: Annotated[int, typer.Option(min=1, help="Number of steps between lines of metrics.")] = 20
     device: Device = "auto"
     autocast: Annotated[
-        bool, typer.Option("--autocast", help="bfloat16 outside of the recurrences; on a GPU, TF32 inside them.")
+        bool, typer.Option("--autocast", help="Use bfloat16 outside the recurrences; on a GPU, TF32 inside them.")
     ] = False
     compile: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False
-    graph: Annotated[
-        bool, typer.Option("--graph", help="On a GPU: a step as a CUDA graph, without waiting for the host.")
-    ] = False
+    graph: Annotated[bool, typer.Option("--graph", help="Capture each step as a CUDA graph (requires a GPU).")] = False
     parallel: Annotated[
-        str, typer.Option(help="Under torchrun: ddp, the whole model on every rank, or fsdp, a shard of it.")
+        str, typer.Option(help="Strategy under torchrun: ddp (the whole model on every rank) or fsdp (sharded).")
     ] = "ddp"
 
     def config(self) -> Any:
@@ -121,11 +132,11 @@ class TrainingOptions:
 @final
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of the command line that say where the run is, and whether to resume it."""
+    """Options that say where the run is, and whether to resume it."""
 
-    out: Annotated[Path | None, typer.Option(help="Folder for the run; runs/train/TASK-MODEL by default.")] = None
+    out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/train/TASK-MODEL).")] = None
     resume: Annotated[
-        bool, typer.Option("--resume/--fresh", help="Go on with the run in the folder, or start again.")
+        bool, typer.Option("--resume/--fresh", help="Resume the run in the output folder, or start again.")
     ] = True
     extend: Annotated[
         bool,
@@ -134,7 +145,7 @@ class RunOptions:
         ),
     ] = False
     last_good: Annotated[
-        bool, typer.Option("--last-good", help="If the last checkpoint is damaged, go on from the one before.")
+        bool, typer.Option("--last-good", help="Resume from the checkpoint before, if the last one is damaged.")
     ] = False
     show: Annotated[bool, typer.Option("--list", help="List tasks and models, or the options of TASK, and stop.")] = (
         False
@@ -149,41 +160,34 @@ class RunOptions:
 
 
 @grouped
-def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOptions, run: RunOptions) -> None:
-    """Train a model on a task or on your own data; after an interruption the same command resumes the run.
+def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOptions, run: RunOptions) -> dict[str, Any]:
+    """Train a model on a task or on your own data.
 
-    The folder gets model/ (for stablessm.load and stablessm measure), record.json, metrics.jsonl, checkpoints and
-    TensorBoard events; with --replicas 8, folders replica-0 to replica-7 of this form, and the mean scores. A run that
-    diverges stops at once, says which mode did it, and exits with 1.
+    The same command resumes an interrupted run. The output folder gets model/ (for stablessm.load and stablessm
+    measure), record.json, metrics.jsonl, checkpoints and TensorBoard events; with --replicas 8, it gets one such folder
+    for each model, replica-0 to replica-7, and the mean scores. A run that diverges stops at once, says which mode
+    diverged, and exits with code 1.
 
     Examples:
 
       stablessm train --list
-
       stablessm train recall --list
-
-      stablessm train recall -o length=20 -o vocabulary=10 --model paper-recall --steps 5000
-
-      stablessm train mnist --model paper-images --map best --lr 0.01 --epochs 10 --seed 0 --out runs/mnist
-
-      stablessm train --data load.csv --target temperature -o window=96 -o horizon=24 --out runs/load
-
-      stablessm train lm -o text=mine.txt -o length=512 --model lm-small --map best --lr 0.002 --out runs/mine
-
-      stablessm train lm -o text=mine.txt -o length=128 -o carry=true --batch-size 32 --out runs/carried
-
-      stablessm measure runs/load
-
+      stablessm train recall -o length=20 --model paper-recall --steps 5000
+      stablessm train mnist --model paper-images --epochs 10 --out runs/mnist
       stablessm train mnist --model paper-images --replicas 8 --out runs/seeds
-
-      stablessm train mnist --model paper-images --epochs 20 --lr 0.001 --extend --out runs/mnist
-
-      stablessm train mnist --model paper-images --init-from runs/mnist --lr 0.001 --out runs/branch
-
-      stablessm train mnist --model paper-images --schedule wsd --ema 0.999 --patience 3 --out runs/averaged
-
-      torchrun --nproc-per-node 2 -m stablessm train mnist --model paper-images --parallel fsdp --out runs/mnist
+      stablessm train mnist --model paper-images --epochs 20 --lr 0.001 --extend \\
+          --out runs/mnist
+      stablessm train mnist --model paper-images --init-from runs/mnist --out runs/branch
+      stablessm train mnist --model paper-images --schedule wsd --ema 0.999 \\
+          --patience 3 --out runs/averaged
+      stablessm train --data load.csv --target temperature \\
+          -o window=96 -o horizon=24 --out runs/load
+      stablessm train lm -o text=mine.txt --map best --out runs/mine
+      stablessm train lm -o text=mine.txt -o carry=true --out runs/carried
+      torchrun --nproc-per-node 2 -m stablessm train mnist \\
+          --model paper-images --parallel fsdp --out runs/mnist
     """
+    from stablessm import models, tasks
     from stablessm.training import Interrupted
     from stablessm.training.ranks import launched
 
@@ -191,11 +195,11 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
     try:
         if run.show and source.task is None and source.data is None:
             typer.echo(_overview())
-            return
+            return {"tasks": list(tasks.TASKS), "models": list(models.PRESETS)}
         name, options = _chosen_task(source)
         if run.show:
             typer.echo(_listing(name))
-            return
+            return {"options": [option.name for option in tasks.listing(name)]}
         result, scores = _run(name, options, wanted, training.config(), run)
     except ArgumentError as error:
         for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
@@ -207,8 +211,11 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
         raise typer.Exit(128 + interruption.signal) from None
     if ranks.main:
         typer.echo("\n".join([str(result), *(columns(scores) if scores else ())]))
+    found = {"folder": result.folder, "steps": result.steps, "seconds": result.seconds, "scores": result.scores}
+    found |= {"diverged": None if result.diverged is None else str(result.diverged), "text": scores}
     if result.diverged is not None:
-        raise typer.Exit(1)
+        raise Unsuccessful(found)
+    return found
 
 
 def _run(
@@ -222,7 +229,7 @@ def _run(
 
     preset = wanted.model or ("lm-small" if name == "lm" else "small")
     if preset not in models.PRESETS:
-        raise ArgumentError("--model", f"one of {', '.join(models.PRESETS)}", repr(preset))
+        raise unknown_name("--model", models.PRESETS, preset)
     device = config.chosen_device()  # an error now, not after the data was read
     changes = {key: _value(text) for key, text in pairs("--set", wanted.setting).items()}
     if wanted.map is not None and changes.setdefault("map", wanted.map) != wanted.map:
@@ -285,7 +292,7 @@ def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
         if name is None:
             raise ArgumentError("TASK", "a task by name (--list shows them), or your own --data", "neither")
         if target is not None or label is not None:
-            raise ArgumentError("--target, --label", "--data beside it", "none")
+            raise ArgumentError("--target, --label", "--data with a CSV file", "no --data")
         return name, options
     if not data.is_file():
         raise ArgumentError("--data", "a file", f"{data} (no such file)")
@@ -293,14 +300,14 @@ def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
         raise ArgumentError("--target, --label", "one of them: a series to forecast, or labelled sequences", "both")
     if (text := ".txt" in data.suffixes or name == "lm") or data.suffix in (".npz", ".npy"):
         if target is not None or label is not None:
-            raise ArgumentError("--target, --label", "a CSV file beside it", str(data))
+            raise ArgumentError("--target, --label", "--data with a CSV file", str(data))
         kind, given = ("lm", {"text": str(data)}) if text else ("arrays", {"inputs": str(data)})
     elif label is not None or name == "sequences":
         kind, given = "sequences", {"file": str(data)} | ({} if label is None else {"label": label})
     else:
         kind, given = "series", {"file": str(data)} | ({} if target is None else {"target": target})
     if name not in (None, kind):
-        raise ArgumentError("TASK", f"none, or {kind}, beside this --data", repr(name))
+        raise ArgumentError("TASK", f"no TASK, or {kind}, for this --data", repr(name))
     return kind, {**given, **options}
 
 

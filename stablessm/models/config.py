@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from stablessm._arguments import one_of, whole_number
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm.models import mixers
 from stablessm.models.norms import Norm
 from stablessm.reparam import Reparameterization
@@ -96,7 +96,7 @@ class StackConfig:
         """The config with these settings, after naming any that there is not."""
         known = {entry.name for entry in fields(cls)}
         for name in options.keys() - known:
-            raise ArgumentError(name, f"one of the settings {', '.join(sorted(known))}", repr(options[name]))
+            raise unknown_name(name, sorted(known), name, f"one of the settings {', '.join(sorted(known))}")
         return cls(**options)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm._typing import Time
 from stablessm.layers import LRU, S4D, RealSSM, initialize
 from stablessm.models.hyena import Hyena
@@ -131,7 +131,7 @@ def mixer_of(
     plain = name.removeprefix(GATED)
     if plain not in _factories:
         expected = f"one of {', '.join(_factories)}, with or without {GATED!r} (models.register_mixer adds one)"
-        raise ArgumentError("mixer", expected, repr(name))
+        raise unknown_name("mixer", [*_factories, *(GATED + known for known in _factories)], name, expected)
     try:
         mixer = _factories[plain](d_model, d_state, map, dict(map_options or {}), **options)
     except TypeError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm.reparam._matrix_maps import Direct, MatrixMap, NegExp, NegSoftplus, Project, SkewMinusPSD
 from stablessm.reparam.registry import build
 
@@ -22,7 +22,7 @@ def get(name: str | MatrixMap, **options: float) -> MatrixMap:
             raise ArgumentError(next(iter(options)), "no options beside a map already built", name)
         return name
     if not isinstance(name, str) or name not in _MAPS:
-        raise ArgumentError("map", f"one of {', '.join(_MAPS)}", repr(name))
+        raise unknown_name("map", _MAPS, name)
     return build(_MAPS[name], f"matrix map {name!r}", options)
 
 

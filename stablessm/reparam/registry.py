@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TypeVar, get_args
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm._typing import Time
 from stablessm.reparam import _continuous, _discrete
 from stablessm.reparam.base import Reparameterization
@@ -36,7 +36,7 @@ def get(name: str | Reparameterization, time: Time = "continuous", **options: fl
             raise ArgumentError(next(iter(options)), "no options beside a map already built", name)
         return name
     if not isinstance(name, str) or name not in known:
-        raise ArgumentError("map", f"one of {', '.join(known)} ({time})", repr(name))
+        raise unknown_name("map", known, name, f"one of {', '.join(known)} ({time})")
     built = build(_factories[time, name], f"map {name!r} ({time})", options)
     if not isinstance(built, Reparameterization) or built.time != time:
         raise ArgumentError("map", f"a {time}-time map from the factory registered as {name!r}", built)

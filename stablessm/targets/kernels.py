@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm._typing import takes_tensor
 from stablessm.targets.base import positive
 
@@ -217,7 +217,7 @@ def get(kernel: str | Rho, dt: float, options: dict[str, float]) -> Rho:
     found: type[Kernel] | Rho
     if isinstance(kernel, str):
         if kernel not in KERNELS:
-            raise ArgumentError("kernel", f"a function or one of {', '.join(KERNELS)}", repr(kernel))
+            raise unknown_name("kernel", KERNELS, kernel, f"a function or one of {', '.join(KERNELS)}")
         found, name = KERNELS[kernel], f"the {kernel} kernel"
     elif callable(kernel):
         found, name = kernel, "a kernel given as a function"

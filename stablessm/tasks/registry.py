@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, final
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm.tasks import options as options_
 from stablessm.tasks.base import Task
 from stablessm.tasks.copying import CopyingOptions, SelectiveCopying
@@ -115,9 +115,9 @@ def read_options(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
 def _entry(name: str, given: Mapping[str, Any]) -> Entry:
     """The task of that name, if it has the options that are given."""
     if name not in TASKS:
-        raise ArgumentError("task", f"one of {', '.join(TASKS)}", repr(name))
+        raise unknown_name("task", TASKS, name)
     known = [field.name for field in fields(TASKS[name].options)]
     for option in given:
         if option not in known:
-            raise ArgumentError(option, f"one of the options {', '.join(known)} for task {name!r}", given[option])
+            raise unknown_name(option, known, option, f"one of the options {', '.join(known)} for task {name!r}")
     return TASKS[name]

@@ -52,7 +52,7 @@ class WindowTask(Task):
         for split in SPLITS:
             begin, end = end, end + parts[split]
             self._first[split] = max(begin - window, 0)
-            self.sizes[split] = max(end - window - horizon + 1 - self._first[split], 0) if parts[split] else 0
+            self.sizes[split] = max(end - window - horizon + 1 - self._first[split], 0)
         for split in ("train", "test"):
             if not self.sizes[split]:
                 expected = f"a window and a horizon that fit into the {parts[split]} rows of {split}"

@@ -225,11 +225,11 @@ def test_wrong_arguments_are_named(load):
         ("train", "recall", "-o", "lenght=3"): "lenght: expected one of the options",
         ("train", "recall", "-o", "length"): "--option: expected KEY=VALUE, got 'length'",
         ("train", "recall", "-o", "length=long"): "length: expected a whole number",
-        ("train", "recall", "--target", "x"): "--target, --label: expected --data beside it",
+        ("train", "recall", "--target", "x"): "--target, --label: expected --data with a CSV file",
         ("train", "--data", "absent.csv"): "--data: expected a file, got absent.csv (no such file)",
         ("train", "--data", "load.csv", "--target", "sun"): "target: expected a column of load.csv",
         ("train", "recall", "--model", "huge"): "--model: expected one of tiny",
-        ("train", "recall", "--data", "load.csv"): "TASK: expected none, or series, beside this --data",
+        ("train", "recall", "--data", "load.csv"): "TASK: expected no TASK, or series, for this --data",
         (
             "train",
             "--data",
@@ -262,7 +262,7 @@ def test_lists_and_help():
     assert "vocabulary" in call("train", "recall", "--list")
     assert "must be given" in call("train", "series", "--list")
     assert "paper-images 17,546 StableSSM, tables 5 and 6" in " ".join(call("train", "--list").split())
-    assert "stablessm train mnist --model paper-images --map best" in call("train", "--help")
+    assert "stablessm train mnist --model paper-images --epochs 10" in call("train", "--help")
     assert "stablessm eval runs/mnist --split valid" in call("eval", "--help")
 
 

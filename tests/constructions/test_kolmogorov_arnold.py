@@ -92,7 +92,9 @@ def test_ramps_are_the_function(data):
     np.testing.assert_allclose(steps(steps.knots), steps.values, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    "name", [name if i == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(TARGETS)]
+)
 def test_error_falls_with_every_level_below_five_percent(name):
     found = [kolmogorov_arnold(TARGETS[name], 2, level=level) for level in (1, 2, 3, 4)]
     for attribute in ("error", "rms_error"):

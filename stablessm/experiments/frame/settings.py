@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 
 C = TypeVar("C")
 
@@ -35,7 +35,7 @@ def _with(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
     inner: dict[str, list[tuple[list[str], str, str]]] = {}
     for (first, *rest), name, text in changes:
         if first not in known:
-            raise ArgumentError("--set", f"one of the settings {', '.join(known)}", name)
+            raise unknown_name("--set", known, name, f"one of the settings {', '.join(known)}")
         if not rest:
             values[first] = _read(get_type_hints(type(config))[first], name, text)
         elif is_dataclass(getattr(config, first)):
