@@ -225,7 +225,7 @@ def _case_cells(rows: Sequence[Row], contender: str, prefix: str) -> list[str]:
     return [
         milliseconds(ours[f"{prefix}ms"], ours[f"{prefix}quartiles_ms"]),
         times(ours[f"{prefix}times_floor"]),
-        f"{times(ours[f'{prefix}best_peer_over_this'])} ({best})",
+        f"{times(ours[f'{prefix}best_peer_over_this'])} ({best.replace('_', ' ')})",
     ]
 
 

@@ -58,8 +58,8 @@ def last(folder):
     ("options", "kills"),
     [
         ({"steps": STEPS}, 3),
-        ({"steps": 16, "accumulate": 2, "autocast": True}, 2),
-        ({"steps": 16, "carries": True}, 2),
+        pytest.param({"steps": 16, "accumulate": 2, "autocast": True}, 2, marks=pytest.mark.slow),
+        pytest.param({"steps": 16, "carries": True}, 2, marks=pytest.mark.slow),
     ],
     ids=["plain", "accumulate and autocast", "a state that is carried on"],
 )
