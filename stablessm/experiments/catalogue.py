@@ -1,4 +1,4 @@
-"""The experiments by id, imported when they are asked for."""
+"""The experiments by id; each paper's experiments are imported when one of them is requested."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stablessm.experiments.listing import ids as ids
 
 
 def get(id: str) -> Experiment[Any]:
-    """Return the experiment of that id: ours, one of an installed package, or ``my_package.module:NAME``.
+    """Return an experiment by its id: ours, one of an installed package, or ``my_package.module:NAME``.
 
     >>> get("ia-fig1").source
     'IAT, figure 1'
@@ -35,7 +35,7 @@ def get(id: str) -> Experiment[Any]:
 
 
 def _of_paper(paper: str) -> tuple[Experiment[Any], ...]:
-    """Import the experiments of one paper: the others' imports take seconds."""
+    """Import the experiments of one paper; importing all papers takes seconds."""
     if paper == "ia":
         from stablessm.experiments.iat.index import EXPERIMENTS
     elif paper == "su":

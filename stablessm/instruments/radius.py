@@ -37,7 +37,7 @@ class NearestBoundary(Result):
 
 @checked
 def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = None) -> float:
-    """The largest β such that no error smaller than β in the recurrent weights makes the recurrence unstable.
+    """Return the largest β such that no error smaller than β in the recurrent weights makes the recurrence unstable.
 
     For a model, the smallest over its recurrences (``nearest_boundary`` names it). A recurrence is a module
     with a ``map`` in continuous or discrete time:
@@ -90,7 +90,7 @@ def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = 
 
 @checked
 def nearest_boundary(model: nn.Module) -> NearestBoundary:
-    """The recurrence of a model that is nearest to instability; the first of equals.
+    """Return the recurrence of a model that is nearest to instability; the first of equals.
 
     >>> import stablessm as ssm
     >>> slow = torch.tensor([-2.0, -0.25])

@@ -49,19 +49,19 @@ class StreamingDifference(Result):
 @final
 @dataclass(frozen=True, repr=False)
 class StreamingReport(Result):
-    """Every way of streaming that was tried."""
+    """The differences of every way of streaming that was tried."""
 
     differences: tuple[StreamingDifference, ...]
     tol: float
 
     @property
     def ok(self) -> bool:
-        """Whether every output and final state agrees within the tolerance."""
+        """Return whether every output and final state agrees within the tolerance."""
         return all(max(difference.relative, difference.state) <= self.tol for difference in self.differences)
 
     @property
     def worst(self) -> StreamingDifference:
-        """The way with the largest difference, of outputs or final states."""
+        """Return the way with the largest difference, of outputs or final states."""
         return max(self.differences, key=lambda difference: max(difference.relative, difference.state))
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ def check_streaming(
 
 
 def _carried(run: Any, pieces: Sequence[Tensor], join: Any, time: int) -> tuple[Tensor, Any]:
-    """The joined outputs of the pieces, with the state carried from each to the next, and the last state."""
+    """Return the joined outputs of the pieces, with the state carried from each to the next, and the last state."""
     outputs, state = [], None
     for piece in pieces:
         y, state = run(piece, state)
@@ -173,7 +173,7 @@ def _full_pass(model: Any, run: Any, x: Tensor, time: int) -> tuple[Tensor, Any]
 
 
 def _require_causal(model: Any, run: Any, x: Tensor, y: Tensor, time: int, tol: float) -> None:
-    """A model that reads the future (bidirectional, unmasked attention) cannot stream, whatever state it returns."""
+    """Refuse a model that reads the future (bidirectional, unmasked attention), which cannot stream."""
     half = x.shape[time] // 2
     before, after = x.split([half, x.shape[time] - half], time)
     for future, expected, got in (

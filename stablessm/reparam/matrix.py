@@ -12,7 +12,7 @@ _MAPS: dict[str, type[MatrixMap]] = {cls.name: cls for cls in (Direct, NegExp, N
 
 
 def get(name: str | MatrixMap, **options: float) -> MatrixMap:
-    """The matrix map of that name; one already built is returned as it is.
+    """Return the matrix map of this name; a map that is already built is returned unchanged.
 
     >>> get("project", margin=0.1)
     Project(margin=0.1)
@@ -27,7 +27,7 @@ def get(name: str | MatrixMap, **options: float) -> MatrixMap:
 
 
 def names() -> tuple[str, ...]:
-    """The names ``get`` knows.
+    """Return the names that ``get`` accepts.
 
     >>> names()
     ('direct', 'neg_exp', 'neg_softplus', 'project', 'skew_minus_psd')
