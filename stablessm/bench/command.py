@@ -16,7 +16,7 @@ def run(suite: str, options: Options) -> list[Path]:
     """Run one suite, or ``all``, and return the paths of the records."""
     if suite not in (*SUITES, "all"):
         raise unknown_name("suite", [*SUITES, "all"], suite)
-    everything = [name for name in SUITES if options.device == "cpu" or name != "stream"]  # which runs on the CPU only
+    everything = [name for name in SUITES if options.device == "cpu" or name != "stream"]  # stream runs on the CPU only
     chosen = everything if suite == "all" else [suite]
     if suite == "all" and (options.sizes or options.dtypes):
         raise ArgumentError("suite", "a single suite, because --shapes and --dtype differ between suites", "'all'")

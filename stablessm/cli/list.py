@@ -57,15 +57,21 @@ def _row(id: str, out: Path) -> dict[str, Any]:
     from stablessm.experiments import listing
 
     summary = listing.summaries().get(id)
-    if summary is None:  # of an installed package, which has to be imported
-        from stablessm.experiments import catalogue
-
-        found = catalogue.get(id)
-        summary = listing.Summary(
-            found.title, found.question, {str(size): time for size, time in found.minutes.items()}, {}
-        )
+    if summary is None:
+        summary = _of_a_package(id)
     own = _own_verdicts(out / id)
     return {"id": id, **asdict(summary), "own": own is not None, **({} if own is None else {"verdicts": own})}
+
+
+def _of_a_package(id: str) -> Any:
+    """Return the summary of an experiment of an installed package, which has to be imported: a broken one says so."""
+    from stablessm.experiments import catalogue, listing
+
+    try:
+        found = catalogue.get(id)
+    except Exception as error:
+        return listing.Summary(f"cannot be imported: {error}", "", {}, {})
+    return listing.Summary(found.title, found.question, {str(size): time for size, time in found.minutes.items()}, {})
 
 
 def _own_verdicts(folder: Path) -> dict[str, int] | None:
@@ -83,7 +89,8 @@ def _own_verdicts(folder: Path) -> dict[str, int] | None:
 
 
 def _line(row: Mapping[str, Any], id_width: int, sign_width: int, width: int) -> str:
-    end = f" {duration(row['minutes']['paper']):>7}  {_signs(row):<{sign_width}}"
+    time = duration(row["minutes"]["paper"]) if row["minutes"] else ""
+    end = f" {time:>7}  {_signs(row):<{sign_width}}"
     start = f"  {row['id']:<{id_width}}  "
     room = width - len(start) - len(end)
     title = row["title"] if len(row["title"]) <= room else f"{row['title'][: room - 1]}…"

@@ -52,3 +52,14 @@ def test_a_run_folder_that_was_damaged(tmp_path, monkeypatch):
         assert f"{stage.name}: expected the file that was written" in invoke("run", "ia-fig1", code=2)
     (folder / "config.json").write_text("{", encoding="utf-8")
     assert "config.json: expected the settings of a run, or --fresh" in invoke("run", "ia-fig1", code=2)
+
+
+def test_a_package_that_cannot_be_imported_does_not_hide_the_list(tmp_path, monkeypatch):
+    folder = tmp_path / "other-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n", encoding="utf-8")
+    (folder / "entry_points.txt").write_text("[stablessm.experiments]\ngone = no_such_module:X\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    lines = invoke("list").splitlines()
+    assert any("ia-fig1" in line for line in lines)
+    assert any("gone" in line and "cannot be imported" in line for line in lines)
