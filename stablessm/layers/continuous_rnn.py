@@ -93,7 +93,7 @@ class ContinuousRNN(SequenceLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """W with the given eigenvalues, or with time scales spread over a factor of 1000; U, C Gaussian, b zero."""
+        """Draw W with the given eigenvalues, or time scales over a factor of 1000; U, C Gaussian, b zero."""
         size = len(self.M)
         fastest = self.map.range[0] if isinstance(self.map, Reparameterization) else -math.inf
         start = initialize.spread_rates(size, self.dt, fastest) if self._start is None else self._start
@@ -112,17 +112,17 @@ class ContinuousRNN(SequenceLayer):
             nn.init.zeros_(self.bias)
 
     def recurrent_matrix(self) -> Tensor:
-        """W = g(M): (N, N), or (N,) if diagonal."""
+        """Return W = g(M): (N, N), or (N,) if diagonal."""
         return self.map(self.M.to(self._parameter_dtype()))
 
     def eigenvalues(self) -> Tensor:
-        """The eigenvalues of W: complex if dense, real if diagonal."""
+        """Return the eigenvalues of W: complex if dense, real if diagonal."""
         W = self.recurrent_matrix()
         return torch.linalg.eigvals(W) if self.recurrence == "dense" else W
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """C e^{W t} U of a linear RNN: (len(times), d_output, d_input)."""
+        """Return C e^{W t} U of a linear RNN: (len(times), d_output, d_input)."""
         if self.activation != "linear":
             raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))
         W = self.recurrent_matrix()
@@ -166,7 +166,7 @@ class ContinuousRNN(SequenceLayer):
         return F.linear(x, self.U, self.bias).to(self._parameter_dtype())
 
     def _linear_step(self, W: Tensor, dt: Tensor | None) -> Tensor | None:
-        """dt φ(dt W), which serves every step when σ is linear and the steps are alike."""
+        """Return dt φ(dt W), which is the same for every step if σ is linear and all steps have one length."""
         if self.activation != "linear" or self.solver == "euler" or (dt is not None and dt.dim()):
             return None
         step = W.new_tensor(self.dt) if dt is None else dt
@@ -189,7 +189,7 @@ class ContinuousRNN(SequenceLayer):
         return state + increment.squeeze(-1)
 
     def _phi(self, J: Tensor, v: Tensor, dt: Tensor) -> Tensor:
-        """dt φ(dt J) v: elementwise, or for matrices the corner of exp [[dt J, dt v], [0, 0]]."""
+        """Return dt φ(dt J) v: elementwise, or for matrices the corner of exp [[dt J, dt v], [0, 0]]."""
         if self.recurrence == "diagonal":
             return dt * v * phi(J * dt)
         rows, columns = v.shape[-2:]
@@ -197,13 +197,13 @@ class ContinuousRNN(SequenceLayer):
         return torch.linalg.matrix_exp(block)[..., :rows, rows:]
 
     def extra_repr(self) -> str:
-        """The options, for ``print(model)``."""
+        """Return the options, for ``print(model)``."""
         sizes = f"{self.d_input}, {len(self.M)}, {self.d_output}"
         return f"{sizes}, {self.activation}, {self.recurrence}, map={self.map!r}, dt={self.dt:g}, {self.solver}"
 
 
 def real_matrix(eigenvalues: Tensor) -> Tensor:
-    """A real normal matrix with these eigenvalues: 1×1 blocks for real ones, rotations for conjugate pairs.
+    """Return a real normal matrix with these eigenvalues: 1×1 blocks for real ones, rotations for pairs.
 
     >>> real_matrix(torch.tensor([-1 + 2j, -1 - 2j])).tolist()
     [[-1.0, 2.0], [-2.0, -1.0]]

@@ -53,14 +53,14 @@ class Hyena(nn.Module):
         nn.init.uniform_(self.filter, -(TAPS**-0.5), TAPS**-0.5)
 
     def initial_state(self, batch: int) -> tuple[Tensor, Any]:
-        """Zeros, and the initial state of the recurrence."""
+        """Return zeros for the filter, and the initial state of the recurrence."""
         batch = batch if torch.compiler.is_compiling() else whole_number("batch", batch, 0)
         return self._zeros(batch), self.inner.initial_state(batch)  # type: ignore[operator]
 
     def forward(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Tensor, Any]]:
-        """As a layer: (B, T, d_model) to the same, and the state."""
+        """Run over a sequence, as a layer: (B, T, d_model) to (B, T, d_model), and the state."""
         check_signal(
             "x", x, ("batch", "time", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
         )
@@ -75,7 +75,7 @@ class Hyena(nn.Module):
         return without_padding(self.output(q * y), lengths), (_tail(z, before, reset, lengths), inner)
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Tensor, Any]]:
-        """One step of ``forward``: (B, d_model) to the same."""
+        """Run one step of ``forward``: (B, d_model) to (B, d_model)."""
         check_signal(
             "x_t", x_t, ("batch", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
         )
@@ -97,7 +97,7 @@ class Hyena(nn.Module):
 
 
 def _tail(z: Tensor, before: Tensor, reset: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """The last inputs of the filter, as far as they belong to the last episode."""
+    """Return the last inputs of the filter that belong to the last episode."""
     if lengths is None and reset is None and not exporting():
         last = z[:, max(0, z.shape[1] - TAPS + 1) :].to(before.dtype)
         return torch.cat([before, last], 1)[:, -TAPS + 1 :]

@@ -24,7 +24,7 @@ def linear_scan(
     backend: str = "auto",
     check_finite: bool = False,
 ) -> Tensor:
-    """All states of the linear recurrence h[t] = decay[t] · h[t-1] + drive[t].
+    """Compute all states of the linear recurrence h[t] = decay[t] · h[t-1] + drive[t].
 
     This is the discrete recurrence of every layer here (SSM-UA eq. 1, LRU-UA eq. 2).
 

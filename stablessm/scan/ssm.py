@@ -31,7 +31,7 @@ def ssm_scan(
     lengths: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """A whole diagonal state-space layer, from its input to its output, in one pass over time.
+    """Compute a whole diagonal state-space layer, from its input to its output, in one pass over time.
 
     h[t] = decay · h[t-1] + B x[t],  y[t] = Re(C h[t]) + D x[t], in one of two forms:
 
@@ -79,7 +79,7 @@ def ssm_scan(
 
 
 def _dense(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Products of matrices around the scan; a complex one is one real product of twice the size."""
+    """Compute matrix products around the scan; a complex product is one real product of twice the size."""
     x, decay, B, C, D, initial, reset, lengths = layer
     signal = without_padding(x.to(REAL_DTYPE[decay.dtype]), lengths)
     if decay.is_complex():

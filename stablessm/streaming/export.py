@@ -116,7 +116,7 @@ def _checked_format(path: str | os.PathLike[str] | None, format: Format | None) 
 def _exported(
     module: FrozenModule, path: str | os.PathLike[str] | None, format: Format, shape: tuple[int, ...], *dynamic: Any
 ) -> Any:
-    """Export a module for an input with these first dimensions; ``dynamic`` are those of the input and of a state."""
+    """Export a module for an input with these first dimensions; ``dynamic`` belongs to x and to each state."""
     program, (of_input, of_state) = module.program, dynamic
     x = torch.zeros(*shape, program.sizes[0], dtype=program.torch_dtype)
     if program.table is not None:

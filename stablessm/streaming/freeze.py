@@ -1,4 +1,4 @@
-"""From a model to a program: eigenvalues, gains and discretisation are computed once."""
+"""Convert a model to a program: eigenvalues, gains and the discretization are computed once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _unknown(module: nn.Module) -> ArgumentError:
 
 @singledispatch
 def _add(module: nn.Module, program: Program, x: int) -> int:
-    """Append a module's step from the value x; returns the value of its output."""
+    """Append a module's step from the value x, and return the value of its output."""
     for kind, function in POINTWISE.items():
         if type(module) is kind:
             return program.pointwise(x, function)
@@ -84,7 +84,7 @@ def _(layer: LRU, program: Program, x: int) -> int:
 
 
 def _lru(layer: LRU, program: Program, x: int, *, clock: bool) -> int:
-    """With a ``clock``, the first input is a constant 1, which is not in x."""
+    """Append the step of an LRU. With a ``clock``, its first input is a constant 1, which x does not contain."""
     decay, gain = layer._discretise(None)
     B = gain.double()[:, None, None] * layer.B
     drive = [program.affine((x, B[:, k, clock:]), bias=B[:, k, 0] if clock else None) for k in (0, 1)]
@@ -187,8 +187,8 @@ def _(module: PointwiseMLP, program: Program, x: int) -> int:
 
 @_add.register
 def _(module: Whitening, program: Program, x: int) -> int:
-    centred = program.scale(x, torch.ones(1), -module.shift)  # apart, since a large mean would cancel after the product
-    return program.affine((centred, (module.W.double() / module.scale[:, None]).mT))
+    centered = program.scale(x, torch.ones(1), -module.shift)  # first: a large mean would cancel after the product
+    return program.affine((centered, (module.W.double() / module.scale[:, None]).mT))
 
 
 @_add.register
@@ -213,7 +213,7 @@ def _(model: RecurrentConvolution, program: Program, x: int) -> int:
     outer, program.structure = program.structure, []
     for group in model.groups:
         assert isinstance(group, ChannelGroup)
-        outputs = group.filters // (len(model.fits) // model.d_output)  # filters of one output are neighbours
+        outputs = group.filters // (len(model.fits) // model.d_output)  # filters of one output are adjacent
         terms += [(value, _rows(outputs, model.d_output)) for value in _group(group, program, x)]
         states.append((*program.structure, None)[:2])  # the taps' and the modes', where there are any
         program.structure = []
@@ -222,7 +222,7 @@ def _(model: RecurrentConvolution, program: Program, x: int) -> int:
 
 
 def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
-    """The values that are summed: of the taps, and of the modes behind them."""
+    """Return the values to be summed: the output of the taps, and of the modes behind the taps."""
     sources = group.inputs[group.source]
     spread = program.affine((x, _rows(sources, program.sizes[x]).mT))
     (past,) = program.state((group.taps.shape[1], len(group.inputs)))
@@ -234,7 +234,7 @@ def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
 
 
 def _rows(places: Tensor, rows: int) -> Tensor:
-    """(rows, len(places)): one in row ``places[k]`` of column k."""
+    """Return (rows, len(places)): a one in row ``places[k]`` of column k, zeros elsewhere."""
     return nn.functional.one_hot(places, rows).mT.double()
 
 

@@ -104,6 +104,6 @@ def _affine(sources: list[Any], weights: list[Any], bias: Any) -> Any:
 
 
 def _rotated(u: Any, v: Any, numbers: Mapping[str, Any], drive_real: Any, drive_imag: Any) -> tuple[Any, Any]:
-    """decay h + drive of h = u + iv."""
+    """Return decay h + drive for h = u + iv."""
     a, b = numbers["decay_real"], numbers["decay_imag"]
     return a * u - b * v + drive_real, a * v + b * u + drive_imag
