@@ -1,4 +1,4 @@
-"""``stablessm status``: how far the runs are."""
+"""``stablessm status``: the progress of the runs."""
 
 from __future__ import annotations
 
