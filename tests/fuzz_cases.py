@@ -383,6 +383,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "Task.loss": {"batch": lambda: task().batch("train", 2), "output": sequence(2, 6, 1)},
     "Task.score": {"batch": lambda: task().batch("train", 2), "output": sequence(2, 6, 1)},
     "Task.total_loss": {"batch": lambda: task().batch("train", 2), "output": sequence(2, 6, 1)},
+    "Task.count": {"batch": lambda: task().batch("train", 2)},
     "Task.as_trained": {"description": lambda: task().describe()},
     "Batch.rows": {"part": (0, 1)},
     "perplexity": {"model": lambda: ssm.LanguageModel(text().inputs.size, d_model=4, n_layers=1), "task": text},

@@ -106,17 +106,17 @@ def test_triton_matches_reference_with_time_cut(dtype: torch.dtype, channels: in
 
 @pytest.mark.parametrize("backend", DIFFERENTIATED)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
-@pytest.mark.parametrize("decay_shape", [(3,), (5, 3), (2, 5, 3)])
+@pytest.mark.parametrize("decay_shape", [(2,), (4, 2), (2, 4, 2)])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_gradcheck(backend: str, dtype: torch.dtype, decay_shape: tuple[int, ...], reverse: bool) -> None:
     generator, device = torch.Generator().manual_seed(1), device_of(backend)
     inputs = (
         draw_decay(decay_shape, dtype, generator),
-        draw((2, 5, 3), dtype, generator),
-        draw((2, 3), dtype, generator),
+        draw((2, 4, 2), dtype, generator),
+        draw((2, 2), dtype, generator),
     )
     inputs = tuple(tensor.to(device).requires_grad_() for tensor in inputs)
-    reset = torch.tensor([[False, False, True, False, False], [True, False, False, False, True]], device=device)
+    reset = torch.tensor([[False, False, True, False], [True, False, False, True]], device=device)
 
     def run(*tensors: Tensor) -> Tensor:
         return linear_scan(*tensors, reset=reset, reverse=reverse, backend=backend)
