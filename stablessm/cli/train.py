@@ -64,7 +64,9 @@ class TrainingOptions:
         None
     )
     batch_size: Annotated[int, typer.Option(min=1, help="Number of sequences per batch, over all ranks.")] = 64
-    accumulate: Annotated[int, typer.Option(min=1, help="Number of batches per update.")] = 1
+    accumulate: Annotated[
+        int, typer.Option(min=1, help="Number of batches per update (the gradient of one large batch).")
+    ] = 1
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.004
     recurrent_lr: Annotated[
         float | None, typer.Option(help="Learning rate of the recurrent parameters (default: --lr).")
@@ -72,9 +74,26 @@ class TrainingOptions:
     weight_decay: Annotated[float, typer.Option(help="Weight decay of all parameters except the recurrent ones.")] = (
         0.01
     )
+    schedule: Annotated[
+        str,
+        typer.Option(help="Learning rate after the warm-up: cosine, linear, constant, or wsd (constant, then linear)."),
+    ] = "cosine"
     warmup: Annotated[float, typer.Option(help="Fraction of the steps during which the learning rate rises.")] = 0.05
+    cooldown: Annotated[
+        float, typer.Option(help="With --schedule wsd: fraction of the steps during which the learning rate falls.")
+    ] = 0.2
     clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 turns clipping off.")] = 1.0
     select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best"
+    ema: Annotated[
+        float | None,
+        typer.Option(help="Decay of a moving average of the weights, such as 0.999; the average is scored and kept."),
+    ] = None
+    patience: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this number of validations without a better score.")
+    ] = None
+    init_from: Annotated[
+        Path | None, typer.Option(help="Folder of another run or of a saved model with the initial weights.")
+    ] = None
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the initial weights, the order of the data and dropout.")
     ] = 0
@@ -105,7 +124,8 @@ class TrainingOptions:
 
         if self.epochs is not None and self.steps is not None:
             raise ArgumentError("--epochs, --steps", "one of them", "both")
-        given: dict[str, Any] = {**vars(self), "clip": self.clip or None}
+        source = None if self.init_from is None else str(self.init_from.resolve())
+        given: dict[str, Any] = {**vars(self), "clip": self.clip or None, "init_from": source}
         return TrainingConfig(**{**given, "epochs": self.epochs or TrainingConfig.epochs})
 
 
@@ -118,6 +138,12 @@ class RunOptions:
     resume: Annotated[
         bool, typer.Option("--resume/--fresh", help="Resume the run in the output folder, or start again.")
     ] = True
+    extend: Annotated[
+        bool,
+        typer.Option(
+            "--extend", help="Resume the run with another number of steps, learning rate, schedule or patience."
+        ),
+    ] = False
     last_good: Annotated[
         bool, typer.Option("--last-good", help="Resume from the checkpoint before, if the last one is damaged.")
     ] = False
@@ -127,8 +153,9 @@ class RunOptions:
 
     def again(self) -> Any:
         """Return what ``training.train`` takes as ``resume``."""
-        if self.last_good and not self.resume:
-            raise ArgumentError("--last-good", "no --fresh", "both")
+        for name, given in (("--last-good", self.last_good), ("--extend", self.extend)):
+            if given and not self.resume:
+                raise ArgumentError(name, "no --fresh", "both")
         return "last-good" if self.last_good else self.resume
 
 
@@ -148,6 +175,11 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
       stablessm train recall -o length=20 --model paper-recall --steps 5000
       stablessm train mnist --model paper-images --epochs 10 --out runs/mnist
       stablessm train mnist --model paper-images --replicas 8 --out runs/seeds
+      stablessm train mnist --model paper-images --epochs 20 --lr 0.001 --extend \\
+          --out runs/mnist
+      stablessm train mnist --model paper-images --init-from runs/mnist --out runs/branch
+      stablessm train mnist --model paper-images --schedule wsd --ema 0.999 \\
+          --patience 3 --out runs/averaged
       stablessm train --data load.csv --target temperature \\
           -o window=96 -o horizon=24 --out runs/load
       stablessm train lm -o text=mine.txt --map best --out runs/mine
@@ -168,7 +200,7 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
         if run.show:
             typer.echo(_listing(name))
             return {"options": [option.name for option in tasks.listing(name)]}
-        result, scores = _run(name, options, wanted, training.config(), run.out, run.again())
+        result, scores = _run(name, options, wanted, training.config(), run)
     except ArgumentError as error:
         for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
             typer.secho(printable(line if ranks.main else f"rank {ranks.rank}: {line}"), fg="red", err=True)
@@ -187,7 +219,7 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
 
 
 def _run(
-    name: str, options: dict[str, str], wanted: ModelOptions, config: Any, out: Path | None, resume: Any
+    name: str, options: dict[str, str], wanted: ModelOptions, config: Any, run: RunOptions
 ) -> tuple[Any, dict[str, Any] | None]:
     """Return the result, and of a language model how it reads the test split."""
     import torch
@@ -203,7 +235,7 @@ def _run(
     if wanted.map is not None and changes.setdefault("map", wanted.map) != wanted.map:
         raise ArgumentError("--map, --set map", "one of them", "both")
     task = tasks.get(name, **tasks.read_options(name, options))
-    folder = out or Path("runs") / "train" / f"{name}-{preset}"
+    folder, resume = run.out or Path("runs") / "train" / f"{name}-{preset}", run.again()
 
     def build() -> torch.nn.Module:
         return models.for_task(task.inputs, task.outputs, preset, **changes)
@@ -222,7 +254,7 @@ def _run(
             typer.echo(f"{times}{type(model).__name__} {preset}: {count:,} parameters; on {where}, into {folder}")
         origin = {"task": name, "options": _wherever(name, options)}
         made = build if config.replicas > 1 else model
-        result = training.train(made, task, config, folder, resume=resume, origin=origin)
+        result = training.train(made, task, config, folder, resume=resume, extend=run.extend, origin=origin)
         read = isinstance(task, LanguageModelling) and ranks.size == config.replicas == 1 and result.diverged is None
         scores = text_scores(model, task, "test", config.batch_size, autocast=config.autocast) if read else None
         return result, scores
@@ -244,7 +276,10 @@ def _remedies(argument: str, task: str | None) -> list[str]:
     from stablessm import tasks
 
     if argument == "resume":
-        return ["--last-good goes on from the checkpoint before, --fresh starts again, --out takes another folder"]
+        return [
+            "--extend allows other steps, learning rates and schedules; --last-good resumes from the checkpoint "
+            "before; --fresh starts again; --out takes another folder"
+        ]
     if task in tasks.TASKS and argument in {option.name for option in tasks.listing(task)}:
         return [f"-o {argument}=VALUE sets it; stablessm train {task} --list shows all options"]
     return []

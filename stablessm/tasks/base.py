@@ -211,8 +211,23 @@ class Task(ABC):
         return total / count
 
     def total_loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of the loss and how many it is a sum over: adds up over the parts of a batch."""
+        """Return the sum of the loss over the scored positions, and their number: both add up over parts of a batch.
+
+        A task with a loss of its own overrides ``total_loss`` and ``count``, too.
+        """
         return scoring.total_loss(self.outputs.kind, *self._paired(output, batch))
+
+    @checked
+    def count(self, batch: Batch) -> Tensor:
+        """Return the number of scored positions (the sum of their weights) without any outputs, in float64.
+
+        A training step divides the losses of all its batches, on all ranks, by their common number.
+        """
+        weights, shape = self._weights(batch), batch.targets.shape
+        if weights is not None:
+            return weights.double().sum()
+        positions = shape if self.outputs.kind == "classes" else shape[:-1]
+        return torch.full((), positions.numel(), dtype=torch.float64, device=batch.targets.device)
 
     def score(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum of the metric and how many it is a sum over, in float64: adds up over batches of any size."""
@@ -236,11 +251,13 @@ class Task(ABC):
         expected = (len(batch), *step, self.outputs.size)
         if tuple(output.shape) != expected:
             raise ArgumentError("output", f"shape {expected} of task {self.name}", f"shape {tuple(output.shape)}")
-        weights = batch.weights
-        if self.outputs.per_step and weights is None and batch.lengths is not None:
-            steps = torch.arange(batch.inputs.shape[1], device=output.device)
-            weights = (steps < batch.lengths[:, None]).to(output.dtype)
-        return output, batch.targets, weights
+        return output, batch.targets, self._weights(batch)
+
+    def _weights(self, batch: Batch) -> Tensor | None:
+        """Return the weight of every position; None: all positions count once."""
+        if not self.outputs.per_step or batch.weights is not None or batch.lengths is None:
+            return batch.weights
+        return torch.arange(batch.inputs.shape[1], device=batch.inputs.device) < batch.lengths[:, None]
 
     def _size(self, split: Split) -> int:
         if not isinstance(split, str) or split not in SPLITS:

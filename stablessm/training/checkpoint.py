@@ -11,7 +11,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -21,13 +21,15 @@ from torch import Tensor
 from stablessm import _tensors, record
 from stablessm._errors import ArgumentError
 from stablessm.training.ranks import Ranks
-from stablessm.training.settings import require_same
+from stablessm.training.settings import require_resumable
 
 KEEP = 2
 """How many are kept: the last, and the one before in case that is damaged."""
 _CONTENT = "content.json"
 Like = Callable[[str, torch.Size, torch.dtype], Tensor]
 """From a tensor's name, whole shape and dtype to the tensor that is to hold it: whole, or in shards."""
+
+Agree = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, tuple[Any, Any]]]
 
 
 def whole_on_cpu(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -45,6 +47,8 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
     """Plain values that change along the run."""
+    changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Old and new values of settings that differ from those of a checkpoint that was read."""
 
 
 @final
@@ -52,7 +56,9 @@ class Checkpoints:
     """The checkpoints of one run, in ``folder``.
 
     Args:
-        settings: plain values that a run must share with the checkpoint it goes on from.
+        settings: plain values that are written into every checkpoint.
+        agree: from the settings of a checkpoint that is read and those of this run to the changes between them; raises
+            if the run cannot be resumed. By default every change is refused.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -65,8 +71,10 @@ class Checkpoints:
     stablessm._errors.ArgumentError: resume: expected the settings the run began with (lr = 0.1), got lr = 0.2
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], ranks: Ranks | None = None) -> None:
-        self.folder, self.settings, self.ranks = folder, record.plain(settings), ranks or Ranks()
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], ranks: Ranks | None = None, agree: Agree = require_resumable
+    ) -> None:
+        self.folder, self.settings, self.ranks, self.agree = folder, record.plain(settings), ranks or Ranks(), agree
 
     def save(self, checkpoint: Checkpoint, *, sharded: bool = False) -> None:
         """Write one, then remove all but the last ``KEEP``. ``sharded``: every rank writes its part."""
@@ -161,8 +169,8 @@ class Checkpoints:
             return None, wrong
         content, tensors = found
         settings = {name: value for name, value in self.settings.items() if name in content["settings"]}
-        require_same("resume", "the settings the run began with", content["settings"], settings)
-        return Checkpoint(int(content["step"]), tensors, content["facts"]), ""
+        changed = self.agree(content["settings"], settings)
+        return Checkpoint(int(content["step"]), tensors, content["facts"], changed), ""
 
     def _read_folder(self, path: Path, like: Like) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Ranks share the work of the checksums."""

@@ -25,7 +25,7 @@ class Optimizer:
     Recurrent parameters have their own learning rate and no weight decay (``stablessm.param_groups``).
 
     Args:
-        schedule: factor of the learning rate at each step (``TrainingConfig.schedule``).
+        schedule: factor of the learning rate at each step (``TrainingConfig.rates``).
     """
 
     def __init__(self, model: nn.Module, config: TrainingConfig, schedule: Schedule) -> None:

@@ -15,7 +15,7 @@ from stablessm.instruments import GradientOverWeight
 from stablessm.tasks.base import Batch
 from stablessm.training.divergence import Watch
 from stablessm.training.evaluate import apply
-from stablessm.training.gradient import Gradient, Strategy, descend
+from stablessm.training.gradient import Gradient, Strategy, count_of, descend, part_of_loss
 from stablessm.training.stack import Stack, stacked_name
 from stablessm.training.trainee import Trainee
 
@@ -57,26 +57,31 @@ class Replicas(Strategy):
         self.config, self.task = each[0].config, each[0].task
 
     def compute(self, step: int) -> Tensor:
-        """The gradients in the stack; the losses (replicas,)."""
+        """Leave the gradients in the stack; return the mean losses (replicas,) over the scored positions."""
         streams, device = _Streams(self.each, step, self.task.device), self.task.device
         total, numbers = torch.zeros(len(self.each), device=device), torch.arange(len(self.each), device=device)
-        for i in range(self.config.accumulate):
-            names, tensors = _together([gradient.batch(step, i) for gradient in self.each])
+        accumulate, silent = range(self.config.accumulate), torch.zeros_like(total)
+        batches = [[gradient.batch(step, i) for i in accumulate] for gradient in self.each]
+        counts = torch.stack([count_of(self.task, own) for own in batches])
+        for i in accumulate:
+            names, tensors = _together([own[i] for own in batches])
 
-            def losses(model: nn.Module, number: Tensor, *own: Tensor) -> tuple[Tensor, Tensor]:
+            def losses(model: nn.Module, number: Tensor, count: Tensor, *own: Tensor) -> tuple[Tensor, Tensor]:
                 batch = Batch(**dict(zip(names, own, strict=True)))  # noqa: B023 (called at once)
                 with streams.of(number):
                     output = apply(model, batch, autocast=self.config.autocast)
-                return self.task.loss(output, batch), self.task.loss(torch.zeros_like(output), batch)
+                of_step = None if len(accumulate) == 1 else count
+                found = (part_of_loss(self.task, each, batch, of_step) for each in (output, torch.zeros_like(output)))
+                return tuple(found)  # type: ignore[return-value]
 
             try:
-                loss, silent = self.stack.call(losses, numbers, *tensors)
+                loss, of_zeros = self.stack.call(losses, numbers, counts, *tensors)
             except RuntimeError as error:
                 expected = "1, or a model and a loss that torch.vmap can run"
                 raise ArgumentError("replicas", expected, f"{len(self.each)} ({error})") from error
-            total = total + descend(loss / self.config.accumulate)
-            if step == 0 and i == 0:
-                self.watch.start(torch.maximum(loss, silent).detach(), self.config.explode)
+            total, silent = total + descend(loss), silent + of_zeros.detach()
+        if step == 0:
+            self.watch.start(torch.maximum(total, silent), self.config.explode)
         return total
 
 

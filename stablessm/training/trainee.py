@@ -40,6 +40,9 @@ class Trainee:
     def spread(self) -> None:
         """Take the weights of the caller's model. No-op where they are the same tensors."""
 
+    def changed(self) -> None:
+        """Note that the parameters of ``trained`` were changed other than by an optimizer."""
+
     def ratios(self) -> GradientOverWeight:
         """Return the gradient over weight of the recurrent parameters, after a backward pass."""
         return gradient_over_weight(self.model, recurrent_only=True)
@@ -120,6 +123,14 @@ class Sharded(Trainee):
         own = self.model.state_dict()
         for name, tensor in self.trained.state_dict().items():
             tensor.copy_(placed(own[name], tensor))
+
+    def changed(self) -> None:
+        """Drop the whole weights that an evaluation, which has no backward pass, leaves for the next forward pass."""
+        from torch.distributed.fsdp import FSDPModule
+
+        for module in self.trained.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     @torch.no_grad()
     def ratios(self) -> GradientOverWeight:
