@@ -381,6 +381,7 @@ def fit(arrivals: Arrivals) -> None:
 def export(arrivals: Arrivals) -> None:
     arrivals.replace("stablessm.cli.model_source.load_model", (nn.Linear(2, 3), "a factory"))
     arrivals.replace("stablessm.export_step")
+    arrivals.replace("stablessm.export_sequence")
 
 
 @stage

@@ -439,7 +439,10 @@ ALSO = {
     "read_options": ("task",),
 }
 """Other words for an argument: what is looked up by name."""
-SLOW = ("train", "exponential_sum", "required_state_size", "optimized", "kolmogorov_arnold", "convert", "export_step")
+SLOW = (
+    "train", "exponential_sum", "required_state_size", "optimized", "kolmogorov_arnold", "convert", "export_step",
+    "export_sequence",
+)  # fmt: skip
 """Left out of the quick test: a call with good arguments takes more than a few milliseconds."""
 
 

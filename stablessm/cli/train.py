@@ -80,7 +80,7 @@ class TrainingOptions:
     ] = "cosine"
     warmup: Annotated[float, typer.Option(help="Fraction of the steps during which the learning rate rises.")] = 0.05
     cooldown: Annotated[
-        float, typer.Option(help="With --schedule wsd: fraction of the steps during which the learning rate falls.")
+        float, typer.Option(help="Fraction of the steps during which the learning rate falls, with --schedule wsd.")
     ] = 0.2
     clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 turns clipping off.")] = 1.0
     select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best"
@@ -177,7 +177,8 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
       stablessm train mnist --model paper-images --replicas 8 --out runs/seeds
       stablessm train mnist --model paper-images --epochs 20 --lr 0.001 --extend \\
           --out runs/mnist
-      stablessm train mnist --model paper-images --init-from runs/mnist --out runs/branch
+      stablessm train mnist --model paper-images \\
+          --init-from runs/mnist --out runs/branch
       stablessm train mnist --model paper-images --schedule wsd --ema 0.999 \\
           --patience 3 --out runs/averaged
       stablessm train --data load.csv --target temperature \\

@@ -128,7 +128,7 @@ class SequenceLayer(nn.Module, ABC):
         self, x: Tensor, state: Tensor | None, lengths: Tensor | None, reset: Tensor | None, dt: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         states = self._states(x, state, reset, dt)
-        before = self.initial_state(len(x)) if state is None else state
+        before = self.initial_state(x.shape[0]) if state is None else state
         return self._readout(states, x), last_state(states, before, lengths)
 
     def _check(self, name: str, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ class SequenceLayer(nn.Module, ABC):
         if dt is None:
             return None
         dt = self._tensor_of(dt)
-        if dt.shape not in shapes:
+        if dt.shape != {len(shape): shape for shape in shapes}.get(dt.dim()):
             raise ArgumentError("dt", " or ".join(f"shape {shape}" for shape in shapes), f"shape {tuple(dt.shape)}")
         if not torch.compiler.is_compiling() and not bool(((dt >= 0) & (dt < math.inf)).all()):
             wrong = dt[~((dt >= 0) & (dt < math.inf))].flatten()[0]

@@ -20,6 +20,7 @@ from stablessm.layers.zero_order_hold import phi
 from stablessm.reparam import Reparameterization, matrix
 from stablessm.reparam import get as get_map
 from stablessm.scan.checks import without_autocast
+from stablessm.scan.dispatch import loop
 
 Recurrence: TypeAlias = Literal["dense", "diagonal"]
 Solver: TypeAlias = Literal["euler", "exponential"]
@@ -41,6 +42,9 @@ class ContinuousRNN(SequenceLayer):
         bias: whether there is b.
         eigenvalues: (d_state,) W starts with these, in a random orthogonal basis if dense; complex ones come in
             conjugate pairs.
+
+    ``torch.compile`` compiles what is before and after the loop over time. The loop itself runs as it is, because 100
+    unrolled steps took minutes to compile; so ``torch.compile(..., fullgraph=True)`` refuses this layer.
 
     >>> layer = ContinuousRNN(1, 16, 1, activation="tanh", map="skew_minus_psd", dt=0.1)
     >>> y, state = layer(torch.randn(4, 50, 1))
@@ -128,18 +132,26 @@ class ContinuousRNN(SequenceLayer):
         return torch.einsum("on,tn,ni->toi", C, torch.exp(W * times[:, None]), U)
 
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
-        state = self.initial_state(len(x)) if state is None else state
-        drive, states = self._drive(x), []
-        sizes = None if dt is None else dt.expand(x.shape[:2])
+        state = self.initial_state(x.shape[0]) if state is None else state
+        varying = [self._drive(x)]
+        if reset is not None:
+            varying.append(reset.expand(x.shape[:2]))
+        if dt is not None and dt.dim():
+            varying.append(dt.expand(x.shape[:2]))
+        if not x.shape[1]:
+            return state.new_empty(x.shape[0], 0, *self.state_shape)
         with without_autocast(x.device.type):
             W = self.recurrent_matrix()
             same = self._linear_step(W, dt)
-            for t in range(x.shape[1]):
+
+            def step(states: tuple[Tensor, ...], now: tuple[Tensor, ...]) -> tuple[tuple[Tensor], tuple[Tensor]]:
+                (state,), (drive, *rest) = states, now
                 if reset is not None:
-                    state = torch.where(reset[..., t, None], torch.zeros_like(state), state)
-                state = self._next(W, drive[:, t], state, None if sizes is None else sizes[:, t], same)
-                states.append(state)
-        return torch.stack(states, 1) if states else state.new_empty(len(x), 0, *self.state_shape)
+                    state = torch.where(rest.pop(0)[:, None], torch.zeros_like(state), state)
+                new = self._next(W, drive, state, rest[0] if rest else dt, same)
+                return (new,), (new,)
+
+            return loop(step, (state,), tuple(varying))[1][0]
 
     def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
         drive = self._drive(x_t)

@@ -19,6 +19,7 @@ from stablessm.reparam import get as get_map
 from stablessm.scan import fft_scan, linear_scan, resolve
 from stablessm.scan.checks import check_tensor
 from stablessm.scan.decay_product import decay_product
+from stablessm.scan.dispatch import exporting
 
 Mode: TypeAlias = Literal["scan", "conv", "auto"]
 
@@ -127,6 +128,8 @@ class DiagonalLayer(SequenceLayer):
         if self.mode == "conv" and not alike:
             name = "dt" if reset is None else "reset"
             raise ArgumentError("mode", f"'scan' or 'auto' with a {name} that varies in time", "'conv'")
+        if exporting():  # of any length: the scan is then in standard operations, and an FFT has no fixed size
+            return False
         return self.mode == "conv" or (self.mode == "auto" and alike and self._convolution_is_faster(x))
 
     def _convolution_is_faster(self, x: Tensor) -> bool:

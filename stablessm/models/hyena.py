@@ -14,6 +14,7 @@ from stablessm._typing import Dt, Lengths, Reset
 from stablessm.models.hyena_filter import TAPS as TAPS
 from stablessm.models.hyena_filter import filtered, of_joined
 from stablessm.scan.checks import check_pair, check_reset, check_signal, check_state, checked_lengths
+from stablessm.scan.dispatch import exporting
 from stablessm.scan.padding import without_padding
 
 States: TypeAlias = tuple[Tensor, Any] | None
@@ -65,12 +66,12 @@ class Hyena(nn.Module):
         )
         check_reset(reset, *x.shape[:2])
         lengths = checked_lengths(lengths, *x.shape[:2])
-        tail, inner = (None, None) if state is None else self._parts(state, len(x))
+        tail, inner = (None, None) if state is None else self._parts(state, x.shape[0])
         reset = None if reset is None else reset.expand(x.shape[:2])
         z = self.projection(x)
         q, u = filtered(z, tail, self.filter, reset)
         y, inner = self.inner(u, inner, lengths=lengths, reset=reset, dt=dt)
-        before = self._zeros(len(x)) if tail is None else tail
+        before = self._zeros(x.shape[0]) if tail is None else tail
         return without_padding(self.output(q * y), lengths), (_tail(z, before, reset, lengths), inner)
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Tensor, Any]]:
@@ -78,7 +79,7 @@ class Hyena(nn.Module):
         check_signal(
             "x_t", x_t, ("batch", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
         )
-        tail, inner = self.initial_state(len(x_t)) if state is None else self._parts(state, len(x_t))
+        tail, inner = self.initial_state(x_t.shape[0]) if state is None else self._parts(state, x_t.shape[0])
         z = self.projection(x_t)
         joined = torch.cat([tail.to(z.dtype), z[:, None]], 1)
         q, u = of_joined(joined, self.filter)
@@ -97,7 +98,7 @@ class Hyena(nn.Module):
 
 def _tail(z: Tensor, before: Tensor, reset: Tensor | None, lengths: Tensor | None) -> Tensor:
     """The last inputs of the filter, as far as they belong to the last episode."""
-    if lengths is None and reset is None:
+    if lengths is None and reset is None and not exporting():
         last = z[:, max(0, z.shape[1] - TAPS + 1) :].to(before.dtype)
         return torch.cat([before, last], 1)[:, -TAPS + 1 :]
     batch, steps, width = z.shape

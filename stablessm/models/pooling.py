@@ -50,10 +50,10 @@ class Mean:
 
     def _parts(self, h_t: Tensor, state: Any) -> tuple[Tensor, Tensor]:
         if state is None:
-            return self.initial_state(h_t.new_empty(h_t.shape[-1]), len(h_t))
+            return self.initial_state(h_t.new_empty(h_t.shape[-1]), h_t.shape[0])
         total, count = check_pair(state)
         check_state(total, tuple(h_t.shape), h_t)
-        check_state(count, (len(h_t), 1), h_t)
+        check_state(count, (h_t.shape[0], 1), h_t)
         return total, count
 
     def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
@@ -61,7 +61,7 @@ class Mean:
         steps, dtype = h.shape[1], _wide(h)
         if lengths is None and reset is None and state is None and steps:
             return h.mean(1, dtype=dtype)
-        total, count = self._parts(h.new_empty(len(h), h.shape[-1]), state)
+        total, count = self._parts(h.new_empty(h.shape[0], h.shape[-1]), state)
         counted = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device)
         if lengths is not None:
             counted = real_steps(lengths, steps)
@@ -77,7 +77,7 @@ class Mean:
     def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
         """The mean of each beginning."""
         h = h.to(_wide(h))
-        total, count = self._parts(h.new_empty(len(h), h.shape[-1]), state)
+        total, count = self._parts(h.new_empty(h.shape[0], h.shape[-1]), state)
         sums = linear_scan(h.new_ones(h.shape[-1]), h, total, reset=reset)
         counts = linear_scan(h.new_ones(1), torch.ones_like(h[..., :1]), count, reset=reset)
         return sums / counts, (last_state(sums, total, lengths), last_state(counts, count, lengths))

@@ -224,7 +224,7 @@ def check_reset(reset: Tensor | None, batch: int, steps: int) -> None:
     check_tensor("reset", reset)
     if reset.dtype != torch.bool:
         raise ArgumentError("reset", "dtype torch.bool", reset.dtype)
-    if reset.shape not in ((steps,), (batch, steps)):
+    if reset.shape != {1: (steps,), 2: (batch, steps)}.get(reset.dim()):
         raise ArgumentError("reset", f"shape {(steps,)} or {(batch, steps)}", f"shape {tuple(reset.shape)}")
 
 

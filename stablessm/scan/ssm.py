@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 from stablessm._errors import ArgumentError
 from stablessm.scan import backends
 from stablessm.scan.checks import REAL_DTYPE, check_layer, check_reset, checked_lengths
+from stablessm.scan.dispatch import exporting
 from stablessm.scan.linear import linear_scan
 from stablessm.scan.padding import last_state, without_padding
 from stablessm.scan.protocol import DiagonalSSM
@@ -73,7 +74,7 @@ def ssm_scan(
     D, initial = (None if D is None else D.to(REAL_DTYPE[wide])), (None if initial is None else initial.to(wide))
     reset = None if reset is None else reset.expand(x.shape[:2])
     layer = DiagonalSSM(x, decay, B, C, D, initial, reset, lengths)
-    run = _dense if dense else by_states if name == "reference" else ssm
+    run = _dense if dense else by_states if name == "reference" or exporting() else ssm
     return run(layer, name)
 
 
@@ -94,5 +95,5 @@ def _dense(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
         y = linear(states, C)
     if D is not None:
         y = y + linear(signal, D)
-    before = decay.new_zeros(len(x), len(decay)) if initial is None else initial
+    before = decay.new_zeros(x.shape[0], len(decay)) if initial is None else initial
     return without_padding(y, lengths).to(x.dtype), last_state(states, before, lengths)

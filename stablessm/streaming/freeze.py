@@ -11,7 +11,7 @@ from stablessm._errors import ArgumentError
 from stablessm.constructions.filters.layer import ChannelGroup, RecurrentConvolution
 from stablessm.constructions.pointwise._stack import LayerStack
 from stablessm.constructions.series.model import VolterraSSM
-from stablessm.layers import LRU, S4D, ContinuousRNN, RealSSM
+from stablessm.layers import LRU, S4D, Bidirectional, ContinuousRNN, RealSSM
 from stablessm.models.linear_rnn_mlp import LinearRNNMLP, PointwiseMLP, Units, Whitening
 from stablessm.streaming import network_steps
 from stablessm.streaming.program import Channels, Program, Rotate, Taps
@@ -24,8 +24,8 @@ POINTWISE: dict[type[nn.Module], str] = {
 
 
 @torch.no_grad()
-def freeze(model: nn.Module) -> Program:
-    """The step of a model as a program. Dropout is off.
+def freeze(model: nn.Module, *, whole: bool = False) -> Program:
+    """Return the step of a model as a program, or with ``whole`` a program for whole sequences. Dropout is off.
 
     >>> program = freeze(LRU(3, 8, 2))
     >>> [type(operation).__name__ for operation in program.operations]
@@ -36,7 +36,7 @@ def freeze(model: nn.Module) -> Program:
         raise ArgumentError("model", "a module with parameters", type(model).__name__)
     if len(dtypes) > 1:
         raise ArgumentError("model", "parameters of one dtype", ", ".join(sorted(map(str, dtypes))))
-    program = Program(_d_input(model), dtypes.pop())
+    program = Program(_d_input(model), dtypes.pop(), whole=whole)
     program.output = _add(model, program, 0)
     if not program.slots:
         raise ArgumentError("model", "at least one layer with a state", type(model).__name__)
@@ -131,6 +131,18 @@ def _(layer: ContinuousRNN, program: Program, x: int) -> int:
             change = program.product(change, program.pointwise(program.scale(steepness, W * step, one * 0), "phi"))
     program.scale(h, one, change, out=h)
     return program.affine((h, layer.C))
+
+
+@_add.register
+def _(layer: Bidirectional, program: Program, x: int) -> int:
+    outer, program.structure = program.structure, []
+    y, z = _add(layer.ahead, program, x), _add(layer.back, program, program.reverse(x))
+    z = program.reverse(z)
+    program.structure = [*outer, tuple(program.structure)]
+    if layer.merge == "sum":
+        return program.scale(y, torch.ones(1), z)
+    ahead, back = torch.eye(layer.d_output).split([layer.ahead.d_output, layer.back.d_output], 1)
+    return program.affine((y, ahead), (z, back))
 
 
 @_add.register

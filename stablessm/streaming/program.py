@@ -108,7 +108,14 @@ class Pointwise(NamedTuple):
     function: str
 
 
-Operation: TypeAlias = Affine | Scale | Rotate | Channels | Taps | Product | Slice | Pointwise
+class Reverse(NamedTuple):
+    """out[t] = source[T-1-t]: only in the program of a whole sequence."""
+
+    out: int
+    source: int
+
+
+Operation: TypeAlias = Affine | Scale | Rotate | Channels | Taps | Product | Slice | Pointwise | Reverse
 
 FUNCTIONS = (
     "relu", "hardtanh", "tanh", "sigmoid", "gelu", "silu", "phi",
@@ -132,10 +139,10 @@ class Slot(NamedTuple):
 class Program:
     """Operations in order, from value 0 to the value ``output``; written by ``freeze``."""
 
-    def __init__(self, d_input: int, dtype: torch.dtype) -> None:
+    def __init__(self, d_input: int, dtype: torch.dtype, *, whole: bool = False) -> None:
         if dtype not in (torch.float32, torch.float64):
             raise ArgumentError("model", "parameters in float32 or float64", dtype)
-        self.torch_dtype = dtype
+        self.torch_dtype, self.whole = dtype, whole
         self.dtype = np.dtype(np.float32 if dtype == torch.float32 else np.float64)
         self.sizes = [d_input]
         self.operations: list[Operation] = []
@@ -202,6 +209,15 @@ class Program:
             raise ArgumentError("model", f"activations among {', '.join(FUNCTIONS[:6])}", repr(function))
         out = self.value(self.sizes[source])
         self.operations.append(Pointwise(out, source, function))
+        return out
+
+    def reverse(self, source: int) -> int:
+        """The value in the reverse order of time."""
+        if not self.whole:
+            expected = "a model that reads forward in time, for a step (export_sequence accepts both directions)"
+            raise ArgumentError("model", expected, "Bidirectional")
+        out = self.value(self.sizes[source])
+        self.operations.append(Reverse(out, source))
         return out
 
     def array(self, tensor: Tensor) -> np.ndarray:

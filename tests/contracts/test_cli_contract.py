@@ -74,7 +74,7 @@ DEFAULTS = {
     "fit": "EXPRESSION=None --horizon=None>=1 --tol=None --order=None>=1 --dt=None --interval=None --from=None "
     "--continuous=False --real=False --positive=False --relative=False --norm=sup --noise=None --max-order=None>=1 "
     "--out=None",
-    "export": "MODEL=required PATH=required --batch-size=1>=1",
+    "export": "MODEL=required PATH=required --kind=step --batch-size=None>=1",
     "list": "--out=runs",
     "run": "IDS=required --size=smoke --out=runs --set=None --fresh=False --jobs=None --on=processes --cpus=None "
     "--gpus=0 --memory=None --retries=2 --address=None --executor=None --minutes=None --slurm=None",
