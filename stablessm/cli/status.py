@@ -1,4 +1,4 @@
-"""``stablessm status``: show how far runs and trainings are."""
+"""``stablessm status``: the progress of runs and trainings."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class TrainingOptions:
     ] = "cosine"
     warmup: Annotated[float, typer.Option(help="Fraction of the steps during which the learning rate rises.")] = 0.05
     cooldown: Annotated[
-        float, typer.Option(help="With --schedule wsd: fraction of the steps during which the learning rate falls.")
+        float, typer.Option(help="Fraction of the steps during which the learning rate falls, with --schedule wsd.")
     ] = 0.2
     clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 turns clipping off.")] = 1.0
     select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best"
@@ -177,7 +177,8 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
       stablessm train mnist --model paper-images --replicas 8 --out runs/seeds
       stablessm train mnist --model paper-images --epochs 20 --lr 0.001 --extend \\
           --out runs/mnist
-      stablessm train mnist --model paper-images --init-from runs/mnist --out runs/branch
+      stablessm train mnist --model paper-images \\
+          --init-from runs/mnist --out runs/branch
       stablessm train mnist --model paper-images --schedule wsd --ema 0.999 \\
           --patience 3 --out runs/averaged
       stablessm train --data load.csv --target temperature \\
@@ -207,7 +208,7 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
         raise typer.Exit(2) from error
     except Interrupted as interruption:
         if ranks.main:
-            typer.echo(f"stopped after step {interruption.step}; the same command goes on from there")
+            typer.echo(f"stopped after step {interruption.step}; the same command resumes the run")
         raise typer.Exit(128 + interruption.signal) from None
     if ranks.main:
         typer.echo("\n".join([str(result), *(columns(scores) if scores else ())]))
@@ -261,7 +262,7 @@ def _run(
 
 
 def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
-    """The options, such that they mean the same in another folder."""
+    """Return the options with absolute paths, so that they are valid in any folder."""
     from stablessm import tasks
 
     places = {option.name for option in tasks.listing(name) if option.place}
@@ -272,7 +273,7 @@ def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
 
 
 def _remedies(argument: str, task: str | None) -> list[str]:
-    """What to do about a wrong argument, in the words of the command line."""
+    """Return what to do about a wrong argument, in terms of the command line."""
     from stablessm import tasks
 
     if argument == "resume":
@@ -297,7 +298,7 @@ def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
     if not data.is_file():
         raise ArgumentError("--data", "a file", f"{data} (no such file)")
     if target is not None and label is not None:
-        raise ArgumentError("--target, --label", "one of them: a series to forecast, or labelled sequences", "both")
+        raise ArgumentError("--target, --label", "one of them: a series to forecast, or labeled sequences", "both")
     if (text := ".txt" in data.suffixes or name == "lm") or data.suffix in (".npz", ".npy"):
         if target is not None or label is not None:
             raise ArgumentError("--target, --label", "--data with a CSV file", str(data))
@@ -312,7 +313,7 @@ def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
 
 
 def _value(text: str) -> Any:
-    """A number, true, false, null or {…} as JSON has it; otherwise the text itself."""
+    """Return a number, true, false, null or {…} parsed as JSON; otherwise the text itself."""
     try:
         return json.loads(text)
     except ValueError:

@@ -39,16 +39,16 @@ class TrainingConfig:
 
     epochs: int = 10
     steps: int | None = None
-    """Updates of the weights; instead of ``epochs``."""
+    """Number of updates of the weights, instead of ``epochs``."""
     batch_size: int = 64
-    """Sequences in memory at once."""
+    """Number of sequences per batch, over all ranks."""
     accumulate: int = 1
     """Batches of a step: its loss is the mean over the scored positions of all of them."""
     lr: float = 0.004
     recurrent_lr: float | None = None
-    """Of the parameters that set the dynamics; ``lr`` by default."""
+    """Learning rate of the recurrent parameters (default: ``lr``)."""
     weight_decay: float = 0.01
-    """Of all other parameters."""
+    """Weight decay of all parameters except the recurrent ones."""
     schedule: schedules.Name = "cosine"
     """How the learning rate changes after the warm-up: ``constant``, ``linear`` or ``cosine`` to zero, or ``wsd``
     (constant, then linear to zero in the ``cooldown``). ``stablessm.training.schedules`` has the formulas."""
@@ -65,7 +65,7 @@ class TrainingConfig:
     graph: bool = False
     """On one GPU, for sequences of one length: both passes of a step as a CUDA graph, which the host starts at once."""
     seed: int = 0
-    """Of the order of the data and of dropout. A model's first weights are the caller's."""
+    """Seed of the order of the data and of dropout. The caller initializes the model."""
     select: Literal["best", "last"] = "best"
     """Which weights to keep: those with the best validation score, or the last."""
     ema: float | None = None
@@ -77,19 +77,19 @@ class TrainingConfig:
     init_from: str | None = None
     """Folder of a run or of a saved model: its weights are the first weights of this run."""
     evaluate_every: int | None = None
-    """Steps; an epoch by default."""
+    """Number of steps between validations (default: an epoch)."""
     checkpoint_every: int | None = None
-    """Steps; a minute by default."""
+    """Number of steps between checkpoints (default: about a minute)."""
     log_every: int = 20
-    """Steps between looks at the loss: a device is not waited for in between."""
+    """Number of steps between log entries; the host does not wait for the device in between."""
     explode: float = 10.0
-    """A loss that is, over ten steps, so many times that of the untrained model (or of zeros) is a divergence."""
+    """A run has diverged when its loss, averaged over about ten steps, exceeds this factor times the first loss."""
     device: str = "auto"
     """``auto``: a GPU if there is one."""
     replicas: int = 1
     """Number of models that are trained as one computation, with the seeds ``seed``, ``seed + 1``, …"""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Under ``torchrun``: the whole model on every rank, or a shard of it. A single process takes no notice."""
+    """Under ``torchrun``: the whole model on every rank, or a shard of it. Ignored by a single process."""
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, least=0)
@@ -123,12 +123,12 @@ class TrainingConfig:
 
     @checked
     def total_steps(self, batches: int) -> int:
-        """Updates in all, where an epoch has so many batches."""
+        """Return the number of updates of the run, given the number of batches of an epoch."""
         return self.epochs * self.steps_per_epoch(batches) if self.steps is None else self.steps
 
     @checked
     def steps_per_epoch(self, batches: int) -> int:
-        """Updates in an epoch; batches that are too few for one more are left out."""
+        """Return the number of updates per epoch; remaining batches that are too few for an update are left out."""
         if batches < self.accumulate:
             raise ArgumentError("accumulate", f"at most the {batches} batches of an epoch", self.accumulate)
         return batches // self.accumulate
@@ -139,7 +139,7 @@ class TrainingConfig:
         return partial(schedules.rate, steps=steps, warmup=self.warmup, schedule=self.schedule, cooldown=self.cooldown)
 
     def chosen_device(self) -> torch.device:
-        """Where to train."""
+        """Return the device to train on."""
         name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
             raise ArgumentError("device", "auto, cpu or cuda", repr(self.device))

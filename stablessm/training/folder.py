@@ -35,9 +35,9 @@ def check_folder(folder: str | Path) -> None:
 
 
 def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, str], *, fresh: bool) -> None:
-    """Make the folder that of a run with these settings. ``fresh``: without what an earlier one left.
+    """Claim the folder for a run with these settings. ``fresh``: remove the files of an earlier run.
 
-    ``companions``: files to go beside the model, a tokenizer say.
+    ``companions``: files to store with the model, such as a tokenizer.
     """
     if fresh:
         for name in _FOLDERS:
@@ -56,7 +56,7 @@ def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, st
 
 @checked
 def settings_of(folder: str | Path) -> dict[str, Any]:
-    """What a run was called with: ``config``, ``task``, ``model`` and ``origin``, each by name."""
+    """Return the settings of a run: ``config``, ``task``, ``model`` and ``origin``, each by name."""
     path = Path(folder) / MARKER
     if not path.is_file():
         raise ArgumentError("folder", f"that of a training, with a {MARKER}", str(folder))

@@ -41,14 +41,14 @@ class Strategy(ABC):
         """Take over what the step left for the next one, unless ``bad`` is 1."""
 
     def updated(self) -> None:  # noqa: B027
-        """The weights have changed."""
+        """Note that the weights have changed."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint has to keep, by name."""
+        """Return the tensors that a checkpoint stores, by name."""
         return {}
 
     def facts(self) -> Any:
-        """Plain values that a checkpoint has to keep."""
+        """Return plain values that a checkpoint stores."""
         return None
 
     def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027
@@ -83,7 +83,7 @@ class Objective(Strategy):
         self._replayed: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:
-        """The gradient of the sum: of each model's own loss in its own weights."""
+        """Leave the gradient of the sum of the losses in the parameters; return the losses."""
         arguments = self.batch(step)
         if not self.graph:
             return descend(self._noting(*arguments))
@@ -104,8 +104,8 @@ class Gradient(Strategy):
     """What a step of training computes, each rank for its rows of the batch.
 
     Args:
-        epoch: steps in one.
-        watch: is told what loss is normal, at step 0.
+        epoch: number of steps per epoch.
+        watch: gets the initial loss at step 0.
     """
 
     def __init__(
@@ -135,7 +135,9 @@ class Gradient(Strategy):
     def _launched(self, step: int, batches: Sequence[Batch]) -> Tensor:
         """Compute the passes kernel by kernel."""
         count = self._count(batches)
-        values = torch.zeros(2, dtype=torch.float64, device=self.task.device)  # the loss, and that of zeros at step 0
+        values = torch.zeros(
+            2, dtype=torch.float64, device=self.task.device
+        )  # the loss, and at step 0 the loss of an output of zeros
         for i, batch in enumerate(batches):
             with self.trainee.accumulating() if i + 1 < len(batches) else nullcontext():
                 output = self._output(self.trainee.runner, batch, self.carry)
@@ -149,7 +151,7 @@ class Gradient(Strategy):
         return loss
 
     def _replayed(self, step: int, batches: Sequence[Batch]) -> Tensor:
-        """All at once, where the batches have the shapes of the first."""
+        """Replay the CUDA graph, if the batches have the shapes of the first ones."""
         names = [name for name, value in vars(batches[0]).items() if value is not None]
         arguments = [getattr(batch, name) for batch in batches for name in names]
         parameters = [parameter for parameter in self.trainee.trained.parameters() if parameter.requires_grad]
@@ -176,23 +178,23 @@ class Gradient(Strategy):
         return _replay(self._graph, arguments, parameters)
 
     def settle(self, bad: Tensor) -> None:
-        """The state in which the batch ended is carried on."""
+        """Carry the final state of the batch to the next step, unless ``bad`` is 1."""
         self.carry.settle(bad)
 
     def updated(self) -> None:
-        """Buffers become those of rank 0."""
+        """Copy the buffers of rank 0 to all ranks."""
         self.ranks.share(self.trainee.trained, buffers_only=True)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state that is carried."""
+        """Return the carried state."""
         return self.carry.tensors()
 
     def facts(self) -> Any:
-        """The form of the state."""
+        """Return the structure of the carried state."""
         return self.carry.form()
 
     def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
-        """The state that was carried."""
+        """Take the carried state of a checkpoint."""
         self.carry.restore(facts, tensors, self.task.device)
 
     def replay(self, step: int, carried: State = None) -> None:
@@ -228,14 +230,14 @@ class Gradient(Strategy):
         torch.manual_seed((seed + rank * _APART) % 2**63)
 
     def batch(self, step: int, i: int, part: tuple[int, int] = (0, 1)) -> Batch:
-        """Batch i of the step, or a part of it."""
+        """Return batch i of a step, or a part of it."""
         epoch, index = divmod(step, self.epoch)
         at, size, seed = index * self.config.accumulate + i, self.config.batch_size, self.config.seed
         return self.task.batch("train", size, seed=seed, epoch=epoch, index=at, part=part)
 
 
 def descend(loss: Tensor) -> Tensor:
-    """Add the gradient of a loss, or of the sum of several, to that of the parameters; return its value."""
+    """Add the gradient of a loss (or of the sum of several) to ``grad`` of the parameters; return the loss."""
     loss.sum().backward()
     return loss.detach()
 
@@ -268,7 +270,7 @@ def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def _apart(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Each in memory of its own, where it can be clipped in place, and in order, as AdamW has its moments.
+    """Return gradients in memory of their own, so that they can be clipped in place, and contiguous.
 
     >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     >>> same, apart = (f(torch.autograd.grad((a + b).prod(), (a, b))) for f in (tuple, _apart))

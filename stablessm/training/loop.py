@@ -115,7 +115,7 @@ def _require_possible(task: Task, config: TrainingConfig, ranks: Ranks, resume: 
 
 
 def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) -> list[nn.Module]:
-    """The model of every replica."""
+    """Return the model of every replica."""
     if isinstance(model, nn.Module):
         return [model, *(copy.deepcopy(model) for _ in range(config.replicas - 1))]
     found = []
@@ -128,7 +128,7 @@ def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) 
 
 @final
 class _Run:
-    """One call of ``train``: a step loop, and a session for every model. At the end of ``with``, loggers are told.
+    """One call of ``train``: a step loop, and a session for every model. Leaving ``with`` ends the loggers.
 
     Args:
         again: whether the run is resumed from a checkpoint.
@@ -230,7 +230,7 @@ class _Run:
         return require_resumable(was, is_, changeable=[f"config.{name}" for name in EXTENDS], extend=self.extend)
 
     def _claim(self, origin: Mapping[str, Any], *, fresh: bool) -> None:
-        """Make the folders those of this run."""
+        """Claim the folders of the run and of its replicas."""
         if fresh:
             remove(*self.folder.glob(f"{REPLICA}-*"))
         if self.replicas:

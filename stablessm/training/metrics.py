@@ -37,7 +37,7 @@ class Metrics:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the file, as far as this object wrote it."""
+        """The SHA-256 of the lines that were kept or written by this object."""
         return self._hash.hexdigest()
 
     def write(self, step: int, **values: Any) -> None:
@@ -46,12 +46,12 @@ class Metrics:
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """What a run said in its folder; a line that a kill cut off is left out."""
+    """Return the metrics in the folder of a run, without a last line that a kill cut off."""
     return record.read_lines(folder / _FILE, step=int)
 
 
 def losses(rows: Iterable[Mapping[str, Any]]) -> np.ndarray:
-    """(rows, 2): step and training loss of the rows that are not about a split."""
+    """Return step and training loss, (rows, 2), of the rows that are not about a split."""
     found = [(row["step"], record.number(row.get("loss"))) for row in rows if "split" not in row]
     return np.array(found, dtype=float).reshape(-1, 2)
 

@@ -31,7 +31,7 @@ class Replica(Trainee):
         self.model = self.trained = self.runner = stack.models[number]
 
     def ratios(self) -> GradientOverWeight:
-        """From the rows of the stack's gradients."""
+        """Return the ratios from the rows of the stack's gradients."""
         for name, parameter in self.model.named_parameters():
             gradient = self.stack.get_parameter(stacked_name(name)).grad
             parameter.grad = None if gradient is None else gradient[self.number]
@@ -44,12 +44,12 @@ class Replica(Trainee):
 class Replicas(Strategy):
     """The gradient of every model on its own batch, by ``torch.vmap``.
 
-    Batches and dropout of a model are those of a training of this model alone. Other random numbers that a model draws
+    A model has the batches and the dropout of a training of this model alone. Other random numbers that a model draws
     are the same for all models.
 
     Args:
         each: the gradient of each model alone, with its own seed.
-        watch: is told the normal loss of each model, at step 0.
+        watch: gets the initial loss of each model at step 0.
     """
 
     def __init__(self, stack: Stack, each: Sequence[Gradient], watch: Watch) -> None:
@@ -103,7 +103,7 @@ class _Streams(TorchFunctionMode):
             self.states.append(self.generator.get_state())
 
     def of(self, number: Tensor) -> _Streams:
-        """Within, dropout is that of model ``number``, a tensor that ``torch.vmap`` maps over."""
+        """Within, dropout is drawn for model ``number``, a tensor that ``torch.vmap`` maps over."""
         self.number = number
         return self
 
@@ -127,7 +127,7 @@ class _Streams(TorchFunctionMode):
 
 
 def _together(batches: Sequence[Batch]) -> tuple[list[str], list[Tensor]]:
-    """The tensors of batches, (replicas, …) by name; padded ones as long as the longest."""
+    """Return the tensors of batches, (replicas, …) by name, padded to the longest."""
     names = [name for name, value in vars(batches[0]).items() if value is not None]
     longest, found = max(batch.inputs.shape[1] for batch in batches), []
     for name in names:

@@ -40,7 +40,7 @@ class Session(Hooks):
     Args:
         gradient: of this model alone; it has the task, the config and the ranks.
         number: which of the models that are trained as one this is.
-        name: of the folder in that of the run, if there are several models.
+        name: folder of this model in the folder of the run, if there are several models.
         loggers: the caller's, which have begun.
     """
 
@@ -153,11 +153,11 @@ class Session(Hooks):
         return self.diverged is not None
 
     def told(self) -> str:
-        """Loss, speed and score."""
+        """Return loss, speed and score."""
         return self._told
 
     def facts(self) -> dict[str, Any]:
-        """The scores, and the step at which this model diverged, if the others have gone on."""
+        """Return the scores, and the step at which this model diverged or stopped early."""
         found: dict[str, Any] = {"best": self.best, "last": self.last, "kept": self._kept}
         found["metrics"] = None if self.metrics is None else self.metrics.digest
         found |= {"waited": self.waited, "early": self.early}
@@ -320,7 +320,7 @@ def write_record(
 
 
 def _scores(plain: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Scores as a checkpoint has them, where NaN is a word."""
+    """Return scores from a checkpoint, in which NaN is a string."""
     if plain is None:
         return None
     return {name: value if isinstance(value, int) else float(value) for name, value in plain.items()}

@@ -62,7 +62,7 @@ def task_of(settings: Mapping[str, Any]) -> tasks.Task:
 
 
 def signature(model: nn.Module) -> dict[str, Any]:
-    """What a checkpoint must fit: class, options, and the shape of every tensor."""
+    """Return what a checkpoint must fit: class, options, and the shape of every tensor."""
     config = getattr(model, "config", None)
     has_options = dataclasses.is_dataclass(config) and not isinstance(config, type)
     options = dataclasses.asdict(config) if has_options else {}  # type: ignore[arg-type]

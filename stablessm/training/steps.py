@@ -24,29 +24,29 @@ _VIEW = "FSDP2-wrapped module .* returned a view tensor"
 
 
 class Hooks:
-    """What a training does between the parts of a step, and what that has to keep. Nothing, unless overridden."""
+    """What a training does between the parts of a step, and its state in checkpoints. Methods do nothing by default."""
 
     name = ""
-    """Key of the hook's facts in a checkpoint; without one they are among those of the loop."""
+    """Key of the hook's facts in a checkpoint; without a name they are merged with the facts of the loop."""
 
     def computed(self, step: int) -> None:
-        """The gradient of a step has been computed."""
+        """Called when the gradient of a step has been computed."""
 
     def clipped(self, step: int) -> None:
-        """It has been clipped, and the watch has seen it."""
+        """Called when the gradient has been clipped and the watch has seen its norm."""
 
     def updated(self, step: int) -> None:
-        """So many updates have been made."""
+        """Called after every update; ``step`` is the number of updates so far."""
 
     def looked(self, step: int) -> None:
-        """The host looks at the device, and the watch then forgets what it has seen."""
+        """Called when the host reads results from the device; the watch is cleared after that."""
 
     def saving(self) -> None:
-        """A checkpoint will be written, unless all hooks are lost."""
+        """Called before a checkpoint is written; none is written if all hooks are lost."""
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing is left to do before the last step: a loop ends when all its hooks say so."""
+        """Whether the training is over before its last step; the loop ends when all hooks have stopped."""
         return False
 
     @property
@@ -55,15 +55,15 @@ class Hooks:
         return self.stopped
 
     def told(self) -> str:
-        """What a progress bar says."""
+        """Return the text of the progress bar."""
         return ""
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps, by name."""
+        """Return the tensors that a checkpoint stores, by name."""
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """Plain values that a checkpoint keeps."""
+        """Return plain values that a checkpoint stores."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -72,7 +72,7 @@ class Hooks:
 
 @final
 class Cadence:
-    """When to write a checkpoint: every so many steps, or after so many seconds and twenty times what one takes."""
+    """When to write a checkpoint: every ``steps`` steps, or after ``seconds`` and 20 times the time of a checkpoint."""
 
     def __init__(self, steps: int | None = None, seconds: float = 60.0) -> None:
         self.steps, self.seconds, self.cost, self.last = steps, seconds, 0.0, time.perf_counter()
@@ -96,7 +96,7 @@ class StepLoop:
         trained: whose parameters are updated.
         strategy: how the gradient of a step is computed.
         total: number of steps.
-        look: whether the host looks at what the device has computed, after so many steps.
+        look: from the number of steps made to whether the host reads results from the device.
         checkpoints: where to leave some; None: nowhere.
         sharded: whether every rank has a part of ``trained``.
     """
@@ -130,7 +130,7 @@ class StepLoop:
 
     @property
     def seconds(self) -> float:
-        """Over all interruptions, as far as checkpoints tell."""
+        """Seconds of training over all interruptions, up to the last checkpoint of each."""
         return self.seconds_before + time.perf_counter() - self.started
 
     def run(self, *, progress: bool = False, name: str | None = None) -> None:
@@ -237,7 +237,7 @@ class StepLoop:
         return bool(self.hooks) and all(hook.lost for hook in self.hooks)
 
     def _like(self, key: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """What is to hold a tensor of a checkpoint in shards: the same shards where it is a parameter or its moment."""
+        """Return the tensor to read into from a checkpoint in shards: sharded for parameters and their moments."""
         part, _, name = key.partition(":")
         of = dict(self.trained.named_parameters()).get(name if part == "model" else name.rpartition("/")[0])
         if of is None or of.shape != shape:

@@ -213,7 +213,7 @@ def test_a_terminated_command_leaves_a_checkpoint_and_goes_on(load):
 
     threading.Thread(target=terminate, daemon=True).start()
     text = call("train", *load, *QUICK, "--steps", "100000", "--out", "run", code=128 + signal.SIGTERM)
-    assert "the same command goes on from there" in text
+    assert "the same command resumes the run" in text
     step = int(text.split("stopped after step ")[1].split(";")[0])
     assert f"step-{step:09d}.safetensors" in {path.name for path in Path("run/checkpoints").iterdir()}
 

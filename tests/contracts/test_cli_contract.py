@@ -156,7 +156,7 @@ def _with_best(norm: str, **found: float) -> NumericalError:
             "stderr: -o length=VALUE sets it; stablessm train recall --list shows all options",
         ]),
         ("train", "train recall", "stablessm.models.for_task", Interrupted(15, 17), 143, [
-            "stdout: stopped after step 17; the same command goes on from there",
+            "stdout: stopped after step 17; the same command resumes the run",
         ]),
         ("evaluate", "eval there", "stablessm.training.evaluate", WRONG, 2, [f"stderr: cannot evaluate there: {TOLD}"]),
         ("predict", "predict there", "stablessm.training.TrainedModel", WRONG, 2, [

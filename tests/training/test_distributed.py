@@ -293,7 +293,7 @@ def test_torchrun(tmp_path):
         while not (said.exists() and said.stat().st_size) and time.monotonic() < waited:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        assert "the same command goes on from there" in process.communicate(timeout=60)[0]
+        assert "the same command resumes the run" in process.communicate(timeout=60)[0]
     assert process.returncode != 0
     assert list((tmp_path / "endless" / "checkpoints").iterdir())
     bad = subprocess.run([*start, "recall", "--model", "none"], **options, check=False)
