@@ -30,6 +30,7 @@ from stablessm.report.claim import Claim
 from stablessm.report.folder import Record
 from stablessm.report.runs import Collection, Problem
 from stablessm.training import Forecast, TrainingConfig
+from stablessm.training.status import TrainingStatus
 
 COMMAND = typer.main.get_command(app)
 SHARED = {"--json", "--quiet"}
@@ -380,6 +381,7 @@ def fit(arrivals: Arrivals) -> None:
 def export(arrivals: Arrivals) -> None:
     arrivals.replace("stablessm.cli.model_source.load_model", (nn.Linear(2, 3), "a factory"))
     arrivals.replace("stablessm.export_step")
+    arrivals.replace("stablessm.export_sequence")
 
 
 @stage
@@ -415,7 +417,14 @@ def status(arrivals: Arrivals) -> None:
             sweeps.RunStatus(out / "b" / "smoke", "failed", 3, {"one": note, "two": busy}),
         ]
 
+    def trainings(out: Path) -> list[TrainingStatus]:
+        return [
+            TrainingStatus(out / "load", "finished", 90, 90, 0.25),
+            TrainingStatus(out / "train" / "recall-small", "stopped", 40, 5000, 1.23456),
+        ]
+
     arrivals.replace("stablessm.sweeps.runs", runs)
+    arrivals.replace("stablessm.training.status.trainings", trainings)
     tables(arrivals)
 
 

@@ -166,3 +166,14 @@ def test_the_commit_that_the_environment_names_counts(monkeypatch):
         answers = {"rev-parse": "f00", "status": changes}
         monkeypatch.setattr(_provenance, "_git", lambda folder, verb, *_, said=answers: said.get(verb))
         assert _provenance.commit() == expected
+
+
+def test_the_hubs_libraries_and_no_others_are_imported_without_telemetry(monkeypatch):
+    for name in _telemetry._HUB:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(_optional, "importlib", SimpleNamespace(import_module=lambda package: package))
+    assert _optional._imported("scipy") == "scipy"
+    assert not any(name in os.environ for name in _telemetry._HUB)
+    assert _optional._imported("transformers") == "transformers"
+    assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
+    monkeypatch.delenv("HF_HUB_DISABLE_TELEMETRY")

@@ -223,7 +223,7 @@ class Coverage:
 
 def _tests(context: str, files: Mapping[str, list[str]]) -> tuple[str, ...]:
     """The tests that depend on what a context (``TEST|PHASE``, or nothing on import) executes."""
-    test, _, phase = context.partition("|")
+    test, _, phase = context.rpartition("|")  # the parameters of a test may have one too
     if phase == "setup":
         return tuple(files.get(test.partition("::")[0], [test]))
     return (test,) if test else ()

@@ -147,7 +147,7 @@ def _onnx(layer: SequenceLayer, x: Tensor) -> tuple[Step, list[np.ndarray]]:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "step.onnx"
-        export_step(layer, path, format="onnx")
+        export_step(layer, path, format="onnx", batch=1)
         session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
     shapes = {port.name: port.shape for port in (*session.get_inputs(), *session.get_outputs())}
 

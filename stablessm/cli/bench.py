@@ -40,7 +40,7 @@ def bench(
         ),
     ] = "full",
     smoke: Annotated[bool, typer.Option("--smoke", hidden=True, help="Old name of --size smoke.")] = False,
-    seconds: Annotated[float, typer.Option(help="Time limit for each contender in each case.")] = 1.0,
+    seconds: Annotated[float, typer.Option(help="Time limit in seconds for each contender in each case.")] = 1.0,
     out: Annotated[Path, typer.Option(help="Record to write: a .json file, or a folder for SUITE-DEVICE.json.")] = Path(
         "runs/bench"
     ),

@@ -36,7 +36,9 @@ class EngineOptions:
     executor: Annotated[
         str | None, typer.Option(help="slurm, or local to try --on slurm on this machine (default: slurm).")
     ] = None
-    minutes: Annotated[int | None, typer.Option(help="Time limit per job; requires --on slurm (default: 1440).")] = None
+    minutes: Annotated[
+        int | None, typer.Option(help="Time limit per job in minutes; requires --on slurm (default: 1440).")
+    ] = None
     slurm: Annotated[
         list[str] | None,
         typer.Option(help="KEY=VALUE for sbatch, such as partition=gpu; requires --on slurm; repeatable."),

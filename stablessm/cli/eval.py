@@ -79,7 +79,7 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
 
 
 def _lines(scores: dict[str, Any]) -> Iterator[str]:
-    """A score a line; those of a text in a column for each way to read it."""
+    """Return one line per score; the scores of a text have one column for each way of reading it."""
     for name, value in scores.items():
         if not isinstance(value, dict):
             yield f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}"
@@ -90,7 +90,7 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
 
 
 def _beside(folder: Path, options: dict[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """Options of a text, but for the size of the tokenizer, which lies beside the model.
+    """Return the options of a text without the size of the tokenizer, which is stored with the model.
 
     The documents of a text with a name need no separator.
     """

@@ -76,7 +76,7 @@ def predict(
 
 
 def _figure(found: Forecast | Predictions, name: str) -> Figure:
-    """The past, the forecast and its interval by column; or the probabilities or values of the sequences."""
+    """Draw the past, the forecast and its interval by column; or the probabilities or values of the sequences."""
     from stablessm.report.figure import Figure, Panel, Series
     from stablessm.training import Forecast
 

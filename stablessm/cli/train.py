@@ -64,7 +64,9 @@ class TrainingOptions:
         None
     )
     batch_size: Annotated[int, typer.Option(min=1, help="Number of sequences per batch, over all ranks.")] = 64
-    accumulate: Annotated[int, typer.Option(min=1, help="Number of batches per update.")] = 1
+    accumulate: Annotated[
+        int, typer.Option(min=1, help="Number of batches per update (the gradient of one large batch).")
+    ] = 1
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.004
     recurrent_lr: Annotated[
         float | None, typer.Option(help="Learning rate of the recurrent parameters (default: --lr).")
@@ -72,9 +74,26 @@ class TrainingOptions:
     weight_decay: Annotated[float, typer.Option(help="Weight decay of all parameters except the recurrent ones.")] = (
         0.01
     )
+    schedule: Annotated[
+        str,
+        typer.Option(help="Learning rate after the warm-up: cosine, linear, constant, or wsd (constant, then linear)."),
+    ] = "cosine"
     warmup: Annotated[float, typer.Option(help="Fraction of the steps during which the learning rate rises.")] = 0.05
+    cooldown: Annotated[
+        float, typer.Option(help="Fraction of the steps during which the learning rate falls, with --schedule wsd.")
+    ] = 0.2
     clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 turns clipping off.")] = 1.0
     select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best"
+    ema: Annotated[
+        float | None,
+        typer.Option(help="Decay of a moving average of the weights, such as 0.999; the average is scored and kept."),
+    ] = None
+    patience: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this number of validations without a better score.")
+    ] = None
+    init_from: Annotated[
+        Path | None, typer.Option(help="Folder of another run or of a saved model with the initial weights.")
+    ] = None
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the initial weights, the order of the data and dropout.")
     ] = 0
@@ -105,7 +124,8 @@ class TrainingOptions:
 
         if self.epochs is not None and self.steps is not None:
             raise ArgumentError("--epochs, --steps", "one of them", "both")
-        given: dict[str, Any] = {**vars(self), "clip": self.clip or None}
+        source = None if self.init_from is None else str(self.init_from.resolve())
+        given: dict[str, Any] = {**vars(self), "clip": self.clip or None, "init_from": source}
         return TrainingConfig(**{**given, "epochs": self.epochs or TrainingConfig.epochs})
 
 
@@ -118,6 +138,12 @@ class RunOptions:
     resume: Annotated[
         bool, typer.Option("--resume/--fresh", help="Resume the run in the output folder, or start again.")
     ] = True
+    extend: Annotated[
+        bool,
+        typer.Option(
+            "--extend", help="Resume the run with another number of steps, learning rate, schedule or patience."
+        ),
+    ] = False
     last_good: Annotated[
         bool, typer.Option("--last-good", help="Resume from the checkpoint before, if the last one is damaged.")
     ] = False
@@ -127,8 +153,9 @@ class RunOptions:
 
     def again(self) -> Any:
         """Return what ``training.train`` takes as ``resume``."""
-        if self.last_good and not self.resume:
-            raise ArgumentError("--last-good", "no --fresh", "both")
+        for name, given in (("--last-good", self.last_good), ("--extend", self.extend)):
+            if given and not self.resume:
+                raise ArgumentError(name, "no --fresh", "both")
         return "last-good" if self.last_good else self.resume
 
 
@@ -148,6 +175,12 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
       stablessm train recall -o length=20 --model paper-recall --steps 5000
       stablessm train mnist --model paper-images --epochs 10 --out runs/mnist
       stablessm train mnist --model paper-images --replicas 8 --out runs/seeds
+      stablessm train mnist --model paper-images --epochs 20 --lr 0.001 --extend \\
+          --out runs/mnist
+      stablessm train mnist --model paper-images \\
+          --init-from runs/mnist --out runs/branch
+      stablessm train mnist --model paper-images --schedule wsd --ema 0.999 \\
+          --patience 3 --out runs/averaged
       stablessm train --data load.csv --target temperature \\
           -o window=96 -o horizon=24 --out runs/load
       stablessm train lm -o text=mine.txt --map best --out runs/mine
@@ -168,14 +201,14 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
         if run.show:
             typer.echo(_listing(name))
             return {"options": [option.name for option in tasks.listing(name)]}
-        result, scores = _run(name, options, wanted, training.config(), run.out, run.again())
+        result, scores = _run(name, options, wanted, training.config(), run)
     except ArgumentError as error:
         for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
             typer.secho(printable(line if ranks.main else f"rank {ranks.rank}: {line}"), fg="red", err=True)
         raise typer.Exit(2) from error
     except Interrupted as interruption:
         if ranks.main:
-            typer.echo(f"stopped after step {interruption.step}; the same command goes on from there")
+            typer.echo(f"stopped after step {interruption.step}; the same command resumes the run")
         raise typer.Exit(128 + interruption.signal) from None
     if ranks.main:
         typer.echo("\n".join([str(result), *(columns(scores) if scores else ())]))
@@ -187,7 +220,7 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
 
 
 def _run(
-    name: str, options: dict[str, str], wanted: ModelOptions, config: Any, out: Path | None, resume: Any
+    name: str, options: dict[str, str], wanted: ModelOptions, config: Any, run: RunOptions
 ) -> tuple[Any, dict[str, Any] | None]:
     """Return the result, and of a language model how it reads the test split."""
     import torch
@@ -203,7 +236,7 @@ def _run(
     if wanted.map is not None and changes.setdefault("map", wanted.map) != wanted.map:
         raise ArgumentError("--map, --set map", "one of them", "both")
     task = tasks.get(name, **tasks.read_options(name, options))
-    folder = out or Path("runs") / "train" / f"{name}-{preset}"
+    folder, resume = run.out or Path("runs") / "train" / f"{name}-{preset}", run.again()
 
     def build() -> torch.nn.Module:
         return models.for_task(task.inputs, task.outputs, preset, **changes)
@@ -222,14 +255,14 @@ def _run(
             typer.echo(f"{times}{type(model).__name__} {preset}: {count:,} parameters; on {where}, into {folder}")
         origin = {"task": name, "options": _wherever(name, options)}
         made = build if config.replicas > 1 else model
-        result = training.train(made, task, config, folder, resume=resume, origin=origin)
+        result = training.train(made, task, config, folder, resume=resume, extend=run.extend, origin=origin)
         read = isinstance(task, LanguageModelling) and ranks.size == config.replicas == 1 and result.diverged is None
         scores = text_scores(model, task, "test", config.batch_size, autocast=config.autocast) if read else None
         return result, scores
 
 
 def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
-    """The options, such that they mean the same in another folder."""
+    """Return the options with absolute paths, so that they are valid in any folder."""
     from stablessm import tasks
 
     places = {option.name for option in tasks.listing(name) if option.place}
@@ -240,11 +273,14 @@ def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
 
 
 def _remedies(argument: str, task: str | None) -> list[str]:
-    """What to do about a wrong argument, in the words of the command line."""
+    """Return what to do about a wrong argument, in terms of the command line."""
     from stablessm import tasks
 
     if argument == "resume":
-        return ["--last-good goes on from the checkpoint before, --fresh starts again, --out takes another folder"]
+        return [
+            "--extend allows other steps, learning rates and schedules; --last-good resumes from the checkpoint "
+            "before; --fresh starts again; --out takes another folder"
+        ]
     if task in tasks.TASKS and argument in {option.name for option in tasks.listing(task)}:
         return [f"-o {argument}=VALUE sets it; stablessm train {task} --list shows all options"]
     return []
@@ -262,7 +298,7 @@ def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
     if not data.is_file():
         raise ArgumentError("--data", "a file", f"{data} (no such file)")
     if target is not None and label is not None:
-        raise ArgumentError("--target, --label", "one of them: a series to forecast, or labelled sequences", "both")
+        raise ArgumentError("--target, --label", "one of them: a series to forecast, or labeled sequences", "both")
     if (text := ".txt" in data.suffixes or name == "lm") or data.suffix in (".npz", ".npy"):
         if target is not None or label is not None:
             raise ArgumentError("--target, --label", "--data with a CSV file", str(data))
@@ -277,7 +313,7 @@ def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
 
 
 def _value(text: str) -> Any:
-    """A number, true, false, null or {…} as JSON has it; otherwise the text itself."""
+    """Return a number, true, false, null or {…} parsed as JSON; otherwise the text itself."""
     try:
         return json.loads(text)
     except ValueError:

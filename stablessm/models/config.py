@@ -93,7 +93,7 @@ class StackConfig:
     @classmethod
     @checked
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """The config with these settings, after naming any that there is not."""
+        """Return the config with these settings; an unknown setting is an error that names it."""
         known = {entry.name for entry in fields(cls)}
         for name in options.keys() - known:
             raise unknown_name(name, sorted(known), name, f"one of the settings {', '.join(sorted(known))}")
@@ -150,5 +150,5 @@ class LanguageConfig(StackConfig):
 
     @property
     def size(self) -> int:
-        """Of the readout."""
+        """Return the size of the readout."""
         return self.vocab_size or 0

@@ -105,6 +105,6 @@ class WindowTask(Task):
         return self._rows(split, indices, steps)[..., self._tensors["targets"]]
 
     def _rows(self, split: Split, indices: Tensor, steps: Tensor) -> Tensor:
-        """(B, steps, columns) of the series."""
+        """Return rows of the series, (B, steps, columns)."""
         first = (indices + self._first[split]).to(self.device, non_blocking=True)
         return self._tensors["series"][first[:, None] + steps]

@@ -138,7 +138,7 @@ def unit_scores(errors: np.ndarray, names: Sequence[str]) -> dict[str, dict[str,
 
 @torch.no_grad()
 def _ahead(model: nn.Module, reader: SeriesReader, x: Tensor, horizon: int, autocast: bool) -> Tensor:
-    """Forecasts (B, horizon, targets) after windows (B, window, columns), standardized."""
+    """Return standardized forecasts (B, horizon, targets) after windows (B, window, columns)."""
     if horizon > reader.horizon and set(reader.targets) != set(reader.columns):
         others = ", ".join(name for name in reader.columns if name not in reader.targets)
         expected = f"at most {reader.horizon}, as in training, since the model does not forecast {others}"

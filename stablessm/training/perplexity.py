@@ -60,7 +60,7 @@ class Perplexity(Result):
         return _share(self.nats, self.bytes) / math.log(2)
 
     def plain(self) -> dict[str, Any]:
-        """Everything, for a record."""
+        """Return all numbers as plain values, for a record."""
         found = {f"perplexity_{name}": getattr(self, name) for name in ("per_token", "per_word", "per_byte")}
         return {**asdict(self), **found, "bits_per_byte": self.bits_per_byte}
 

@@ -108,7 +108,7 @@ class TrainedModel:
         return record.reading(self.folder / "training.json", "the settings of a training", arguments=False)
 
     def _training_data(self) -> tuple[Task | None, str]:
-        """The data of the training, or why they cannot be read."""
+        """Return the data of the training; raise an error that says why they cannot be read."""
         if self._task is None:
             try:
                 with self._reading():

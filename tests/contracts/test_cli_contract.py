@@ -63,7 +63,8 @@ DEFAULTS = {
     "--words=None --output=None --samples=64>=1 --ascent=8>=0 --seed=0>=0 --out=None --trust-remote-code=False",
     "train": "TASK=None --model=None --map=None --set=None --option=None --data=None --target=None --label=None "
     "--epochs=None>=1 --steps=None>=1 --batch-size=64>=1 --accumulate=1>=1 --lr=0.004 --recurrent-lr=None "
-    "--weight-decay=0.01 --warmup=0.05 --clip=1.0 --select=best --seed=0>=0 --replicas=1>=1 --evaluate-every=None>=1 "
+    "--weight-decay=0.01 --schedule=cosine --warmup=0.05 --cooldown=0.2 --clip=1.0 --select=best --ema=None "
+    "--patience=None>=1 --init-from=None --extend=False --seed=0>=0 --replicas=1>=1 --evaluate-every=None>=1 "
     "--checkpoint-every=None>=1 --log-every=20>=1 --device=auto --autocast=False --compile=False --graph=False "
     "--parallel=ddp --out=None --resume/--fresh=True --last-good=False --list=False",
     "eval": "FOLDER=required --split=test --batch-size=None>=1 --device=auto --option=None",
@@ -73,7 +74,7 @@ DEFAULTS = {
     "fit": "EXPRESSION=None --horizon=None>=1 --tol=None --order=None>=1 --dt=None --interval=None --from=None "
     "--continuous=False --real=False --positive=False --relative=False --norm=sup --noise=None --max-order=None>=1 "
     "--out=None",
-    "export": "MODEL=required PATH=required --batch-size=1>=1",
+    "export": "MODEL=required PATH=required --kind=step --batch-size=None>=1",
     "list": "--out=runs",
     "run": "IDS=required --size=smoke --out=runs --set=None --fresh=False --jobs=None --on=processes --cpus=None "
     "--gpus=0 --memory=None --retries=2 --address=None --executor=None --minutes=None --slurm=None",
@@ -147,14 +148,15 @@ def _with_best(norm: str, **found: float) -> NumericalError:
         ("train", "train recall", "stablessm.models.for_task", WRONG, 2, [f"stderr: cannot train: {TOLD}"]),
         ("train", "train recall", "stablessm.models.for_task", ArgumentError("resume", "all", "some"), 2, [
             "stderr: cannot train: resume: expected all, got some",
-            "stderr: --last-good goes on from the checkpoint before, --fresh starts again, --out takes another folder",
+            "stderr: --extend allows other steps, learning rates and schedules; --last-good resumes from the "
+            "checkpoint before; --fresh starts again; --out takes another folder",
         ]),
         ("train", "train recall", "stablessm.models.for_task", ArgumentError("length", "all", "some"), 2, [
             "stderr: cannot train: length: expected all, got some",
             "stderr: -o length=VALUE sets it; stablessm train recall --list shows all options",
         ]),
         ("train", "train recall", "stablessm.models.for_task", Interrupted(15, 17), 143, [
-            "stdout: stopped after step 17; the same command goes on from there",
+            "stdout: stopped after step 17; the same command resumes the run",
         ]),
         ("evaluate", "eval there", "stablessm.training.evaluate", WRONG, 2, [f"stderr: cannot evaluate there: {TOLD}"]),
         ("predict", "predict there", "stablessm.training.TrainedModel", WRONG, 2, [

@@ -67,5 +67,5 @@ def test_the_tests_of_a_change() -> None:
         "tests/a.py::t",
         "tests/a.py::u",
     )
-    assert mutate._tests("tests/a.py::t|run", {}) == ("tests/a.py::t",)
+    assert mutate._tests("tests/a.py::t[|x|]|run", {}) == ("tests/a.py::t[|x|]",)
     assert mutate._tests("", {}) == ()

@@ -122,7 +122,7 @@ def train(
         device = options.chosen_device()
         stack, watch = Stack(_padded(models), device), Watch(device, len(models), forgiving=True)
         config = TrainingConfig(lr=options.lr, weight_decay=0.0, clip=options.clip, warmup=0.0)
-        optimiser = StackedOptimizer(stack, config, config.schedule(options.steps))
+        optimiser = StackedOptimizer(stack, config, config.rates(options.steps))
 
         def batch(step: int) -> Batch:
             return tuple(tensor.to(device) for tensor in batches(step % options.batches))

@@ -82,7 +82,7 @@ def train(
         stack, watch = Stack(copy.deepcopy(list(models)), device), Watch(device, len(models))
         epoch, generator = data.steps("train", options.batch), torch.Generator(device)
         config = TrainingConfig(lr=1.0, weight_decay=options.weight_decay, clip=options.clip, warmup=options.warmup)
-        optimiser = StackedOptimizer(stack, config, config.schedule(total), rates)
+        optimiser = StackedOptimizer(stack, config, config.rates(total), rates)
         named = {name: stack.get_parameter(stacked_name(name)) for name in classifier.shapes}
 
         def batch(step: int) -> list[Tensor]:
