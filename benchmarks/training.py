@@ -95,7 +95,7 @@ def largest_error(found: Sequence[Tensor], truth: Sequence[Tensor]) -> float:
 
 
 def training_step(model: nn.Module, x: Tensor, classes: Tensor, *, graph: bool = False) -> Callable[[], Tensor]:
-    optimizer, numbers = Optimizer(model, TrainingConfig(), TrainingConfig().schedule(10**6)), itertools.count()
+    optimizer, numbers = Optimizer(model, TrainingConfig(), TrainingConfig().rates(10**6)), itertools.count()
     never, parameters = torch.zeros((), device=x.device), list(model.parameters())
     run = torch.compile(model) if graph else model
 

@@ -1,4 +1,4 @@
-"""Griffe extension: doctest examples in docstrings become fenced blocks, which Markdown would take for quotations."""
+"""Griffe extension: docstrings as Markdown. Doctest examples become fenced blocks, and "text::" becomes "text:"."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 import griffe
 
 EXAMPLE = re.compile(r"^(>>> .*(?:\n(?!\s*\n).+)*)", re.MULTILINE)
+COLONS = re.compile(r"::$", re.MULTILINE)
 
 
 class DoctestFences(griffe.Extension):
     """Rewrites every docstring before it is rendered."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Fence the examples of one object."""
+        """Rewrite the docstring of one object."""
         if obj.docstring:
-            obj.docstring.value = EXAMPLE.sub(r"```pycon\n\1\n```", obj.docstring.value)
+            fenced = EXAMPLE.sub(r"```pycon\n\1\n```", obj.docstring.value)
+            obj.docstring.value = COLONS.sub(":", fenced)

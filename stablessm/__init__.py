@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from stablessm.layers.param_groups import param_groups
     from stablessm.models import LanguageModel, SequenceClassifier, SequenceRegressor
     from stablessm.scan import linear_scan, ssm_scan
-    from stablessm.streaming import Streamer, export_step
+    from stablessm.streaming import Streamer, export_sequence, export_step
 
 __version__ = "0.2.0"
 
@@ -88,6 +88,7 @@ __all__ = [
     "bernstein_check",
     "check_streaming",
     "constructions",
+    "export_sequence",
     "export_step",
     "fading_function",
     "fit_decay",

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line, or say in one line what to install for it."""
+    """Run the command line, or print in one line what to install for it."""
     from stablessm import _current_folder
     from stablessm._optional import import_failure
 

@@ -1,4 +1,4 @@
-"""Numbers and words that callers pass, of whatever type, or an error that says what was wrong. No torch."""
+"""Checks of numbers and words that callers pass. No torch."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Collection
 from numbers import Real
 from typing import Any
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
-    """One of some words.
+    """Return ``value`` if it is one of the ``allowed`` words; otherwise raise an ArgumentError.
 
     >>> one_of("mode", "scan", ("scan", "conv"))
     'scan'
     """
     if not isinstance(value, str) or value not in allowed:
-        raise ArgumentError(name, f"one of {', '.join(map(repr, allowed))}", repr(value))
+        raise unknown_name(name, allowed, value, f"one of {', '.join(map(repr, allowed))}")
     return value
 
 
 MOST = 2**31
-"""Sizes stay below this: a larger one is a mistake, and overflows in one library or another."""
+"""Upper limit of sizes: a larger one is a mistake, and overflows in some library."""
 
 
 def whole_number(name: str, value: Any, least: int = 1, most: int = MOST) -> int:
-    """A whole number of any type, not a bool.
+    """Return a whole number of any type except bool as an int; otherwise raise an ArgumentError.
 
     >>> import numpy as np
     >>> whole_number("order", np.int64(3))
@@ -36,7 +36,7 @@ def whole_number(name: str, value: Any, least: int = 1, most: int = MOST) -> int
     expected = f"a whole number, at least {least}"
     try:
         number = operator.index(value)
-    except (TypeError, RuntimeError) as error:  # the latter from tensors
+    except (TypeError, RuntimeError) as error:  # RuntimeError from tensors
         raise ArgumentError(name, expected, repr(value)) from error
     if isinstance(value, bool) or not least <= number < most:
         raise ArgumentError(name, expected if number < most else f"{expected} and below {most}", repr(value))
@@ -44,7 +44,7 @@ def whole_number(name: str, value: Any, least: int = 1, most: int = MOST) -> int
 
 
 def real_number(name: str, value: Any, low: float, high: float = math.inf) -> float:
-    """A number of any type between two others, not one of them.
+    """Return a number between ``low`` and ``high``, both excluded, as a float; otherwise raise an ArgumentError.
 
     >>> import numpy as np
     >>> real_number("tol", np.float32(0.5), 0, 1)

@@ -1,4 +1,4 @@
-"""Text files of cells as people have them: encodings, separators, decimal marks, missing values, dates. No torch."""
+"""Reading CSV and similar text files: encodings, separators, decimal marks, missing values, dates. No torch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Final
 _MARKS: Final = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _SEPARATORS: Final = ";\t|,"
 _SAMPLE: Final = 100
-"""Lines that decide on the separator."""
+"""Number of lines that decide on the separator."""
 _QUOTED: Final = re.compile(r'"(?:[^"]|"")*"')
 _DECIMAL: Final = re.compile(r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?")
 _THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
 _DOTTED: Final = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
 MISSING: Final = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "--", "?", "#n/a", ".", "missing"})
-"""Spellings of a missing value, in small letters."""
+"""Spellings of a missing value, in lower case."""
 _DATES: Final = ("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%m/%d/%Y")
 
 
@@ -41,9 +41,9 @@ def decoded(content: bytes) -> str:
 
 
 def separator_of(text: str) -> str | None:
-    """Return the separator of the cells: a semicolon, tab, bar or comma that every line has as often, or None.
+    """Return the separator: a semicolon, tab, bar or comma that occurs equally often in every line, or None.
 
-    A line may end in one separator more. A comma is a separator only if no other one is.
+    A line may end with an extra separator. A comma is a separator only if no other character is.
 
     >>> separator_of("a;b\\n1,5;2"), separator_of("a,b\\n1,2,\\n"), separator_of("load\\n1,5")
     (';', ',', None)
@@ -62,7 +62,7 @@ def separator_of(text: str) -> str | None:
 
 
 def split(text: str, separator: str | None) -> list[tuple[int, list[str]]]:
-    """Return the cells of each line that is not blank, with the number of the line from 1 on; csv.Error if broken.
+    """Return the cells of each line that is not blank, with its number, starting at 1. Raises csv.Error.
 
     Without a separator a line is one cell. Lines at the end whose cells are all empty are left out.
     """
@@ -112,7 +112,7 @@ def number(cell: str, decimal_commas: bool = False) -> float | None:
 def date(cell: str) -> datetime | None:
     """Return the date in a cell: ISO 8601, day.month.year or month/day/year, with or without a time of day.
 
-    A time with an offset is converted to UTC, so that a change to daylight saving time is no uneven step.
+    A time with an offset is converted to UTC, so that daylight saving time does not make the steps uneven.
 
     >>> date("2024-02-01T12:30:00+02:00")
     datetime.datetime(2024, 2, 1, 10, 30)

@@ -1,6 +1,7 @@
-"""Failed calls explained by annotations: one decorator for public functions and classes. No torch.
+"""A decorator for public functions and classes that explains failed calls by their annotations. No torch.
 
-The annotation is the rule, so that a signature says all that is checked. The types below add a range to a number.
+The annotation is the rule, so that the signature shows everything that is checked. The types below add ranges to
+numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 class Rule(NamedTuple):
-    """What an annotation allows, and the words for it."""
+    """A check of a value, and the words for what it accepts."""
 
     accepts: Callable[[Any], bool]
     expected: str
@@ -39,11 +40,11 @@ Finite: TypeAlias = Annotated[float, Rule(math.isfinite, "a finite number")]
 def checked(thing: T) -> T:
     """Decorate a public function or class: a call that fails raises an ArgumentError for the argument of a wrong type.
 
-    Arguments are compared with their annotations once a call has failed, so that a call that works costs nothing and is
-    never refused; errors of our own pass as they are. ``int`` takes whole numbers of any type, ``float`` real numbers
-    but NaN, ``str`` text without NUL, ``Literal`` its values, ``tuple[float, float]`` two numbers, ``ArrayLike`` what
-    NumPy makes real numbers of, and a class its instances. An annotation that cannot be evaluated, such as one imported
-    for type checkers only, allows anything.
+    Arguments are compared with their annotations only after a call has failed, so that a successful call costs nothing
+    and is never refused. Errors of stablessm are raised unchanged. ``int`` takes whole numbers of any type, ``float``
+    real numbers but NaN, ``str`` text without NUL, ``Literal`` its values, ``tuple[float, float]`` two numbers,
+    ``ArrayLike`` what NumPy makes real numbers of, and a class its instances. An annotation that cannot be evaluated,
+    such as one imported for type checkers only, allows anything.
 
     >>> @checked
     ... def scaled(values: Sequence[float], factor: float = 1.0) -> list[float]:
@@ -111,7 +112,7 @@ def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
             annotation = eval(annotation, {"np": numpy, "torch": sys.modules.get("torch"), **names})
     except NameError:
         return _LATER.get(annotation, Any)
-    except TypeError:  # a union with a name that stands for text
+    except TypeError:  # a union with a forward reference
         return functools.reduce(operator.or_, (_evaluated(part.strip(), names) for part in annotation.split("|")))
     return annotation
 
@@ -128,7 +129,7 @@ def rule_of(annotation: Any) -> Rule:
     if origin is Annotated:
         base, (_, *more) = Rule(_whole, "") if parts[0] is int else rule_of(parts[0]), parts
         return Rule(lambda value: base.accepts(value) and all(rule.accepts(value) for rule in more), more[-1].expected)
-    if "_SupportsArray" in str(annotation):  # ArrayLike is a union, which joins with others
+    if "_SupportsArray" in str(annotation):  # ArrayLike is a union, which merges with other unions
         empty = type(None) in parts
         return Rule(lambda value: (empty and value is None) or _numeric(value), "real numbers")
     if origin is Literal:
@@ -163,7 +164,7 @@ def _any_of(rules: Sequence[Rule]) -> Rule:
 
 
 def _sequence(item: Any, *more: Any) -> Rule:
-    """``Sequence[X]``, ``list[X]``, ``tuple[X, ...]``: each entry; ``tuple[X, Y]``: entry by entry."""
+    """Return the rule of a sequence: one for all entries, or one for each entry of ``tuple[X, Y]``."""
     if more and more != (...,):
         rules = [rule_of(part) for part in (item, *more)]
         words = [rule.expected for rule in rules]
@@ -198,7 +199,7 @@ def _each(rules: Sequence[Rule], values: Sequence[Any]) -> bool:
 
 
 def _listed(value: Any) -> bool:
-    """Sequences of any type, arrays of one dimension among them, but not text."""
+    """Return whether a value is a sequence, including arrays of one dimension but not text."""
     if isinstance(value, str | bytes | bytearray) or getattr(value, "is_meta", False):
         return False
     return isinstance(value, Sequence) or getattr(value, "ndim", None) == 1
@@ -209,7 +210,7 @@ def _anything(value: Any) -> bool:
 
 
 def _whole(value: Any) -> bool:
-    """Whole numbers of any type but bool, NumPy's and tensors of one number among them."""
+    """Return whether a value is a whole number of any type except bool; tensors with one number count."""
     if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
         return False
     try:
@@ -219,7 +220,7 @@ def _whole(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    """Real numbers of any type but NaN and bool."""
+    """Return whether a value is a real number of any type except NaN and bool."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:
@@ -244,7 +245,7 @@ def _text(value: Any) -> bool:
 
 
 def _path(value: Any) -> bool:
-    """Paths: ``os.PathLike``."""
+    """Return the rule of ``os.PathLike``."""
     return hasattr(value, "__fspath__")
 
 

@@ -1,7 +1,7 @@
-"""Modules of the current folder: imported only where ``module:NAME`` asks for one.
+"""Keeping the current folder off the import path, unless ``module:NAME`` asks for a module of it.
 
-``python -m`` puts the current folder first on the path, so that a file called ``tqdm.py`` there would run in place of
-the package. This module is imported first and takes the folder off again for ``python -m stablessm``.
+``python -m`` puts the current folder first on the path, so that a file called ``tqdm.py`` there would run instead of
+the package. This module is imported first and removes the folder again for ``python -m stablessm``.
 """
 
 import os
@@ -15,9 +15,9 @@ def use() -> None:
 
 
 def leave() -> None:
-    """Take the current folder off the path, here and in every Python that this process starts.
+    """Remove the current folder from the path, here and in every Python that this process starts.
 
-    It stays where the folder holds this package: a checkout that is not installed.
+    The folder stays on the path if it contains this package, as a checkout that is not installed does.
     """
     os.environ["PYTHONSAFEPATH"] = "1"
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-import textwrap
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 LONGEST = 400
@@ -32,11 +32,12 @@ def shown(value: object) -> str:
         few = ", ".join(shown(item) for _, item in zip(range(MOST), items, strict=False))
         return _cut(f"[{few}, …]") + f" ({len(value)} entries)"
     if isinstance(value, list | tuple) and any(hasattr(item, "shape") for item in value):
-        return _cut(("({})" if isinstance(value, tuple) else "[{}]").format(", ".join(_item(item) for item in value)))
+        return _cut(("({})" if isinstance(value, tuple) else "[{}]").format(", ".join(quoted(item) for item in value)))
     return _cut(str(value))
 
 
-def _item(item: object) -> str:
+def quoted(item: object) -> str:
+    """Return :func:`shown`, with quotation marks around text."""
     return repr(item) if isinstance(item, str) else shown(item)
 
 
@@ -53,8 +54,10 @@ def _array(value: Any) -> str:
     try:
         if size <= MOST:
             return str(value.tolist())
+        if "complex" in kind:
+            return kind
         low, high = float(value.min()), float(value.max())
-    except (TypeError, RuntimeError, ValueError, NotImplementedError):  # complex, text, no values at all
+    except (TypeError, RuntimeError, ValueError, NotImplementedError):  # text, no values at all
         return kind
     return f"{kind}, from {low:g} to {high:g}"
 
@@ -82,24 +85,22 @@ class ArgumentError(ValueError):
         self.argument = argument
 
 
-class ShortRepr:
-    """Base of results: ``repr`` is the class with its fields but for None, arrays in them by shape and range.
+def unknown_name(argument: str, names: Iterable[str], got: object, expected: str | None = None) -> ArgumentError:
+    """Return the error for a name that is not among ``names``; it suggests a name that is spelled similarly.
 
-    The dataclass is made with ``repr=False``.
+    ``expected`` describes the names; by default they are listed.
+
+    >>> raise unknown_name("task", ["recall", "mnist"], "recal")
+    Traceback (most recent call last):
+    ...
+    stablessm._errors.ArgumentError: task: expected one of recall, mnist, got 'recal' (did you mean 'recall'?)
     """
-
-    def __repr__(self) -> str:
-        fields = [name for name, field in getattr(self, "__dataclass_fields__", {}).items() if field.repr]
-        given = {name: value for name in fields if (value := getattr(self, name)) is not None}
-        lines = [f"{name}={_digits(value)}" for name, value in given.items()]
-        return textwrap.fill(f"{type(self).__name__}({', '.join(lines)})", 118, subsequent_indent="    ")
-
-
-def _digits(value: object) -> str:
-    """Return a field as a result shows it: numbers to six digits."""
-    if isinstance(value, tuple) and value and all(isinstance(part, float) for part in value):
-        return f"({', '.join(map(_digits, value))})"
-    return f"{value:.6g}" if isinstance(value, float) else _item(value)
+    known = [str(name) for name in names]
+    near = difflib.get_close_matches(str(got), known, 1) if isinstance(got, str) else []
+    error = ArgumentError(argument, expected or f"one of {', '.join(known)}", repr(got))
+    if near:
+        error.args = (f"{error} (did you mean {near[0]!r}?)",)
+    return error
 
 
 class BackendUnavailableError(RuntimeError):

@@ -61,7 +61,7 @@ def _before() -> None:
     global _ended
     compiling.acquire()
     runtime = openmp()
-    pause = getattr(runtime, "omp_pause_resource_all", None)  # would itself wait for threads that are not there
+    pause = getattr(runtime, "omp_pause_resource_all", None)  # would itself wait for threads that do not exist
     _ended = _survives_fork(runtime) or (pause is not None and openmp_is_sound() and pause(_SOFT_PAUSE) == 0)
 
 
@@ -81,7 +81,7 @@ def _use_one_thread() -> None:
 
 
 def _inherited() -> bool:
-    """Whether this process was forked after PyTorch had loaded an OpenMP runtime that does not survive a fork."""
+    """Return whether this process was forked after PyTorch had loaded an OpenMP runtime that cannot be forked."""
     if sys.platform != "linux" or _survives_fork(openmp()):
         return False
     try:
@@ -92,12 +92,12 @@ def _inherited() -> bool:
 
 
 def _loaded_since_fork() -> bool:
-    """Whether the parent, which is still there, does not have the runtime where we have it in memory."""
+    """Return whether the parent still runs and has the runtime at another address than this process."""
     ours, parents = (
         Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
         for process in ("self", os.getppid())
     )
-    program = next((line for line in ours if line.endswith("[vdso]")), "")  # at a random place in every program
+    program = next((line for line in ours if line.endswith("[vdso]")), "")  # the address is random in every program
     runtime = next((line for line in ours if "/libgomp" in line), "")
     return bool(runtime) and program in parents and runtime not in parents
 

@@ -1,4 +1,4 @@
-"""Public names that are imported when they are first asked for, so that a part of the house runs without the rest."""
+"""Public names that are imported at first use, so that a part of the package runs without the rest."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 
 def public(package: str, name: str, names: Sequence[str], homes: Sequence[str]) -> Any:
-    """What a package's ``__getattr__`` answers: a module of that name, or what one of ``homes`` has under it.
+    """Return a public name for a package's ``__getattr__``: a submodule, or an attribute of one of ``homes``.
 
     Args:
-        names: what the package offers, beside its homes; anything else is an AttributeError.
-        homes: modules of the package, those that import little first.
+        names: Public names of the package; any other name raises an AttributeError.
+        homes: Submodules to look in, in this order; those that import little come first.
     """
     if name in names or name in homes:
         if find_spec(f"{package}.{name}") is not None:
@@ -24,4 +24,4 @@ def public(package: str, name: str, names: Sequence[str], homes: Sequence[str]) 
             if hasattr(module, name):
                 setattr(sys.modules[package], name, getattr(module, name))
                 return getattr(module, name)
-    raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])

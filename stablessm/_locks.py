@@ -1,4 +1,4 @@
-"""Who computes what: a run folder belongs to one process, a job of it to one worker, until that ends or dies."""
+"""Locks: one process at a time computes in a run folder, and one worker at a time computes a job."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from filelock import FileLock, Timeout
 from stablessm._errors import ArgumentError
 
 JOB = "lock"
-"""The name of the lock of a job, in the folder of its notes."""
+"""Name of the lock file of a job, in the folder of its notes."""
 _LOOK = 0.5
-"""Seconds: who looks whether a lock is taken holds it for less."""
+"""Seconds; a check whether a lock is taken holds it for less."""
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """The run folder for this process alone, or an error."""
+    """Lock the run folder for this process, or raise an ArgumentError."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -32,23 +32,23 @@ def alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            Path(lock.lock_file).unlink()  # while it is ours: one that another has taken meanwhile must stay
+            Path(lock.lock_file).unlink()  # while this process holds it: a lock of another process must stay
         lock.release()
 
 
 def taken(folder: Path) -> bool:
-    """Whether some process computes in the run folder now."""
+    """Return whether a process computes in the run folder now."""
     return _held(folder.with_name(f".{folder.name}.lock"))
 
 
 def job_lock(notes: Path) -> FileLock:
-    """To be held by whoever computes the job with these notes; another waits until it ends, or dies."""
+    """Return the lock of a job, held by the worker that computes it; other workers wait until it ends or dies."""
     notes.mkdir(parents=True, exist_ok=True)
     return FileLock(notes / JOB, poll_interval=0.2)
 
 
 def running(notes: Path) -> bool:
-    """Whether some worker, on this or another machine, computes the job with these notes now."""
+    """Return whether a worker, on this or another machine, computes the job now."""
     return _held(notes / JOB)
 
 

@@ -1,4 +1,4 @@
-"""A progress bar for work whose length is not known beforehand."""
+"""A progress bar for work whose length is not known in advance."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator
 
 SILENT, SILENT_IN_LOGS = 2.0, 8.0
 """Seconds before progress is shown in a terminal, and elsewhere."""
+quiet = False
+"""True while a command runs with ``--quiet``."""
 
 
 @contextlib.contextmanager
 def working(name: str, show: bool = True) -> Iterator[Callable[[], object]]:
-    """Yield what to call often: a progress bar appears once it takes long; outside a terminal, a line now and then."""
+    """Yield a function to call after every step. Long work shows a progress bar, or a line now and then in a log."""
     from tqdm import tqdm
 
     terminal = sys.stderr is not None and sys.stderr.isatty()
     delay, interval = (SILENT, 0.1) if terminal else (SILENT_IN_LOGS, SILENT_IN_LOGS)
-    hidden = not show or sys.stderr is None
+    hidden = quiet or not show or sys.stderr is None
     with tqdm(desc=name, unit=" steps", leave=False, disable=hidden, delay=delay, mininterval=interval) as bar:
         yield bar.update

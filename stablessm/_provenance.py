@@ -1,4 +1,4 @@
-"""What a result was computed with: versions, the commit of the source, the machine. Needs the standard library alone.
+"""The origin of a result: versions, the commit of the source, the machine. Requires only the standard library.
 
 ``setup.py`` runs this file when a wheel or an sdist is built, and writes the commit into ``_build.json``.
 """
@@ -20,7 +20,7 @@ PACKAGES: Final = (
 )  # fmt: skip
 """Packages that change numbers or speed."""
 BUILD: Final = "_build.json"
-"""Beside this file in a wheel and in an sdist, and never in a checkout: the commit that was built."""
+"""Name of the file, in wheels and sdists but not in a checkout, with the commit that was built."""
 _GIT_PLACES: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
 
 
@@ -32,7 +32,7 @@ def versions() -> dict[str, str]:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            module = sys.modules.get(package.replace("-", "_"))  # one that no package manager installed
+            module = sys.modules.get(package.replace("-", "_"))  # imported, but not installed by a package manager
             if hasattr(module, "__version__"):
                 found[package] = str(getattr(module, "__version__"))  # noqa: B009
     return found
@@ -73,7 +73,7 @@ def hardware() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """Return the name of the processor, or of its architecture where the system does not tell."""
+    """Return the name of the processor, or its architecture if the system does not name it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

@@ -1,4 +1,4 @@
-"""Telemetry of the engines we start is off, unless the user has set it."""
+"""Settings that turn off the telemetry of Hugging Face libraries and Ray, unless the user has set it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], content: s
 
     seal = digest(content, tensors)
     with record.atomic(path) as temporary:
-        # one entry: safetensors writes several in any order, and equal tensors shall give equal files
+        # one entry, because safetensors writes several in any order, and equal tensors must give equal files
         save_file(dict(tensors), temporary, metadata={_SEALED: json.dumps({"content": content, "sha256": seal})})
     return seal
 
@@ -78,7 +78,7 @@ def _unsealed(metadata: Mapping[str, str] | None) -> tuple[str, str | None]:
 
 
 def digest(content: str, tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of a text and of every bit of every tensor, with names, shapes and dtypes."""
+    """Return the SHA-256 of a text and of all tensors, with names, shapes and dtypes."""
     found = hashlib.sha256(content.encode())
     for name in sorted(tensors):
         tensor = tensors[name]

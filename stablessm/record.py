@@ -1,8 +1,8 @@
-"""One run as plain files, written whole or not at all and read with care: JSON, NPZ and safetensors.
+"""Files of a run: JSON, NPZ and safetensors, written atomically and checked when read.
 
 Every file reaches the disk before it replaces another. JSON and safetensors carry a SHA-256 of their content (NPZ has
-checksums of its own), so that a damaged file is an error that names it. Files without one, as earlier versions wrote
-them, are read as they are. Nothing is pickled.
+checksums of its own), so that a damaged file raises an error that names it. Files without a checksum, as earlier
+versions wrote them, are read as they are. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _SEAL = "checksum"
 """The key of a JSON object's SHA-256."""
 _WINDOWS = os.name == "nt"
 RESTORE = "Restore it from a copy, or remove it and make it again"
-"""What to do about a damaged file."""
+"""Remedy in the message about a damaged file."""
 
 
 class DamagedFileError(ArgumentError):
-    """A file is damaged, or another than the one that was written; says which, and what to do."""
+    """A file is damaged or was replaced. The message names the file and what to do."""
 
 
 @contextmanager
 def atomic(path: Place) -> Iterator[Path]:
-    """A temporary file beside ``path`` that becomes ``path`` when the block ends well, and vanishes otherwise.
+    """Yield a temporary file that is renamed to ``path`` if the block succeeds, and deleted otherwise.
 
     The block must close the file. The content is on the disk before the file gets its name. An ``OSError`` names
     ``path``, whatever failed.
@@ -67,7 +67,7 @@ def atomic(path: Place) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Place) -> Iterator[None]:
-    """Let an ``OSError`` name the file that was to be written, and what to do."""
+    """Make an ``OSError`` in the block name the file that could not be written, and what to do."""
     path = Path(path)
     try:
         yield
@@ -78,15 +78,15 @@ def writing(path: Place) -> Iterator[None]:
         remedy = "free some space or choose another disk" if full else "choose a folder that can be written to"
         raise OSError(error.errno, f"{error.strerror or error}; {remedy}", str(path)) from error
     except Exception as error:
-        if type(error).__name__ != "SafetensorError":  # as which safetensors raises an OSError
+        if type(error).__name__ != "SafetensorError":  # safetensors raises it instead of an OSError
             raise
         raise OSError(errno.EIO, f"{error}; free some space or choose another folder", str(path)) from error
 
 
 def replace(source: Place, target: Place) -> None:
-    """Rename ``source`` to ``target``, which may exist if it is a file, once ``source`` is on the disk.
+    """Write ``source`` to the disk, then rename it to ``target``, which may be an existing file.
 
-    Windows refuses while another process has either of them open, if only to look for viruses, so the rename is tried
+    Windows refuses while another process, such as a virus scanner, has one of the files open, so the rename is tried
     again for two seconds.
     """
     for part in (*Path(source).rglob("*"), Path(source)):
@@ -105,7 +105,7 @@ def replace(source: Place, target: Place) -> None:
 def _to_disk(path: Path) -> None:
     """Wait until the content of a file, or the names in a folder, are on the disk."""
     is_folder = path.is_dir()
-    if is_folder and _WINDOWS:  # it cannot be opened
+    if is_folder and _WINDOWS:  # Windows cannot open a folder
         return
     with suppress(OSError) if is_folder else nullcontext():  # some file systems cannot do it for a folder
         handle = os.open(path, os.O_RDWR if _WINDOWS else os.O_RDONLY)
@@ -117,9 +117,9 @@ def _to_disk(path: Path) -> None:
 
 @contextmanager
 def reading(path: Place, expected: str, *, arguments: bool = True) -> Iterator[None]:
-    """Turn whatever a reader raises about the content of ``path`` into an error that names the file.
+    """Turn every error about the content of ``path`` into a DamagedFileError that names the file.
 
-    An ``OSError`` stays one, and names the file too. Without ``arguments``, an ``ArgumentError`` is about another file.
+    An ``OSError`` keeps its type and names the file too. With ``arguments=False``, an ArgumentError passes unchanged.
     """
     try:
         yield
@@ -127,7 +127,7 @@ def reading(path: Place, expected: str, *, arguments: bool = True) -> Iterator[N
         raise
     except OSError as error:
         raise error if error.filename else type(error)(error.errno, error.strerror or str(error), str(path)) from error
-    except Exception as error:  # there are as many kinds as there are formats and ways to be wrong
+    except Exception as error:  # every format raises its own kinds
         if isinstance(error, ArgumentError) and not arguments:
             raise
         why = str(error) if isinstance(error, ArgumentError) else f"{type(error).__name__}: {error}"
@@ -135,7 +135,7 @@ def reading(path: Place, expected: str, *, arguments: bool = True) -> Iterator[N
 
 
 def inside(path: Path, folder: Path) -> Path:
-    """Return ``path``, which must not lead out of ``folder`` over a symbolic link."""
+    """Return ``path``, or raise an error if a symbolic link leads out of ``folder``."""
     if not path.resolve().is_relative_to(folder.resolve()):
         raise DamagedFileError(str(path), f"a file in {folder}", f"a symbolic link to {path.resolve()}. Copy the file")
     return path
@@ -145,9 +145,9 @@ def inside(path: Path, folder: Path) -> Path:
 
 
 def write_json(path: Place, content: Mapping[str, Any], *, indent: int | None = 2) -> None:
-    """``content`` as JSON with a checksum; numpy numbers and arrays become plain, infinities and NaN strings.
+    """Write ``content`` as JSON with a checksum. See :func:`plain` for arrays and numbers that are not finite.
 
-    Without ``indent``: in one line and without a checksum, for numbers whose checksum is noted elsewhere.
+    With ``indent=None``, the file has one line and no checksum, for numbers whose checksum is stored elsewhere.
     """
     given = plain(content)
     if indent is not None:
@@ -159,16 +159,16 @@ def write_json(path: Place, content: Mapping[str, Any], *, indent: int | None = 
 
 
 def read_json(path: Place, expected: str = "a whole JSON file") -> dict[str, Any]:
-    """Return what :func:`write_json` wrote. A file without a checksum is taken as it is."""
+    """Return the content of a file that :func:`write_json` wrote. A file without a checksum is not checked."""
     with reading(path, expected):
         return parsed(Path(path).read_bytes(), f"its {_SEAL} entry, if you edited the file yourself, can be removed")
 
 
 def read_side(path: Place, read: Callable[[dict[str, Any]], _Read], otherwise: _Read, lost: str) -> _Read:
-    """Return what ``read`` makes of a JSON file that a run can do without.
+    """Return ``read(content)`` for a JSON file that is not essential.
 
-    Where there is no file, ``otherwise`` is returned; where it is damaged, also with a warning that says what is
-    ``lost``.
+    If there is no file, ``otherwise`` is returned; if it is damaged, ``otherwise`` is returned with a warning that ends
+    in ``lost``, the consequence.
     """
     try:
         with reading(path, "a whole JSON file"):
@@ -181,7 +181,7 @@ def read_side(path: Place, read: Callable[[dict[str, Any]], _Read], otherwise: _
 
 
 def parsed(raw: bytes, remedy: str) -> dict[str, Any]:
-    """Return the JSON object in ``raw``, without its checksum; ``remedy``: what to do about a wrong one."""
+    """Return the JSON object in ``raw``, without its checksum. The error about a wrong checksum ends in ``remedy``."""
     found = json.loads(raw.decode("utf-8"))
     if not isinstance(found, dict):
         raise ValueError(f"an object was expected, not {type(found).__name__}")
@@ -192,7 +192,7 @@ def parsed(raw: bytes, remedy: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold: floats that are not finite are written ``"inf"``, ``"-inf"``, ``"nan"``.
+    """Return a value as JSON can hold it: arrays as lists, infinities and NaN as ``"inf"``, ``"-inf"`` and ``"nan"``.
 
     >>> plain({"radius": float("inf"), "lags": np.arange(3), 2: (1, None)})
     {'radius': 'inf', 'lags': [0, 1, 2], '2': [1, None]}
@@ -209,7 +209,7 @@ def plain(value: Any) -> Any:
 
 
 def number(value: Any) -> float:
-    """Return a number that :func:`plain` made plain; NaN for anything else.
+    """Return the float of a value that :func:`plain` wrote; NaN for anything else.
 
     >>> number(2), number("-inf"), number("two")
     (2.0, -inf, nan)
@@ -228,7 +228,7 @@ def _seal(content: Mapping[str, Any]) -> str:
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> bytes:
-    """Add one line, in one piece; return it."""
+    """Append one line in a single write, and return it."""
     line = _line(row).encode()
     with writing(path), path.open("ab", buffering=0) as file:
         file.write(line)
@@ -236,16 +236,15 @@ def append_line(path: Path, row: Mapping[str, Any]) -> bytes:
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write all lines, whole or not at all."""
+    """Write all lines atomically."""
     with atomic(path) as temporary:
         temporary.write_bytes("".join(map(_line, rows)).encode())
 
 
 def read_lines(path: Path, **kinds: type) -> list[dict[str, Any]]:
-    """Return the objects in a file of lines that have keys of these ``kinds``; none where there is no file.
+    """Return the objects in a file of JSON lines whose keys have these ``kinds``; an empty list if there is no file.
 
-    A last line that a kill cut off is left out. Other lines that cannot be read are left out with a warning: what is
-    said on the way is no reason to stop.
+    A last line that a kill cut off is left out. Other damaged lines are left out with a warning.
     """
     rows, damaged = [], 0
     try:
@@ -279,7 +278,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def save_arrays(path: Place, kind: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    """Arrays and a few plain facts in one ``.npz`` file that needs no pickle. ``kind`` says what it holds."""
+    """Write arrays and plain values (``meta``) to one ``.npz`` file without pickle. ``kind`` names the content."""
     if Path(path).suffix != ".npz":
         raise ArgumentError("path", "a file name that ends in .npz", str(path))
     text = json.dumps({"kind": kind, **plain(meta)}, ensure_ascii=False)
@@ -289,10 +288,10 @@ def save_arrays(path: Place, kind: str, meta: Mapping[str, Any], arrays: Mapping
 
 
 def load_arrays(path: Place, kind: str | None = None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the facts and the arrays that :func:`save_arrays` wrote.
+    """Return the plain values and the arrays that :func:`save_arrays` wrote.
 
-    ``FILE.npz/NAME`` is a part of a file that :func:`save_parts` wrote. Without ``kind``, facts of any kind are
-    returned, the kind among them.
+    ``FILE.npz/NAME`` is a part of a file that :func:`save_parts` wrote. Without ``kind``, any kind is
+    accepted, and the returned values include it.
     """
     path, prefix = Path(path), ""
     if path.parent.suffix == ".npz":
@@ -307,9 +306,9 @@ def load_arrays(path: Place, kind: str | None = None) -> tuple[dict[str, Any], d
 
 
 def save_parts(path: Place, parts: Mapping[str, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]) -> None:
-    """Write several sets of facts and arrays, by name, to one ``.npz`` file, as small as it gets.
+    """Write several sets of plain values and arrays, by name, to one strongly compressed ``.npz`` file.
 
-    The facts have the ``kind`` of :func:`save_arrays`. Equal parts give equal files.
+    The plain values include the ``kind`` of :func:`save_arrays`. Equal parts give equal files.
     """
     try:
         import lzma  # noqa: F401 - zipfile needs it, and some builds of Python lack it
@@ -319,7 +318,7 @@ def save_parts(path: Place, parts: Mapping[str, tuple[Mapping[str, Any], Mapping
         method = zipfile.ZIP_DEFLATED
     with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as file:
         for part, (meta, arrays) in parts.items():
-            text = np.array(json.dumps(plain(meta), ensure_ascii=False))
+            text = np.array(json.dumps(plain(meta)))
             for name, array in {_META: text, **arrays}.items():
                 content = io.BytesIO()
                 np.lib.format.write_array(content, np.asarray(array), allow_pickle=False)
@@ -327,7 +326,7 @@ def save_parts(path: Place, parts: Mapping[str, tuple[Mapping[str, Any], Mapping
 
 
 def part_names(path: Place) -> set[str]:
-    """Return the names of the parts in a file that :func:`save_parts` wrote; none where there is no file."""
+    """Return the names of the parts in a file that :func:`save_parts` wrote; an empty set if there is no file."""
     if not Path(path).exists():
         return set()
     with reading(path, "a whole .npz file"), zipfile.ZipFile(path) as file:
@@ -338,19 +337,19 @@ def part_names(path: Place) -> set[str]:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of the bytes of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def require_digest(path: Path, digest: str | None, expected: str = "the file that was written") -> None:
-    """Raise unless a file has this SHA-256; None: it is not known."""
+    """Raise a DamagedFileError unless a file has this SHA-256; None skips the check."""
     if digest is not None and digest_of(path) != digest:
-        raise DamagedFileError(str(path), expected, f"another content. {RESTORE}")
+        raise DamagedFileError(str(path), expected, f"other content. {RESTORE}")
 
 
 def environment() -> dict[str, Any]:
-    """Versions, machine and commit: what someone needs to run it again."""
+    """Return versions, machine and commit, which are needed to repeat a run."""
     return {
         "versions": _provenance.versions(),
         "commit": _provenance.commit(),
@@ -359,9 +358,9 @@ def environment() -> dict[str, Any]:
 
 
 def write_record(folder: str | os.PathLike[str], *, started: float, **content: Any) -> Path:
-    """``folder/record.json``: what you pass, with command, environment and wall time since ``started``.
+    """Write ``folder/record.json``: ``content``, the command, the environment and the wall time since ``started``.
 
-    ``started`` is a ``time.perf_counter()``.
+    ``started`` is a value of ``time.perf_counter()``.
     """
     path = Path(folder) / "record.json"
     command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

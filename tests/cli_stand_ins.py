@@ -24,13 +24,16 @@ from typer.models import ArgumentInfo, ParameterInfo
 from stablessm import record, sweeps, tasks
 from stablessm.cli import app
 from stablessm.constructions import ExponentialSum
+from stablessm.experiments import listing
 from stablessm.experiments.frame.base import Experiment
 from stablessm.report.claim import Claim
 from stablessm.report.folder import Record
 from stablessm.report.runs import Collection, Problem
 from stablessm.training import Forecast, TrainingConfig
+from stablessm.training.status import TrainingStatus
 
 COMMAND = typer.main.get_command(app)
+SHARED = {"--json", "--quiet"}
 LONG = 8
 """Numbers in a list that are compared by count, first and last."""
 
@@ -40,11 +43,16 @@ def commands() -> dict[str, Callable[..., None]]:
 
 
 def options(command: Callable[..., None]) -> dict[str, tuple[Any, Any]]:
-    """Each option as it is typed (an argument by its name in capitals), with its default and its least value."""
+    """Each option as it is typed (an argument by its name in capitals), with its default and its least value.
+
+    Options of every command (``SHARED``) and old names, which are hidden, are left out.
+    """
     found = {}
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         info = next(each for each in parameter.annotation.__metadata__ if isinstance(each, ParameterInfo))
         spelled = info.default if isinstance(info.default, str) else f"--{name.replace('_', '-')}"
+        if spelled in SHARED or info.hidden:
+            continue
         default = "required" if parameter.default is parameter.empty else parameter.default
         found[name.upper() if isinstance(info, ArgumentInfo) else spelled] = default, info.min
     return found
@@ -180,18 +188,22 @@ def env(arrivals: Arrivals) -> None:
     found = {
         "versions": {"python": "3.11", "torch": "2.9"},
         "commit": None,
+        "devices": {"cpu": "a CPU"},
+    }
+    checked = {
         "kernels": "znver4",
         "devices": {"cpu": "a CPU"},
         "auto": {"cpu": "reference"},
         "backends": {"cpu": {"ran": False, "detail": "failed"}, "reference": {"ran": True, "detail": "right"}},
     }
     arrivals.replace("stablessm.cli.env.describe", found)
+    arrivals.replace("stablessm.cli.env.check", checked)
     tables(arrivals)
 
 
 @stage
 def demo(arrivals: Arrivals) -> None:
-    def execute(experiment: Any, size: str, out: Path, *, fresh: bool) -> tuple[Path, bool]:
+    def execute(experiment: Any, size: str, out: Path, *, changes: dict, fresh: bool) -> tuple[Path, bool]:
         return out / size, True
 
     arrivals.replace("stablessm.experiments.frame.base.execute", execute)
@@ -270,6 +282,8 @@ def measure(arrivals: Arrivals) -> None:
 
 class Result:
     diverged = None
+
+    folder, steps, seconds, scores = Path("there"), 7, 1.5, {"test": {"accuracy": 0.5}}
 
     def __str__(self) -> str:
         return "the result"
@@ -367,17 +381,15 @@ def fit(arrivals: Arrivals) -> None:
 def export(arrivals: Arrivals) -> None:
     arrivals.replace("stablessm.cli.model_source.load_model", (nn.Linear(2, 3), "a factory"))
     arrivals.replace("stablessm.export_step")
+    arrivals.replace("stablessm.export_sequence")
 
 
 @stage
-def listing(arrivals: Arrivals) -> None:
-    for out, verdicts in (("runs", ["reproduced", "partly"]), ("results", ["holds"])):
-        claims = {"claims": [{"verdict": verdict} for verdict in verdicts]}
-        record.write_json(Path(out) / "ia-fig1" / ("smoke" if out == "runs" else "paper") / "record.json", claims)
-    experiment = SimpleNamespace(source="a paper", question="why?", minutes={"smoke": 0.25, "paper": 1.0})
-    arrivals.monkeypatch.setattr("stablessm.experiments.catalogue.ids", lambda: ["ia-fig1"])
-    arrivals.monkeypatch.setattr("stablessm.experiments.catalogue.get", lambda id: experiment)
-    tables(arrivals)
+def experiments(arrivals: Arrivals) -> None:
+    record.write_json(Path("results") / "ia-fig1" / "paper" / "record.json", {"claims": [{"verdict": "holds"}]})
+    summary = listing.Summary("Title", "why?", {"smoke": 0.25, "paper": 1.0}, {"reproduced": 1, "partly": 2})
+    arrivals.monkeypatch.setattr("stablessm.experiments.listing.ids", lambda: ["ia-fig1"])
+    arrivals.monkeypatch.setattr("stablessm.experiments.listing.summaries", lambda: {"ia-fig1": summary})
 
 
 @stage
@@ -405,7 +417,14 @@ def status(arrivals: Arrivals) -> None:
             sweeps.RunStatus(out / "b" / "smoke", "failed", 3, {"one": note, "two": busy}),
         ]
 
+    def trainings(out: Path) -> list[TrainingStatus]:
+        return [
+            TrainingStatus(out / "load", "finished", 90, 90, 0.25),
+            TrainingStatus(out / "train" / "recall-small", "stopped", 40, 5000, 1.23456),
+        ]
+
     arrivals.replace("stablessm.sweeps.runs", runs)
+    arrivals.replace("stablessm.training.status.trainings", trainings)
     tables(arrivals)
 
 
@@ -419,6 +438,7 @@ def search(arrivals: Arrivals) -> None:
 def report(arrivals: Arrivals) -> None:
     claims = (Claim("a", verdict="reproduced"), Claim("b", verdict="reproduced"), Claim("c"))
     found = Collection((Record(Path("one"), "one", claims=claims),), (Problem("there", "damaged"),))
+    record.write_json(Path("runs/one/record.json"), {})
     arrivals.replace("stablessm.report.page.write", found)
     arrivals.replace("webbrowser.open")
 

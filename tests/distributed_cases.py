@@ -24,7 +24,7 @@ import torch.distributed.checkpoint.hf_storage
 import torch.distributed.fsdp
 import torch.utils.tensorboard
 from torch import nn
-from training_task import Sums
+from training_task import Sums, loss_and_gradient
 
 import stablessm as ssm
 from stablessm import models, tasks
@@ -153,6 +153,17 @@ def diverges(folder: str, parallel: str = "ddp") -> str:
     """A learning rate that breaks it: the report."""
     changes = {"lr": 1e4, "clip": None, "warmup": 0.0, "explode": 3.0, "evaluate_every": 1000}
     return trained(folder, parallel=parallel, task=Wide(padded=False), **changes)["diverged"]
+
+
+def gradients(cases: list[dict[str, Any]]) -> list[list[float]]:
+    """Loss and gradient of steps that are split over batches and ranks."""
+    with joined() as ranks:
+        return [loss_and_gradient(**case, ranks=ranks) for case in cases]
+
+
+def averaged(folder: str, **changes: Any) -> dict[str, Any]:
+    """A training whose weights are averaged, and stopped early by its scores."""
+    return trained(folder, ema=0.8, lr=0.3, evaluate_every=2, patience=3, **changes)
 
 
 def evaluated(sizes: list[int]) -> list[dict[str, float]]:

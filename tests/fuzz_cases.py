@@ -366,7 +366,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "SparseDecoder.__call__": {"state": lambda: torch.randn(8) + 0j},
     "SparseDecoder.coefficients": {"state": lambda: torch.randn(8) + 0j},
     "required_state_size": {"length": 4, "draws": 3, "largest": 16},
-    "optimised": {"count": 8, "length": 4},
+    "optimized": {"count": 8, "length": 4},
     "pca": {"data": sequence(9, 6)},
     "reparam.get": {"name": "best", "time": "continuous"},
     "reparam.register": {"name": "new", "time": "continuous"},
@@ -383,6 +383,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "Task.loss": {"batch": lambda: task().batch("train", 2), "output": sequence(2, 6, 1)},
     "Task.score": {"batch": lambda: task().batch("train", 2), "output": sequence(2, 6, 1)},
     "Task.total_loss": {"batch": lambda: task().batch("train", 2), "output": sequence(2, 6, 1)},
+    "Task.count": {"batch": lambda: task().batch("train", 2)},
     "Task.as_trained": {"description": lambda: task().describe()},
     "Batch.rows": {"part": (0, 1)},
     "perplexity": {"model": lambda: ssm.LanguageModel(text().inputs.size, d_model=4, n_layers=1), "task": text},
@@ -438,7 +439,10 @@ ALSO = {
     "read_options": ("task",),
 }
 """Other words for an argument: what is looked up by name."""
-SLOW = ("train", "exponential_sum", "required_state_size", "optimised", "kolmogorov_arnold", "convert", "export_step")
+SLOW = (
+    "train", "exponential_sum", "required_state_size", "optimized", "kolmogorov_arnold", "convert", "export_step",
+    "export_sequence",
+)  # fmt: skip
 """Left out of the quick test: a call with good arguments takes more than a few milliseconds."""
 
 

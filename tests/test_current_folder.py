@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ COMMANDS = {
 QUICK = ("help",)
 
 
+@cache
 def imported() -> set[str]:
     """Every package and standard module that the package imports somewhere, but what Python itself imports first."""
     names = {*_optional.REQUIRED, *_optional.EXTRAS}

@@ -1,37 +1,26 @@
-"""Every example in the documentation runs, so that none can rot.
-
-Fences marked ``python`` are executed, those marked ``pycon`` are also compared with the output they show; the blocks of
-one file share one namespace, from top to bottom. Other fences (``sh``, ``text``) are left alone.
-"""
+"""Every example in the documentation runs, so that none can rot; ``tools/run_pages.py`` says how."""
 
 from __future__ import annotations
 
-import doctest
 import re
 from pathlib import Path
-from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from run_pages import TUTORIALS, Block, blocks, pictures, run_console, run_page, run_session, workshop
 
 from stablessm import models, reparam, tasks
 
 ROOT = Path(__file__).parent.parent
 PAGES = [page for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md") for page in sorted(ROOT.glob(pattern))]
-FENCE = re.compile(r"^```(python|pycon)[^\n]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(text: str) -> list[tuple[str, str, int]]:
-    """Language, source and number of lines above, of each block that runs."""
-    return [(match[1], match[2], text.count("\n", 0, match.start(2))) for match in FENCE.finditer(text)]
-
-
-def run_session(source: str, namespace: dict[str, Any], page: Path, above: int) -> None:
-    parsed = doctest.DocTestParser().get_doctest(source, namespace, page.name, str(page), above)
-    report: list[str] = []
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-    failed, _ = runner.run(parsed, out=report.append, clear_globs=False)
-    assert not failed, "".join(report)
-    namespace.update(parsed.globs)
+def words(picture: Path) -> set[str]:
+    """The words in a drawing: titles, labels and legends, without the numbers on its axes."""
+    texts = {
+        "".join(text.itertext()).strip() for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")
+    }
+    return {text for text in texts if re.search("[a-zA-Z]{2}", text)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -39,21 +28,45 @@ def test_examples_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     tables = (reparam.registry, "_factories"), (models.mixers, "_factories"), (tasks.registry, "TASKS")
     for module, table in tables:  # an example may register a map, a mixer or a task
         monkeypatch.setattr(module, table, dict(getattr(module, table)))
-    monkeypatch.chdir(tmp_path)  # and write a file
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    for language, source, above in blocks(page.read_text(encoding="utf-8")):
-        if language == "pycon":
-            run_session(source, namespace, page, above)
-        else:
-            # As many empty lines as stand above the block: a traceback then names the line of the page.
-            exec(compile("\n" * above + source, str(page), "exec"), namespace)
+    with workshop(tmp_path):  # and write a file
+        run_page(page)
+    for name in pictures(page):
+        assert words(tmp_path / name) == words(TUTORIALS / "pictures" / name), "run: ./dev pages"
+
+
+def test_every_picture_is_shown() -> None:
+    shown = {name for page in TUTORIALS.glob("*.md") for name in pictures(page)}
+    assert shown == {path.name for path in (TUTORIALS / "pictures").iterdir()}
 
 
 def test_blocks_are_found() -> None:
-    text = "a\n```python\nx = 1\n```\n```sh\nls\n```\n```pycon\n>>> x\n1\n```\n"
-    assert blocks(text) == [("python", "x = 1\n", 2), ("pycon", ">>> x\n1\n", 8)]
+    text = 'a\n```python\nx = 1\n```\n```sh\nls\n```\n```pycon\n>>> x\n1\n```\n```toml title="a.toml"\nb = 1\n```\n'
+    assert blocks(text) == [
+        Block("python", "x = 1\n", 2), Block("pycon", ">>> x\n1\n", 8), Block("toml", "b = 1\n", 12, "a.toml"),
+    ]  # fmt: skip
 
 
 def test_a_wrong_output_fails() -> None:
     with pytest.raises(AssertionError, match="Expected"):
-        run_session(">>> 1 + 1\n3\n", {}, ROOT / "README.md", 0)
+        run_session(Block("pycon", ">>> 1 + 1\n3\n", 0), {}, ROOT / "README.md")
+
+
+def test_decimals_of_a_tutorial_may_differ_by_a_tenth() -> None:
+    run_session(Block("pycon", ">>> 7, 1.05\n(7, 1.0)\n", 0), {}, TUTORIALS / "page.md")
+    for page, output in (
+        (TUTORIALS / "page.md", "(7, 1.2)"),
+        (TUTORIALS / "page.md", "(8, 1.0)"),
+        (ROOT / "page.md", "(7, 1.0)"),
+    ):
+        with pytest.raises(AssertionError, match="Expected"):
+            run_session(Block("pycon", f">>> 7, 1.05\n{output}\n", 0), {}, page)
+
+
+@pytest.mark.parametrize("source", ["$ stablessm --version\nanother version\n", "$ stablessm nonsense\n", "$ ls\n"])
+def test_a_wrong_command_or_output_fails(source: str) -> None:
+    with pytest.raises(AssertionError):
+        run_console(Block("console", source, 0), {}, ROOT / "README.md")
+
+
+def test_commands_run() -> None:
+    run_console(Block("console", "$ stablessm --version\n...commit...\n", 0), {}, ROOT / "README.md")

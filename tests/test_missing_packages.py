@@ -24,7 +24,6 @@ NEEDED = {
     "ray": ("run ray",),
     "submitit": ("run slurm",),
     "optuna": ("search",),
-    "plotly": ("report",),
     "scipy": ("fit",),
 }
 """Packages, and commands that end without them."""

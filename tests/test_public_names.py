@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import public_defaults
 import pytest
 
 import stablessm
@@ -20,6 +21,14 @@ def test_the_names_of_the_last_release_are_there():
     missing = [f"{home}.{name}" for home, _, name in places if not hasattr(importlib.import_module(home), name)]
     assert len(RELEASED) > 200
     assert not missing
+
+
+def test_the_defaults_of_everything_public_are_those_listed():
+    listed = public_defaults.PATH.read_text(encoding="utf-8").splitlines()
+    found = public_defaults.lines()
+    assert sorted(set(found) - set(listed)) == sorted(set(listed) - set(found)) == [], (
+        "meant? python tests/public_defaults.py"
+    )
 
 
 @pytest.mark.parametrize("name", stablessm.__all__)

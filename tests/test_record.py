@@ -131,3 +131,40 @@ def test_files_have_the_permissions_of_others(tmp_path):
     finally:
         assert os.umask(before) == 0o027
     assert (tmp_path / "deep" / "a.json").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_is_the_one_that_was_written_unless_nobody_says_which(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    digest = record.digest_of(path)
+    record.require_digest(path, digest)
+    record.require_digest(path, None)
+    path.write_bytes(b"another")
+    record.require_digest(path, None)
+    with pytest.raises(record.DamagedFileError, match=r"file: expected the file that was written, got other content"):
+        record.require_digest(path, digest)
+    with pytest.raises(record.DamagedFileError, match=r"file: expected a model"):
+        record.require_digest(path, digest, "a model")
+
+
+def test_a_line_is_on_the_disk_when_it_was_appended(tmp_path):
+    path, held = tmp_path / "lines.jsonl", []
+    for step in range(3):
+        held.append(record.append_line(path, {"step": step, "loss": 0.5}))
+        assert path.read_bytes() == b"".join(held)
+    assert [row["step"] for row in record.read_lines(path, step=int)] == [0, 1, 2]
+    with pytest.warns(UserWarning, match="3 damaged lines are left out"):
+        assert record.read_lines(path, loss=str) == []
+
+
+def test_what_is_wrong_inside_of_a_file_is_said_with_its_name(tmp_path):
+    place = tmp_path / "model.json"
+    for error, said in (
+        (ArgumentError("d_state", "a number", "x"), "got d_state: expected"),
+        (KeyError("a"), "got KeyError"),
+    ):
+        with (
+            pytest.raises(record.DamagedFileError, match=rf"model.json: expected a model, {said}"),
+            record.reading(place, "a model"),
+        ):
+            raise error

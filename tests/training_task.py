@@ -19,8 +19,12 @@ from torch import Tensor, nn
 import stablessm as ssm
 from stablessm.tasks.base import Batch, Inputs, Outputs, Split, Task
 from stablessm.training import TrainingConfig, train
+from stablessm.training.divergence import Watch
+from stablessm.training.gradient import Gradient
+from stablessm.training.ranks import Ranks
 from stablessm.training.replayed import Replayed
 from stablessm.training.steps import StepLoop
+from stablessm.training.trainee import trainee, whole
 
 
 class Sums(Task):
@@ -44,6 +48,64 @@ class Sums(Task):
         x = self._tensors[split][indices]
         lengths = 1 + indices % x.shape[1] if self.padded else None
         return Batch(x, ssm.linear_scan(x.new_tensor([0.9]), x), lengths)
+
+
+SCORED = ("sequences", "lengths", "weights")
+"""What a loss is over: one target per sequence, all steps of sequences of random lengths, or steps with weights."""
+
+
+class Ragged(Task):
+    """Sums of white noise in float64, of random lengths and with random weights: some batches score few positions."""
+
+    def __init__(self, seed: int, *, rows: int, kind: str = "values", scored: str = "lengths", steps: int = 7) -> None:
+        self.name, self.metric = "ragged", "mse" if kind == "values" else "accuracy"
+        size = 1 if kind == "values" else 3
+        self.inputs, self.outputs = Inputs("values", 1, steps), Outputs(kind, size, per_step=scored != "sequences")
+        self.sizes = {"train": rows, "valid": 0, "test": 0}
+        chance = torch.Generator().manual_seed(seed)
+        x = torch.randn(rows, steps, 1, generator=chance, dtype=torch.float64)
+        y = x.cumsum(1) if kind == "values" else torch.randint(0, size, (rows, steps), generator=chance)
+        self._tensors = {"x": x, "y": y[:, -1] if scored == "sequences" else y}
+        if scored != "sequences":
+            self._tensors["lengths"] = torch.randint(1, steps + 1, (rows,), generator=chance)
+        if scored == "weights":
+            weights = torch.rand(rows, steps, generator=chance, dtype=torch.float64)
+            weights[1::2] *= weights[1::2] > 0.8  # often none at all
+            self._tensors["weights"] = weights
+            self._tensors["weights"][0, 0] = 1.0
+
+    chance = 1.0
+
+    def describe(self) -> dict[str, Any]:
+        return {"task": self.name}
+
+    def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
+        own = {name: tensor[indices] for name, tensor in self._tensors.items()}
+        return Batch(own["x"], own["y"], own.get("lengths"), own.get("weights"))
+
+
+class Reader(nn.Module):
+    """A recurrence in float64 whose outputs fit a :class:`Ragged` task."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.per_step = task.outputs.per_step
+        self.layer, self.readout = ssm.RealSSM(1, 4, 4, dt=0.1), nn.Linear(4, task.outputs.size)
+        self.double()
+
+    def forward(self, x: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        y = self.readout(self.layer(x, lengths=lengths)[0])
+        return y if self.per_step else y[:, -1]
+
+
+def loss_and_gradient(seed: int, batch_size: int, accumulate: int, ranks: Ranks, **options: Any) -> list[float]:
+    """The loss of one training step and its gradient, one number after the other."""
+    task = Ragged(seed, rows=batch_size * accumulate, **options)
+    config = TrainingConfig(batch_size=batch_size, accumulate=accumulate, seed=seed, device="cpu")
+    torch.manual_seed(seed)
+    trained = trainee(Reader(task), config, torch.device("cpu"), ranks)
+    loss = Gradient(trained, task, config, 1, Watch(torch.device("cpu")), ranks).compute(0)
+    return [loss.item(), *(x for p in trained.trained.parameters() for x in whole(p.grad).flatten().tolist())]
 
 
 class Net(nn.Module):

@@ -1,4 +1,4 @@
-"""The generated parts of docs/architecture.md: the import table, the drawing, and the path of a layer's forward pass.
+"""Generate parts of docs/architecture.md: the import table, the drawing, and the path of a layer's forward pass.
 
 ./dev pages        # bring docs/architecture.md and docs/assets/architecture.svg up to date
 """
@@ -18,25 +18,25 @@ BEGIN, END = "<!-- {}: ./dev pages -->", "<!-- end of {} -->"
 ROOMS = {
     "cli": "one file per command",
     "sweeps": "experiments as jobs",
-    "experiments": "figures and tables",
+    "experiments": "figures and tables of papers",
     "bench": "speed and accuracy",
     "training": "the step loop",
-    "streaming": "one step as a program",
-    "parallel": "one sequence on several ranks",
+    "streaming": "compiled single steps",
+    "parallel": "sequences split over ranks",
     "tasks": "data, loss, metric",
     "report": "HTML from run folders",
     "constructions": "weights without training",
-    "targets": "maps of known memory",
+    "targets": "maps with known memory",
     "models": "networks of layers",
     "layers": "recurrent layers",
     "instruments": "measure any model",
     "reparam": "weights to eigenvalues",
-    "scan": "the recurrence, by backend",
-    "reconstruction": "inputs from a state",
+    "scan": "the recurrence and its backends",
+    "reconstruction": "past inputs from a state",
     "llvm": "compiled CPU kernels",
-    "record": "plain files",
+    "record": "reading and writing files",
 }
-"""What each package holds, in a few words."""
+"""Contents of each package."""
 FILES = {
     "layers/base.py": "checks the input, lengths, resets and state",
     "layers/diagonal.py": "maps the weights to eigenvalues, discretizes, computes the drive",
@@ -47,29 +47,29 @@ FILES = {
     "llvm/kernel.py": "the compiled kernel as a Python callable",
     "llvm/threads.py": "divides channels among threads",
 }
-"""What each file does in the forward pass of a layer."""
+"""Role of each file in the forward pass of a layer."""
 
 
 def contracts(kind: str) -> list[dict[str, Any]]:
-    """import-linter's contracts of this type."""
+    """Return import-linter's contracts of this type."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     return [each for each in tomllib.loads(text)["tool"]["importlinter"]["contracts"] if each["type"] == kind]
 
 
 def levels() -> list[list[str]]:
-    """The packages of each level, the highest first."""
+    """Return the packages of each level, the highest level first."""
     (contract,) = contracts("layers")
     return [[name.strip(" ()") for name in level.split("|")] for level in contract["layers"]]
 
 
 def forbidden(package: str) -> set[str]:
-    """Packages below this one that it must not import all the same."""
+    """Return the packages of lower levels that this package must not import."""
     found = [each for each in contracts("forbidden") if f"stablessm.{package}" in each["source_modules"]]
     return {name.removeprefix("stablessm.") for each in found for name in each["forbidden_modules"]}
 
 
 def import_table() -> str:
-    """One row per package: what it may import."""
+    """Return a table with the packages that each package may import."""
     rows, found = [], levels()
     for number, level in enumerate(found):
         below = [name for names in found[number + 1 :] for name in names if not name.startswith("_")]
@@ -77,11 +77,11 @@ def import_table() -> str:
             if not name.startswith("_"):
                 may = [f"`{each}`" for each in below if each not in forbidden(name)]
                 rows.append(f"| `{name}` | {ROOMS[name]} | {', '.join(may) or 'private helper modules'} |")
-    return "\n".join(["| package | holds | may import |", "|---|---|---|", *rows])
+    return "\n".join(["| package | contents | may import |", "|---|---|---|", *rows])
 
 
 def drawing() -> str:
-    """The levels as rows of boxes."""
+    """Return a drawing of the levels as rows of boxes."""
     rows = [[name for name in level if not name.startswith("_")] for level in levels()]
     rows = [row for row in rows if row]
     width, box, step = 780, 34, 48
@@ -105,7 +105,7 @@ def drawing() -> str:
 
 
 def hops() -> list[str]:
-    """The files of ours that a forward pass of ``LRU`` goes through on a CPU, in order, where it goes deepest."""
+    """Return our files on the deepest call stack of a forward pass of ``LRU`` on a CPU, outermost first."""
     import torch
 
     import stablessm as ssm
@@ -116,7 +116,7 @@ def hops() -> list[str]:
 
 
 def deepest(call: Callable[[], object]) -> list[str]:
-    """The files of ours on the deepest stack of a call, without repetition of a file that calls itself."""
+    """Return our files on the deepest stack of a call; a file that calls itself is listed once."""
     found: list[str] = []
 
     def look(frame: FrameType | None, event: str, _: object) -> None:
@@ -140,7 +140,7 @@ def deepest(call: Callable[[], object]) -> list[str]:
 
 
 def forward_path() -> str:
-    """Each hop of a forward pass, with what the file does."""
+    """Return the files of a forward pass, each with a description."""
     return "\n".join(f"{number}. `{file}`: {FILES[file]}" for number, file in enumerate(hops(), start=1))
 
 
@@ -148,7 +148,7 @@ SECTIONS = {"imports": import_table, "forward": forward_path}
 
 
 def updated(page: str) -> str:
-    """The page with what lies between its marks made again."""
+    """Return the page with new text between its marks."""
     for name, text in SECTIONS.items():
         begin, end = BEGIN.format(name), END.format(name)
         before, _, rest = page.partition(begin)

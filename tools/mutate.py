@@ -9,8 +9,9 @@ an argument that does not reach its callee. Each change is made in a copy of the
 that execute the changed line (or the file, if the line is executed when it is imported) are run until one fails: tests
 of the same package first, quick tests before slow ones. A line that a fixture executes gets all tests of the fixture's
 file; a line that tests reach only in other processes gets the tests that execute another line of its file, and the test
-files that have its name. Which tests execute a line, and how long they take, comes from ``./dev coverage``;
-tests that failed there are left out, and so are tests past ``--seconds`` for one change.
+files that have its name; and every line gets the package's tests of which coverage saw nothing, because they run in
+other processes. Which tests execute a line, and how long they take, comes from ``./dev coverage``; tests that failed
+there are left out, and so are tests past ``--seconds`` for one change.
 
 The packages take turns; the files directly in ``stablessm/`` are one package, ``base``. No change is drawn twice. Three
 kinds of changes are not drawn, because no test could see them: a change that makes Python reject the file, a dropped
@@ -142,16 +143,17 @@ def draw(count: int, seed: int, only: list[str]) -> list[Mutation]:
     packages: dict[str, list[str]] = {}
     for path in sorted((ROOT / "stablessm").rglob("*.py")):
         file = path.relative_to(ROOT).as_posix()
-        if path.name not in ("__init__.py", "__main__.py") and _mutations(file):
+        if path.name not in ("__init__.py", "__main__.py"):
             packages.setdefault(package(Path(file)), []).append(file)
     if unknown := set(only) - set(packages):
         raise SystemExit(f"--only: expected packages ({', '.join(packages)}), got {', '.join(unknown)}")
     drawn: dict[Mutation, None] = {}  # a set that keeps its order
     for name in itertools.islice(itertools.cycle(only or packages), count):
         lengths = [(ROOT / file).stat().st_size for file in packages[name]]
-        while (mutation := rng.choice(_mutations(*rng.choices(packages[name], lengths)))) in drawn:
-            pass
-        drawn[mutation] = None
+        changes: list[Mutation] = []
+        while not changes:
+            changes = [change for change in _mutations(*rng.choices(packages[name], lengths)) if change not in drawn]
+        drawn[rng.choice(changes)] = None
     return list(drawn)
 
 
@@ -171,6 +173,11 @@ class Coverage:
 
     tests: Mapping[str, Mapping[int, list[str]]]
     seconds: Mapping[str, float]
+
+    @functools.cached_property
+    def unseen(self) -> set[str]:
+        """Tests that execute no line of the package in their own process."""
+        return set(self.seconds).difference(*(tests for lines in self.tests.values() for tests in lines.values()))
 
     @classmethod
     def load(cls, folder: Path) -> Coverage:
@@ -207,6 +214,7 @@ class Coverage:
         stem = path.stem.strip("_")
         found |= {test for test in self.seconds if elsewhere and stem in Path(test.partition("::")[0]).stem}
         near = stem if package(path) == "base" else package(path)
+        found |= {test for test in self.unseen if near.removesuffix("s") in test}
         order = sorted(found, key=lambda test: (near not in test, self.seconds.get(test, 0.0), test))
         order = [test for test in order if self.seconds.get(test, 0.0) < math.inf]
         ends = itertools.accumulate(self.seconds.get(test, 0.0) for test in order)
@@ -215,7 +223,7 @@ class Coverage:
 
 def _tests(context: str, files: Mapping[str, list[str]]) -> tuple[str, ...]:
     """The tests that depend on what a context (``TEST|PHASE``, or nothing on import) executes."""
-    test, _, phase = context.partition("|")
+    test, _, phase = context.rpartition("|")  # the parameters of a test may have one too
     if phase == "setup":
         return tuple(files.get(test.partition("::")[0], [test]))
     return (test,) if test else ()

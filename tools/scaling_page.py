@@ -1,4 +1,4 @@
-"""The tables and the chart of docs/scaling.md, from the cost model and the committed records.
+"""Generate the tables and the chart of docs/scaling.md from the cost model and the committed records.
 
 ./dev pages        # bring docs/scaling.md and docs/assets/scaling.svg up to date
 """
@@ -49,7 +49,7 @@ def thousands(count: int) -> str:
 
 
 def one_sequence() -> str:
-    """Compute, communication and memory of a step of one sequence that all GPUs share."""
+    """Return a table of compute, communication and memory per step of one sequence on all GPUs."""
     network = NETWORKS["0.1 B"]
     rows = []
     for steps in LENGTHS:
@@ -64,7 +64,7 @@ def one_sequence() -> str:
 
 
 def best_plans() -> str:
-    """The fastest plan for a step of 2^24 tokens, by length and GPUs."""
+    """Return tables of the fastest plan for a step of 2^24 tokens, by length and number of GPUs."""
     tables = []
     for name, network in NETWORKS.items():
         rows = []
@@ -81,7 +81,7 @@ def best_plans() -> str:
 
 
 def contexts() -> str:
-    """The longest sequence that fits."""
+    """Return a table of the longest sequence that fits."""
     rows = []
     for name, network in NETWORKS.items():
         for again in (False, True):
@@ -92,7 +92,7 @@ def contexts() -> str:
 
 
 def crossings() -> str:
-    """From which length on splitting the sequence is quicker than splitting the products."""
+    """Return the lengths above which splitting the sequence is faster than splitting the products."""
     rows = []
     for name, network in NETWORKS.items():
         cells = []
@@ -104,7 +104,7 @@ def crossings() -> str:
 
 
 def simulation() -> str:
-    """Waiting for carries: the sum, played through, and with ranks that are not alike."""
+    """Return a table of the time spent waiting for carries: formula, simulation, simulation with uneven ranks."""
     network, rows = NETWORKS["0.1 B"], []
     for ranks in (2, 8, 64, 1024):
         plan, size = Plan(sequence=ranks), {"steps": 2**14 * ranks, "batch": 1}
@@ -113,11 +113,11 @@ def simulation() -> str:
         played = [simulated_seconds(network, MACHINE, plan, **size, jitter=jitter) for jitter in (0.0, 0.05, 0.2)]
         waits = [seconds(max(0.0, time - others)) for time in played]
         rows.append([f"{ranks:,}", seconds(cost.compute), seconds(cost.carries), *waits])
-    return markdown(["ranks", "compute", "sum", "played", "uneven by 5 %", "by 20 %"], rows)
+    return markdown(["ranks", "compute", "formula", "simulated", "uneven by 5 %", "uneven by 20 %"], rows)
 
 
 def chart() -> str:
-    """Communication of one sequence on 8 GPUs, by length."""
+    """Return a chart of the communication of one sequence on 8 GPUs, by length."""
     panels = []
     for name, network in NETWORKS.items():
         groups: dict[str, dict[str, float | None]] = {}
@@ -131,11 +131,11 @@ def chart() -> str:
                 "tensor: products": 1e6 * tensor.products,
             }
         panels.append(Panel(f"{name} parameters", groups))
-    return bars("Communication of a step of one sequence on 8 GPUs, µs", panels)
+    return bars("Communication per step of one sequence on 8 GPUs, µs", panels)
 
 
 def measured() -> str:
-    """Every record there is, beside what was predicted."""
+    """Return the measurements of every committed record, with the predictions."""
     parts = []
     for device in ("cpu", "cuda"):
         path = ROOT / "benchmarks" / "results" / f"scaling-{device}.json"
@@ -167,12 +167,12 @@ def on_cpu(record: dict[str, Any]) -> str:
         processor = sorted(one["processor_seconds"] for one in row["rounds"])
         spread = f"{seconds(processor[0])} to {seconds(processor[-1])}"
         rows.append([row["plan"], *beside, f"{row['sent_bytes']:,.0f} ({told['sent']:,.0f})", spread])
-    head = ["plan", "processor time a rank", "by the clock", "peak memory a rank", "bytes of carries"]
-    return markdown([*head, "processor time in all rounds"], rows)
+    head = ["plan", "processor time per rank", "wall-clock time", "peak memory per rank", "bytes of carries"]
+    return markdown([*head, "processor time over all rounds"], rows)
 
 
 def on_gpu(record: dict[str, Any]) -> str:
-    """Beside the cost model also the longer of its time and the host's, which is that of the shortest sequence."""
+    """Return a table that compares times with the cost model, and with the longer of it and the shortest sequence."""
     rows, host = [], dict[tuple[str, bool], float]()
     for row in record["rows"]:
         told = row["predicted"]
@@ -185,7 +185,7 @@ def on_gpu(record: dict[str, Any]) -> str:
         )
         beside = [f"{found} ({expected}): {ratio:.2f}" for found, expected, ratio in cells]
         rows.append([f"{row['plan']}{', recomputed' if row['recompute'] else ''}", power(row["steps"]), *beside])
-    return markdown(["plan", "tokens", "step", "step, no shorter than the host's", "peak memory"], rows)
+    return markdown(["plan", "tokens", "step", "step, at least the host's time", "peak memory"], rows)
 
 
 SECTIONS = {
@@ -195,7 +195,7 @@ SECTIONS = {
 
 
 def updated(page: str) -> str:
-    """The page with what lies between its marks made anew."""
+    """Return the page with new text between its marks."""
     for name, table in SECTIONS.items():
         begin, end = BEGIN.format(name), END.format(name)
         before, found, rest = page.partition(begin)

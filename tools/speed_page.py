@@ -1,4 +1,4 @@
-"""The committed records as charts and tables for docs/speed.md.
+"""Generate the charts and tables of docs/speed.md from the committed records.
 
 ./dev pages        # bring docs/speed.md and docs/assets up to date with benchmarks/results
 """
@@ -24,13 +24,13 @@ _FACTS = {"size": "size", "dtype": "dtype", "decay": "decay per"}
 
 
 def load(root: Path, suite: str) -> dict[str, Record]:
-    """The committed records of a suite, by device."""
+    """Return the committed records of a suite by device."""
     paths = {device: root / "benchmarks" / "results" / f"{suite}-{device}.json" for device in DEVICES}
     return {device: json.loads(path.read_text(encoding="utf-8")) for device, path in paths.items() if path.exists()}
 
 
 def contest_chart(record: Record) -> str:
-    """× floor of forward+backward, a panel for each dtype and kind of decay."""
+    """Return a chart of forward+backward times over the floor, one panel per dtype and kind of decay."""
     panels: dict[str, dict[str, dict[str, float | None]]] = {}
     for row in record["rows"]:
         if row["phase"] == "forward+backward":
@@ -44,18 +44,22 @@ def contest_chart(record: Record) -> str:
 
 
 def contest_table(record: Record) -> str:
-    """Every case, ours beside the best peer, forward and forward+backward."""
+    """Return a table of every case: our time and the best peer's, forward and forward+backward."""
     facts = {key: name for key, name in _FACTS.items() if key in record["rows"][0]}
     cases: dict[tuple[str, ...], dict[str, list[Row]]] = {}
     for row in record["rows"]:
         case = cases.setdefault(tuple(str(row[key]) for key in facts), {})
         case.setdefault(row["phase"], []).append(row)
     ways = _ways(record)
-    columns = ("ms", "× floor", "best peer", "vs peer")
+    columns = ("ms", "× floor", "vs best peer")
     timed = ["timed"] if len(ways) > 1 else []
-    head = [*facts.values(), *timed, *(f"{phase} {name}" for phase in ("forward", "both") for name in columns)]
+    head = ["case", *timed, *(f"{phase}, {name}" for phase in ("forward", "both") for name in columns)]
     lines = [
-        [*key, *([way] if timed else []), *(cell for phase in PHASES for cell in _case_cells(phases[phase], *timing))]
+        [
+            _case(key),
+            *([way] if timed else []),
+            *(cell for phase in PHASES for cell in _case_cells(phases[phase], *timing)),
+        ]
         for key, phases in cases.items()
         for way, timing in ways.items()
     ]
@@ -63,14 +67,13 @@ def contest_table(record: Record) -> str:
     for way, (ours, prefix) in ways.items():
         ahead = [row.get(f"{prefix}best_peer_over_this") for row in record["rows"] if row["contender"] == ours]
         behind = sum(ratio < 1 for ratio in ahead if ratio)
-        said.append(f"{way} behind the best peer in {behind} of {len([ratio for ratio in ahead if ratio])} comparisons")
-    return "\n\n".join(
-        [_markdown(head, lines), f"{'; '.join(said).strip().capitalize()}.", *_without_time(record, tuple(facts))]
-    )
+        compared = len([ratio for ratio in ahead if ratio])
+        said.append(f"{way or 'stablessm'}: slower than the best peer in {behind} of {compared} comparisons")
+    return "\n\n".join([_markdown(head, lines), f"{'; '.join(said)}.", *_without_time(record, tuple(facts))])
 
 
 def accuracy_table(record: Record) -> str:
-    """Every error, a line a length, dtype and kind of decay."""
+    """Return a table of errors, one row per length, dtype and kind of decay."""
     cases: dict[tuple[str, ...], list[Row]] = {}
     for row in record["rows"]:
         cases.setdefault((f"{row['steps']:,}", row["dtype"], row["decay"]), []).append(row)
@@ -84,7 +87,7 @@ def accuracy_table(record: Record) -> str:
 
 
 def stream_table(record: Record) -> str:
-    """Every layer and width, the streamer beside the best peer."""
+    """Return a table of every layer and width: the streamer and the best peer."""
     cases: dict[tuple[str, str], list[Row]] = {}
     for row in record["rows"]:
         cases.setdefault((row["layer"], str(row["width"])), []).append(row)
@@ -100,7 +103,7 @@ def stream_table(record: Record) -> str:
 
 
 def language_chart(record: Record) -> str:
-    """The time of a generated token by context, and operations a second in training by batch."""
+    """Return a chart of the time per generated token by context, and of training throughput by batch."""
     generation: dict[str, dict[str, float | None]] = {}
     training: dict[str, dict[str, float | None]] = {}
     for row in record["rows"]:
@@ -109,13 +112,13 @@ def language_chart(record: Record) -> str:
         else:
             flops = row.get("model_flops")
             training.setdefault(f"batch {row['batch']}", {})[row["contender"]] = flops and flops / 1e12
-    named = {"generation, ms a token": generation, "training, TFLOP/s for the parameters": training}
+    named = {"generation, ms per token": generation, "training, TFLOP/s for the parameters": training}
     panels = [Panel(title, groups) for title, groups in named.items() if groups]
     return bars(f"Language models, {record['machine']['device']}", panels)
 
 
 def language_table(record: Record) -> str:
-    """Training, then generation, a line a contender and case."""
+    """Return a table of training and a table of generation, one row per contender and case."""
     lines: dict[str, list[list[str]]] = {"training": [], "generation": []}
     for row in record["rows"]:
         size = f"{row['parameters'] / 1e6:.1f} M"
@@ -128,18 +131,18 @@ def language_table(record: Record) -> str:
             state = f"{row['state_megabytes']:.2f}" if "state_megabytes" in row else ""
             lines["generation"].append([row["contender"], size, f"{row['context']:,}", time, state])
     heads = {
-        "training": ["training", "parameters", "batch × length", "ms a step", "tokens/s", "TFLOP/s"],
-        "generation": ["generation", "parameters", "context", "ms a token", "state, MB"],
+        "training": ["training", "parameters", "batch × length", "ms per step", "tokens/s", "TFLOP/s"],
+        "generation": ["generation", "parameters", "context", "ms per token", "state, MB"],
     }
     return "\n\n".join(_markdown(heads[what], found) for what, found in lines.items() if found)
 
 
 def section(root: Path) -> str:
-    """All that lies between the two marks of the page."""
+    """Return the text between the two marks of the page."""
     parts = []
     for suite, (title, table) in _SECTIONS.items():
         for device, record in load(root, suite).items():
-            where = f"{title} on a {'GPU' if device == 'cuda' else 'CPU'}"
+            where = f"{title} ({'GPU' if device == 'cuda' else 'CPU'})"
             parts += [f"### {where}\n", _about(record)]
             if table in _CHARTS:
                 parts.append(f"![{where}: {_CHARTS[table][1]}](assets/{suite}-{device}.svg)\n")
@@ -148,7 +151,7 @@ def section(root: Path) -> str:
 
 
 def charts(root: Path) -> dict[Path, str]:
-    """Every chart by its file."""
+    """Return every chart by its file."""
     return {
         root / "docs" / "assets" / f"{suite}-{device}.svg": _CHARTS[table][0](record)
         for suite, (_, table) in _SECTIONS.items()
@@ -158,14 +161,14 @@ def charts(root: Path) -> dict[Path, str]:
 
 
 def updated(page: str, root: Path) -> str:
-    """The page with what lies between its two marks made anew."""
+    """Return the page with new text between its two marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{section(root)}\n{END}{after}"
 
 
 def main(root: Path = Path()) -> None:
-    """Write both."""
+    """Write the page and the charts."""
     page = root / "docs" / "speed.md"
     page.write_text(updated(page.read_text(encoding="utf-8"), root), encoding="utf-8")
     for path, chart in charts(root).items():
@@ -177,18 +180,18 @@ def _about(record: Record) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     facts = [f"{machine['device']}, {machine['threads']} threads; {versions}; {record['date']}"]
     if "copy_gigabytes_per_second" in summary:
-        facts.append(f"a copy moved {summary['copy_gigabytes_per_second']:.0f} GB/s")
+        facts.append(f"copy bandwidth {summary['copy_gigabytes_per_second']:.0f} GB/s")
     for name, rate in summary.items():
         if name.startswith("matmul_"):
-            facts.append(f"a {name.split('_')[1]} matrix product {rate:.3g} TFLOP/s")
+            facts.append(f"{name.split('_')[1]} matrix product {rate:.3g} TFLOP/s")
     missing = [f"{name} {why}" for name, why in record.get("peers", {}).items() if not why[0].isdigit()]
     facts += [f"left out: {', '.join(missing)}"] if missing else []
-    facts += [] if record["complete"] else ["the run was stopped before its end"]
+    facts += [] if record["complete"] else ["the run was interrupted"]
     return f"`{record['command']}` on {'; '.join(facts)}.\n"
 
 
 def _without_time(record: Record, facts: Sequence[str]) -> list[str]:
-    """A sentence for each reason why a contender has no time, with the cases."""
+    """Return one sentence per reason for a missing time, with the cases."""
     cases: dict[tuple[str, ...], list[str]] = {}
     for row in record["rows"]:
         if row["note"]:
@@ -205,7 +208,7 @@ def _queued(record: Record) -> bool:
 
 
 def _ways(record: Record) -> dict[str, tuple[str, str]]:
-    """How ours is timed: which contender, and what the names of its times begin with."""
+    """Return the ways in which ours is timed: the contender, and the prefix of its fields."""
     if not _queued(record):
         return {"": (OURS, "")}
     ways = {"queued": (OURS, "queued_"), "called": (OURS, "")}
@@ -218,11 +221,18 @@ def _case_cells(rows: Sequence[Row], contender: str, prefix: str) -> list[str]:
     peers = {name: ms for name, ms in taken.items() if ms is not None}
     best = min(peers, key=peers.__getitem__, default="none")
     if ours.get(f"{prefix}ms") is None:
-        return ["no time", "", best, ""]
+        return ["no time", "", best]
     return [
-        milliseconds(ours[f"{prefix}ms"], ours[f"{prefix}quartiles_ms"]), times(ours[f"{prefix}times_floor"]), best,
-        times(ours[f"{prefix}best_peer_over_this"]),
-    ]  # fmt: skip
+        milliseconds(ours[f"{prefix}ms"], ours[f"{prefix}quartiles_ms"]),
+        times(ours[f"{prefix}times_floor"]),
+        f"{times(ours[f'{prefix}best_peer_over_this'])} ({best.replace('_', ' ')})",
+    ]
+
+
+def _case(facts: Sequence[str]) -> str:
+    """Return size, dtype and kind of decay as one cell."""
+    size, dtype, *decay = facts
+    return ", ".join([size.replace("x", "×"), dtype, *(f"decay per {kind}" for kind in decay)])
 
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -235,16 +245,16 @@ def _median(row: Row) -> float:
 
 _SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
     "scan": ("The scan", contest_table),
-    "scan-small": ("The scan of little", contest_table),
-    "scan-long": ("The scan of a long sequence", contest_table),
+    "scan-small": ("The scan, small inputs", contest_table),
+    "scan-long": ("The scan, one long sequence", contest_table),
     "ssm": ("The fused layer", contest_table),
-    "stream": ("One sample at a time", stream_table),
+    "stream": ("Streaming", stream_table),
     "accuracy": ("Accuracy", accuracy_table),
     "language": ("Language models", language_table),
 }
 _CHARTS: dict[Callable[[Record], str], tuple[Callable[[Record], str], str]] = {
     contest_table: (contest_chart, "× floor"),
-    language_table: (language_chart, "the time of a token, and throughput"),
+    language_table: (language_chart, "time per token and throughput"),
 }
 
 

@@ -1,7 +1,7 @@
-"""How far the scan is from float64 over long times, and whether two runs give the same bits.
+"""Errors of the scan compared with float64 over long sequences, and whether two runs give the same bits.
 
-|a| is 1 - 1e-6, so that nothing is forgotten on the way and every rounding error stays. An error is the largest
-difference over the largest true value.
+|a| is 1 - 1e-6, so that every rounding error stays in the state. An error is the largest difference divided by the
+largest true value.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ CHANNELS = 8
 MODULUS = 1 - 1e-6
 GRADIENTS_UP_TO = 100_000
 BLOCK = 10_000
-"""Steps that the reference takes at a time: it keeps a tensor a step."""
+"""Number of steps per call of the reference, which keeps one tensor per step."""
 
 
 def run(options: Options) -> None:
-    """Compare, print a table, and keep the record up to date."""
+    """Measure errors, print a table, and update the record after every case."""
     lengths = [size[0] for size in options.pick_sizes(SMOKE if options.smoke else STEPS, "STEPS")]
     dtypes = options.pick_dtypes(DTYPES, DTYPES)
     axes: Axes = {"steps": lengths, "dtype": dtypes, "decay": DECAYS}
@@ -39,7 +39,7 @@ def run(options: Options) -> None:
 
 
 def one_case(steps: int, dtype: str, decay: str, device: str) -> list[Row]:
-    """Errors of the states, and of the gradients where the reference can be asked for them."""
+    """Return the errors of the states, and of the gradients if the reference can compute them."""
     torch.manual_seed(0)
     kind = getattr(torch, dtype)
     a = torch.full((1, steps, CHANNELS) if decay == "step" else (CHANNELS,), MODULUS, dtype=torch.float64)
@@ -60,7 +60,7 @@ def one_case(steps: int, dtype: str, decay: str, device: str) -> list[Row]:
 
 
 def relative_error(ours: Tensor, exact: Tensor) -> float:
-    """Largest difference over the largest true value.
+    """Return the largest difference divided by the largest true value.
 
     >>> relative_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0], dtype=torch.float64))
     0.5
@@ -69,7 +69,7 @@ def relative_error(ours: Tensor, exact: Tensor) -> float:
 
 
 def show(rows: list[Row]) -> str:
-    """Every error, one line a length and dtype."""
+    """Return a table of the errors, one line per length and dtype."""
     lines = [
         [f"{row['steps']:,} steps, {row['dtype']}, decay per {row['decay']}: {row['what']}",
          f"{row['relative_error']:.1e}", "the same" if row["same_bits"] else "different"]
@@ -79,7 +79,7 @@ def show(rows: list[Row]) -> str:
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, Any]:
-    """The worst of all."""
+    """Return the largest errors of all cases."""
     values = [row["relative_error"] for row in rows if row["what"] == "states"]
     gradients = [row["relative_error"] for row in rows if row["what"] != "states"]
     found = {"worst_error_of_states": max(values), "same_bits": all(row["same_bits"] for row in rows)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm.bench import accuracy, machine, scan, ssm, stream
 from stablessm.bench.options import Options
 
@@ -15,11 +15,11 @@ SUITES = {"scan": scan, "ssm": ssm, "accuracy": accuracy, "stream": stream}
 def run(suite: str, options: Options) -> list[Path]:
     """Run one suite, or ``all``, and return the paths of the records."""
     if suite not in (*SUITES, "all"):
-        raise ArgumentError("suite", f"one of {', '.join(SUITES)}, all", repr(suite))
-    everything = [name for name in SUITES if options.device == "cpu" or name != "stream"]  # which runs on the CPU only
+        raise unknown_name("suite", [*SUITES, "all"], suite)
+    everything = [name for name in SUITES if options.device == "cpu" or name != "stream"]  # stream runs on the CPU only
     chosen = everything if suite == "all" else [suite]
     if suite == "all" and (options.sizes or options.dtypes):
-        raise ArgumentError("suite", "a single suite, because --sizes and --dtype differ between suites", "'all'")
+        raise ArgumentError("suite", "a single suite, because --shapes and --dtype differ between suites", "'all'")
     if suite == "all" and options.out.suffix == ".json":
         raise ArgumentError("out", "a folder, because every suite writes its own record", str(options.out))
     if not options.smoke:

@@ -1,6 +1,6 @@
-"""One case of a benchmark: every contender checked, those that are right timed in turns, a row for each.
+"""One case of a benchmark: every contender is checked, timed in turns if its result is correct, and gets a row.
 
-A contender's failure or error is a result, so nothing that it does stops the run.
+A contender that fails gets a row with its error, and the run continues.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stablessm.bench.suite import Row
 from stablessm.training.replayed import Replayed
 
 Select: TypeAlias = Callable[[Sequence[Any]], Sequence[np.ndarray]]
-"""The numbers of a result that are compared."""
+"""Function that returns the numbers of a result that are compared."""
 
 OURS = "stablessm"
 GRAPH = "stablessm, CUDA graph"
@@ -31,30 +31,30 @@ PHASES = ("forward", "forward+backward")
 @final
 @dataclass(frozen=True)
 class Contender:
-    """The calls of each phase, one a set of inputs: the result; the result and the gradients of the inputs."""
+    """Calls by phase, one per set of inputs. They return the result, or the result and the gradients of the inputs."""
 
     calls: Mapping[str, Sequence[Call]]
     clock: Clock
     answer: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda parts: parts
-    """From what a call returns to what is expected, where the peer returns something else; not timed."""
+    """Converts the value that a peer returns into the expected form; not timed."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Why a phase has no calls, by phase, where somebody would miss it."""
+    """Reason why a phase has no calls, by phase."""
 
 
 Makers: TypeAlias = Mapping[str, Callable[[], Contender]]
 
 
 def torch_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]], **more: Any) -> Contender:
-    """``run(*inputs)`` under ``no_grad``, and with autograd; a set is the inputs and the gradient of the result."""
+    """Return calls of ``run`` without and with autograd. A set holds the inputs and the gradient of the result."""
     leaves = [(*(tensor.detach().requires_grad_() for tensor in inputs), g) for *inputs, g in sets]
     calls = {phase: [partial(call, *inputs) for inputs in leaves] for phase, call in _phases(run).items()}
     return Contender(calls, event_clock if sets[0][-1].is_cuda else host_clock, **more)
 
 
 def graph_contender(run: Callable[..., Tensor], sets: Sequence[Sequence[Tensor]]) -> Contender:
-    """The same, each phase recorded as a CUDA graph: a call copies its inputs to where the graph reads them."""
+    """Return the same calls, each phase captured as a CUDA graph. A call copies its inputs into the graph's tensors."""
 
-    def fresh(call: Callable[..., Any]) -> Callable[..., Any]:  # leaves: nothing is differentiated beyond them
+    def fresh(call: Callable[..., Any]) -> Callable[..., Any]:  # leaves, so that differentiation ends at them
         return lambda *inputs: call(*(tensor.detach().requires_grad_() for tensor in inputs[:-1]), inputs[-1])
 
     graphs = {phase: Replayed(fresh(call), sets[0], ()) for phase, call in _phases(run).items()}
@@ -75,21 +75,21 @@ def _phases(run: Callable[..., Tensor]) -> dict[str, Callable[..., tuple[Tensor,
 
 
 def is_peer(name: str) -> bool:
-    """Whether a contender is somebody else's."""
+    """Return whether a contender belongs to another package."""
     return name not in (OURS, GRAPH)
 
 
 @final
 @dataclass(frozen=True)
 class Gate:
-    """What a result is compared with before it gets a time."""
+    """The true values with which a result is compared before it is timed."""
 
     expected: Sequence[np.ndarray]
     select: Select
     tolerance: float
 
     def check(self, contender: Contender, phase: str) -> tuple[float | None, str | None]:
-        """Relative error of one call, the largest over result and gradients, and what is wrong, if anything is."""
+        """Return the relative error of one call, largest over result and gradients, and the reason if it is wrong."""
         try:
             parts = self.select(contender.answer(contender.calls[phase][0]()))
         except Exception as error:
@@ -97,12 +97,12 @@ class Gate:
         pairs = list(zip(parts, self.expected, strict=False))  # a forward call has no gradients
         if any(u.shape != v.shape for u, v in pairs):
             return None, "wrong"
-        worst = float(np.max([np.abs(u - v).max() / np.abs(v).max() for u, v in pairs]))  # NaN if any is
+        worst = float(np.max([np.abs(u - v).max() / np.abs(v).max() for u, v in pairs]))  # NaN if any error is NaN
         return worst, None if worst <= self.tolerance else "wrong"
 
 
 def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Options) -> list[Row]:
-    """A row for each phase and contender: times, × floor (milliseconds by phase), error."""
+    """Return a row for each phase and contender: times, multiple of the floor (milliseconds by phase), error."""
     made, failed = make(makers)
     rows = []
     for phase, floor in floors.items():
@@ -112,7 +112,7 @@ def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Op
         taken, queued = measure(right, phase, options)
         best, best_queued = (
             min((timing.median for name, timing in found.items() if is_peer(name)), default=None)
-            for found in (taken, taken | queued)  # who has no queue is compared by its calls
+            for found in (taken, taken | queued)  # contenders without queued times are compared by their calls
         )
         for name in makers:
             absent = failed[name] if name in failed else made[name].left_out.get(phase)
@@ -132,7 +132,7 @@ def contest(makers: Makers, gate: Gate, floors: Mapping[str, float], options: Op
 
 
 def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
-    """The contenders that could be made, and why the others could not."""
+    """Return the contenders that could be built, and the reasons why the others could not."""
     made, failed = {}, {}
     for name, maker in makers.items():
         try:
@@ -145,7 +145,7 @@ def make(makers: Makers) -> tuple[dict[str, Contender], dict[str, str]]:
 def measure(
     contenders: Mapping[str, Contender], phase: str, options: Options
 ) -> tuple[dict[str, Timing], dict[str, Timing]]:
-    """Times of ``contenders``, and of those that PyTorch runs on a GPU also what the GPU needs, all in turns."""
+    """Time the contenders in turns; for those that PyTorch runs on a GPU, also measure the time on the GPU alone."""
     calls = {name: rotating(contender.calls[phase]) for name, contender in contenders.items()}
     clocks = {name: contender.clock for name, contender in contenders.items()}
     on_gpu = [name for name, clock in clocks.items() if clock is event_clock]
@@ -158,7 +158,7 @@ def measure(
 
 
 def timed(timing: Timing | None, floor: float, best: float | None) -> Row:
-    """What a row says of a time; ``best`` is the best peer's."""
+    """Return the columns of a row for a time; ``best`` is the time of the fastest peer."""
     if timing is None:
         return dict.fromkeys(("ms", "quartiles_ms", "turns", "times_floor", "best_peer_over_this"))
     return {
@@ -168,7 +168,7 @@ def timed(timing: Timing | None, floor: float, best: float | None) -> Row:
 
 
 def peak_memory(call: Call) -> int:
-    """Bytes that a call has at most on the GPU, results included, beyond what is there before it."""
+    """Return the peak memory of a call on the GPU in bytes, including results, above the memory in use before."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -178,7 +178,7 @@ def peak_memory(call: Call) -> int:
 
 
 def show(title: str, rows: Sequence[Row]) -> str:
-    """One case as a table; names in braces in the title are entries of its rows."""
+    """Return one case as a table. Names in braces in the title are replaced by entries of its rows."""
     lines = []
     for name in dict.fromkeys(row["contender"] for row in rows):
         phases = {row["phase"]: row for row in rows if row["contender"] == name}
@@ -205,5 +205,5 @@ def _cells(phases: Mapping[str, Row], prefix: str) -> list[str]:
 
 
 def failure(error: Exception) -> str:
-    """A contender's failure, in a line of a record."""
+    """Return the failure of a contender in one line."""
     return f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"

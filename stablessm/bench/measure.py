@@ -1,4 +1,4 @@
-"""How everything is timed: contenders in turns, medians with quartiles, on the clock that fits the device."""
+"""Timing: contenders in turns, medians with quartiles, and a clock for each device."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ import torch
 
 Call: TypeAlias = Callable[[], Any]
 Clock: TypeAlias = Callable[[Call, int], float]
-"""Milliseconds that so many calls in a row take together."""
+"""Function that returns the milliseconds of this many consecutive calls."""
 _LONG = 200
-"""Milliseconds from which caches and threads that spin do not matter."""
+"""Milliseconds above which warm caches and spinning threads do not matter."""
 _TURN = 5
-"""Milliseconds of a turn on a GPU, about: so many calls that the first launch does not show."""
+"""Approximate milliseconds of a turn on a GPU, long enough that the first launch does not matter."""
 _QUEUED = 10
-"""Calls that are queued at once: the driver holds about a thousand launches."""
+"""Number of calls in the queue at once; the driver holds about a thousand launches."""
 _PAUSE = 4.0
-"""Milliseconds in which they are queued, at first."""
+"""Initial estimate of the milliseconds that queueing them takes."""
 _FILLER_NUMBERS = 1 << 26
-"""Float32 numbers that are cleared, again and again, to keep a GPU busy for a while."""
+"""Number of float32 values that are cleared repeatedly to keep a GPU busy for a while."""
 
 
 @final
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds a call, over the turns."""
+    """Milliseconds per call: median and quartiles over the turns."""
 
     median: float
     quartiles: tuple[float, float]
-    """A quarter of the turns took less than the first, a quarter more than the second."""
+    """The lower and the upper quartile."""
     turns: int
 
 
 def finish(result: Any) -> None:
-    """Return when ``result`` is computed; PyTorch's CPU operations always are."""
+    """Wait until ``result`` is computed; PyTorch's CPU operations have always finished."""
     for part in result if isinstance(result, tuple) else (result,):
         if hasattr(part, "block_until_ready"):
             part.block_until_ready()
@@ -50,7 +50,7 @@ def finish(result: Any) -> None:
 
 
 def host_clock(call: Call, repeat: int) -> float:
-    """By the processor's clock, until the last result is there."""
+    """Time calls with the clock of the processor, until the last result is computed."""
     start = time.perf_counter()
     for _ in range(repeat):
         result = call()
@@ -59,7 +59,7 @@ def host_clock(call: Call, repeat: int) -> float:
 
 
 def event_clock(call: Call, repeat: int) -> float:
-    """By CUDA events around the calls: the GPU's own clock, with the gaps that slow launches leave."""
+    """Time calls with CUDA events, including the gaps of slow launches."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(repeat):
@@ -70,7 +70,7 @@ def event_clock(call: Call, repeat: int) -> float:
 
 
 def queued_clock(call: Call, repeat: int) -> float:
-    """By CUDA events around calls that were all queued behind a pause: what the GPU needs, whatever the host takes."""
+    """Time calls with CUDA events while all calls are queued behind a pause: the time on the GPU without the host."""
     pause = _PAUSE
     while True:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -88,7 +88,7 @@ def queued_clock(call: Call, repeat: int) -> float:
 
 
 def _pause(milliseconds: float) -> None:
-    """Keep the GPU busy for at least so long, without waiting for it."""
+    """Keep the GPU busy for at least this long, without waiting for it."""
     filler, each = _filler()
     for _ in range(math.ceil(milliseconds / each)):
         filler.zero_()
@@ -96,7 +96,7 @@ def _pause(milliseconds: float) -> None:
 
 @functools.cache
 def _filler() -> tuple[torch.Tensor, float]:
-    """Return an array, and the shortest time in milliseconds that it takes to clear it."""
+    """Return an array and the shortest time, in milliseconds, in which it can be cleared."""
     filler = torch.empty(_FILLER_NUMBERS, device="cuda")
     return filler, min(event_clock(filler.zero_, 10) / 10 for _ in range(5))
 
@@ -104,10 +104,10 @@ def _filler() -> tuple[torch.Tensor, float]:
 def timings(
     calls: Mapping[str, Call], *, seconds: float, clocks: Mapping[str, Clock] | None = None
 ) -> dict[str, Timing]:
-    """Time ``calls`` in rounds in which each has its turn, so that a slow moment of the machine meets them all.
+    """Time ``calls`` in rounds, one turn each, so that a slow moment of the machine affects all of them.
 
-    ``seconds`` bounds what one of them may take. Where a GPU is used, a call so short that the clock or the first
-    launch would show is repeated within its turn.
+    ``seconds`` limits the total time of each call. On a GPU, a short call is repeated within its turn, so that neither
+    the clock nor the first launch matters.
     """
     clock = {name: (clocks or {}).get(name, host_clock) for name in calls}
     once, repeat, turns = {}, {}, {}
@@ -122,7 +122,7 @@ def timings(
         for name, call in calls.items():
             if turn < turns[name]:
                 if once[name] < _LONG:
-                    finish(call())  # not timed: the one before left its data in the caches and its threads spinning
+                    finish(call())  # not timed: caches and spinning threads of the previous contender
                 measured[name].append(clock[name](call, repeat[name]) / repeat[name])
     return {name: _timing(values) for name, values in measured.items()}
 
@@ -133,7 +133,7 @@ def _timing(values: Sequence[float]) -> Timing:
 
 
 def copies(device: str, size_bytes: int) -> int:
-    """How many sets of inputs to take turns with, so that a GPU's cache does not hold what the next call reads."""
+    """Return the number of input sets to cycle through, so that a GPU's cache does not hold the next call's inputs."""
     if device == "cpu":
         return 1
     cache = torch.cuda.get_device_properties(device).L2_cache_size
@@ -141,11 +141,11 @@ def copies(device: str, size_bytes: int) -> int:
 
 
 def rotating(calls: Sequence[Call]) -> Call:
-    """One call that is each of ``calls`` in turn. Results live for a round, so that outputs move in memory too."""
+    """Return a call that runs ``calls`` in turn. Results live for a round, so that outputs move in memory too."""
     if len(calls) == 1:
         return calls[0]
     following = itertools.cycle(calls)
-    kept = deque((call() for call in calls), maxlen=len(calls))  # full from the start: no turn pays for new memory
+    kept = deque((call() for call in calls), maxlen=len(calls))  # no turn pays for new memory
 
     def call() -> Any:
         kept.append(next(following)())

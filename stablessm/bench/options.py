@@ -1,4 +1,4 @@
-"""What every suite can be asked: device, sizes, dtypes, time, and where the record goes."""
+"""Options of every suite: device, shapes, dtypes, time limit, and the place of the record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sizes: TypeAlias = tuple[tuple[int, ...], ...]
 @final
 @dataclass(frozen=True)
 class Options:
-    """Checked when made. ``sizes`` and ``dtypes`` left out are the suite's own.
+    """Checked options of a suite. By default, ``sizes`` and ``dtypes`` are the suite's own.
 
     >>> Options.of(sizes="8x1024x256,1x64x3").sizes
     ((8, 1024, 256), (1, 64, 3))
@@ -30,9 +30,9 @@ class Options:
     sizes: Sizes | None = None
     dtypes: tuple[str, ...] | None = None
     smoke: bool = False
-    """Tiny and quick, to see that it runs."""
+    """True for tiny cases, to see that everything runs."""
     seconds: float = 1.0
-    """Most time for one contender in one case."""
+    """Time limit for each contender in each case."""
     out: Path = Path("runs/bench")
     """A file that ends in .json, or a folder for ``SUITE-DEVICE.json``."""
 
@@ -40,12 +40,12 @@ class Options:
         if self.device not in ("cpu", "cuda"):
             raise ArgumentError("device", "cpu or cuda", repr(self.device))
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise ArgumentError("device", "cpu, as PyTorch finds no CUDA device here", "'cuda'")
+            raise ArgumentError("device", "cpu, because PyTorch finds no CUDA device here", "'cuda'")
         real_number("seconds", self.seconds, 0)
 
     @classmethod
     def of(cls, *, sizes: str | None = None, dtype: str | None = None, **others: Any) -> Self:
-        """From what was typed: sizes such as ``8x1024x256`` and dtypes, several separated by commas."""
+        """Parse options: sizes such as ``8x1024x256`` and dtypes, separated by commas."""
         return cls(
             sizes=None if sizes is None else tuple(_size(text) for text in sizes.split(",")),
             dtypes=None if dtype is None else tuple(name.strip() for name in dtype.split(",")),
@@ -53,11 +53,11 @@ class Options:
         )
 
     def path(self, suite: str) -> Path:
-        """The record's file."""
+        """Return the file of the record of a suite."""
         return self.out if self.out.suffix == ".json" else self.out / f"{suite}-{self.device}.json"
 
     def pick_sizes(self, default: Collection[tuple[int, ...]], form: str) -> list[tuple[int, ...]]:
-        """The sizes asked for, in the ``form`` the suite has (such as ``BATCHxTIMExCHANNELS``), or its own."""
+        """Return the given sizes, checked against ``form`` (such as ``BATCHxTIMExCHANNELS``), or the suite's own."""
         rank = form.count("x") + 1
         for size in self.sizes or ():
             if len(size) != rank:
@@ -65,7 +65,7 @@ class Options:
         return list(self.sizes or default)
 
     def pick_dtypes(self, default: Collection[str], known: Collection[str]) -> list[str]:
-        """The dtypes asked for, all of them ``known`` to the suite, or its own."""
+        """Return the given dtypes, which must be ``known`` to the suite, or the suite's own."""
         for name in self.dtypes or ():
             if name not in known:
                 raise ArgumentError("dtype", f"one of {', '.join(known)}", repr(name))

@@ -1,8 +1,8 @@
-"""The scan beside its peers and the machine's copy bandwidth.
+"""The scan compared with other packages and with the copy bandwidth of the machine.
 
 Every contender is first compared with the float64 reference; no time is reported for a wrong result. The floor is the
-bytes that must be moved (each input read once, each output written once) over the rate of a plain copy in the same
-run.
+bytes that must be moved (each input read once, each output written once) divided by the rate of a plain copy in the
+same run.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ SMOKE = [(2, 64, 16)]
 DTYPES = ["float32", "complex64", "bfloat16"]
 DECAYS = ("step", "channel")
 SCALARS = {"forward": {"step": 3, "channel": 2}, "forward+backward": {"step": 8, "channel": 5}}
-"""Numbers that must be moved for each element: see docs/speed.md."""
+"""Number of values that must be moved for each element; see docs/speed.md."""
 CHECKED = 16
-"""Channels compared with the reference, from the first to the last."""
+"""Number of channels, from the first to the last, that are compared with the reference."""
 TOLERANCE = {"float32": 1e-3, "complex64": 1e-3, "bfloat16": 3e-2}
-"""Largest relative error of a result that is still called right."""
+"""Largest relative error of a correct result, by dtype."""
 
 
 def run(options: Options) -> None:
-    """Measure, print a table a case, and keep the record up to date."""
+    """Measure all cases, print a table for each, and update the record after each."""
     sizes = options.pick_sizes(SMOKE if options.smoke else SIZES[options.device], "BATCHxTIMExCHANNELS")
     dtypes = options.pick_dtypes(DTYPES if options.device == "cuda" else DTYPES[:2], DTYPES)
     peers, limits = scan_peers.available(options.device), announce(options)
@@ -52,7 +52,7 @@ def run(options: Options) -> None:
 def one_case(
     size: tuple[int, ...], dtype: str, decay: str, peers: Mapping[str, str], bandwidth: float, options: Options
 ) -> list[Row]:
-    """Rows of every contender, forward and forward+backward."""
+    """Return the rows of all contenders, for the forward pass alone and with the backward pass."""
     inputs = draw(size, dtype, decay)
     gate = Gate(truth(*inputs), some_channels, TOLERANCE[dtype])
     a, x, g = (tensor.to(options.device) for tensor in inputs)
@@ -62,7 +62,7 @@ def one_case(
 
 
 def draw(size: tuple[int, ...], dtype: str, decay: str) -> scan_peers.Inputs:
-    """Decays with a modulus from 0.5 to 0.999, any phase where complex; normal drive and gradient."""
+    """Return decays with a modulus from 0.5 to 0.999 (complex ones with any phase), and normal drive and gradient."""
     torch.manual_seed(0)
     kind = getattr(torch, dtype)
     span = 0.49 if dtype == "bfloat16" else 0.499  # 0.999 would be 1 in bfloat16
@@ -73,7 +73,7 @@ def draw(size: tuple[int, ...], dtype: str, decay: str) -> scan_peers.Inputs:
 
 
 def some_channels(parts: Sequence[Any]) -> list[np.ndarray]:
-    """The channels that are compared, of states and gradients, in double precision."""
+    """Return the compared channels of states and gradients in double precision."""
     return [_channels(part) for part in parts]
 
 
@@ -87,9 +87,9 @@ def _channels(part: Any) -> np.ndarray:
 
 
 def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
-    """States and gradients of a and x by the float64 reference, of the channels that are compared.
+    """Return the states and the gradients of a and x by the float64 reference, for the compared channels.
 
-    The adjoint of a scan is a scan the other way: autograd would take minutes through the loop of a long sequence.
+    The adjoint of a scan is a scan in the other direction. Autograd would take minutes for a long sequence.
     """
     a, x, g = (torch.from_numpy(array) for array in some_channels((a, x, g)))
     states, nothing = linear_scan(a, x, backend="reference"), torch.zeros_like(x[:, :1])
@@ -100,7 +100,7 @@ def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, float]:
-    """The extremes over all cases; only what there is. On a GPU also of the queued times."""
+    """Return the extremes over all cases; on a GPU, of the queued times too."""
     prefixes = ["queued_", ""] if any("queued_ms" in row for row in rows) else [""]
     return {f"{prefix}{name}": value for prefix in prefixes for name, value in _extremes(rows, prefix).items()}
 

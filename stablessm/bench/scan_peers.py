@@ -1,4 +1,4 @@
-"""What a user would write for h[t] = a[t] h[t-1] + x[t] if we did not exist: each peer's best public form."""
+"""The recurrence h[t] = a[t] h[t-1] + x[t] in other packages ("peers"), each in its fastest public form."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Scan: TypeAlias = Callable[[Any, Any], Any]
 PEERS = {
     "jax": "jax", "mambapy": "mambapy", "accelerated-scan": "accelerated_scan", "flash-linear-attention": "fla"
 }  # fmt: skip
-"""Packages to compare with, and the names they are imported by."""
+"""Packages to compare with, and the names under which they are imported."""
 _NEEDS_CUDA = ("accelerated-scan", "flash-linear-attention")
 _ACCELERATED_BLOCK = 2048
-"""Steps that a block of accelerated-scan takes."""
+"""Number of steps per block of accelerated-scan."""
 
 
 def available(device: str) -> dict[str, str]:
-    """Version of each peer that can run on ``device``, or why it cannot."""
+    """Return the version of each peer that can run on ``device``, or the reason why it cannot."""
     found = {}
     for name, module in PEERS.items():
         try:
@@ -49,7 +49,7 @@ def available(device: str) -> dict[str, str]:
 
 
 def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Callable[[], Contender]]:
-    """Ours first, then every peer that can run this, each ready to be made; ``peers`` is from :func:`available`."""
+    """Return functions that build the contenders: ours first, then every available peer that can run this."""
     a, x, _ = sets[0]
     here = {name for name, version in peers.items() if version[0].isdigit()}
     makers: dict[str, Callable[[], Contender]] = {OURS: partial(torch_contender, linear_scan, sets)}
@@ -58,7 +58,7 @@ def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Ca
     else:
         makers["torch loop"] = partial(torch_contender, partial(linear_scan, backend="reference"), sets)
     if "jax" in here:
-        if not x.is_cuda:  # on a GPU lax.scan launches a kernel a step and takes hundreds of milliseconds
+        if not x.is_cuda:  # on a GPU lax.scan launches one kernel per step and takes hundreds of milliseconds
             makers["jax lax.scan"] = partial(jax_contender, _lax_scan, sets)
         makers["jax associative_scan"] = partial(jax_contender, _associative_scan, sets)
     if "mambapy" in here:
@@ -73,7 +73,7 @@ def contenders(sets: Sequence[Inputs], peers: Mapping[str, str]) -> dict[str, Ca
 
 
 def _fft(a: Tensor, x: Tensor) -> Tensor:
-    """Convolution with a**t, as S4D trains; a per channel only."""
+    """Return the convolution with a**t, as S4D is trained; a must not depend on time."""
     steps = x.shape[1]
     kernel = a ** torch.arange(steps, device=x.device, dtype=x.real.dtype)[:, None]
     transform, inverse = (torch.fft.fft, torch.fft.ifft) if x.is_complex() else (torch.fft.rfft, torch.fft.irfft)
@@ -87,10 +87,10 @@ def _mambapy(a: Tensor, x: Tensor) -> Tensor:
 
 
 def _accelerated_contender(sets: Sequence[Inputs]) -> Contender:
-    """Without a backward pass of real numbers where the last block is not full.
+    """Return accelerated-scan, without the real backward pass if the last block is not full.
 
-    There ``scalar.backward_scan`` of version 0.3.1 loads states past the end of its array (its mask is t > 0 alone):
-    an illegal memory access if nobody's memory follows the array, and all CUDA calls of the process fail from then on.
+    In that case ``scalar.backward_scan`` of version 0.3.1 reads past the end of its array (its mask is only t > 0).
+    This can be an illegal memory access, after which all CUDA calls of the process fail.
     """
     contender, x = torch_contender(_accelerated, sets), sets[0][1]
     if x.is_complex() or x.shape[1] % _ACCELERATED_BLOCK == 0:
@@ -101,7 +101,7 @@ def _accelerated_contender(sets: Sequence[Inputs]) -> Contender:
 
 
 def _accelerated(a: Tensor, x: Tensor) -> Tensor:
-    """Its layout is (batch, channel, time), contiguous; ours and most people's has to be transposed there and back."""
+    """Transpose to its contiguous layout (batch, channel, time) and back."""
     from accelerated_scan import complex, scalar
 
     scan = (complex if x.is_complex() else scalar).scan
@@ -109,7 +109,7 @@ def _accelerated(a: Tensor, x: Tensor) -> Tensor:
 
 
 def _hgrn_contender(sets: Sequence[Inputs]) -> Contender:
-    """It takes log a, and returns the gradient of that: its users have the logarithm at hand, so none is timed."""
+    """Return a contender that takes log a and returns its gradient; computing the logarithm is not timed."""
     from fla.ops.hgrn import chunk_hgrn
 
     def run(log_a: Tensor, x: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def _hgrn_contender(sets: Sequence[Inputs]) -> Contender:
 
 
 def jax_contender(run: Scan, sets: Sequence[Inputs]) -> Contender:
-    """``run(a, x)`` and its pull-back, compiled. Timed by the host: launches and the wait at the end included."""
+    """Return ``run(a, x)`` and its pull-back, compiled. The host times them, including launches and the final wait."""
     import jax
     import jax.numpy as jnp
 

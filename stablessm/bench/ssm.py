@@ -1,9 +1,9 @@
-"""The fused layer y = Re(C h) + D x beside the convolution by FFT and the scan that writes its states.
+"""The fused layer y = Re(C h) + D x compared with an FFT convolution and with a scan that writes its states.
 
-A convolution needs a kernel. Training makes it anew at every step, from all modes at all times (as S4D does) or in our
-two levels; ``cached`` is what is left if somebody else made it, and has no gradients of the layer's own parameters.
-Every contender is first compared with float64; no time is reported for a wrong result. The floor is the bytes of x read
-and of y written (backward: two read, one written) over the rate of a plain copy in the same run.
+A convolution needs a kernel. Training computes it at every step, from all modes at all times (as S4D does) or in our
+two levels; ``cached`` leaves that out and gives no gradients of the layer's own parameters. Every contender is first
+compared with float64; no time is reported for a wrong result. The floor is the bytes of x read and of y written
+(backward: two read, one written) divided by the rate of a plain copy in the same run.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ SIZES = {
 }
 SMOKE = [(2, 70, 16, 4)]
 DTYPES = ["complex64", "tf32"]
-"""States are complex64; ``tf32`` lets matrix products round their factors to 10 bits: the error says what it costs."""
+"""Data types. States are complex64. With ``tf32``, matrix products round their factors to 10 bits."""
 SCALARS = {"forward": 2, "forward+backward": 5}
-"""Numbers that must be moved for each of x."""
+"""Number of values that must be moved for each value of x."""
 CHECKED = 2
-"""Channels compared with float64."""
+"""Number of channels that are compared with float64."""
 LOOP_STEPS = 20_000
-"""Most steps for which the reference, a loop, gives the truth; past them our CPU kernels do, in float64."""
+"""Maximum number of steps for which the reference, a loop, gives the true values; beyond, float64 CPU kernels do."""
 TOLERANCE = 1e-3
-"""Largest relative error of a result that is still called right."""
+"""Largest relative error of a correct result, by dtype."""
 MOST_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
-"""A contender that makes an array larger than this is left out."""
+"""Contenders with an array larger than this many values are left out."""
 
 
 def run(options: Options) -> None:
-    """Measure, print a table a case, and keep the record up to date."""
+    """Measure all cases, print a table for each, and update the record after each."""
     sizes = options.pick_sizes(SMOKE if options.smoke else SIZES[options.device], "BATCHxTIMExCHANNELSxSTATES")
     dtypes = options.pick_dtypes(DTYPES if options.device == "cuda" else DTYPES[:1], DTYPES)
     limits = announce(options)
@@ -60,7 +60,7 @@ def run(options: Options) -> None:
 
 
 def one_case(size: tuple[int, ...], dtype: str, bandwidth: float, options: Options) -> list[Row]:
-    """Rows of every contender, forward and forward+backward."""
+    """Return the rows of all contenders, for the forward pass alone and with the backward pass."""
     inputs = draw(size)
     gate = Gate(truth(*inputs), some_channels, TOLERANCE)
     first = [tensor.to(options.device) for tensor in inputs]
@@ -72,7 +72,7 @@ def one_case(size: tuple[int, ...], dtype: str, bandwidth: float, options: Optio
 
 
 def draw(size: tuple[int, ...]) -> list[Tensor]:
-    """x, decay, B, C, D and the gradient of y; decays with a modulus from 0.5 to 0.999 and phases up to 0.3."""
+    """Return x, decay (modulus 0.5 to 0.999, phase up to 0.3), B, C, D and the gradient of y."""
     torch.manual_seed(0)
     batch, steps, channels, states = size
     shape = (channels, states)
@@ -83,7 +83,7 @@ def draw(size: tuple[int, ...]) -> list[Tensor]:
 
 
 def truth(*inputs: Tensor) -> list[np.ndarray]:
-    """Output and gradients in float64, of the channels that are compared."""
+    """Return the output and the gradients of the compared channels in float64."""
     *leaves, g = (torch.from_numpy(part) for part in some_channels(inputs))
     leaves = [leaf.requires_grad_() for leaf in leaves]
     y, _ = ssm_scan(*leaves, backend="reference" if len(g[0]) <= LOOP_STEPS else "cpu")
@@ -91,7 +91,7 @@ def truth(*inputs: Tensor) -> list[np.ndarray]:
 
 
 def some_channels(parts: Sequence[Tensor]) -> list[np.ndarray]:
-    """The first and the last channels, in double precision: of (B, T, H) by the last dimension, else by the first."""
+    """Return the first and last channels in double precision: the last dimension of (B, T, H), else the first."""
     found = []
     for part in parts:
         index = torch.linspace(0, part.shape[-1 if part.dim() == 3 else 0] - 1, CHECKED).long().to(part.device)
@@ -101,7 +101,7 @@ def some_channels(parts: Sequence[Tensor]) -> list[np.ndarray]:
 
 
 def contenders(sets: Sequence[Sequence[Tensor]], most_bytes: int) -> Makers:
-    """Ours and the others, those that fit into memory."""
+    """Return functions that build the contenders that fit into memory."""
     x, decay = sets[0][:2]
     steps, states = x.shape[1], decay.numel()
     found = {
@@ -144,7 +144,7 @@ def _kernel(decay: Tensor, B: Tensor, C: Tensor, steps: int) -> Tensor:
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, float]:
-    """The extremes over all cases; only what there is. On a GPU of the queued times."""
+    """Return the extremes over all cases; on a GPU, of the queued times."""
     found = {}
     key = "queued_ms" if any("queued_ms" in row for row in rows) else "ms"
     for phase in PHASES:

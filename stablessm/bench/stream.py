@@ -1,8 +1,8 @@
-"""How long one step takes, and how long at worst: a sample in, a sample out, on one thread.
+"""Latency of one step, median and tail: one sample in, one sample out, on one thread.
 
 Every contender is first compared with the float64 forward pass; no time is reported for a wrong result. Each step is
-timed by itself, and there are as many whatever ``seconds`` says, for a tail needs many. Contenders take turns of some
-hundred steps; Python's garbage collector stays on, as in a program that runs.
+timed by itself. Their number does not depend on ``seconds``, because a tail needs many. Contenders take turns of some
+hundred steps; Python's garbage collector stays on, as in a real program.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stablessm.layers.base import SequenceLayer
 from stablessm.streaming import Streamer, export_step
 
 Step: TypeAlias = Callable[[Any], Any]
-"""A sample to an output, from the state that the contender keeps."""
+"""A function from a sample to an output; the contender keeps the state."""
 
 WIDTHS = [(64,), (128,), (256,), (512,), (1024,)]
 SMOKE = [(8,)]
@@ -45,16 +45,16 @@ LAYERS: dict[str, Callable[[int], SequenceLayer]] = {
 }
 STEPS, TURNS = 20_000, 40
 SAMPLES = 200
-"""Different inputs, and steps that are compared with the reference."""
+"""Number of different inputs, and of steps that are compared with the reference."""
 TOLERANCE = 1e-4
 OURS = "Streamer"
 TAIL = {"median_us": 50.0, "p99_us": 99.0, "p99_9_us": 99.9, "max_us": 100.0}
 
 
 def run(options: Options) -> None:
-    """Measure, print a table a case, and keep the record up to date."""
+    """Measure all cases, print a table for each, and update the record after each."""
     if options.device != "cpu":
-        raise ArgumentError("device", "cpu: a streamer runs there", repr(options.device))
+        raise ArgumentError("device", "cpu, because a streamer runs on the CPU", repr(options.device))
     widths = [size[0] for size in options.pick_sizes(SMOKE if options.smoke else WIDTHS, "WIDTH")]
     options.pick_dtypes(["float32"], ["float32"])
     steps = 400 if options.smoke else STEPS
@@ -69,7 +69,7 @@ def run(options: Options) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """PyTorch on one thread meanwhile."""
+    """Run PyTorch on one thread in the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -79,9 +79,9 @@ def one_thread() -> Iterator[None]:
 
 
 def one_case(layer: str, width: int, steps: int, *, compiled: bool) -> list[Row]:
-    """A row for every contender."""
+    """Return a row for each contender."""
     torch.manual_seed(0)
-    torch.compiler.reset()  # it gives up on a function that it compiled for many layers
+    torch.compiler.reset()  # torch.compile stops compiling a function after many layers
     made = LAYERS[layer](width).requires_grad_(False)
     x = torch.randn(SAMPLES, 1, width)
     expected = copy.deepcopy(made).double()(x.double().transpose(0, 1))[0][0].numpy()
@@ -93,7 +93,7 @@ def one_case(layer: str, width: int, steps: int, *, compiled: bool) -> list[Row]
         try:
             step, inputs = make(x)
             outputs = torch.stack([torch.as_tensor(step(x_t)).flatten().clone() for x_t in inputs]).numpy()
-        except Exception as error:  # a peer's failure is a result
+        except Exception as error:  # the failure of a peer is a result
             row["note"] = failure(error)
             continue
         row["relative_error"] = float(np.abs(outputs - expected).max() / np.abs(expected).max())
@@ -110,12 +110,12 @@ def one_case(layer: str, width: int, steps: int, *, compiled: bool) -> list[Row]
 
 
 def is_peer(row: Row) -> bool:
-    """Whether a contender is what a user would take if there were no streamer."""
+    """Return whether a contender is an alternative to a streamer."""
     return not row["contender"].startswith(OURS)
 
 
 def contenders(layer: SequenceLayer, *, compiled: bool) -> dict[str, Callable[[Tensor], tuple[Step, list[Any]]]]:
-    """Each makes a step from the zero state, and the inputs in the form it likes best."""
+    """Return functions that build a step from the zero state, and inputs in the form that suits it."""
     found: dict[str, Callable[[Tensor], tuple[Step, list[Any]]]] = {
         OURS: lambda x: (Streamer(layer), list(x.numpy())),
         f"{OURS}, tensors": lambda x: (Streamer(layer), list(x)),
@@ -141,13 +141,13 @@ def _eager(layer: SequenceLayer, step: Callable[..., tuple[Tensor, Tensor]], x: 
 
 
 def _onnx(layer: SequenceLayer, x: Tensor) -> tuple[Step, list[np.ndarray]]:
-    """Inputs and outputs bound beforehand, the state going from one pair of buffers to the other and back."""
+    """Return a step of ONNX Runtime with bound inputs and outputs; the state alternates between two buffers."""
     onnxruntime = require("onnxruntime", "bench stream")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "step.onnx"
-        export_step(layer, path, format="onnx")
+        export_step(layer, path, format="onnx", batch=1)
         session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
     shapes = {port.name: port.shape for port in (*session.get_inputs(), *session.get_outputs())}
 
@@ -174,11 +174,11 @@ def _onnx(layer: SequenceLayer, x: Tensor) -> tuple[Step, list[np.ndarray]]:
 
 
 def latencies(steps: Mapping[str, tuple[Step, list[Any]]], count: int) -> dict[str, list[np.ndarray]]:
-    """Nanoseconds of ``count`` steps of each, in turns."""
+    """Return the nanoseconds of ``count`` steps of each contender, measured in turns."""
     taken: dict[str, list[np.ndarray]] = {name: [] for name in steps}
     for _ in range(TURNS):
         for name, (step, inputs) in steps.items():
-            for x_t in inputs[:20]:  # not timed: the one before left its data in the caches
+            for x_t in inputs[:20]:  # not timed: the previous contender left its data in the caches
                 step(x_t)
             taken[name].append(_timed(step, inputs, count // TURNS))
     return taken
@@ -209,7 +209,7 @@ def statistics(taken: list[np.ndarray]) -> dict[str, float]:
 
 
 def show(rows: list[Row]) -> str:
-    """One case as a table."""
+    """Return one case as a table."""
     lines = []
     for row in rows:
         cells = [f"{row[key]:.2f}" if row[key] is not None else "" for key in TAIL]
@@ -221,7 +221,7 @@ def show(rows: list[Row]) -> str:
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, float]:
-    """How far ours is ahead of the best peer, and its slowest step in a thousand."""
+    """Return the speed relative to the best peer, and the slowest step in a thousand."""
     ours = [row for row in rows if row["contender"] == OURS and row["median_us"] is not None]
     ahead = [row["best_peer_over_this"] for row in ours if row["best_peer_over_this"] is not None]
     found = {f"worst_{key}": max(row[key] for row in ours) for key in ("median_us", "p99_9_us") if ours}

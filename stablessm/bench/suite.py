@@ -1,4 +1,4 @@
-"""How every suite runs: case after case, a table each, and a record that is up to date after every case."""
+"""Running a suite: case by case, with a table for each and an updated record after each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Axes: TypeAlias = Mapping[str, Sequence[Any]]
 
 
 def announce(options: Options) -> dict[str, float]:
-    """Print what the machine is and does, and return its limits."""
+    """Print a description of the machine, and return its measured limits."""
     limits = machine.limits(options.device, smoke=options.smoke)
     table.say(f"{machine.describe(options.device)['device']}, {torch.get_num_threads()} threads")
     table.say(table.facts(limits))
@@ -33,12 +33,12 @@ def run_cases(
     summarize: Callable[[Sequence[Row]], Mapping[str, Any]],
     **more: Any,
 ) -> None:
-    """Measure every case that the record of a stopped run lacks.
+    """Measure every case that is not yet in the record of an interrupted run.
 
     Args:
-        axes: Arguments of ``measure`` by name; the cases are all their combinations, and rows have them too.
-        show: A case as a table.
-        summarize: The summary of all rows so far.
+        axes: Values of arguments of ``measure`` by name; the cases are all combinations.
+        show: Returns a case as a table.
+        summarize: Returns the summary of all rows so far.
         more: Further entries of the record.
     """
     cases, path = list(itertools.product(*axes.values())), options.path(suite)

@@ -1,4 +1,4 @@
-"""Rows as text for a terminal, and a bar that says how far the run is."""
+"""Rows as text for a terminal, and a progress bar."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CLEAR = "\r\x1b[K"
 
 
 def progress(cases: Sequence[T], unit: str = "case") -> Iterator[T]:
-    """``cases``, with a bar on a terminal's standard error; what is printed meanwhile goes through :func:`say`."""
+    """Yield ``cases`` with a progress bar in a terminal. Print with :func:`say` meanwhile."""
     for number, case in enumerate(cases):
         if sys.stderr.isatty():
             done = 30 * number // len(cases)
@@ -23,14 +23,14 @@ def progress(cases: Sequence[T], unit: str = "case") -> Iterator[T]:
 
 
 def say(text: str) -> None:
-    """Print above the bar, and at once: a run that is killed has said what it knew."""
+    """Print above the progress bar, without buffering, so that a killed run has printed its results."""
     if sys.stderr.isatty():
         print(_CLEAR, end="", file=sys.stderr, flush=True)
     print(text, flush=True)
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table: the first column to the left, the others to the right.
+    """Return a table with the first column aligned to the left and the others to the right.
 
     >>> print(columns(["", "ms"], [["ours", "1.2"], ["a peer", "30"]]))
             ms
@@ -46,7 +46,7 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def facts(values: Mapping[str, Any]) -> str:
-    """Values by name, a line each.
+    """Return values by name, one line each.
 
     >>> print(facts({"least_ahead": 2.34567, "same_bits": True}))
     least ahead: 2.346
@@ -57,7 +57,7 @@ def facts(values: Mapping[str, Any]) -> str:
 
 
 def milliseconds(ms: float, quartiles: Sequence[float] | None) -> str:
-    """The median with its quartiles, in digits that tell them apart.
+    """Return the median with its quartiles, with enough digits to tell them apart.
 
     >>> milliseconds(0.11012, (0.1091, 0.1123)), milliseconds(920.4, (918.0, 930.2))
     ('0.110 (0.109–0.112)', '920 (918–930)')
@@ -68,5 +68,5 @@ def milliseconds(ms: float, quartiles: Sequence[float] | None) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """A ratio, or nothing."""
+    """Return a ratio as text, or an empty text if there is none."""
     return "" if ratio is None else f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"

@@ -3,55 +3,73 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from stablessm.cli.options import refusing
+from stablessm._arguments import one_of
+from stablessm.cli.options import choices, refusing
 
-STOPPED = "interrupted; the record holds what was measured and says that it is not complete"
+STOPPED = "interrupted; the record holds what was measured so far and is marked as incomplete"
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(help="scan, ssm, accuracy, stream, or all.")] = "all",
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    suite: Annotated[
+        str,
+        typer.Argument(
+            help="scan, ssm, accuracy, stream, or all.",
+            autocompletion=choices("scan", "ssm", "accuracy", "stream", "all"),
+        ),
+    ] = "all",
+    device: Annotated[str, typer.Option(help="Device: cpu or cuda.", autocompletion=choices("cpu", "cuda"))] = "cpu",
     sizes: Annotated[
         str | None,
         typer.Option(
-            help="Such as 8x1024x256 (batch, time, channels; ssm: and states; accuracy: steps; stream: width), several"
-            " separated by commas."
+            "--shapes",
+            "--sizes",
+            help="Shapes of the cases, separated by commas: BATCHxTIMExCHANNELS for scan, such as 8x1024x256; "
+            "BATCHxTIMExCHANNELSxSTATES for ssm; steps for accuracy; width for stream.",
         ),
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Such as float32,complex64.")] = None,
-    smoke: Annotated[bool, typer.Option("--smoke", help="Tiny and quick, to see that it runs.")] = False,
-    seconds: Annotated[float, typer.Option(help="Most time for one contender in one case.")] = 1.0,
-    out: Annotated[Path, typer.Option(help="A .json file, or a folder for SUITE-DEVICE.json.")] = Path("runs/bench"),
-) -> None:
-    """Measure stablessm, the installed peers and the hardware's limit in one run, and write a record.
+    dtype: Annotated[str | None, typer.Option(help="Data types, such as float32,complex64.")] = None,
+    size: Annotated[
+        str,
+        typer.Option(
+            help="smoke: tiny cases, to see that everything runs; full: the suite's own cases.",
+            autocompletion=choices("smoke", "full"),
+        ),
+    ] = "full",
+    smoke: Annotated[bool, typer.Option("--smoke", hidden=True, help="Old name of --size smoke.")] = False,
+    seconds: Annotated[float, typer.Option(help="Time limit in seconds for each contender in each case.")] = 1.0,
+    out: Annotated[Path, typer.Option(help="Record to write: a .json file, or a folder for SUITE-DEVICE.json.")] = Path(
+        "runs/bench"
+    ),
+) -> dict[str, Any]:
+    """Measure speed and accuracy on this machine.
 
-    scan: h[t] = a[t] h[t-1] + x[t]. ssm: the fused layer y = Re(C h) + D x. accuracy: errors of the scan against
-    float64 over a million steps, and whether two runs give the same bits. stream: microseconds per step of a Streamer.
+    Other packages that are installed are measured too, and a record is written. The suites measure:
 
-    Every result is first compared with the float64 reference; a wrong result gets no time. Times are medians of
-    turns, with quartiles in brackets. "× floor" is the time divided by the time a plain copy needs to move the same
-    bytes. "vs peer" is the best peer's time divided by this time; above 1 is faster.
+      scan      the recurrence h[t] = a[t] h[t-1] + x[t]
+      ssm       the fused layer y = Re(C h) + D x
+      accuracy  errors over a million steps; whether two runs agree to the bit
+      stream    microseconds per step of a Streamer
+
+    Every result is first compared with the float64 reference; a wrong result gets no time. Times are medians, with
+    quartiles in brackets. "× floor" is the time divided by the time in which a plain copy moves the same bytes. "vs
+    peer" is the time of the fastest other package divided by this time: above 1, stablessm is faster.
 
     Examples:
 
-      stablessm bench scan
-
-      stablessm bench scan --device cuda --sizes 8x2048x2048 --dtype float32,bfloat16
-
-      stablessm bench ssm --sizes 8x1024x256x16
-
-      stablessm bench accuracy --out accuracy.json
-
-      stablessm bench stream --sizes 64,256
-
-      stablessm bench all --smoke
+      stablessm bench scan --device cuda --shapes 8x2048x2048 --dtype bfloat16
+      stablessm bench ssm --shapes 8x1024x256x16
+      stablessm bench stream --shapes 64,256 --out stream.json
+      stablessm bench all --size smoke
     """
     from stablessm.bench.command import run
     from stablessm.bench.options import Options
 
     with refusing(interrupted=STOPPED):
-        run(suite, Options.of(device=device, sizes=sizes, dtype=dtype, smoke=smoke, seconds=seconds, out=out))
+        tiny = one_of("--size", size, ("smoke", "full")) == "smoke" or smoke
+        options = Options.of(device=device, sizes=sizes, dtype=dtype, smoke=tiny, seconds=seconds, out=out)
+        written = run(suite, options)
+    return {"written": written}

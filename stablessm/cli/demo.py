@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from stablessm.cli.options import RESUME, Runs, Size, refusing
+from stablessm.cli.output import note
+
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the run and the report.")] = Path("runs"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start again instead of going on.")] = False,
-    smoke: Annotated[
-        bool, typer.Option("--smoke", help="A few seconds instead of two minutes, to try it out.")
-    ] = False,
-    show: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
-) -> None:
-    """Train a direct and three stable models on a long memory, measure them, and write an HTML report.
+    size: Size = "paper",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights, the data and the perturbations.")] = 0,
+    out: Runs = Path("runs"),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run in the folder and start again.")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", hidden=True, help="Old name of --size smoke.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+) -> dict[str, Any]:
+    """Train and compare four models with long memory (two minutes).
 
-    Example: stablessm demo --open
+    The models learn a task with long memory, their weights are perturbed, and an HTML report is written. One model uses
+    its recurrent weights directly, the other three use stable reparameterizations.
+
+    Examples:
+
+      stablessm demo --open
+      stablessm demo --size smoke       a few seconds, to try it out
+      stablessm demo --seed 1 --out runs/demo
     """
     from stablessm.cli.run import show_claims
     from stablessm.experiments.demo.experiment import EXPERIMENT
     from stablessm.experiments.frame.base import execute
     from stablessm.report import page
 
-    folder, cached = execute(EXPERIMENT, "smoke" if smoke else "paper", out, fresh=fresh)
-    show_claims(folder, cached)
-    page.write(folder / "report.html", [folder])
-    typer.echo(f"the report: {folder / 'report.html'}")
+    chosen: Any = "smoke" if smoke else size
+    with refusing(interrupted=RESUME):
+        changes = {"seed": str(seed)} if seed else {}
+        folder, cached = execute(EXPERIMENT, chosen, out, changes=changes, fresh=fresh)
+        claims = show_claims(folder, cached)
+        page.write(folder / "report.html", [folder])
+    note(f"report: {folder / 'report.html'}")
     if show:
         import webbrowser
 
         webbrowser.open((folder / "report.html").resolve().as_uri())
+    return {"folder": folder, "report": folder / "report.html", "claims": claims}

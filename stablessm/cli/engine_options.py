@@ -1,4 +1,4 @@
-"""From options of the command line to the engine that computes jobs."""
+"""Options that choose where and how jobs are computed."""
 
 from __future__ import annotations
 
@@ -8,33 +8,44 @@ from typing import Annotated, Any, final
 import typer
 
 from stablessm._errors import ArgumentError
-from stablessm.cli.options import pairs
+from stablessm.cli.options import choices, pairs
 
 
 @final
 @dataclass(frozen=True)
 class EngineOptions:
-    """Options of the command line that choose an engine."""
+    """Options that choose an engine of ``stablessm.sweeps``."""
 
     jobs: Annotated[
-        int | None, typer.Option(help="Jobs at once; without it one run after the other, or all there is room for.")
+        int | None, typer.Option(help="Maximum number of parallel jobs (default: 1; no limit with --on ray or slurm).")
     ] = None
-    on: Annotated[str, typer.Option(help="Where jobs run: processes (of this machine), ray or slurm.")] = "processes"
-    cpus: Annotated[int | None, typer.Option(help="Cores for each job; 1 where jobs run side by side.")] = None
-    gpus: Annotated[int, typer.Option(help="Number of GPUs for each job; a job sees only its own GPUs.")] = 0
-    memory: Annotated[str | None, typer.Option(help="For each job, such as 4GB; with --on ray or slurm.")] = None
-    retries: Annotated[int, typer.Option(help="How often a job whose worker is lost is given to another.")] = 2
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster, with --on ray.")] = None
+    on: Annotated[
+        str,
+        typer.Option(
+            help="Where jobs run: processes (of this machine), ray or slurm.",
+            autocompletion=choices("processes", "ray", "slurm"),
+        ),
+    ] = "processes"
+    cpus: Annotated[
+        int | None, typer.Option(help="Number of cores per job (default: 1 if jobs run in parallel, otherwise all).")
+    ] = None
+    gpus: Annotated[int, typer.Option(help="Number of GPUs per job; a job sees only its own GPUs.")] = 0
+    memory: Annotated[str | None, typer.Option(help="Memory per job, such as 4GB; requires --on ray or slurm.")] = None
+    retries: Annotated[int, typer.Option(help="How often a job is repeated after its worker was lost.")] = 2
+    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster; requires --on ray.")] = None
     executor: Annotated[
-        str | None, typer.Option(help="With --on slurm: slurm (the default), or local to try it here.")
+        str | None, typer.Option(help="slurm, or local to try --on slurm on this machine (default: slurm).")
     ] = None
-    minutes: Annotated[int | None, typer.Option(help="With --on slurm: what a job may take; 1440 by default.")] = None
+    minutes: Annotated[
+        int | None, typer.Option(help="Time limit per job in minutes; requires --on slurm (default: 1440).")
+    ] = None
     slurm: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE for sbatch, such as partition=gpu; repeatable.")
+        list[str] | None,
+        typer.Option(help="KEY=VALUE for sbatch, such as partition=gpu; requires --on slurm; repeatable."),
     ] = None
 
     def engine(self) -> Any | None:
-        """Return the engine; None for this process, one job after the other, with all its cores."""
+        """Return the engine, or None to run one job after the other in this process."""
         from stablessm import sweeps
         from stablessm.sweeps.engine import memory
 
@@ -43,7 +54,7 @@ class EngineOptions:
             raise ArgumentError("--on", "processes, ray or slurm", repr(self.on))
         for option, where in {"address": "ray", "executor": "slurm", "minutes": "slurm", "slurm": "slurm"}.items():
             if getattr(self, option) is not None and self.on != where:
-                raise ArgumentError(f"--{option}", f"--on {where} beside it", f"--on {self.on}")
+                raise ArgumentError(f"--{option}", f"--on {where}", f"--on {self.on}")
         needed = None if self.memory is None else memory(self.memory)
         if self.on == "processes" and (self.jobs, self.cpus, self.gpus, needed) == (None, None, 0, None):
             return None

@@ -1,18 +1,36 @@
-"""``stablessm env``: versions, devices, and which scan backend will be used, after running it."""
+"""``stablessm env``: installed versions, devices and scan backends."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from stablessm.cli import tables
+from stablessm.cli.output import note
+
+_NVIDIA = Path("/proc/driver/nvidia/gpus")
+"""Where the NVIDIA driver of Linux describes each GPU."""
 
 
 def describe() -> dict[str, Any]:
-    """Everything the command prints, as plain data."""
+    """Return versions and devices as plain data, without importing PyTorch."""
+    from stablessm import _provenance
+
+    machine = _provenance.hardware()
+    devices = {"cpu": f"{machine['cpu']} ({machine['machine']}), {machine['cores']} cores"}
+    return {
+        "versions": dict.fromkeys(("python", "stablessm", *_provenance.PACKAGES), "not installed")
+        | _provenance.versions(),
+        "commit": _provenance.commit(),
+        "devices": devices | {f"gpu {i}": model for i, model in enumerate(_gpu_models())},
+    }
+
+
+def check() -> dict[str, Any]:
+    """Return the devices that PyTorch finds, and the scan backends after a trial run of each."""
     import torch
 
     from stablessm import _provenance, scan
@@ -22,9 +40,6 @@ def describe() -> dict[str, Any]:
     for i in range(torch.cuda.device_count()):
         devices[f"cuda:{i}"] = torch.cuda.get_device_name(i)
     return {
-        "versions": dict.fromkeys(("python", "stablessm", *_provenance.PACKAGES), "not installed")
-        | _provenance.versions(),
-        "commit": _provenance.commit(),
         "kernels": _kernel_cpu(),
         "devices": devices,
         "auto": {name: scan.resolve("auto", torch.device(name)) for name in devices},
@@ -32,8 +47,17 @@ def describe() -> dict[str, Any]:
     }
 
 
+def _gpu_models() -> list[str]:
+    """Return the models of the GPUs that the NVIDIA driver of Linux lists; none on other systems."""
+    try:
+        texts = [(folder / "information").read_text(encoding="utf-8") for folder in sorted(_NVIDIA.iterdir())]
+    except OSError:
+        return []
+    return [text.partition("Model:")[2].partition("\n")[0].strip() or "unknown" for text in texts]
+
+
 def _kernel_cpu() -> str:
-    """The processor that CPU kernels are compiled for, or why there is none."""
+    """Return the processor that CPU kernels are compiled for, or why there is none."""
     try:
         from stablessm.llvm.target import cpu_name
 
@@ -43,20 +67,30 @@ def _kernel_cpu() -> str:
 
 
 def env(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-) -> None:
-    """Versions, devices, and which scan backend will be used, each backend after a trial run.
+    checked: Annotated[
+        bool, typer.Option("--check", help="Import PyTorch, run every scan backend once, and show which one is used.")
+    ] = False,
+) -> dict[str, Any]:
+    """Show installed versions and devices.
 
-    Example: stablessm env --json
+    With --check, PyTorch is imported and every scan backend runs once, to show which ones work here.
+
+    Examples:
+
+      stablessm env
+      stablessm env --check
+      stablessm env --check --json      for a bug report
     """
-    found = describe()
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-        return
+    found = describe() | (check() if checked else {})
     versions = [*found["versions"].items(), ("commit of stablessm", found["commit"] or "unknown")]
     tables.show(("package", "version"), versions, title="versions")
+    if not checked:
+        tables.show(("device", "model"), found["devices"].items(), title="devices")
+        note("stablessm env --check runs every scan backend once and shows which one is used")
+        return found
     devices = ((name, what, found["auto"][name]) for name, what in found["devices"].items())
-    tables.show(("device", "what", "scan backend (auto)"), devices, title="devices")
+    tables.show(("device", "model", "scan backend (auto)"), devices, title="devices")
     backends = ((name, "yes" if probe["ran"] else "no", probe["detail"]) for name, probe in found["backends"].items())
-    tables.show(("backend", "ran", "detail"), backends, title="scan backends, tried just now")
-    typer.echo(f"CPU kernels are compiled for: {found['kernels']} (STABLESSM_CPU chooses another processor)")
+    tables.show(("backend", "works", "detail"), backends, title="scan backends, after a trial run")
+    typer.echo(f"CPU kernels are compiled for: {found['kernels']} (set STABLESSM_CPU for another processor)")
+    return found

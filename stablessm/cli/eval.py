@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,24 +9,24 @@ from typing import Annotated, Any
 import typer
 
 from stablessm._errors import ArgumentError, printable
-from stablessm.cli.options import Device, Json, pairs, refusing
+from stablessm.cli.options import Device, pairs, refusing
 from stablessm.cli.text_scores import columns, text_scores
 
 
 def evaluate(
-    folder: Annotated[Path, typer.Argument(help="What stablessm train wrote.")],
-    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
-    batch_size: Annotated[int | None, typer.Option(min=1, help="As in training if not given.")] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder of a run of stablessm train.")],
+    split: Annotated[str, typer.Option(help="Split to score: train, valid or test.")] = "test",
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Batch size (default: as in training).")] = None,
     device: Device = "auto",
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", help="Other data: an option of the task, such as text=other.txt; repeatable."),
+        typer.Option("--option", "-o", help="Option of the task, for other data, such as text=other.txt; repeatable."),
     ] = None,
-    as_json: Json = False,
-) -> None:
-    """Score a trained model on a split of the task it was trained on, or of the same task with other data.
+) -> dict[str, Any]:
+    """Score a trained model.
 
-    Other data are standardised and their labels numbered as in training.
+    The model is scored on a split of the task it was trained on, or of the same task with other data. Other data are
+    standardized and their labels numbered as in training.
 
     A forecast is also scored in the units of the data: root mean square and mean absolute error of each target.
 
@@ -38,14 +37,13 @@ def evaluate(
     Examples:
 
       stablessm eval runs/mnist
-
       stablessm eval runs/mnist --split valid --json
-
       stablessm eval runs/wikifa -o text=wikitext2
     """
     with refusing(cannot=f"evaluate {folder}"):
         scores = _scores(folder, split, batch_size, device, pairs("--option", option))
-    typer.echo(json.dumps(scores) if as_json else "\n".join(_lines(scores)))
+    typer.echo("\n".join(_lines(scores)))
+    return scores
 
 
 def _scores(folder: Path, split: Any, batch_size: int | None, device: str, changes: dict[str, str]) -> dict[str, Any]:
@@ -81,7 +79,7 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
 
 
 def _lines(scores: dict[str, Any]) -> Iterator[str]:
-    """A score a line; those of a text in a column for each way to read it."""
+    """Return one line per score; the scores of a text have one column for each way of reading it."""
     for name, value in scores.items():
         if not isinstance(value, dict):
             yield f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}"
@@ -92,7 +90,7 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
 
 
 def _beside(folder: Path, options: dict[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """Options of a text, but for the size of the tokenizer, which lies beside the model.
+    """Return the options of a text without the size of the tokenizer, which is stored with the model.
 
     The documents of a text with a name need no separator.
     """

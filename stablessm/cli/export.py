@@ -1,4 +1,4 @@
-"""``stablessm export``: the step of a model as a file that runs elsewhere."""
+"""``stablessm export``: a model as a file that runs elsewhere."""
 
 from __future__ import annotations
 
@@ -7,34 +7,55 @@ from typing import Annotated, Any
 
 import typer
 
+from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm.cli.options import refusing
+from stablessm.cli.output import note
 
 FORMATS = {".onnx": "onnx", ".pt2": "torch"}
+KINDS = ("step", "sequence")
 
 
 def export(
-    model: Annotated[
-        str, typer.Argument(help="A folder saved by stablessm, or package.module:factory, whose code runs.")
-    ],
-    path: Annotated[Path, typer.Argument(help="What to write: a file that ends in .onnx or .pt2 (torch.export).")],
-    batch: Annotated[int, typer.Option(min=1, help="How many streams run in step.")] = 1,
-) -> None:
-    """Write the step (x, states) -> (y, states) of a model, weights frozen, complex states as pairs of real numbers.
+    model: Annotated[str, typer.Argument(help="Folder saved by stablessm, or package.module:factory (its code runs).")],
+    path: Annotated[Path, typer.Argument(help="File to write; its name ends in .onnx or .pt2 (torch.export).")],
+    kind: Annotated[
+        str,
+        typer.Option(help="What one call computes: step (one sample) or sequence (whole sequences of any length)."),
+    ] = "step",
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-size", "--batch", min=1, help="Fixed number of streams, with --kind step (default: any number)."
+        ),
+    ] = None,
+) -> dict[str, Any]:
+    """Export a model to ONNX or torch.export: one step, or whole sequences.
+
+    The file maps (x, states) to (y, states) and runs without stablessm. The weights are frozen, and complex states
+    become pairs of real numbers. The states that one call returns are the states of the next call.
 
     Examples:
 
       stablessm export runs/my-layer step.onnx
-
-      stablessm export my_package.models:build step.pt2 --batch 4
+      stablessm export runs/my-layer sequence.onnx --kind sequence
+      stablessm export my_package.models:build step.pt2 --batch-size 4
     """
-    from stablessm import export_step
+    import stablessm
     from stablessm.cli import model_source
 
     with refusing(BackendUnavailableError, OSError, cannot=f"export {model}"):
         if path.suffix not in FORMATS:
             raise ArgumentError("PATH", f"a file that ends in {' or '.join(FORMATS)}", str(path))
+        one_of("--kind", kind, KINDS)
+        if kind == "sequence" and batch_size is not None:
+            expected = "no value, since --kind sequence takes any number of sequences"
+            raise ArgumentError("--batch-size", expected, batch_size)
         loaded, _ = model_source.load_model(model)
-        kind: Any = FORMATS[path.suffix]
-        export_step(loaded, path, format=kind, batch=batch)
-    typer.echo(f"written: {path}")
+        format: Any = FORMATS[path.suffix]
+        if kind == "sequence":
+            stablessm.export_sequence(loaded, path, format=format)
+        else:
+            stablessm.export_step(loaded, path, format=format, batch=batch_size)
+    note(f"written: {path}")
+    return {"written": path}

@@ -1,4 +1,4 @@
-"""``stablessm fit``: a slowly decaying kernel as a few exponentials."""
+"""``stablessm fit``: a kernel as a sum of exponentials."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, final
 
 import typer
 
+from stablessm import _progress
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.cli import tables
 from stablessm.cli.options import grouped, refusing, slug
+from stablessm.cli.output import note
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,41 +29,44 @@ if TYPE_CHECKING:
 
 DEFAULT_TOL = 1e-6
 LONGEST = 1e5
-"""Steps in an interval, unless --dt says otherwise."""
+"""Maximum number of steps in an interval, unless --dt is given."""
 DENSE = 40_000
-"""Steps of a formula that are all plotted, and points of its plot in continuous time."""
+"""Maximum number of steps that are all plotted, and number of points of a plot in continuous time."""
 POINTS = 400
-"""Times between the ends of an interval, and points of a curve in the plot."""
+"""Number of times per two decades of an interval, and number of points of a curve in the plot."""
 
 
 @final
 @dataclass(frozen=True)
 class KernelOptions:
-    """Options of the command line that say what to fit, and where."""
+    """Options that say what to fit, and on which grid."""
 
-    expression: Annotated[str | None, typer.Argument(help="A formula in t, such as '1/(1+t)**1.1'.")] = None
+    expression: Annotated[str | None, typer.Argument(help="Formula in t, such as '1/(1+t)**1.1'.")] = None
     horizon: Annotated[int | None, typer.Option(min=1, help="Last step of the grid 0, dt, …, horizon·dt.")] = None
     dt: Annotated[
-        float | None, typer.Option(help="Time between samples, or of a step in an interval; 1 by default.")
+        float | None, typer.Option(help="Time between samples, or time step for an --interval (default: 1).")
     ] = None
     interval: Annotated[
         tuple[float, float] | None,
-        typer.Option(help="Fit between these two times, on a logarithmic grid: for a kernel singular at 0."),
+        typer.Option(help="Two times: fit between them on a logarithmic grid, for kernels that are singular at 0."),
     ] = None
     samples: Annotated[
-        Path | None, typer.Option("--from", help="Samples instead of a formula: lines of value, or of t, value.")
+        Path | None,
+        typer.Option(
+            "--from", help="File with samples instead of a formula; each line holds a value, or t and a value."
+        ),
     ] = None
     continuous: Annotated[
-        bool, typer.Option("--continuous", help="Hold between the samples too; rates that no grid aliases.")
+        bool, typer.Option("--continuous", help="Fit between the grid points too, so that no rate is an alias.")
     ] = False
 
     @property
     def name(self) -> str:
-        """The formula, or the name of the file."""
+        """Return the formula, or the name of the file."""
         return self.expression if self.expression is not None else self.samples.name if self.samples else "nothing"
 
     def read(self) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        """Return times and values for the plot, and what ``exponential_sum`` is told of them."""
+        """Return times and values for the plot, and the arguments of ``exponential_sum`` that describe the kernel."""
         if (self.expression is None) == (self.samples is None):
             got = "neither" if self.samples is None else "both"
             raise ArgumentError("EXPRESSION", "a formula, or samples with --from", got)
@@ -77,7 +82,7 @@ class KernelOptions:
             raise ArgumentError("--interval", "a formula", "--from")
         found = read_samples(path, None if self.horizon is None else self.horizon + 1)
         if self.dt is not None and (found.dt is not None or found.times is not None):
-            raise ArgumentError("--dt", "none, as the file has times", f"{self.dt:g}")
+            raise ArgumentError("--dt", "no --dt, because the file has times", f"{self.dt:g}")
         grid: dict[str, Any] = {"kernel": found.values, "dt": found.dt or self._step()}
         times = grid["dt"] * np.arange(len(found.values))
         if found.times is not None:
@@ -86,7 +91,7 @@ class KernelOptions:
         return times, found.values, grid
 
     def _formula(self) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        """The plot of a formula in continuous time, or over many steps, has times of its own."""
+        """Return times, values and arguments for a formula. Over many steps, the plot has times of its own."""
         import numpy as np
 
         from stablessm.constructions.sums.expression import parse
@@ -97,7 +102,7 @@ class KernelOptions:
         if self.interval is not None:
             start, end = self.interval
             if self.horizon is not None:
-                raise ArgumentError("--horizon", "none, as --interval says where it ends", self.horizon)
+                raise ArgumentError("--horizon", "no --horizon, because --interval has an end", self.horizon)
             if not 0 < start < end < np.inf:
                 raise ArgumentError("--interval", "two positive times, the smaller one first", self.interval)
             times = np.geomspace(start, end, POINTS * max(1, round(np.log10(end / start) / 2)))
@@ -127,23 +132,28 @@ class KernelOptions:
 @final
 @dataclass(frozen=True)
 class SumOptions:
-    """Options of the command line that say how to fit."""
+    """Options that say how to fit."""
 
-    tol: Annotated[float | None, typer.Option(help="Largest error; finds the order. 1e-6 by default.")] = None
-    order: Annotated[int | None, typer.Option(min=1, help="Number of states instead of a tolerance.")] = None
-    real: Annotated[bool, typer.Option("--real", help="No oscillating modes.")] = False
-    positive: Annotated[bool, typer.Option("--positive", help="No negative weights, no oscillating modes.")] = False
-    relative: Annotated[bool, typer.Option("--relative", help="Errors relative to the kernel.")] = False
+    tol: Annotated[
+        float | None, typer.Option(help="Largest error; the smallest order that reaches it is used (default: 1e-6).")
+    ] = None
+    order: Annotated[int | None, typer.Option(min=1, help="Number of states, instead of --tol.")] = None
+    real: Annotated[bool, typer.Option("--real", help="Use real rates only, so that no mode oscillates.")] = False
+    positive: Annotated[bool, typer.Option("--positive", help="Use real rates and positive weights only.")] = False
+    relative: Annotated[bool, typer.Option("--relative", help="Measure errors relative to the kernel.")] = False
     norm: Annotated[
-        str, typer.Option(help="sup: the largest error, for exact kernels. l2: least squares, for noisy samples.")
+        str,
+        typer.Option(
+            help="Norm of the error: sup (largest error, for exact kernels) or l2 (least squares, for noise)."
+        ),
     ] = "sup"
     noise: Annotated[
-        float | None, typer.Option(help="Standard deviation of the noise, with --norm l2 (default: estimated).")
+        float | None, typer.Option(help="Standard deviation of the noise; requires --norm l2 (default: estimated).")
     ] = None
-    max_order: Annotated[int | None, typer.Option(min=1, help="Highest order that is tried for a tolerance.")] = None
+    max_order: Annotated[int | None, typer.Option(min=1, help="Highest order that is tried to reach --tol.")] = None
 
     def arguments(self) -> dict[str, Any]:
-        """Return what ``exponential_sum`` is told, without what is at its default."""
+        """Return the arguments of ``exponential_sum`` that say how to fit, without those at their default."""
         tol = DEFAULT_TOL if self.tol is None and self.norm == "sup" else self.tol
         bound = {"tol": tol} if self.order is None else {"order": self.order}
         noisy = {"norm": self.norm, "noise": self.noise} if self.norm != "sup" or self.noise is not None else {}
@@ -156,25 +166,21 @@ def fit(
     *,
     kernel: KernelOptions,
     wanted: SumOptions,
-    out: Annotated[Path | None, typer.Option(help="Folder for what is written; runs/fit/… by default.")] = None,
-) -> None:
-    """Replace a kernel by a sum of exponentials: rates, weights, and the error measured on the whole grid.
+    out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/fit/NAME).")] = None,
+) -> dict[str, Any]:
+    """Replace a kernel by a sum of exponentials.
 
-    A file given by --from has one line per sample: a value (spaced by --dt), or t and a value, or t and one value for
-    each of several outputs, which then share their rates.
+    The error is measured on the whole grid. The kernel is a formula in t, or samples in a file (--from) with one line
+    per sample: a value (spaced by --dt), or t and a value, or t and one value for each of several outputs, which then
+    share their rates.
 
     Examples:
 
       stablessm fit "1/(1+t)**1.1" --horizon 1000 --tol 1e-6
-
       stablessm fit "exp(-t/50)*cos(t/3)" --horizon 500 --order 2
-
       stablessm fit "t**-0.4" --interval 1e-4 1e4 --relative --positive
-
-      stablessm fit --from impulse_response.csv --dt 0.01 --tol 1e-3 --out runs/room
-
+      stablessm fit --from impulse_response.csv --dt 0.01 --out runs/room
       stablessm fit --from measured.csv --norm l2
-
       stablessm fit "(1+1j*t)**-2" --horizon 400 --dt 0.05 --order 8
     """
     from rich.console import Console
@@ -194,7 +200,7 @@ def fit(
         if not place.is_dir() or not os.access(place, os.W_OK):
             raise ArgumentError("--out", "a folder that can be written to", f"{folder}")
         times, values, grid = kernel.read()
-        with Console(stderr=True).status(Text(f"fitting {kernel.name}")):
+        with Console(stderr=True, quiet=_progress.quiet).status(Text(f"fitting {kernel.name}")):
             es = exponential_sum(**grid, **how)
     except (ArgumentError, NumericalError) as error:
         _refuse(error, kernel.name, wanted)
@@ -208,22 +214,23 @@ def fit(
         figure.save_pictures(folder)
         es.save(folder / "sum.safetensors")
         record.write_record(folder, started=started, kind="fit", config=config, results=facts)
-    typer.echo(f"written: {folder}/record.json, sum.safetensors, sum.csv, fit.json, fit.png, fit.svg")
+    note(f"written: {folder}/record.json, sum.safetensors, sum.csv, fit.json, fit.png, fit.svg")
+    return {"folder": folder, **facts, "rates": [str(rate) for rate in es.rates], "weights": es.weights.astype(str)}
 
 
 def _refuse(error: ArgumentError | NumericalError, name: str, wanted: SumOptions) -> NoReturn:
-    """Say why there is no fit, show the best that was found, and exit."""
+    """Print why there is no fit and the best fit that was found, and exit."""
     typer.secho(f"cannot fit {name}: {error}", fg="red", err=True)
     best: ExponentialSum | None = getattr(error, "best", None)
     if best is not None:
-        tables.show((), _facts(best).items(), title="the best that was found")
+        tables.show((), _facts(best).items(), title="best fit that was found")
         reached = best.residual if wanted.norm == "l2" else best.relative_error if wanted.relative else best.error
         typer.echo(f"nothing was written; --order {best.order} or --tol {_round_up(reached):g} gives this")
     raise typer.Exit(1 if isinstance(error, NumericalError) else 2) from error
 
 
 def _longest_step(shortest: float, end: float) -> float:
-    """dt where the grid has none: a step of the slowest mode, rounded to float32, must stay below 1."""
+    """Return a dt for times without a grid: the decay of the slowest mode per step must stay below 1 in float32."""
     return max(shortest, end / LONGEST)
 
 
@@ -246,7 +253,7 @@ def _facts(es: ExponentialSum) -> dict[str, Any]:
 
 
 def _modes(es: ExponentialSum) -> Iterator[tuple[str, ...]]:
-    """One row per rate, the slowest last; of several outputs the size of their weights."""
+    """Yield one row per rate, the slowest last. For several outputs, the norm of their weights is shown."""
     import numpy as np
 
     for i in np.argsort(es.rates.real):
@@ -259,7 +266,7 @@ def _modes(es: ExponentialSum) -> Iterator[tuple[str, ...]]:
 def _figure(
     name: str, times: np.ndarray, values: np.ndarray, es: ExponentialSum, tol: float | None, relative: bool
 ) -> Any:
-    """Kernel and sum, and the error: the largest of each of many spans of time."""
+    """Return a plot of the kernel, the sum and the error. Each point is the largest error in a span of time."""
     import numpy as np
 
     from stablessm.report.figure import Figure, Panel, Series
@@ -295,11 +302,11 @@ def _figure(
 
 
 def _round_up(value: float) -> float:
-    """Two digits, not below the value."""
+    """Return the value rounded up to two digits."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1) if value > 0 else 1.0
     return float(f"{math.ceil(value / unit) * unit:.1e}")
 
 
 def _fingerprint(config: dict[str, Any]) -> str:
-    """A few letters that differ where the request does, so that no fit takes another's folder."""
+    """Return a short hash of the options, so that different fits get different folders."""
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""``stablessm generate``: text from a language model, as it comes."""
+"""``stablessm generate``: text from a language model, printed as it is drawn."""
 
 from __future__ import annotations
 
@@ -13,33 +13,37 @@ import typer
 from stablessm._errors import ArgumentError, printable
 from stablessm.cli import model_source
 from stablessm.cli.options import Device, TrustRemoteCode, refusing
+from stablessm.cli.output import printed
 
 
 def generate(
     model: Annotated[
-        str, typer.Argument(help="What stablessm train lm wrote, or a Hugging Face causal model: a folder or a name.")
+        str,
+        typer.Argument(help="Folder written by stablessm train lm, or causal Hugging Face model (folder or name)."),
     ],
-    prompt: Annotated[str, typer.Argument(help="What the text begins with; nothing: a new document.")] = "",
-    tokens: Annotated[int, typer.Option(min=1, help="How many at most; fewer if the document ends.")] = 200,
-    temperature: Annotated[float, typer.Option(min=0, help="0: always the most likely token.")] = 0.8,
-    top_k: Annotated[int | None, typer.Option(min=1, help="Draw among so many of the most likely tokens.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed, the same text.")] = 0,
+    prompt: Annotated[str, typer.Argument(help="Beginning of the text (default: a new document).")] = "",
+    tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens; fewer if the document ends.")] = 200,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="Temperature of sampling; 0 always takes the most likely token.")
+    ] = 0.8,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="Sample from this many of the most likely tokens (default: all).")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of sampling; the same seed gives the same text.")] = 0,
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
-) -> None:
-    """Go on with a prompt, and print the text as it comes.
+) -> dict[str, Any]:
+    """Generate text with a language model.
 
-    A model of ours keeps its state and nothing else: memory does not grow with the text.
+    The text is printed while it is generated. A model trained by stablessm carries only its state, so its memory use
+    does not grow with the text.
 
     Examples:
 
       stablessm train lm -o text=mine.txt --out runs/mine
-
       stablessm generate runs/mine "Once upon a time"
-
-      stablessm generate runs/mine "Once" --tokens 1000 --temperature 0.8 --top-k 50 --seed 1
-
-      stablessm generate path/to/huggingface-folder "One day" --temperature 0
+      stablessm generate runs/mine "Once" --tokens 1000 --top-k 50 --seed 1
+      stablessm generate huggingface-folder "One day" --temperature 0
     """
     from stablessm.training import TrainingConfig
 
@@ -54,10 +58,11 @@ def generate(
             for piece in _by_us(loaded, model, prompt, tokens, **how):
                 typer.echo(printable(piece) if sys.stdout.isatty() else piece, nl=False)
             typer.echo()
+    return {"text": printed().removesuffix("\n")}
 
 
 def _by_us(model: Any, source: str, prompt: str, count: int, **how: Any) -> Iterator[str]:
-    """The text in pieces, with the tokenizer beside the model."""
+    """Yield the text in pieces. The tokenizer is in the model's folder."""
     import torch
 
     from stablessm.models import sample_tokens
@@ -66,21 +71,25 @@ def _by_us(model: Any, source: str, prompt: str, count: int, **how: Any) -> Iter
 
     tokenizer = tokenizers.load(Path(source))
     if not hasattr(model, "sequence") or getattr(model.config, "vocab_size", None) != tokenizer.size:
-        raise ArgumentError("MODEL", f"a language model of the {tokenizer.size} tokens beside it", source)
+        raise ArgumentError(
+            "MODEL", f"a language model with the {tokenizer.size} tokens of the tokenizer in its folder", source
+        )
     begin = tokenizer.encode(prompt)
     if tokenizer.level == "char" and (begin == tokenizer.unknown).any():
         new = [letter for letter, token in zip(prompt, begin, strict=True) if token == tokenizer.unknown]
-        raise ArgumentError("PROMPT", "characters that the model has seen", repr("".join(dict.fromkeys(new))))
+        raise ArgumentError("PROMPT", "characters that occur in the training text", repr("".join(dict.fromkeys(new))))
     tokens = torch.tensor([tokenizer.border, *begin.tolist()])
-    never = [Characters.unknown] if tokenizer.level == "char" else []  # a character that is unknown cannot be written
+    never = [Characters.unknown] if tokenizer.level == "char" else []  # an unknown character cannot be written
     drawn = sample_tokens(model, tokens, count=count, never=never, **how)
-    end = None if tokenizer.level == "word" else tokenizer.border  # a line end of words ends no document
+    end = (
+        None if tokenizer.level == "word" else tokenizer.border
+    )  # at word level this token is the end of a line, not of the document
     yield prompt + (" " if tokenizer.level == "word" and prompt else "")
     yield from tokenizer.decode_stream(takewhile(lambda token: token != end, drawn))
 
 
 def _by_hugging_face(model: Any, source: str, prompt: str, count: int, *, trust_remote_code: bool, **how: Any) -> None:
-    """Print the text with the model's own ``generate``."""
+    """Print the text with the ``generate`` method of a Hugging Face model."""
     import torch
     from transformers import TextStreamer
 
@@ -91,7 +100,7 @@ def _by_hugging_face(model: Any, source: str, prompt: str, count: int, *, trust_
     if not tokens.shape[1]:
         first = _first(tokenizer.bos_token_id, tokenizer.eos_token_id)
         if first is None:
-            raise ArgumentError("PROMPT", f"some text, as the tokenizer of {source} has no token to begin with", "''")
+            raise ArgumentError("PROMPT", f"some text, because the tokenizer of {source} has no start token", "''")
         tokens = torch.tensor([[first]])
     drawing = {"temperature": how["temperature"], "top_k": how["top_k"] or 0} if how["temperature"] else {}
     torch.manual_seed(how["seed"])

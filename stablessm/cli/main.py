@@ -26,13 +26,15 @@ from stablessm.cli import (
     status,
     train,
 )
+from stablessm.cli import list as list_
+from stablessm.cli.output import help_text, with_output
 
 
 class Commands(TyperGroup):
-    """The commands.
+    """The group of all commands.
 
-    A command that fails because a package, a file or a disk does ends with a line that says what to do: with 2, or
-    with 1 if a file could not be read or written.
+    It turns errors that a user can mend (a missing package, a file that cannot be read, a wrong argument) into one line
+    that says what to do. The exit code is 1 for a file that could not be read or written, otherwise 2.
     """
 
     def invoke(self, ctx: Any) -> Any:
@@ -41,7 +43,7 @@ class Commands(TyperGroup):
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning  # type: ignore[assignment]  # it needs the message alone
                 return super().invoke(ctx)
-        except (typer.Exit, BrokenPipeError):  # the command has said why; nobody reads on
+        except (typer.Exit, BrokenPipeError):  # the command has printed its error; or nothing reads its output
             raise
         except Exception as error:
             remedy = str(error) if isinstance(error, ArgumentError | OSError) else import_failure(error)
@@ -55,22 +57,32 @@ def _show_warning(message: Warning | str, *_: Any) -> None:
     typer.secho(f"warning: {printable(str(message))}", fg="yellow", err=True)
 
 
-app = typer.Typer(name="stablessm", cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
-app.command("env")(env.env)
-app.command("demo")(demo.demo)
-app.command("measure")(measure.measure)
-app.command("train")(train.train)
-app.command("eval")(eval.evaluate)
-app.command("predict")(predict.predict)
-app.command("generate")(generate.generate)
-app.command("fit")(fit.fit)
-app.command("export")(export.export)
-app.command("list")(run.list_experiments)
-app.command("run")(run.run)
-app.command("status")(status.status)
-app.command("search")(search.search)
-app.command("report")(report.report)
-app.command("bench")(bench.bench)
+app = typer.Typer(
+    name="stablessm",
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+COMMANDS: dict[str, Any] = {
+    "env": env.env,
+    "demo": demo.demo,
+    "measure": measure.measure,
+    "train": train.train,
+    "eval": eval.evaluate,
+    "predict": predict.predict,
+    "generate": generate.generate,
+    "fit": fit.fit,
+    "export": export.export,
+    "list": list_.list_experiments,
+    "run": run.run,
+    "status": status.status,
+    "search": search.search,
+    "report": report.report,
+    "bench": bench.bench,
+}
+for _name, _command in COMMANDS.items():
+    app.command(_name, help=help_text(_command))(with_output(_command))
 
 
 def _version(value: bool) -> None:
@@ -81,46 +93,46 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def main(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print version and commit, and stop."),
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version and the commit, and stop."),
     ] = False,
 ) -> None:
-    """Sequence models with long memory: measure it, build it stable, reproduce it.
+    """Measure, build and reproduce sequence models with long memory.
 
     Examples:
 
-      stablessm env               what is installed here, and which scan runs
-
-      stablessm env --json        the same, for a bug report
-
-      stablessm demo              train, measure and compare a direct and three stable models (two minutes)
-
-      stablessm demo --out runs/demo
-
+      stablessm env --check             installed versions; tries every scan
+      stablessm demo                    train and compare four models (2 min)
       stablessm measure my_package.models:build --d-input 3 --horizon 1000
-
-      stablessm train --data load.csv --target temperature --out runs/load && stablessm measure runs/load
-
+      stablessm train --data load.csv --target temperature --out runs/load
       stablessm eval runs/load
-
       stablessm predict runs/load --out forecast.csv
-
-      stablessm train lm -o text=mine.txt --model lm-small --out runs/mine && stablessm generate runs/mine "Once"
-
+      stablessm measure runs/load
+      stablessm train lm -o text=mine.txt --model lm-small --out runs/mine
+      stablessm generate runs/mine "Once upon a time"
       stablessm fit "1/(1+t)**1.1" --horizon 1000 --tol 1e-6
-
       stablessm export runs/my-layer step.onnx
-
-      stablessm run ia-fig1 && stablessm report
-
-      stablessm run st-fig1 --jobs 2    side by side; also --on ray, --on slurm
-
-      stablessm status            what is done, running, failed, left
-
+      stablessm list                    experiments, and what they found
+      stablessm run ia-fig1             one of them, in seconds
+      stablessm report --open           all runs as an HTML page
+      stablessm run st-fig1 --jobs 2    two processes; also --on ray or slurm
+      stablessm status                  progress of the runs
       stablessm search recall --over lr=log:1e-4:1e-1 --trials 20
+      stablessm bench scan              speed compared with other packages
 
-      stablessm bench scan        speed beside the peers that are installed
+    Every command has --json (the result as JSON), --quiet (no progress and no notes) and -h.
+
+    Exit codes:
+
+      0    success
+      1    the computation failed: a training diverged, no sum reached the
+           tolerance, a job failed, or a file could not be read or written
+      2    the command cannot be carried out: a wrong argument or option, or a
+           package that is not installed
+      130  interrupted with Ctrl-C; 143 by SIGTERM (the same command resumes)
     """
+
+
+app.callback(help=help_text(main))(main)

@@ -1,4 +1,4 @@
-"""``stablessm measure``: how far a model remembers, and how robust that is."""
+"""``stablessm measure``: how long a model remembers, and how close it is to instability."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ import typer
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.cli import model_source, tables
 from stablessm.cli.options import TrustRemoteCode, grouped, refusing, slug
+from stablessm.cli.output import note
 
 
 @final
 @dataclass(frozen=True)
 class MemoryOptions:
-    """Options of the command line that ``memory_function`` takes."""
+    """Options that ``memory_function`` takes."""
 
-    horizon: Annotated[int, typer.Option(min=1, help="How many steps to look back.")] = 256
-    d_input: Annotated[int | None, typer.Option(min=1, help="Input channels, if the model does not say.")] = None
-    dt: Annotated[float | None, typer.Option(help="Time between samples; the model's own, or 1.")] = None
-    unit: Annotated[str | None, typer.Option(help="Name of the time unit.")] = None
-    norm: Annotated[str, typer.Option(help="ball, plus_one or unit.")] = "ball"
-    bound: Annotated[float, typer.Option(help="Largest input.")] = 1.0
-    output: Annotated[str | None, typer.Option(help="Hugging Face: logits or hidden.")] = None
-    samples: Annotated[int, typer.Option(min=1, help="Inputs the search tries first.")] = 64
-    ascent: Annotated[int, typer.Option(min=0, help="Steps of gradient ascent after that.")] = 8
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0
+    horizon: Annotated[int, typer.Option(min=1, help="Number of steps over which memory is measured.")] = 256
+    d_input: Annotated[
+        int | None, typer.Option(min=1, help="Number of input channels (default: asked of the model).")
+    ] = None
+    dt: Annotated[float | None, typer.Option(help="Time between samples (default: the model's dt, or 1).")] = None
+    unit: Annotated[str | None, typer.Option(help="Name of the time unit, for the plots and the table.")] = None
+    norm: Annotated[str, typer.Option(help="Normalization of the memory function: ball, plus_one or unit.")] = "ball"
+    bound: Annotated[float, typer.Option(help="Largest norm of the inputs that are tried.")] = 1.0
+    output: Annotated[str | None, typer.Option(help="Output of a Hugging Face model to measure: logits or hidden.")] = (
+        None
+    )
+    samples: Annotated[int, typer.Option(min=1, help="Number of random inputs that the search tries first.")] = 64
+    ascent: Annotated[int, typer.Option(min=0, help="Number of gradient-ascent steps that follow.")] = 8
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0
 
 
 @grouped
@@ -36,7 +41,7 @@ def measure(
     model: Annotated[
         str,
         typer.Argument(
-            help="A folder saved by stablessm, a Hugging Face folder or name, or module:factory, whose code runs."
+            help="Folder saved by stablessm, Hugging Face folder or name, or module:factory (its code runs)."
         ),
     ],
     *,
@@ -44,21 +49,23 @@ def measure(
     words: Annotated[
         str | None,
         typer.Option(
-            help="Hugging Face: words to repeat, with commas between; of several tokens the last. "
-            "Without: embedding space."
+            help="Words that a Hugging Face model reads again and again, separated by commas; multi-token words use "
+            "their last token (default: inputs in embedding space)."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for record and plots; runs/measure/… by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Output folder for the record and the plots (default: runs/measure/NAME).")
+    ] = None,
     trust_remote_code: TrustRemoteCode = False,
-) -> None:
-    """Measure the memory of a model: how it decays, for how long, how far the model is from instability.
+) -> dict[str, Any]:
+    """Measure how long a model remembers.
+
+    The result is the kind of decay, its time scales, and the distance to instability (the stability radius).
 
     Examples:
 
       stablessm measure runs/my-layer --horizon 2000 --unit s
-
-      stablessm measure state-spaces/mamba-130m-hf --words good,bad --horizon 128
-
+      stablessm measure state-spaces/mamba-130m-hf --words good,bad
       stablessm measure my_package.models:build --d-input 3 --dt 0.01
     """
     from stablessm import memory_function, record
@@ -82,7 +89,8 @@ def measure(
     config = {"model": model, "source": kind, **config, "words": words, "trust_remote_code": trust_remote_code}
     record.write_record(folder, started=started, kind="measure", config=config, results=facts)
     files = "record.json, memory.npz, memory.png, memory.svg, memory.html"
-    typer.echo(f"written: {folder}/{files}")
+    note(f"written: {folder}/{files}")
+    return {"folder": folder, **facts}
 
 
 def _save(curve: Any, folder: Path) -> None:
@@ -100,7 +108,7 @@ def _save(curve: Any, folder: Path) -> None:
 
 
 def _tokens(tokenizer: Any, words: str) -> dict[str, str]:
-    """The last token of each word, by id: what is repeated."""
+    """Return a description of the last token of each word, by token id."""
     names: dict[str, str] = {}
     for word in (word.strip() for word in words.split(",")):
         ids = tokenizer.encode(word, add_special_tokens=False)
@@ -130,7 +138,7 @@ def _facts(model: Any, curve: Any, names: dict[str, str]) -> dict[str, Any]:
         try:
             facts["stability radius"] = stability_radius(model)
         except ArgumentError:
-            facts["stability radius"] = "unknown: no recurrence of a kind that has one"
+            facts["stability radius"] = "unknown: the model has no diagonal or dense recurrence of stablessm"
         except NumericalError as error:
             facts["stability radius"] = f"unknown: {error}"
     return facts

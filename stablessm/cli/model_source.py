@@ -1,7 +1,8 @@
-"""A model from the command line: a folder, a name on the Hugging Face hub, or ``package.module:factory``."""
+"""Loading the MODEL argument: a folder, a name on the Hugging Face hub, or ``package.module:factory``."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from pathlib import Path
 from typing import Any
@@ -9,27 +10,47 @@ from typing import Any
 from stablessm import _current_folder
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
+from stablessm.cli.output import note
 
 EXPECTED = "a folder saved by stablessm, a Hugging Face model folder or name, or package.module:factory"
 _LONGEST = 300
-"""Letters of another library's error that are passed on."""
+"""Number of characters of another library's error message that are passed on."""
 
 
 def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, str]:
-    """The model, and what kind of source it came from. Weights come from safetensors files; nothing is unpickled."""
+    """Return the model and the kind of its source. Weights are read from safetensors files; nothing is unpickled."""
     folder = Path(source)
     if folder.is_dir():
         return _from_folder(folder, trust_remote_code)
     if ":" in source:
         return _from_factory(source), "factory"
-    below = len(folder.parts) > 1 and (len(folder.parts) > 2 or folder.parent.is_dir())  # no name on the hub
-    if folder.exists() or below or source.startswith((".", "/", "~")):
-        raise ArgumentError("MODEL", EXPECTED, f"{source} (no such folder)")
+    if folder.is_file():
+        raise ArgumentError("MODEL", EXPECTED, f"{source} (a file, not a folder)")
+    if _is_path(folder) or source.startswith((".", "/", "~")):
+        raise ArgumentError("MODEL", EXPECTED, f"{source} (no such folder{_similar(folder)})")
+    note(f"there is no folder {source}; looking for a model of this name on the Hugging Face hub", err=True)
     return _from_hugging_face(source, trust_remote_code), "Hugging Face hub"
 
 
+def _is_path(folder: Path) -> bool:
+    """Return whether a name that does not exist was meant as a path, because no model on the hub has such a name.
+
+    Names on the hub are NAME or OWNER/NAME. ``runs`` is where this command line writes.
+    """
+    parts = folder.parts
+    return len(parts) > 2 or (len(parts) == 2 and (parts[0] == "runs" or folder.parent.is_dir()))
+
+
+def _similar(folder: Path) -> str:
+    """Return a suggestion: a folder beside the one that does not exist, with a similar name."""
+    if not folder.parent.is_dir():
+        return f"; {folder.parent} does not exist either" if folder.parent != Path() else ""
+    near = difflib.get_close_matches(folder.name, [path.name for path in folder.parent.iterdir() if path.is_dir()], 1)
+    return f"; did you mean {folder.parent / near[0]}?" if near else ""
+
+
 def load_tokenizer(source: str, argument: str, *, trust_remote_code: bool = False) -> Any:
-    """The tokenizer that goes with a Hugging Face model; ``argument``: what needs it."""
+    """Return the tokenizer of a Hugging Face model. ``argument`` names the argument that needs it, for errors."""
     transformers = require("transformers", argument)
     try:
         return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
@@ -41,16 +62,16 @@ def _from_folder(folder: Path, trust_remote_code: bool) -> tuple[Any, str]:
     from stablessm.layers import storage
 
     if not storage.is_saved_layer(folder) and storage.is_saved_layer(folder / "model"):
-        folder = folder / "model"  # what a training leaves in its folder
+        folder = folder / "model"  # the folder of a training run
     if storage.is_saved_layer(folder):
         try:
             return storage.load(folder), "stablessm folder"
         except Exception as error:
-            raise ArgumentError("MODEL", "a whole folder", f"{folder} ({_said(error)})") from error
+            raise ArgumentError("MODEL", "a complete folder", f"{folder} ({_said(error)})") from error
     if not (folder / "config.json").is_file():
         raise ArgumentError("MODEL", EXPECTED, f"{folder} (it has no config.json)")
     if not list(folder.glob("*.safetensors")):
-        raise ArgumentError("MODEL", "weights in a .safetensors file, since pickled ones can run code", str(folder))
+        raise ArgumentError("MODEL", "weights in a .safetensors file (pickled weights can run code)", str(folder))
     return _from_hugging_face(str(folder), trust_remote_code), "Hugging Face folder"
 
 
@@ -62,15 +83,15 @@ def _from_hugging_face(name: str, trust_remote_code: bool) -> Any:
     try:
         config = transformers.AutoConfig.from_pretrained(name, **options)
         return _auto_class(transformers, config).from_pretrained(name, use_safetensors=True, **options)
-    except Exception as error:  # many kinds come out of there, of damaged files and of models it does not know
+    except Exception as error:  # transformers raises many kinds, for damaged files and unknown models
         if "trust_remote_code" in str(error):
-            expected = "a model without code of its own, or --trust-remote-code if you have read that code"
+            expected = "a model without code of its own; read its code, then add --trust-remote-code"
             raise ArgumentError("MODEL", expected, name) from error
         raise ArgumentError("MODEL", EXPECTED, f"{name} ({_said(error)})") from error
 
 
 def _auto_class(transformers: Any, config: Any) -> Any:
-    """The head the model was trained with."""
+    """Return the Auto class with the head that the model was trained with."""
     architectures = " ".join(getattr(config, "architectures", None) or ())
     for ending, auto in (
         ("SequenceClassification", transformers.AutoModelForSequenceClassification),
@@ -91,7 +112,7 @@ def _from_factory(source: str) -> Any:
             factory = getattr(factory, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise ArgumentError("MODEL", EXPECTED, f"{source} ({_said(error)})") from error
-    if hasattr(factory, "parameters") and not isinstance(factory, type):  # a model, not what makes one
+    if hasattr(factory, "parameters") and not isinstance(factory, type):  # a model, not a function that returns one
         return factory
     if not callable(factory):
         raise ArgumentError("MODEL", f"a function that returns a model at {source}", type(factory).__name__)
@@ -102,6 +123,6 @@ def _from_factory(source: str) -> Any:
 
 
 def _said(error: Exception) -> str:
-    """What it says, in one line."""
+    """Return the type and the message of an error in one line."""
     text = " ".join(str(error).split()) or "no message"
     return f"{type(error).__name__}: {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"

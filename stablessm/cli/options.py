@@ -1,4 +1,4 @@
-"""What commands share: options by group, options as KEY=VALUE, and how a command says that it cannot."""
+"""Options that several commands share, groups of options, and error messages of commands."""
 
 from __future__ import annotations
 
@@ -13,15 +13,38 @@ import typer
 
 from stablessm._errors import ArgumentError, printable
 
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Runs = Annotated[Path, typer.Option(help="Folder for run folders.")]
-TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with a hub model.")]
+
+def choices(*names: str) -> Callable[[str], list[str]]:
+    """Return a function that offers these values to shell completion."""
+
+    def offer(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return offer
+
+
+Device = Annotated[
+    str,
+    typer.Option(
+        help="Device: auto (a GPU if there is one), cpu or cuda.", autocompletion=choices("auto", "cpu", "cuda")
+    ),
+]
+Runs = Annotated[Path, typer.Option(help="Folder that holds the run folders.")]
+Size = Annotated[
+    str,
+    typer.Option(
+        help="smoke: a small version that takes seconds; paper: the published size.",
+        autocompletion=choices("smoke", "paper"),
+    ),
+]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the Python code that a model on the Hugging Face hub brings.")
+]
 RESUME = "interrupted; run the same command again to resume"
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the fields of each parameter that is a dataclass as parameters of their own.
+def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the command with each dataclass parameter replaced by one parameter per field.
 
     >>> import dataclasses
     >>> @dataclasses.dataclass
@@ -41,10 +64,10 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     }
     fields = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
 
-    def flat(**values: Any) -> None:
+    def flat(**values: Any) -> Any:
         for name, group in groups.items():
             values[name] = group(**{field: values.pop(field) for field in fields[name] if field in values})
-        command(**values)
+        return command(**values)
 
     parameters = [
         part.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -58,7 +81,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
-    """Options given as KEY=VALUE."""
+    """Parse options given as KEY=VALUE."""
     found = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
@@ -70,12 +93,12 @@ def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
 
 @contextmanager
 def refusing(*kinds: type[Exception], cannot: str | None = None, interrupted: str | None = None) -> Iterator[None]:
-    """Exit with 2 and a line that says what was wrong, and after Ctrl-C with 130 and a line that says what now.
+    """Turn errors into one line and exit code 2, and Ctrl-C into one line and exit code 130.
 
     Args:
-        kinds: Errors that are told; an ArgumentError always is.
-        cannot: What could not be done, before the error's message.
-        interrupted: What to say after Ctrl-C.
+        kinds: Kinds of errors that are caught in addition to ArgumentError.
+        cannot: What could not be done; printed before the error's message.
+        interrupted: Line that is printed after Ctrl-C; by default, Ctrl-C is not caught.
     """
     told: tuple[type[Exception], ...] = (ArgumentError, *kinds)
     try:
@@ -91,7 +114,7 @@ def refusing(*kinds: type[Exception], cannot: str | None = None, interrupted: st
 
 
 def slug(name: str, otherwise: str) -> str:
-    """A name for a folder.
+    """Return a name for a folder.
 
     >>> slug("exp(-t/50)*cos(t)", "kernel"), slug("../runs/load", "model"), slug("???", "model")
     ('exp-t-50-cos-t', 'runs-load', 'model')

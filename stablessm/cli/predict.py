@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stablessm._errors import ArgumentError, printable
-from stablessm.cli.options import Device, Json, refusing
+from stablessm.cli.options import Device, refusing
+from stablessm.cli.output import note
 
 if TYPE_CHECKING:
     from stablessm.report.figure import Figure
@@ -33,9 +33,8 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="CSV file to write, with a plot beside it (default: print the CSV).")
     ] = None,
-    as_json: Json = False,
-) -> None:
-    """Forecast a series, or predict the classes or values of sequences, with a trained model.
+) -> Any:
+    """Forecast a series, or classify sequences, with a trained model.
 
     A forecast continues the last row of the file and is in the units of the data. Its intervals add quantiles of the
     model's errors on the validation split, taken separately for each step, to the forecast. A horizon longer than that
@@ -46,9 +45,8 @@ def predict(
     Examples:
 
       stablessm predict runs/load
-
-      stablessm predict runs/load next-week.csv --horizon 24 --level 0.8 --out forecast.csv
-
+      stablessm predict runs/load next-week.csv --horizon 24 --level 0.8
+      stablessm predict runs/load --out forecast.csv
       stablessm predict runs/walks new-walks.csv --json
     """
     with refusing(cannot=f"predict with {folder}"):
@@ -68,18 +66,17 @@ def predict(
             with record.atomic(out) as temporary:
                 temporary.write_text(text.getvalue(), encoding="utf-8")
             _figure(found, out.stem).save_pictures(out.parent)
-    if as_json:
-        typer.echo(json.dumps(found.plain()))
-    elif out is None:
+    if out is None:
         typer.echo(printable(text.getvalue()), nl=False)
-        typer.echo(printable(found.note), err=True)
+        note(found.note, err=True)
     else:
-        typer.echo(printable(found.note))
-        typer.echo(f"written: {out}, {out.stem}.png, {out.stem}.svg")
+        note(found.note)
+        note(f"written: {out}, {out.stem}.png, {out.stem}.svg")
+    return found.plain()
 
 
 def _figure(found: Forecast | Predictions, name: str) -> Figure:
-    """The past, the forecast and its interval by column; or the probabilities or values of the sequences."""
+    """Draw the past, the forecast and its interval by column; or the probabilities or values of the sequences."""
     from stablessm.report.figure import Figure, Panel, Series
     from stablessm.training import Forecast
 

@@ -3,41 +3,53 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from stablessm._errors import printable
+from stablessm._errors import ArgumentError, printable
 from stablessm.cli.options import refusing
+from stablessm.cli.output import note
 
 
 def report(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[RUN]...", help="Run folders, or folders with such below; results and runs by default."
+            metavar="[RUN]...", help="Run folders, or folders above them (default: results and runs, if they exist)."
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
-    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-) -> None:
-    """Write one HTML file with the claims, plots, settings and downloads of every run. It needs no network.
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+) -> dict[str, Any]:
+    """Write an HTML report of all runs.
+
+    The file holds the claims, plots, settings and downloads of every run, and needs no network.
 
     Examples:
 
       stablessm report
-
       stablessm report results runs/ia-fig1 --out report.html --open
     """
     from stablessm.report import front, page
+    from stablessm.report.runs import FOLDERS
 
     with refusing(OSError, cannot="write the report"):
+        if not runs and not any(next(Path(folder).rglob("record.json"), None) for folder in FOLDERS):
+            expected = "a folder with runs; make one: stablessm run ia-fig1"
+            raise ArgumentError("RUN", expected, f"none, and there are no runs in {' or '.join(FOLDERS)}")
         found = page.write(out, runs)
     for problem in found.problems:
         typer.secho(printable(f"could not be read: {problem.where}: {problem.reason}"), fg="red", err=True)
     verdicts = ", ".join(f"{count} {verdict or 'without verdict'}" for verdict, count in front.counts(found).items())
-    typer.echo(f"written: {out} (runs: {len(found.runs)}{'; claims: ' if verdicts else ''}{verdicts})")
+    note(f"written: {out} (runs: {len(found.runs)}{'; claims: ' if verdicts else ''}{verdicts})")
     if show:
         import webbrowser
 
         webbrowser.open(out.resolve().as_uri())
+    return {
+        "report": out,
+        "runs": len(found.runs),
+        "claims": {verdict or "without verdict": count for verdict, count in front.counts(found).items()},
+        "problems": [vars(problem) for problem in found.problems],
+    }

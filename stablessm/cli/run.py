@@ -1,56 +1,68 @@
-"""``stablessm run`` and ``stablessm list``: the experiments."""
+"""``stablessm run``: experiments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stablessm import record
-from stablessm._errors import ArgumentError, MissingPackageError, printable
+from stablessm._errors import MissingPackageError, printable
 from stablessm.cli import tables
 from stablessm.cli.engine_options import EngineOptions
-from stablessm.cli.options import RESUME, Runs, grouped, pairs, refusing
+from stablessm.cli.list import duration
+from stablessm.cli.options import RESUME, Runs, Size, choices, grouped, pairs, refusing
+from stablessm.cli.output import Unsuccessful, note
+
+
+def _ids(incomplete: str) -> list[str]:
+    """Offer the ids of experiments to shell completion."""
+    from stablessm.experiments import listing
+
+    return choices(*listing.ids(), "all")(incomplete)
 
 
 @grouped
 def run(
     ids: Annotated[
         list[str],
-        typer.Argument(help="Experiments, or 'all', or module:NAME of your own, which runs the code of that module."),
+        typer.Argument(
+            help="Ids that stablessm list shows, or all, or module:NAME of your own experiment (its code runs).",
+            autocompletion=_ids,
+        ),
     ],
-    size: Annotated[str, typer.Option(help="smoke (seconds) or paper (the published size).")] = "smoke",
+    size: Size = "smoke",
     out: Runs = Path("runs"),
-    settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: another setting, by name.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start again instead of going on.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE: another value for a setting; repeatable.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run in the folder and start again.")] = False,
     *,
     engine: EngineOptions,
-) -> None:
-    """Run experiments; a run that was interrupted goes on, one that is complete is not computed again.
+) -> list[dict[str, Any]]:
+    """Run experiments and check the papers' claims.
 
-    With --jobs or --on, experiments are split into jobs that run side by side; stablessm status says how far they are.
+    An interrupted run resumes, and a complete run is not computed again. The smoke size only shows that everything
+    works; only the paper size gives verdicts.
+
+    With --jobs or --on, experiments are split into jobs that run in parallel; stablessm status shows their progress.
 
     Examples:
 
       stablessm run ia-fig1
-
+      stablessm run ia-fig1 --size paper
       stablessm run all --size paper --out results
-
       stablessm run ia-fig5 --set words=fine,awful
-
       stablessm run st-fig1 --size paper --jobs 4 --cpus 2
-
-      stablessm run st-fig1 st-table5 --size paper --on ray --address auto --gpus 1
-
-      stablessm run st-fig1 --size paper --on slurm --slurm partition=gpu --gpus 1 --memory 16GB --minutes 240
+      stablessm run st-fig1 st-table5 --on ray --address auto --gpus 1
+      stablessm run st-fig1 --on slurm --slurm partition=gpu --minutes 240
     """
     from stablessm.experiments import catalogue
     from stablessm.sweeps import sweep
 
-    failed = False
+    results = []
     with refusing(interrupted=RESUME):
         changes, names = pairs("--set", settings), list(catalogue.IDS) if ids == ["all"] else ids
         chosen = engine.engine()
@@ -58,17 +70,18 @@ def run(
         for result in swept(names, size, out, changes=changes, fresh=fresh):
             for id, error in result.failures.items():
                 typer.secho(printable(f"failed: {id}: {error}"), fg="red")
+            claims = None if result.failures else show_claims(result.folder, result.cached)
             if not result.failures:
-                show_claims(result.folder, result.cached)
-                typer.echo(f"written: {result.folder}")
-            failed = failed or bool(result.failures)
-    if failed:
-        typer.echo("the same command computes again what failed, and nothing else")
-        raise typer.Exit(1)
+                note(f"written: {result.folder}")
+            results.append({**vars(result), "claims": claims})
+    if any(result["failures"] for result in results):
+        note("the same command computes the failed parts again, and nothing else")
+        raise Unsuccessful(results)
+    return results
 
 
 def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str], fresh: bool) -> Iterator[Any]:
-    """In this process. Of several experiments, those that lack a package do not stop the others."""
+    """Run experiments in this process. If there are several, a missing package does not stop the others."""
     from stablessm.experiments import catalogue
     from stablessm.experiments.frame.base import execute
     from stablessm.sweeps import Swept
@@ -82,44 +95,31 @@ def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str]
             yield Swept(out / id / size, failures={id: str(error)})
 
 
-def list_experiments(out: Runs = Path("runs")) -> None:
-    """Show the experiments: id, question, how long they take, and the last verdict.
+def show_claims(folder: Path, cached: bool) -> list[dict[str, Any]]:
+    """Print the claims of a run as a table and return them."""
+    from stablessm import record
 
-    Example: stablessm list --out results
-    """
-    from stablessm.experiments import catalogue
-
-    rows = []
-    for id in catalogue.ids():
-        experiment = catalogue.get(id)
-        cost = " / ".join(_duration(experiment.minutes[size]) for size in ("smoke", "paper"))
-        rows.append((id, experiment.source, experiment.question, cost, _last_verdict(out / id)))
-    tables.show(("id", "source", "question", "smoke / paper", "last verdict"), rows)
-
-
-def show_claims(folder: Path, cached: bool) -> None:
-    """Print the claims of a run as a table."""
     path = folder / "record.json"
     with record.reading(path, "the record of an experiment, or --fresh to start again"):
         found = record.read_json(path)
         when = "from an earlier run" if cached else f"{found['wall_time_s']:.0f} s"
         title = f"{found['id']} ({found['source']}, size {found['size']}, {when})"
-        rows = [[claim[key] for key in ("statement", "paper", "ours", "verdict")] for claim in found["claims"]]
-    tables.show(("claim", "paper", "ours", "verdict"), rows, title=title)
+        judged = any(claim["verdict"] for claim in found["claims"])
+        keys = ("statement", "paper", "ours", *(["verdict"] if judged else []))
+        rows = [[claim[key] for key in keys] for claim in found["claims"]]
+    tables.show(("claim", *keys[1:]), rows, title=title)
+    if not judged:
+        for line in _why_no_verdict(found):
+            note(line)
+    return found["claims"]
 
 
-def _duration(minutes: float) -> str:
-    return f"{60 * minutes:.0f} s" if minutes < 1 else f"{minutes:.0f} min"
+def _why_no_verdict(found: Mapping[str, Any]) -> Iterator[str]:
+    """Explain a smoke run to someone who sees one for the first time."""
+    from stablessm.experiments import listing
 
-
-def _last_verdict(folder: Path) -> str:
-    for size in ("paper", "smoke"):
-        path = folder / size / "record.json"
-        if path.exists():
-            try:
-                with record.reading(path, "the record of an experiment"):
-                    verdicts = {str(claim["verdict"]) for claim in record.read_json(path)["claims"]}
-            except (OSError, ArgumentError):
-                return f"unreadable ({size})"
-            return f"{', '.join(sorted(verdicts))} ({size})"
-    return "not run"
+    summary = listing.summaries().get(found["id"])
+    time = "" if summary is None else f" (about {duration(summary.minutes['paper'])} on two cores)"
+    yield "This was a smoke run: everything works, but it is too small to judge the paper's claims."
+    yield f"For verdicts at the published size{time}: stablessm run {found['id']} --size paper"
+    yield "To see the plots: stablessm report --open"

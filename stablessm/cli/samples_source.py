@@ -1,4 +1,4 @@
-"""Where ``stablessm fit --from`` finds samples: a text file with one row per time."""
+"""Reading the samples of ``stablessm fit --from``: a text file with one row per time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from stablessm import _cells
 from stablessm._errors import ArgumentError
 
-_UNEVEN = 1e-6  # of a step: what the rounding of printed times may do to an even spacing
+_UNEVEN = 1e-6  # as a fraction of a step: how far rounded times may be from even spacing
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class SampleFile:
-    """What the file says."""
+    """The content of the file."""
 
     values: np.ndarray
     """(n,), or (n, d_out, 1) for several outputs."""

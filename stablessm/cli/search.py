@@ -1,4 +1,4 @@
-"""``stablessm search``: which settings are best."""
+"""``stablessm search``: the best settings of a task or an experiment."""
 
 from __future__ import annotations
 
@@ -7,42 +7,56 @@ from typing import Annotated, Any
 
 import typer
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm.cli.options import RESUME, pairs, refusing
+from stablessm.cli.output import Unsuccessful, note
 
 
 def search(
-    name: Annotated[str, typer.Argument(help="A task to train on, or an experiment.")],
-    over: Annotated[
-        list[str], typer.Option(help="NAME=log:LOW:HIGH, float:LOW:HIGH, int:LOW:HIGH or choice:A,B; repeatable.")
+    name: Annotated[
+        str, typer.Argument(help="Task to train on (stablessm train --list), or experiment (stablessm list).")
     ],
-    trials: Annotated[int, typer.Option(help="In all, with those that are in the storage.")] = 20,
+    over: Annotated[
+        list[str],
+        typer.Option(help="Setting and its range: NAME=log:LOW:HIGH, float:…, int:… or choice:A,B; repeatable."),
+    ],
+    trials: Annotated[int, typer.Option(help="Total number of trials, including those already in the storage.")] = 20,
     storage: Annotated[
-        str | None, typer.Option(help="A database, such as sqlite:///search.db; by default in the folder.")
+        str | None, typer.Option(help="Database, such as sqlite:///search.db (default: a file in the output folder).")
     ] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: the same in every trial.")] = None,
-    model: Annotated[str, typer.Option(help="Of a task: the preset to train.")] = "small",
-    size: Annotated[str, typer.Option(help="Of an experiment: smoke or paper.")] = "smoke",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="KEY=VALUE: a setting that is the same in every trial; repeatable."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="Preset to train, for a task.")] = "small",
+    size: Annotated[str, typer.Option(help="smoke or paper, for an experiment.")] = "smoke",
     objective: Annotated[
-        str | None, typer.Option(help="Of an experiment: STAGE/ARRAY:HOW, with HOW mean, min, max or last.")
+        str | None,
+        typer.Option(
+            help="Number to optimize, for an experiment: STAGE/ARRAY:HOW, where HOW is mean, min, max or last."
+        ),
     ] = None,
-    maximize: Annotated[bool, typer.Option("--maximize", help="Of an experiment: larger is better.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is proposed.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder; runs/search/NAME by default.")] = None,
-) -> None:
-    """Search settings with Optuna; killed, the same command goes on, in the middle of a trial.
+    maximize: Annotated[
+        bool, typer.Option("--maximize", help="Look for the largest --objective instead of the smallest.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the proposals.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/search/NAME).")] = None,
+) -> dict[str, Any]:
+    """Search for the best settings with Optuna.
 
-    Of a task, settings are those of stablessm train (lr, recurrent_lr, batch_size, …), model.NAME and task.NAME, and
-    the score is that of the validation examples. Of an experiment they are those of run --set. The same command on
-    several machines, with one --storage and one --out, shares the work.
+    The same command resumes an interrupted search. For a task, the settings are the options of stablessm train (lr,
+    recurrent_lr, batch_size, …), model.NAME and task.NAME; the score is computed on the validation examples. For an
+    experiment, the settings are the keys of stablessm run --set. To share a search among several machines, run the same
+    command on each of them with the same --storage and --out.
 
     Examples:
 
-      stablessm search recall --over lr=log:1e-4:1e-1 --over model.map=choice:best,exp --set steps=500 --trials 20
-
-      stablessm search mnist --model paper-images --over lr=log:1e-3:1e-1 --storage sqlite:///mnist.db
-
-      stablessm search st-fig1 --over training.lr=log:1e-3:1e-1 --objective training-best-20/losses:last
+      stablessm search recall --over lr=log:1e-4:1e-1 --set steps=500
+      stablessm search recall --over model.map=choice:best,exp --trials 20
+      stablessm search mnist --model paper-images \\
+          --over lr=log:1e-3:1e-1 --storage sqlite:///mnist.db
+      stablessm search st-fig1 --over training.lr=log:1e-3:1e-1 \\
+          --objective training-best-20/losses:last
     """
     from stablessm import sweeps
     from stablessm.sweeps.search import told
@@ -53,10 +67,11 @@ def search(
         folder = out or Path("runs") / "search" / name.replace(":", "-")
         found = sweeps.search(aim, ranges, folder, trials=trials, storage=storage, seed=seed)
     if found is None:
-        typer.echo(f"no trial had a score: each diverged, or its objective is no number; see {folder / 'trials'}")
-        raise typer.Exit(1)
+        typer.echo(f"no trial has a score: all diverged, or had no number as objective; see {folder / 'trials'}")
+        raise Unsuccessful({"folder": folder, "trials": trials, "best": None})
     typer.echo(f"best of {found.trials} trials: {found.value:.6g} with {told(found.settings)}, in {found.folder}")
-    typer.echo(f"written: {folder / 'search.json'}")
+    note(f"written: {folder / 'search.json'}")
+    return {"folder": folder, "trials": found.trials, "best": vars(found)}
 
 
 def _objective(
@@ -67,10 +82,11 @@ def _objective(
 
     if name in tasks.TASKS:
         if objective is not None or maximize:
-            raise ArgumentError("--objective, --maximize", "an experiment beside it; a task has its metric", name)
+            raise ArgumentError("--objective, --maximize", "an experiment; a task has a metric of its own", name)
         return sweeps.OfTask(name, model, settings)
     if name not in catalogue.ids() and ":" not in name:
-        raise ArgumentError("NAME", f"a task ({', '.join(tasks.TASKS)}) or an experiment (stablessm list)", repr(name))
+        expected = f"a task ({', '.join(tasks.TASKS)}) or an experiment (stablessm list)"
+        raise unknown_name("NAME", [*tasks.TASKS, *catalogue.ids()], name, expected)
     if objective is None:
-        raise ArgumentError("--objective", "STAGE/ARRAY:HOW, the number to make better", "none")
+        raise ArgumentError("--objective", "STAGE/ARRAY:HOW, the number to optimize", "none")
     return sweeps.OfExperiment(name, objective, size, "maximize" if maximize else "minimize", settings)

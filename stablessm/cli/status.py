@@ -1,9 +1,9 @@
-"""``stablessm status``: how far the runs are."""
+"""``stablessm status``: the progress of runs and trainings."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,21 +12,27 @@ from stablessm.cli import tables
 
 
 def status(
-    out: Annotated[Path, typer.Option(help="Folder of run folders.")] = Path("runs"),
-    all: Annotated[bool, typer.Option("--all", help="Show also what is complete.")] = False,
-) -> None:
-    """Show how far runs of experiments, and sweeps of them, are: what is done, running, failed, left.
+    out: Annotated[Path, typer.Option(help="Folder that holds the run folders.")] = Path("runs"),
+    all: Annotated[bool, typer.Option("--all", help="Show complete runs and finished trainings too.")] = False,
+) -> dict[str, Any]:
+    """Show the progress of trainings, runs and sweeps.
+
+    A training is running, finished, stopped (the same command resumes it) or diverged; the loss is the last one that
+    was logged. For each run, the table has the number of jobs that are done, running, failed and left.
 
     Examples:
 
       stablessm status
-
       stablessm status --out results --all
     """
+    return {"runs": _show_runs(out, complete_too=all), "trainings": _show_trainings(out, finished_too=all)}
+
+
+def _show_runs(out: Path, *, complete_too: bool) -> list[dict[str, Any]]:
     from stablessm.sweeps import runs
 
     found = runs(out)
-    shown = [run for run in found if all or run.state != "complete"]
+    shown = [run for run in found if complete_too or run.state != "complete"]
     rows = []
     for run in shown:
         name, count = run.folder.relative_to(out).as_posix(), run.count
@@ -43,3 +49,24 @@ def status(
                 typer.echo(printable(f"{where} {said}{again}"))
     complete = sum(run.state == "complete" for run in found)
     typer.echo(f"complete: {complete} of {len(found)} runs in {out}")
+    return [
+        {**vars(run), "jobs": {job: vars(told) for job, told in run.jobs.items()}, "count": run.count} for run in found
+    ]
+
+
+def _show_trainings(out: Path, *, finished_too: bool) -> list[dict[str, Any]]:
+    from stablessm.training.status import trainings
+
+    found = trainings(out)
+    shown = [each for each in found if finished_too or each.state != "finished"]
+    rows = []
+    for each in shown:
+        total = "?" if each.steps is None else each.steps
+        loss = "" if each.loss is None else f"{each.loss:.4g}"
+        rows.append((each.folder.relative_to(out).as_posix(), each.state, f"{each.step} of {total}", loss))
+    if shown:
+        tables.show(("training", "state", "step", "loss"), rows)
+    if found:
+        finished = sum(each.state == "finished" for each in found)
+        typer.echo(f"finished: {finished} of {len(found)} trainings in {out}")
+    return [vars(each) for each in found]

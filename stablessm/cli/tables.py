@@ -8,19 +8,18 @@ from stablessm._errors import printable
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
-    """Print a table, text as it is: rich reads square brackets and ``:names:`` in strings as markup, not in Text.
-
-    Control characters are written as codes.
+    """Print a table. Text is printed unchanged, except that control characters are written as codes.
 
     Args:
-        columns: Their headings; none for a table without headings.
-        rows: Cells, floating-point numbers with four digits.
-        title: Above the table.
+        columns: Headings; empty for a table without headings.
+        rows: Cells; floating-point numbers are printed with four digits.
+        title: Line above the table.
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    # Text, because rich reads square brackets and :names: in plain strings as markup
     heading = None if title is None else Text(printable(title))
     table = Table(title=heading, title_justify="left", show_header=bool(columns))
     for column in columns:

@@ -1,4 +1,4 @@
-"""How well a language model reads a text: with its state carried on, and window by window."""
+"""Perplexities of a language model: with its state carried through a document, and window by window."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 MEASURES = ("per_token", "per_word", "per_byte", "bits_per_byte")
 ABOUT = {
-    "carried": "the state is carried on through a whole document",
+    "carried": "the state is carried through a whole document",
     "windows": "the state is empty at the start of every window",
 }
 MARGIN = 1.02
@@ -15,7 +15,7 @@ MARGIN = 1.02
 
 
 def text_scores(model: Any, task: Any, split: Any, batch_size: int, *, autocast: bool) -> dict[str, Any]:
-    """Return what was counted, and the perplexities of each way to read."""
+    """Return the counts of tokens, words and bytes, and the perplexities of each way to read."""
     from stablessm import training
 
     scores: dict[str, Any] = {}
@@ -28,7 +28,7 @@ def text_scores(model: Any, task: Any, split: Any, batch_size: int, *, autocast:
 
 
 def columns(scores: Mapping[str, Any]) -> Iterator[str]:
-    """Perplexities in a column for each way to read, and what the columns mean."""
+    """Yield the lines of a table with one column for each way to read, and the meaning of the columns."""
     yield f"{'perplexity':<14} {''.join(f'{read:>12}' for read in ABOUT)}"
     for measure in MEASURES:
         cells = "".join(f"{scores[read][measure]:>12.6g}" for read in ABOUT)

@@ -10,82 +10,112 @@ from typing import Annotated, Any, final
 
 import typer
 
-from stablessm._errors import ArgumentError, printable
+from stablessm._errors import ArgumentError, printable, unknown_name
 from stablessm.cli.options import Device, grouped, pairs
+from stablessm.cli.output import Unsuccessful
 from stablessm.cli.text_scores import columns, text_scores
 
 
 @final
 @dataclass(frozen=True)
 class DataOptions:
-    """Options of the command line that say what to train on."""
+    """Options that say what to train on."""
 
-    task: Annotated[str | None, typer.Argument(help="A task by name; --list shows them. Not needed with --data.")] = (
+    task: Annotated[str | None, typer.Argument(help="Name of a task; --list shows them. Not needed with --data.")] = (
         None
     )
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", help="An option of the task, such as length=20 or carry=true; repeatable."),
+        typer.Option("--option", "-o", help="Option of the task, such as length=20 or carry=true; repeatable."),
     ] = None
     data: Annotated[
         Path | None,
-        typer.Option(help="Yours: .csv (--target or --label), .npz with inputs and targets, .txt, or any text for lm."),
+        typer.Option(help="File with your data: .csv (with --target or --label), .npz (inputs, targets), or text."),
     ] = None
-    target: Annotated[str | None, typer.Option(help="With --data: columns to forecast.")] = None
+    target: Annotated[str | None, typer.Option(help="Columns of --data to forecast.")] = None
     label: Annotated[
-        str | None, typer.Option(help="With --data: the column with the label of each sequence (-o sequence=COLUMN).")
+        str | None, typer.Option(help="Column of --data with the label of each sequence (requires -o sequence=COLUMN).")
     ] = None
 
 
 @final
 @dataclass(frozen=True)
 class ModelOptions:
-    """Options of the command line that say which model to train."""
+    """Options that say which model to train."""
 
     model: Annotated[
-        str | None, typer.Option(help="A preset; --list shows them. small by default, lm-small for the task lm.")
+        str | None, typer.Option(help="Preset; --list shows them (default: small, or lm-small for the task lm).")
     ] = None
     map: Annotated[str | None, typer.Option(help="Reparameterization: best, exp, softplus, direct, …")] = None
     setting: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the model, such as n_layers=4; repeatable.")
+        list[str] | None, typer.Option("--set", help="Setting of the model, such as n_layers=4; repeatable.")
     ] = None
 
 
 @final
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Options of the command line that ``TrainingConfig`` takes."""
+    """Options that ``TrainingConfig`` takes."""
 
-    epochs: Annotated[int | None, typer.Option(min=1, help="10 if neither they nor steps are given.")] = None
-    steps: Annotated[int | None, typer.Option(min=1, help="Updates of the weights, instead of epochs.")] = None
-    batch_size: Annotated[int, typer.Option(min=1, help="Sequences in memory at once, of all ranks together.")] = 64
-    accumulate: Annotated[int, typer.Option(min=1, help="Batches to a step.")] = 1
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Number of epochs (default: 10, unless --steps is given).")
+    ] = None
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of updates of the weights, instead of --epochs.")] = (
+        None
+    )
+    batch_size: Annotated[int, typer.Option(min=1, help="Number of sequences per batch, over all ranks.")] = 64
+    accumulate: Annotated[
+        int, typer.Option(min=1, help="Number of batches per update (the gradient of one large batch).")
+    ] = 1
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.004
     recurrent_lr: Annotated[
         float | None, typer.Option(help="Learning rate of the recurrent parameters (default: --lr).")
     ] = None
-    weight_decay: Annotated[float, typer.Option(help="Of all but the recurrent parameters.")] = 0.01
-    warmup: Annotated[float, typer.Option(help="Share of the steps in which the rate rises.")] = 0.05
-    clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 for none.")] = 1.0
+    weight_decay: Annotated[float, typer.Option(help="Weight decay of all parameters except the recurrent ones.")] = (
+        0.01
+    )
+    schedule: Annotated[
+        str,
+        typer.Option(help="Learning rate after the warm-up: cosine, linear, constant, or wsd (constant, then linear)."),
+    ] = "cosine"
+    warmup: Annotated[float, typer.Option(help="Fraction of the steps during which the learning rate rises.")] = 0.05
+    cooldown: Annotated[
+        float, typer.Option(help="Fraction of the steps during which the learning rate falls, with --schedule wsd.")
+    ] = 0.2
+    clip: Annotated[float, typer.Option(help="Largest norm of the gradient; 0 turns clipping off.")] = 1.0
     select: Annotated[str, typer.Option(help="Weights to keep: best (by validation) or last.")] = "best"
-    seed: Annotated[int, typer.Option(min=0, help="Of first weights, order of the data and dropout.")] = 0
+    ema: Annotated[
+        float | None,
+        typer.Option(help="Decay of a moving average of the weights, such as 0.999; the average is scored and kept."),
+    ] = None
+    patience: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this number of validations without a better score.")
+    ] = None
+    init_from: Annotated[
+        Path | None, typer.Option(help="Folder of another run or of a saved model with the initial weights.")
+    ] = None
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the initial weights, the order of the data and dropout.")
+    ] = 0
     replicas: Annotated[
         int,
         typer.Option(min=1, help="Number of models to train as one computation, with the seeds --seed, --seed + 1, …"),
     ] = 1
-    evaluate_every: Annotated[int | None, typer.Option(min=1, help="Steps; an epoch by default.")] = None
-    checkpoint_every: Annotated[int | None, typer.Option(min=1, help="Steps; a minute by default.")] = None
-    log_every: Annotated[int, typer.Option(min=1, help="Steps.")] = 20
+    evaluate_every: Annotated[
+        int | None, typer.Option(min=1, help="Number of steps between evaluations (default: one epoch).")
+    ] = None
+    checkpoint_every: Annotated[
+        int | None, typer.Option(min=1, help="Number of steps between checkpoints (default: one minute).")
+    ] = None
+    log_every: Annotated[int, typer.Option(min=1, help="Number of steps between lines of metrics.")] = 20
     device: Device = "auto"
     autocast: Annotated[
-        bool, typer.Option("--autocast", help="bfloat16 outside of the recurrences; on a GPU, TF32 inside them.")
+        bool, typer.Option("--autocast", help="Use bfloat16 outside the recurrences; on a GPU, TF32 inside them.")
     ] = False
     compile: Annotated[bool, typer.Option("--compile", help="Run the model through torch.compile.")] = False
-    graph: Annotated[
-        bool, typer.Option("--graph", help="On a GPU: a step as a CUDA graph, without waiting for the host.")
-    ] = False
+    graph: Annotated[bool, typer.Option("--graph", help="Capture each step as a CUDA graph (requires a GPU).")] = False
     parallel: Annotated[
-        str, typer.Option(help="Under torchrun: ddp, the whole model on every rank, or fsdp, a shard of it.")
+        str, typer.Option(help="Strategy under torchrun: ddp (the whole model on every rank) or fsdp (sharded).")
     ] = "ddp"
 
     def config(self) -> Any:
@@ -94,21 +124,28 @@ class TrainingOptions:
 
         if self.epochs is not None and self.steps is not None:
             raise ArgumentError("--epochs, --steps", "one of them", "both")
-        given: dict[str, Any] = {**vars(self), "clip": self.clip or None}
+        source = None if self.init_from is None else str(self.init_from.resolve())
+        given: dict[str, Any] = {**vars(self), "clip": self.clip or None, "init_from": source}
         return TrainingConfig(**{**given, "epochs": self.epochs or TrainingConfig.epochs})
 
 
 @final
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of the command line that say where the run is, and whether to resume it."""
+    """Options that say where the run is, and whether to resume it."""
 
-    out: Annotated[Path | None, typer.Option(help="Folder for the run; runs/train/TASK-MODEL by default.")] = None
+    out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/train/TASK-MODEL).")] = None
     resume: Annotated[
-        bool, typer.Option("--resume/--fresh", help="Go on with the run in the folder, or start again.")
+        bool, typer.Option("--resume/--fresh", help="Resume the run in the output folder, or start again.")
     ] = True
+    extend: Annotated[
+        bool,
+        typer.Option(
+            "--extend", help="Resume the run with another number of steps, learning rate, schedule or patience."
+        ),
+    ] = False
     last_good: Annotated[
-        bool, typer.Option("--last-good", help="If the last checkpoint is damaged, go on from the one before.")
+        bool, typer.Option("--last-good", help="Resume from the checkpoint before, if the last one is damaged.")
     ] = False
     show: Annotated[bool, typer.Option("--list", help="List tasks and models, or the options of TASK, and stop.")] = (
         False
@@ -116,41 +153,42 @@ class RunOptions:
 
     def again(self) -> Any:
         """Return what ``training.train`` takes as ``resume``."""
-        if self.last_good and not self.resume:
-            raise ArgumentError("--last-good", "no --fresh beside it", "both")
+        for name, given in (("--last-good", self.last_good), ("--extend", self.extend)):
+            if given and not self.resume:
+                raise ArgumentError(name, "no --fresh", "both")
         return "last-good" if self.last_good else self.resume
 
 
 @grouped
-def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOptions, run: RunOptions) -> None:
-    """Train a model on a task or on your own data; stopped or killed, the same command goes on.
+def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOptions, run: RunOptions) -> dict[str, Any]:
+    """Train a model on a task or on your own data.
 
-    The folder gets model/ (for stablessm.load and stablessm measure), record.json, metrics.jsonl, checkpoints and
-    TensorBoard events; with --replicas 8, folders replica-0 to replica-7 of this form, and the mean scores. A run that
-    diverges stops at once, says which mode did it, and exits with 1.
+    The same command resumes an interrupted run. The output folder gets model/ (for stablessm.load and stablessm
+    measure), record.json, metrics.jsonl, checkpoints and TensorBoard events; with --replicas 8, it gets one such folder
+    for each model, replica-0 to replica-7, and the mean scores. A run that diverges stops at once, says which mode
+    diverged, and exits with code 1.
 
     Examples:
 
       stablessm train --list
-
       stablessm train recall --list
-
-      stablessm train recall -o length=20 -o vocabulary=10 --model paper-recall --steps 5000
-
-      stablessm train mnist --model paper-images --map best --lr 0.01 --epochs 10 --seed 0 --out runs/mnist
-
-      stablessm train --data load.csv --target temperature -o window=96 -o horizon=24 --out runs/load
-
-      stablessm train lm -o text=mine.txt -o length=512 --model lm-small --map best --lr 0.002 --out runs/mine
-
-      stablessm train lm -o text=mine.txt -o length=128 -o carry=true --batch-size 32 --out runs/carried
-
-      stablessm measure runs/load
-
+      stablessm train recall -o length=20 --model paper-recall --steps 5000
+      stablessm train mnist --model paper-images --epochs 10 --out runs/mnist
       stablessm train mnist --model paper-images --replicas 8 --out runs/seeds
-
-      torchrun --nproc-per-node 2 -m stablessm train mnist --model paper-images --parallel fsdp --out runs/mnist
+      stablessm train mnist --model paper-images --epochs 20 --lr 0.001 --extend \\
+          --out runs/mnist
+      stablessm train mnist --model paper-images \\
+          --init-from runs/mnist --out runs/branch
+      stablessm train mnist --model paper-images --schedule wsd --ema 0.999 \\
+          --patience 3 --out runs/averaged
+      stablessm train --data load.csv --target temperature \\
+          -o window=96 -o horizon=24 --out runs/load
+      stablessm train lm -o text=mine.txt --map best --out runs/mine
+      stablessm train lm -o text=mine.txt -o carry=true --out runs/carried
+      torchrun --nproc-per-node 2 -m stablessm train mnist \\
+          --model paper-images --parallel fsdp --out runs/mnist
     """
+    from stablessm import models, tasks
     from stablessm.training import Interrupted
     from stablessm.training.ranks import launched
 
@@ -158,28 +196,31 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
     try:
         if run.show and source.task is None and source.data is None:
             typer.echo(_overview())
-            return
+            return {"tasks": list(tasks.TASKS), "models": list(models.PRESETS)}
         name, options = _chosen_task(source)
         if run.show:
             typer.echo(_listing(name))
-            return
-        result, scores = _run(name, options, wanted, training.config(), run.out, run.again())
+            return {"options": [option.name for option in tasks.listing(name)]}
+        result, scores = _run(name, options, wanted, training.config(), run)
     except ArgumentError as error:
         for line in (f"cannot train: {error}", *_remedies(error.argument, name)):
             typer.secho(printable(line if ranks.main else f"rank {ranks.rank}: {line}"), fg="red", err=True)
         raise typer.Exit(2) from error
     except Interrupted as interruption:
         if ranks.main:
-            typer.echo(f"stopped after step {interruption.step}; the same command goes on from there")
+            typer.echo(f"stopped after step {interruption.step}; the same command resumes the run")
         raise typer.Exit(128 + interruption.signal) from None
     if ranks.main:
         typer.echo("\n".join([str(result), *(columns(scores) if scores else ())]))
+    found = {"folder": result.folder, "steps": result.steps, "seconds": result.seconds, "scores": result.scores}
+    found |= {"diverged": None if result.diverged is None else str(result.diverged), "text": scores}
     if result.diverged is not None:
-        raise typer.Exit(1)
+        raise Unsuccessful(found)
+    return found
 
 
 def _run(
-    name: str, options: dict[str, str], wanted: ModelOptions, config: Any, out: Path | None, resume: Any
+    name: str, options: dict[str, str], wanted: ModelOptions, config: Any, run: RunOptions
 ) -> tuple[Any, dict[str, Any] | None]:
     """Return the result, and of a language model how it reads the test split."""
     import torch
@@ -189,13 +230,13 @@ def _run(
 
     preset = wanted.model or ("lm-small" if name == "lm" else "small")
     if preset not in models.PRESETS:
-        raise ArgumentError("--model", f"one of {', '.join(models.PRESETS)}", repr(preset))
+        raise unknown_name("--model", models.PRESETS, preset)
     device = config.chosen_device()  # an error now, not after the data was read
     changes = {key: _value(text) for key, text in pairs("--set", wanted.setting).items()}
     if wanted.map is not None and changes.setdefault("map", wanted.map) != wanted.map:
         raise ArgumentError("--map, --set map", "one of them", "both")
     task = tasks.get(name, **tasks.read_options(name, options))
-    folder = out or Path("runs") / "train" / f"{name}-{preset}"
+    folder, resume = run.out or Path("runs") / "train" / f"{name}-{preset}", run.again()
 
     def build() -> torch.nn.Module:
         return models.for_task(task.inputs, task.outputs, preset, **changes)
@@ -214,14 +255,14 @@ def _run(
             typer.echo(f"{times}{type(model).__name__} {preset}: {count:,} parameters; on {where}, into {folder}")
         origin = {"task": name, "options": _wherever(name, options)}
         made = build if config.replicas > 1 else model
-        result = training.train(made, task, config, folder, resume=resume, origin=origin)
+        result = training.train(made, task, config, folder, resume=resume, extend=run.extend, origin=origin)
         read = isinstance(task, LanguageModelling) and ranks.size == config.replicas == 1 and result.diverged is None
         scores = text_scores(model, task, "test", config.batch_size, autocast=config.autocast) if read else None
         return result, scores
 
 
 def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
-    """The options, such that they mean the same in another folder."""
+    """Return the options with absolute paths, so that they are valid in any folder."""
     from stablessm import tasks
 
     places = {option.name for option in tasks.listing(name) if option.place}
@@ -232,11 +273,14 @@ def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
 
 
 def _remedies(argument: str, task: str | None) -> list[str]:
-    """What to do about a wrong argument, in the words of the command line."""
+    """Return what to do about a wrong argument, in terms of the command line."""
     from stablessm import tasks
 
     if argument == "resume":
-        return ["--last-good goes on from the checkpoint before, --fresh starts again, --out takes another folder"]
+        return [
+            "--extend allows other steps, learning rates and schedules; --last-good resumes from the checkpoint "
+            "before; --fresh starts again; --out takes another folder"
+        ]
     if task in tasks.TASKS and argument in {option.name for option in tasks.listing(task)}:
         return [f"-o {argument}=VALUE sets it; stablessm train {task} --list shows all options"]
     return []
@@ -249,27 +293,27 @@ def _chosen_task(source: DataOptions) -> tuple[str, dict[str, str]]:
         if name is None:
             raise ArgumentError("TASK", "a task by name (--list shows them), or your own --data", "neither")
         if target is not None or label is not None:
-            raise ArgumentError("--target, --label", "--data beside it", "none")
+            raise ArgumentError("--target, --label", "--data with a CSV file", "no --data")
         return name, options
     if not data.is_file():
         raise ArgumentError("--data", "a file", f"{data} (no such file)")
     if target is not None and label is not None:
-        raise ArgumentError("--target, --label", "one of them: a series to forecast, or labelled sequences", "both")
+        raise ArgumentError("--target, --label", "one of them: a series to forecast, or labeled sequences", "both")
     if (text := ".txt" in data.suffixes or name == "lm") or data.suffix in (".npz", ".npy"):
         if target is not None or label is not None:
-            raise ArgumentError("--target, --label", "a CSV file beside it", str(data))
+            raise ArgumentError("--target, --label", "--data with a CSV file", str(data))
         kind, given = ("lm", {"text": str(data)}) if text else ("arrays", {"inputs": str(data)})
     elif label is not None or name == "sequences":
         kind, given = "sequences", {"file": str(data)} | ({} if label is None else {"label": label})
     else:
         kind, given = "series", {"file": str(data)} | ({} if target is None else {"target": target})
     if name not in (None, kind):
-        raise ArgumentError("TASK", f"none, or {kind}, beside this --data", repr(name))
+        raise ArgumentError("TASK", f"no TASK, or {kind}, for this --data", repr(name))
     return kind, {**given, **options}
 
 
 def _value(text: str) -> Any:
-    """A number, true, false, null or {…} as JSON has it; otherwise the text itself."""
+    """Return a number, true, false, null or {…} parsed as JSON; otherwise the text itself."""
     try:
         return json.loads(text)
     except ValueError:

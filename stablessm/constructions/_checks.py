@@ -10,7 +10,7 @@ from stablessm._errors import ArgumentError
 
 
 def real_array(name: str, value: Any) -> np.ndarray:
-    """A float64 array of our own, contiguous, from numbers, arrays or tensors (on any device, with or without a graph).
+    """Return a new contiguous float64 array from numbers, arrays or tensors (on any device, with or without a graph).
 
     Complex numbers are refused, not cut to their real part.
 

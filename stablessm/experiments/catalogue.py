@@ -1,4 +1,4 @@
-"""The experiments by id, imported when they are asked for."""
+"""The experiments by id; each paper's experiments are imported when one of them is requested."""
 
 from __future__ import annotations
 
@@ -8,31 +8,15 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from stablessm import _current_folder
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm.experiments.frame import Experiment
-
-PAPERS: dict[str, tuple[str, ...]] = {
-    "ia": ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6"),
-    "su": ("conv", "fig2", "fig3", "fig4", "fig5", "fig6", "depth", "table1"),
-    "lr": ("fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9"),
-    "st": ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "table1", "table2", "table3", "table4", "table5", "table6"),
-    "ext": ("precision", "architectures", "activations", "ett", "language"),
-}
-"""The figures and tables of each paper (and ``ext``, beyond the papers), by the first part of their ids."""
-IDS: tuple[str, ...] = tuple(f"{paper}-{name}" for paper, names in PAPERS.items() for name in names)
-
-
-GROUP = "stablessm.experiments"
-"""The entry point group in which a package of yours names its experiments."""
-
-
-def ids() -> list[str]:
-    """Ours, then those of installed packages."""
-    return [*IDS, *sorted(entry.name for entry in entry_points(group=GROUP) if entry.name not in IDS)]
+from stablessm.experiments.listing import GROUP as GROUP
+from stablessm.experiments.listing import IDS as IDS
+from stablessm.experiments.listing import ids as ids
 
 
 def get(id: str) -> Experiment[Any]:
-    """Return the experiment of that id: ours, one of an installed package, or ``my_package.module:NAME``.
+    """Return an experiment by its id: ours, one of an installed package, or ``my_package.module:NAME``.
 
     >>> get("ia-fig1").source
     'IAT, figure 1'
@@ -47,11 +31,11 @@ def get(id: str) -> Experiment[Any]:
         return next(experiment for experiment in _of_paper(id.partition("-")[0]) if experiment.id == id)
     for entry in entry_points(group=GROUP, name=id):
         return _own(f"{id} = {entry.value}", entry.load)
-    raise ArgumentError("ID", f"one of {', '.join(ids())}, or module:NAME", repr(id))
+    raise unknown_name("ID", ids(), id, "an id that stablessm list shows, or module:NAME")
 
 
 def _of_paper(paper: str) -> tuple[Experiment[Any], ...]:
-    """Import the experiments of one paper: the others' imports take seconds."""
+    """Import the experiments of one paper; importing all papers takes seconds."""
     if paper == "ia":
         from stablessm.experiments.iat.index import EXPERIMENTS
     elif paper == "su":

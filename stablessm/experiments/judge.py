@@ -1,6 +1,6 @@
-"""``python -m stablessm.experiments.judge RESULTS``: figures and claims of complete runs, made again from their stages.
+"""``python -m stablessm.experiments.judge RESULTS``: make figures and claims of complete runs again from their stages.
 
-For instance after a rule or a figure has changed: nothing is computed. Each verdict that changes is printed.
+Use it after a rule, a text or a figure has changed: no stage is computed. Each verdict that changes is printed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def judge(folder: Path) -> Iterator[str]:
         raise ArgumentError("folder", f"{plan.folder}, where its settings belong", str(folder))
     plan.conclude(before["stages"], places)
     for claim in record.read_json(path)["claims"]:
-        old = known.get(claim["statement"], "(no such claim)")
+        old = known.get(claim["statement"], "(new claim)")
         if old != claim["verdict"]:
             yield f"{before['id']}: {claim['statement']}: {old} -> {claim['verdict']}"
 

@@ -1,4 +1,4 @@
-"""Where an instrument draws."""
+"""The axes on which an instrument draws."""
 
 from __future__ import annotations
 

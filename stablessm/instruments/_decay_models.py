@@ -70,21 +70,21 @@ class Fit:
 
     @property
     def misfit(self) -> float:
-        """Standard deviations by which the law misses a point, in the mean."""
+        """Return the root mean square deviation of the points from the law, in standard deviations."""
         return math.sqrt(self.cost / self.n)
 
     def half_width(self, parameter: int) -> float:
-        """Half of the 95 % confidence interval."""
+        """Return half of the 95 % confidence interval."""
         return 2 * float(self.error[parameter]) * max(1.0, math.sqrt(self.cost / max(self.n - len(LAWS[self.law]), 1)))
 
     def log_main(self, s: float) -> float:
-        """The logarithm of the first term."""
+        """Return the logarithm of the first term."""
         a, p, g, b, q = self.theta[:C]
         return float(a - p * math.log(s + math.exp(g)) - b * s ** math.exp(q))
 
 
 def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
-    """Every law on every window that has more points than the law has parameters."""
+    """Return every law on every window that has more points than the law has parameters."""
     rows: list[tuple[int, LawName]] = []
     starts: list[np.ndarray] = []
     for index, window in enumerate(windows):
@@ -114,7 +114,7 @@ def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
 def _minimize(
     theta: np.ndarray, sign: np.ndarray, free: np.ndarray, s: np.ndarray, y: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(parameters, standard errors, cost, rms) by Levenberg and Marquardt's method, all problems side by side."""
+    """Return (parameters, standard errors, cost, rms) by the Levenberg-Marquardt method, for all problems at once."""
     low, high = np.full(theta.shape, -np.inf), np.full(theta.shape, np.inf)
     low[:, G], high[:, G] = np.log(_NARROWEST * np.where(s > 0, s, np.inf).min(1)), _WIDEST
     low[:, Q], high[:, Q] = np.log(STRETCHES)
@@ -153,7 +153,7 @@ def _minimize(
 
 
 def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the laws miss, and its derivatives by the seven parameters."""
+    """Return what the laws miss, and its derivatives by the seven parameters."""
     a, p, g, b, q, c, d = (theta[:, parameter, None] for parameter in range(7))
     shift, log_s = np.exp(g), np.log(np.maximum(s, 1e-12))
     log_u = np.log(s + shift)
@@ -178,7 +178,7 @@ def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray)
 
 
 def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
-    """Parameters near the optimum, and after them the sign of the second term."""
+    """Return parameters near the optimum, followed by the sign of the second term."""
     s, y, weight = window.s, window.y, window.weight
     main = tuple(parameter for parameter in free if parameter < C)
     if not main:
@@ -206,7 +206,7 @@ def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
 
 
 def _single(main: tuple[int, ...], s: np.ndarray, y: np.ndarray, weight: np.ndarray, zooms: int = 1) -> np.ndarray:
-    """The best law of one term on ever finer grids of its nonlinear parameter, for each of which it is linear."""
+    """Return the best law of one term, by linear fits on finer and finer grids of its nonlinear parameter."""
     theta = np.array([ABSENT, 0.0, 0.0, 0.0, 0.0, ABSENT, 0.0, 1.0])
     low, high = math.log(1e-3 * s[s > 0].min()), math.log(3.0)
     if Q in main:

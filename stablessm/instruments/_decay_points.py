@@ -1,4 +1,4 @@
-"""From a measured curve to the few points that laws are fitted to, in windows that end where the floor begins."""
+"""Reduces a measured curve to the few points to which laws are fitted, in windows that end at the noise floor."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Windows:
 
 
 def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple[float, float]:
-    """(a bound on nine in ten of its values, its mean) of a flat tail below ``negligible``; (0, 0) without one.
+    """Return (90 % quantile, mean) of a flat tail below ``negligible``; (0, 0) without such a tail.
 
     The tail begins after the last sample above three times that bound. Its first third does not count: the decay may
     still be arriving there. Where there is no floor, the rest falls, and by more than the 15 % allowed here.
@@ -79,7 +79,7 @@ def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple
 
 
 def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) -> Windows | None:
-    """Windows of a curve that stops where its floor begins, less the mean of the floor; None if too few are clear.
+    """Return windows of a curve up to its floor, minus the mean of the floor; None if too few samples are above it.
 
     The first sample is left out: it may belong to a skip connection. A curve is followed from its top, or from its
     beginning if the top is in the second half.
@@ -117,29 +117,29 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
 
 
 def _falling(time: np.ndarray, envelope: np.ndarray, origin: float, unit: float) -> Points:
-    """The envelope from the time on at which it begins to fall."""
+    """Return the envelope from the time on at which it begins to fall."""
     top = after_last(envelope == envelope[0]) - 1
     return Points((time[top:] - origin) / unit, envelope[top:], np.ones(len(time) - top))
 
 
 def after_last(mask: np.ndarray) -> int:
-    """One past the last true element, 0 if there is none."""
+    """Return one past the last true element, 0 if there is none."""
     return len(mask) - int(np.argmax(mask[::-1])) if mask.any() else 0
 
 
 def _share(level: float, y: ArrayLike) -> np.ndarray:
-    """The deviation of the logarithm that a floor of this level causes."""
+    """Return the deviation of the logarithm that a floor of this level causes."""
     return 0.5 * np.minimum(level * np.exp(np.minimum(-np.asarray(y), 600.0)), 1e6)
 
 
 def _dip(time: np.ndarray, y: np.ndarray, level: float) -> float:
-    """How deep a dip of the logarithm shows a wave: deeper than noise and floor make it."""
+    """Return how deep a dip of the logarithm shows a wave: deeper than noise and floor make it."""
     noise = max(_noise(time, y), float(_share(level, y.min())))
     return max(min(_DIP, 3 * noise) * math.sqrt(math.log(max(len(y), 2))), _RIPPLE)
 
 
 def _crests(y: np.ndarray, dip: float) -> tuple[np.ndarray | None, float]:
-    """Indices of the upper envelope of a wave and how far samples miss its crests; (None, 0) without a wave."""
+    """Return indices of the upper envelope of a wave and how far samples miss its crests; (None, 0) without a wave."""
     from scipy.signal import find_peaks
 
     peaks = find_peaks(y, prominence=dip)[0]
@@ -155,7 +155,7 @@ def _crests(y: np.ndarray, dip: float) -> tuple[np.ndarray | None, float]:
 
 
 def _after_dips(y: np.ndarray, dip: float) -> int:
-    """The first sample after the last dip."""
+    """Return the first sample after the last dip."""
     from scipy.signal import find_peaks
 
     dips = find_peaks(-y, prominence=dip)[0]
@@ -163,9 +163,9 @@ def _after_dips(y: np.ndarray, dip: float) -> int:
 
 
 def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Points:
-    """Means over blocks, even in time and even in its logarithm: one suits modes, the other powers.
+    """Return means over blocks spaced evenly in time (for modes) and in log time (for powers).
 
-    A mean is taken over the middle of a block only, as far as the curvature moves it by no more than the noise.
+    A mean covers only the middle of a block, in which curvature changes the mean by at most the noise.
     """
     n = len(s)
     if n <= 2 * _BLOCKS:
@@ -192,7 +192,7 @@ def _blocks(s: np.ndarray, y: np.ndarray, sigma: float, floor: np.ndarray) -> Po
 
 
 def _noise(time: np.ndarray, y: np.ndarray) -> float:
-    """The deviation of independent noise: how far a sample lies from the polynomial through its neighbors.
+    """Return the deviation of independent noise: how far a sample lies from the polynomial through its neighbors.
 
     One, two or three neighbors on each side, whichever leaves least: a smooth curve leaves less the more there are.
     """

@@ -1,4 +1,4 @@
-"""Which law a curve follows, how sure that is, and between which values its parameter lies.
+"""Decides which law a curve follows, with the evidence and an interval of its parameter.
 
 Every law votes in every window for a kind of decay. The first window that a law follows to within the noise decides by
 the Bayesian information criterion; later windows must not contradict it. Where no law is that good, an exponential is
@@ -127,7 +127,7 @@ class _Judgement:
         return self.best.misfit <= _FOLLOWS or self.best.rms <= _CLOSELY
 
     def close(self, kind: Kind) -> list[Fit]:
-        """The laws of a kind that take part in its interval, the best one first.
+        """Return the laws of a kind that take part in its interval, the best one first.
 
         These fit about as well as the best law. Where no law follows the points, these are one mode, two modes, and a
         mode times a moderate power: after a transient the first two tend to overestimate the final rate, and the last
@@ -140,12 +140,12 @@ class _Judgement:
         return modes + [fit for _, fit in found if fit.law == "cut power" and abs(fit.theta[P]) <= _MODERATE]
 
     def agrees(self, kind: Kind, evidence: float) -> bool:
-        """Whether the window does not contradict with that evidence."""
+        """Return whether the window does not contradict with that evidence."""
         return self.vote in (kind, "undecided") or self.evidence < evidence
 
 
 def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
-    """The verdict on a curve. Levels below ``log_negligible`` are floors."""
+    """Return the verdict on a curve. Levels below ``log_negligible`` are floors."""
     judged = [_judge(*pair, log_negligible) for pair in zip(fit_laws(seen.points), seen.points, strict=True)]
     first = next((i for i, each in enumerate(judged) if each.followed), None) if seen.smooth else None
     if first is None:
@@ -155,7 +155,7 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
 
 
 def _followed(judged: list[_Judgement], first: int, margin: float, seen: Windows) -> Verdict:
-    """The verdict of the first window that a law follows, unless it is thin or later windows contradict it."""
+    """Return the verdict of the first window that a law follows, unless it is thin or later windows contradict it."""
     chosen, later = judged[first], judged[first + 1 :]
     kind, evidence = chosen.vote, chosen.evidence
     name = chosen.name
@@ -192,7 +192,7 @@ def _followed(judged: list[_Judgement], first: int, margin: float, seen: Windows
 
 
 def _claim(kind: Kind, best: Fit, judged: list[_Judgement], beaten: str, evidence: float, seen: Windows) -> Verdict:
-    """A verdict whose interval spans the intervals of the laws of that kind in the last two of these windows.
+    """Return a verdict whose interval spans the intervals of the laws of that kind in the last two of these windows.
 
     Room is added on each side, as the rate may go on to change after the end of the curve.
     """
@@ -220,7 +220,7 @@ def _claim(kind: Kind, best: Fit, judged: list[_Judgement], beaten: str, evidenc
 
 
 def _unfollowed(judged: list[_Judgement], undecided: Verdict, seen: Windows) -> Verdict:
-    """The verdict on a curve that no law follows, of many modes or of a nonlinear model: exponential or undecided.
+    """Return exponential or undecided for a curve that no law fits, such as one of many modes.
 
     The curve is exponential if its envelope, or what follows its last dip, falls evenly and further than a power of
     time could; if it falls less far, but at the same rate everywhere; or if every window clearly says so. A stretched
@@ -246,7 +246,7 @@ def _unfollowed(judged: list[_Judgement], undecided: Verdict, seen: Windows) -> 
 
 
 def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
-    """An exponential if the envelope falls far, about along a straight line, and evenly (by ``least``); else undecided.
+    """Return exponential if the envelope falls far and evenly (by ``least``) along a straight line; else undecided.
 
     The rate is the slope of that line, or of the last half if the curve has no waves. Its interval spans the slopes of
     all, of the last three quarters and of the last half, and their continued trend, with room for waves.
@@ -272,7 +272,7 @@ def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
 
 
 def _same_stretch(judged: list[_Judgement]) -> bool:
-    """Whether these windows agree on a stretch other than one."""
+    """Return whether these windows agree on a stretch other than one."""
     found = [(vote, fit.theta[Q]) for each in judged for _, vote, fit in each.laws if fit.law == "stretched"]
     if [vote for vote, _ in found] != ["stretched"] * len(judged):
         return False
@@ -281,12 +281,12 @@ def _same_stretch(judged: list[_Judgement]) -> bool:
 
 
 def _fall(window: Points) -> float:
-    """By how much the logarithm falls along a straight line."""
+    """Return the fall of the logarithm along a straight line."""
     return _slope(window.s, window.y) * float(window.s[-1] - window.s[0])
 
 
 def _evenness(window: Points) -> float:
-    """The ratio of the rates at which the two halves of a window fall, the slower over the faster; 0 if one rises."""
+    """Return the ratio of the slower to the faster decay rate of the two halves of a window; 0 if one rises."""
     s, y = window.s, window.y
     middle = (s[0] + s[-1]) / 2
     slow, fast = sorted(_slope(s[part], y[part]) for part in (s <= middle, s >= middle))
@@ -294,7 +294,7 @@ def _evenness(window: Points) -> float:
 
 
 def _rests(window: Points) -> bool:
-    """Whether the last half of this window is flat, or the window ends with its largest value."""
+    """Return whether the last half of this window is flat, or the window ends with its largest value."""
     late = window.y[window.s >= (window.s[0] + window.s[-1]) / 2]
     return bool(np.ptp(late) < _RESTS or late[-1] >= window.y.max() - _FLAT)
 
@@ -339,7 +339,7 @@ def _judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> _
 
 
 def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
-    """What a fitted law says; None if it says no more than a simpler one."""
+    """Return what a fitted law says; None if it says no more than a simpler one."""
     begin, end = float(window.s[0]), float(window.s[-1])
     theta, fallen = fit.theta, float(window.y.max() - window.y[-1])
     if fit.law == "level":
@@ -371,7 +371,7 @@ def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
 
 
 def _main_vote(fit: Fit, begin: float, end: float) -> Kind | None:
-    """The vote of a law of one term."""
+    """Return the vote of a law of one term."""
     theta = fit.theta
     fall = fit.log_main(begin) - fit.log_main(end)
     free = LAWS[fit.law]
@@ -389,14 +389,14 @@ def _main_vote(fit: Fit, begin: float, end: float) -> Kind | None:
 
 
 def _by_fall(kind: Kind, fall: float, half: float) -> Kind:
-    """What a law says whose tail falls by e^fall: that it decays, that it does not, or that too little is seen."""
+    """Return the verdict of a law whose tail falls by e^fall: it decays, it does not, or the data are too few."""
     if fall + half < _SURELY_FLAT and fall < max(_FLAT, 1.5 * half):
         return "none"
     return "undecided" if fall < (_STRETCHED_SEEN if kind == "stretched" else _SEEN) else kind
 
 
 def _modes(fit: Fit) -> list[tuple[float, float, float]]:
-    """(rate, log amplitude, half width of the rate) of two modes, the slower one first."""
+    """Return (rate, log amplitude, half width of the rate) of two modes, the slower one first."""
     theta = fit.theta
     return sorted(
         [(float(theta[B]), float(theta[A]), fit.half_width(B)), (float(theta[D]), float(theta[C]), fit.half_width(D))]
@@ -404,12 +404,12 @@ def _modes(fit: Fit) -> list[tuple[float, float, float]]:
 
 
 def tail(fit: Fit) -> tuple[float, float]:
-    """(log amplitude, rate) of the mode that is left in the end."""
+    """Return (log amplitude, rate) of the slowest mode."""
     return _modes(fit)[0][1::-1] if fit.law == "two modes" else (float(fit.theta[A]), float(fit.theta[B]))
 
 
 def _parameter(kind: Kind, fit: Fit) -> tuple[float, float]:
-    """(the rate, exponent or stretch, half of its interval)."""
+    """Return (the rate, exponent or stretch, half of its interval)."""
     if kind == "polynomial":
         return float(fit.theta[P]), fit.half_width(P)
     if kind == "stretched":

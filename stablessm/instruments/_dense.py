@@ -1,4 +1,4 @@
-"""How far a dense matrix is from instability: a level-set iteration whose answer is bracketed, not sampled."""
+"""The distance of a dense matrix from instability, by a level-set iteration with lower and upper bounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROUNDS, _NEAREST = 100, 64
 
 
 def square_matrix(argument: str, W: object) -> Tensor:
-    """W as a finite square matrix in double precision on the CPU, or an ArgumentError."""
+    """Return W as a finite square matrix in double precision on the CPU, or raise an ArgumentError."""
     if not isinstance(W, Tensor) and not hasattr(W, "__array__"):
         raise ArgumentError(argument, "a square matrix (tensor or array)", type(W).__name__)
     require(argument, W, rule_of(Tensor | np.ndarray))
@@ -32,12 +32,12 @@ def square_matrix(argument: str, W: object) -> Tensor:
 
 
 def spectral_bound(eigenvalues: Tensor, time: Time) -> float:
-    """The spectral abscissa max Re λ in continuous time, the spectral radius max |λ| in discrete time."""
+    """Return the spectral abscissa max Re λ in continuous time, the spectral radius max |λ| in discrete time."""
     return float((eigenvalues.real if time == "continuous" else eigenvalues.abs()).max())
 
 
 def distance_to_instability(W: Tensor, time: Time) -> float:
-    """min over z of σ_min(zI - W), z on the imaginary axis or on the unit circle; 0 if W is not stable.
+    """Return min over z of σ_min(zI - W), z on the imaginary axis or the unit circle; 0 if W is not stable.
 
     Every value of σ_min is an upper bound, starting from those beside the eigenvalues. A level just below
     the best one is then tried: σ_min takes it at z exactly if z is an eigenvalue of a Hamiltonian matrix
@@ -78,13 +78,13 @@ def _bracket(W: Tensor, time: Time) -> float:
 
 
 def _smallest(W: Tensor, z: Tensor) -> float:
-    """The smallest σ_min(zI - W) over the given z; one at a time, since z may be many and W large."""
+    """Return the smallest σ_min(zI - W) over the given z; one at a time, since z may be many and W large."""
     one = torch.eye(len(W), dtype=z.dtype)
     return min(float(torch.linalg.svdvals(point * one - W)[-1]) for point in z)
 
 
 def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
-    """All z = α/β, as (α, β), for which zI - W has the level as a singular value, if z is on the boundary.
+    """Return all z = α/β, as (α, β), for which zI - W has the level as a singular value, if z is on the boundary.
 
     From (zI - W) v = level u and (zI - W)* u = level v, with z* = -z on the axis and 1/z on the circle.
     """
@@ -101,7 +101,7 @@ def _crossings(W: Tensor, level: float, time: Time) -> tuple[Tensor, Tensor]:
 
 
 def _points(alpha: Tensor, beta: Tensor, time: Time, *, real: bool) -> Tensor:
-    """Boundary points beside the eigenvalues α/β that are nearest to it, and midway between neighbours.
+    """Return boundary points next to the eigenvalues α/β nearest to it, and midway between neighbors.
 
     Rounding moves a double eigenvalue off the boundary by √eps or more, so the nearest few count even if
     they look far: a false one costs one evaluation, a lost one the guarantee.

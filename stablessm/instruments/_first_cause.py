@@ -1,4 +1,4 @@
-"""The first operation that made a NaN or an infinity of good numbers, and what kind of mistake that is."""
+"""Finds the first operation that turned finite numbers into NaN or infinity, and names the kind of error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def first_cause(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 def unstable_weight(module: nn.Module) -> tuple[str, float] | None:
-    """The square ``weight_hh`` of a module with the largest spectral radius, if that is above one, and the radius."""
+    """Return the square ``weight_hh`` of a module with the largest spectral radius above one, and the radius."""
     found = {}
     for name, weight in module.named_parameters(recurse=False):
         if name.startswith("weight_hh") and weight.dim() == 2 and weight.shape[0] == weight.shape[1]:
@@ -53,7 +53,7 @@ def unstable_weight(module: nn.Module) -> tuple[str, float] | None:
 
 @contextmanager
 def _unharmed(module: nn.Module) -> Iterator[None]:
-    """Leave buffers (running means) and random numbers as they were."""
+    """Restore buffers (running means) and the random state at the end."""
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.random.fork_rng():
         try:
@@ -64,7 +64,7 @@ def _unharmed(module: nn.Module) -> Iterator[None]:
 
 
 class _Watch(operation_mode()):  # type: ignore[misc]
-    """Looks at what every operation returns until one of them is bad."""
+    """Checks the result of every operation until one is bad."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,12 +108,12 @@ class _Watch(operation_mode()):  # type: ignore[misc]
 
 
 def _negative(tensor: Tensor) -> Tensor:
-    """Where a tensor is -∞."""
+    """Return where a tensor is -∞."""
     return torch.isneginf(tensor) if tensor.is_floating_point() else torch.zeros_like(tensor, dtype=torch.bool)
 
 
 def _large(tensor: Tensor) -> bool:
-    """Whether a tensor holds finite numbers whose products can overflow."""
+    """Return whether a tensor holds finite numbers whose products can overflow."""
     finite = tensor.abs()[tensor.isfinite()]
     return finite.numel() > 0 and bool(finite.max() > torch.finfo(tensor.dtype).max ** 0.5 / 16)
 

@@ -1,4 +1,4 @@
-"""How far a model with given weights is from its target, in the three function norms.
+"""The distance of a model with given weights from its target, in three function norms.
 
 A distance is a function of the weights alone, pure and differentiable, so that ``torch.vmap`` can stack models.
 """
@@ -55,20 +55,20 @@ class KernelDistance:
     weights: Tensor
     """q, (K,)."""
     target: Tensor
-    """(K, d_output, d_input)."""
+    """Return the kernel, (K, d_output, d_input)."""
 
     def __call__(self, weights: Weights) -> Tensor:
-        """The distance of the model with these weights."""
+        """Return the distance of the model with these weights."""
         change = (self.kernel(weights) - self.target).double()  # squares of a model that explodes need the range
         return (torch.linalg.vector_norm(change, dim=(-2, -1)) * self.weights).sum()
 
     def kernel(self, weights: Weights) -> Tensor:
-        """(K, d_output, d_input)."""
+        """Return the kernel, (K, d_output, d_input)."""
         return functional_call(_Kernel(self.model), {f"owner.{name}": w for name, w in weights.items()}, (self.times,))
 
 
 def kernel_distance(model: nn.Module, target: Any, horizon: int, dt: float, like: Tensor) -> KernelDistance:
-    """``KernelDistance`` on ``horizon`` steps of ``dt``, in the dtype of ``like``."""
+    """Return the ``KernelDistance`` on ``horizon`` steps of ``dt``, in the dtype of ``like``."""
     for name, owner in (("model", model), ("target", target)):
         if not callable(getattr(owner, "kernel", None)):
             raise ArgumentError(name, "a kernel(times) method (norm 'kernel_l1' is for linear maps)", repr(owner))
@@ -91,7 +91,7 @@ def kernel_distance(model: nn.Module, target: Any, horizon: int, dt: float, like
 
 
 def counts_steps(owner: Any) -> bool:
-    """Whether times in ``owner.kernel(times)`` are steps: in discrete time, and where a layer has no one ``dt``."""
+    """Return whether times in ``owner.kernel(times)`` are steps: in discrete time, and without a single ``dt``."""
     time = getattr(owner, "time", None)
     return time == "discrete" or (time == "continuous" and not hasattr(owner, "dt"))
 
@@ -110,13 +110,13 @@ class OutputDistance:
     inputs: Tensor
     """(1 + B, T, d_input)."""
     target: Tensor
-    """(1 + B, T, d_output)."""
+    """Return the outputs, (1 + B, T, d_output)."""
     dt: float
     response: ImpulseResponse | None
     """For a linear model: a way to its outputs that is faster on many inputs."""
 
     def __call__(self, weights: Weights) -> Tensor:
-        """The distance of the model with these weights."""
+        """Return the distance of the model with these weights."""
         error = (self.outputs(weights) - self.target).double()
         if self.norm == "mse":
             return error[1:].square().mean()
@@ -126,7 +126,7 @@ class OutputDistance:
         return (value[1:].amax(0) + value[0] + slope[1:].amax(0) + slope[0]).amax()
 
     def outputs(self, weights: Weights) -> Tensor:
-        """(1 + B, T, d_output)."""
+        """Return the outputs, (1 + B, T, d_output)."""
 
         def call(x: Tensor) -> Tensor:
             return only_output(functional_call(self.model, weights, (x,)))
@@ -137,7 +137,7 @@ class OutputDistance:
 def output_distance(
     model: nn.Module, target: Any, norm: Norm, inputs: Tensor, dt: float, like: Tensor
 ) -> OutputDistance:
-    """``OutputDistance`` over these inputs (B, T, d_input)."""
+    """Return the ``OutputDistance`` over these inputs (B, T, d_input)."""
     for name, owner in (("model", model), ("target", target)):
         own = None if counts_steps(owner) else getattr(owner, "dt", None)
         if isinstance(own, float | int) and own != dt:
@@ -157,7 +157,7 @@ def output_distance(
 
 
 def checked_inputs(model: nn.Module, target: Any, inputs: Tensor | None, norm: Norm, horizon: int, seed: int) -> Tensor:
-    """The test inputs (B, T, d_input): those given, or ``drawn_inputs`` of the size that model and target say."""
+    """Return the test inputs (B, T, d_input): the given ones, or ``drawn_inputs`` for the model and the target."""
     sizes = {name: getattr(owner, "d_input", None) for name, owner in (("model", model), ("target", target))}
     known = sizes["model"] or sizes["target"]
     if None not in sizes.values() and sizes["model"] != sizes["target"]:
@@ -178,7 +178,7 @@ def checked_inputs(model: nn.Module, target: Any, inputs: Tensor | None, norm: N
 
 
 def drawn_inputs(norm: Norm, steps: int, d_input: int, seed: int) -> Tensor:
-    """32 inputs (B, T, d_input) in float64: white noise; under ``sobolev`` also Heaviside inputs and random signs.
+    """Return 32 inputs (B, T, d_input) in float64: white noise; for ``sobolev`` also Heaviside inputs and random signs.
 
     >>> drawn_inputs("sobolev", 100, 2, seed=0).shape
     torch.Size([32, 100, 2])

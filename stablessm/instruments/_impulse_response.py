@@ -1,4 +1,4 @@
-"""The outputs of a linear model on many inputs from its answers to a few: nothing, and an impulse in each channel."""
+"""Computes the outputs of a linear model from its responses to zero and to an impulse in each channel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ImpulseResponse:
 
     @classmethod
     def on(cls, inputs: Tensor) -> ImpulseResponse:
-        """For these inputs."""
+        """Return the impulse response for these inputs."""
         batch, steps, channels = inputs.shape
         if batch * steps**2 * channels * inputs.element_size() > SHIFTED_BYTES:
             return cls(inputs, None)
@@ -35,7 +35,7 @@ class ImpulseResponse:
         return cls(inputs, past.flip(-1).permute(0, 3, 1, 2).reshape(channels * steps, batch * steps).contiguous())
 
     def outputs(self, call: Callable[[Tensor], Tensor]) -> Tensor:
-        """(B, T, d_output) of a model that is linear but for a constant, run on 1 + d_input sequences.
+        """Return outputs (B, T, d_output) of an affine model, which is run on 1 + d_input sequences.
 
         >>> x = torch.randn(8, 5, 2, dtype=torch.float64)
         >>> torch.allclose(ImpulseResponse.on(x).outputs(lambda x: 1 + x.cumsum(1)), 1 + x.cumsum(1))
@@ -59,7 +59,7 @@ class ImpulseResponse:
 
 
 def is_linear(model: nn.Module, inputs: Tensor, outputs: Tensor) -> bool:
-    """Whether the model says so, by having a kernel, and these outputs of its agree."""
+    """Return whether the model says so, by having a kernel, and these outputs of its agree."""
     kernel = getattr(model, "kernel", None)
     if not callable(kernel):
         return False
@@ -73,5 +73,5 @@ def is_linear(model: nn.Module, inputs: Tensor, outputs: Tensor) -> bool:
 
 
 def only_output(answer: Tensor | tuple[Tensor, ...]) -> Tensor:
-    """y, from what a model returns: y or (y, state)."""
+    """Return y from the result of a model, y or (y, state)."""
     return answer[0] if isinstance(answer, tuple) else answer

@@ -1,4 +1,4 @@
-"""Linear time-invariant models: found by trying, measured by an impulse, the supremum in closed form."""
+"""Linear time-invariant models: detected by a test, measured by an impulse, with the supremum in closed form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_CORNERS = 12
 
 
 def reach(norm: str, bound: float) -> float:
-    """The longest input to try: a ball has a surface, the other supremum runs over all inputs."""
+    """Return the longest input to try: a ball has a surface, the other supremum runs over all inputs."""
     return LARGE * bound if norm == "plus_one" else bound
 
 
@@ -41,7 +41,7 @@ class Gain:
 def gain(
     system: System, horizon: int, dt: float, norm: str, bound: float, warm_up: int, *, assume: bool
 ) -> Gain | None:
-    """The gain of a linear model at 0, dt, …, a chunk of its kernel at a time; None if it is not linear after all.
+    """Return the gain of a linear model at 0, dt, …, computed in chunks of its kernel; None if it is not linear.
 
     Linear means: up to inputs of size ``reach``. ``assume`` takes the caller's word for it.
     """
@@ -98,7 +98,7 @@ def _responses(system: System, horizon: int, size: float, warm_up: int) -> Itera
 
 
 def superposes(system: System, size: float) -> bool:
-    """Whether H(2x - 3x') = 2H(x) - 3H(x') on random inputs, H less its response to no input."""
+    """Return whether H(2x - 3x') = 2H(x) - 3H(x') on random inputs, H less its response to no input."""
     generator = torch.Generator().manual_seed(0)
     pair = torch.randn(2, 32, system.d_input, generator=generator, dtype=torch.float64) * size
     x = torch.stack([torch.zeros_like(pair[0]), pair[0], pair[1], 2 * pair[0] - 3 * pair[1]])
@@ -111,7 +111,7 @@ def superposes(system: System, size: float) -> bool:
 
 
 def continuous_kernel(system: System, horizon: int) -> Iterator[Tensor]:
-    """Chunks (·, d_output, d_input) of ρ(k dt), exactly, of a linear layer in continuous time.
+    """Yield exact chunks (·, d_output, d_input) of ρ(k dt) of a linear layer in continuous time.
 
     An input x that stands for a time τ leaves the state τ B x + O(τ²): the derivative in τ at 0 is what an impulse
     leaves. From there the layer runs on without input.
@@ -136,7 +136,7 @@ def continuous_kernel(system: System, horizon: int) -> Iterator[Tensor]:
 
 
 def largest_gain(kernel: Tensor, norm: str, bound: float) -> tuple[Tensor, Tensor, bool]:
-    """sup |ρ x|₂ for each time, the x that reaches it, and whether that is proved."""
+    """Return sup |ρ x|₂ for each time, the maximizing x, and whether the supremum is proved."""
     kernel = kernel.double().cpu()
     if norm == "ball":
         finite = kernel.isfinite().flatten(1).all(1)

@@ -36,22 +36,22 @@ class Stack:
 
     @classmethod
     def of(cls, distance: Distance, weights: Weights) -> Stack:
-        """Of one model."""
+        """Return the stack of one model."""
         return cls(distance, {name: w[None] for name, w in weights.items()}, {})
 
     @property
     def device(self) -> torch.device:
-        """Where the models are."""
+        """Return where the models are."""
         return next(iter(self.weights.values())).device
 
     def of_one(self) -> float:
-        """The distance of a single model as it is."""
+        """Return the distance of a single model as it is."""
         with torch.no_grad():
             value = float(self.distance({name: w[0] for name, w in self.weights.items()}))
         return math.inf if math.isnan(value) else value
 
     def values(self, models: Weights, which: Tensor) -> Tensor:
-        """(P,) distances of copies of the models ``which``; NaN, from ∞ - ∞ in a model that exploded, counts as ∞."""
+        """Return distances (P,) of copies of the models ``which``; NaN counts as ∞."""
         models = models | {name: w[which] for name, w in self.fixed.items()}
         if self.vectorised:
             values = self._mapped(models)
@@ -60,7 +60,7 @@ class Stack:
         return torch.where(values.isnan(), torch.inf, values)
 
     def values_and_gradients(self, models: Weights, which: Tensor) -> tuple[Tensor, Weights]:
-        """Distances and the gradients of their logarithms, which stay of order one when a model explodes."""
+        """Return distances and the gradients of their logarithms, which stay of order one when a model explodes."""
         leaves = {name: w.detach().requires_grad_() for name, w in models.items()}
         with torch.enable_grad():
             values = self.values(leaves, which)
@@ -77,7 +77,7 @@ class Stack:
 
     @cached_property
     def vectorised(self) -> bool:
-        """Whether ``torch.vmap`` can run the model; it cannot where a branch or a loop depends on the data."""
+        """Return whether ``torch.vmap`` can run the model; it cannot where a branch or a loop depends on the data."""
         try:
             with torch.no_grad():
                 self._mapped({name: w[[0, 0]] for name, w in (self.weights | self.fixed).items()})
@@ -87,12 +87,12 @@ class Stack:
 
     @cached_property
     def chunk(self) -> int:
-        """How many models make a stack: counted in what autograd keeps for one more."""
+        """Return how many models make a stack: counted in what autograd keeps for one more."""
         budget = CHUNK_BYTES.get(self.device.type, CHUNK_BYTES["cuda"])
         return max(1, budget // max(1, self._kept(2) - self._kept(1)))
 
     def _kept(self, count: int) -> int:
-        """The bytes that autograd keeps of a stack of so many models; what they share, once."""
+        """Return the bytes that autograd keeps of a stack of so many models; what they share, once."""
         sizes: dict[int, int] = {}
 
         def note(tensor: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class Stack:
 
 
 def joined(models: Sequence[nn.Module], stacks: Sequence[Stack]) -> Stack | None:
-    """One stack of models that differ in width; None where that is no gain, or not the same models any more.
+    """Return one stack of models that differ in width; None where that is no gain, or not the same models any more.
 
     Narrow models are padded with zeros to the widest. Where units with no weights neither change the distance nor get
     a gradient, which is tried, these stay what they are.
@@ -147,12 +147,12 @@ def padded(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _kinds(model: nn.Module) -> tuple[tuple[object, ...], ...]:
-    """What the parameters of models in one stack must have in common."""
+    """Return what the parameters of models in one stack must have in common."""
     return tuple((name, p.dim(), p.dtype, p.device) for name, p in model.named_parameters())
 
 
 def _same(together: Stack, models: Sequence[nn.Module], stacks: Sequence[Stack]) -> bool:
-    """Whether each model is as far from its target as before, and padding has no gradient."""
+    """Return whether each model is as far from its target as before, and padding has no gradient."""
     if not together.vectorised:
         return False
     which = torch.arange(len(models), device=together.device)

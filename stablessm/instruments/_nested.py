@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def is_numeric(value: Any) -> TypeGuard[Tensor]:
-    """Whether this is a tensor of real or complex numbers with values; whole numbers and flags do not count."""
+    """Return whether this is a tensor of real or complex numbers with values; whole numbers and flags do not count."""
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) and not value.is_meta
 
 
 def tensors_in(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of numbers in nested tuples, lists and mappings, and how to reach it.
+    """Yield every tensor of numbers in nested tuples, lists and mappings, and how to reach it.
 
     >>> import torch
     >>> [where for where, _ in tensors_in((torch.ones(1), {"state": torch.ones(2), "step": 3}), "output")]

@@ -25,7 +25,7 @@ CHUNK_ELEMENTS = 2**21
 
 @torch.no_grad()
 def modes_of(distance: KernelDistance) -> Modes | None:
-    """The modes of a model that has a map, its weight, an input and a readout, and the kernel they say; else None."""
+    """Return the modes of a model with a map, its weight, an input and a readout that give its kernel; else None."""
     model: Any = distance.model
     if not isinstance(getattr(model, "map", None), OUR_MAPS):
         return None
@@ -85,7 +85,7 @@ class Modes(ABC):
         """(R, N) a bound of Σ_k q_k |m̃_n(t_k) - m_n(t_k)|; ∞ where the model would overflow."""
 
     def upper(self, base: float, perturbed: AbstractSet[str], ball: WeightBall, radii: np.ndarray) -> np.ndarray:
-        """A bound of the perturbation error at each radius: the distance ``base`` plus what the modes can change by.
+        """Return an upper bound of the perturbation error at each radius: ``base`` plus the change of the modes.
 
         Mode by mode, as in StableSSM eq. 60-63, with the exact supremum of ‖e^{λ̃t} - e^{λt}‖ over |w̃ - w| ≤ β. With
         |C_n|, |B_n| growing by up to δ_C, δ_B a mode changes by at most::
@@ -118,13 +118,13 @@ class Modes(ABC):
         return torch.where(radii[:, 0] == 0, base, total)
 
     def _reachable(self, radii: Tensor) -> tuple[Tensor, Tensor]:
-        """The smallest and the largest eigenvalue within β of each weight, (R, N)."""
+        """Return the smallest and the largest eigenvalue within β of each weight, (R, N)."""
         nearest_to_0 = self.w.sign() * (self.w.abs() - radii).clamp(min=0)
         reachable = self.map(torch.stack([self.w - radii, self.w + radii, nearest_to_0]))
         return reachable.amin(0), reachable.amax(0)
 
     def theorem(self, base: float, perturbed: AbstractSet[str], radii: np.ndarray) -> np.ndarray | None:
-        """The bound of theorem 3.3, where it applies."""
+        """Return the bound of theorem 3.3, where it applies."""
         return None
 
 
@@ -139,7 +139,7 @@ class RealModes(Modes):
         return eigenvalues**times if self.map.time == "discrete" else (eigenvalues * times).exp()
 
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:
-        """The supremum over |w̃ - w| ≤ β of Σ_k q_k |e^{λ̃t_k} - e^{λt_k}|.
+        """Return the supremum over |w̃ - w| ≤ β of Σ_k q_k |e^{λ̃t_k} - e^{λt_k}|.
 
         The difference has one sign for all t and grows with |λ̃ - λ|: the ends of the interval of reachable λ̃ decide.
         In discrete time that holds for λ̃ of λ's own sign; for the other, each power is bounded by itself.

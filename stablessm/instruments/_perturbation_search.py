@@ -1,4 +1,4 @@
-"""The supremum over a ball of weights from below: many perturbed models at once, drawn at random or climbing."""
+"""A lower bound of the supremum over a ball of weights, by random draws or gradient ascent of many models at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST_STEP, LAST_STEP = 2.0, 0.1
 def largest_distances(
     stack: Stack, starts: Weights, ball: WeightBall, radii: Tensor, *, steps: int, progress: bool
 ) -> Tensor:
-    """(M, R) the largest distance found for each model and radius, by ascent of ``steps`` steps from random starts.
+    """Return the largest distance found for each model and radius, (M, R), by ascent from random starts.
 
     The starts (M, samples, …) are the same directions for every radius, on the boundary; with 0 steps they are all
     there is. A step goes along the steepest change of the logarithm, as far as the ball is wide at first and less and
@@ -52,5 +52,5 @@ def largest_distances(
 
 
 def _times(radius: Tensor, change: Tensor) -> Tensor:
-    """β_i change_i of P stacked changes."""
+    """Return β_i change_i of P stacked changes."""
     return radius.to(change).reshape(-1, *(1,) * (change.dim() - 1)) * change

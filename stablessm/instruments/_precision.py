@@ -37,7 +37,7 @@ def in_double(system: System, run_by: Callable[[Any], System]) -> System:
 
 
 def _is_precise(system: System) -> bool:
-    """Whether outputs follow a relative change of the input of 1e-9: some models compute in float32 on the way."""
+    """Return whether outputs follow a relative input change of 1e-9: some models compute in float32 internally."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 12, system.d_input, generator=generator, dtype=torch.float64).to(system.device)
     with evaluating(system.model), torch.no_grad():

@@ -22,7 +22,7 @@ class Samples:
 
 
 def predictions(train: Samples, validation: Samples, test: Samples, groups: int) -> Tensor:
-    """What a probe fitted on ``train`` says of ``test``, (n, K).
+    """Return what a probe fitted on ``train`` says of ``test``, (n, K).
 
     Every group of targets (K in equal parts, in order) has its own ridge, the one that does best on ``validation``; one
     of them is infinite, so that a target that cannot be seen is answered by its mean.
@@ -55,14 +55,14 @@ def _errors(difference: Tensor, groups: int) -> Tensor:
 
 
 def explained(targets: Tensor, predicted: Tensor, groups: int) -> Tensor:
-    """1 - |y - ŷ|² / |y - mean|² of each group, not below 0; 0 where the target does not vary."""
+    """Return 1 - |y - ŷ|² / |y - mean|² of each group, at least 0; 0 if the target does not vary."""
     total = _errors(targets - targets.mean(0), groups)
     error = _errors(targets - predicted, groups)
     return torch.where(total > 0, 1 - error / total.clamp(min=torch.finfo(total.dtype).tiny), 0).clamp(min=0)
 
 
 def new_explained(targets: Tensor, predicted: Tensor) -> Tensor:
-    """The same for each target less what the targets before it say of it, on these samples, (K,).
+    """Return the same for each target less what the targets before it say of it, on these samples, (K,).
 
     With orthonormal targets q_i and predictions in the span of F centred features (and constants), each value is at
     most |P q_i|², P the projection onto that span: together never more than F.

@@ -78,7 +78,7 @@ class Search:
 
     @property
     def searched(self) -> int:
-        """Number of steps to search over: a quarter more than anything has been heard for, up to the limit."""
+        """Return number of steps to search over: a quarter more than anything has been heard for, up to the limit."""
         alive = (self._value[: self.limit] > 8 * self.rounding).nonzero()
         return min(self.limit, int(alive[-1] * 1.25) + SHORTEST) if len(alive) else self.limit
 
@@ -88,7 +88,7 @@ class Search:
         return self._eps * self._largest_output / self.dt / (self.bound if self.norm == "ball" else 1.0)
 
     def run(self, samples: int, ascent: int, seed: int) -> None:
-        """Inputs of all sizes, the model linearized at rest, then ascent; after ``SEARCHED`` steps the leaders."""
+        """Search over inputs of all sizes and the linearized model, then by ascent."""
         d = self.system.d_input
         generator = torch.Generator().manual_seed(seed)
         self.evaluate(self._spread(samples, generator), self.limit)
@@ -111,7 +111,7 @@ class Search:
             self.note += f", after {self.limit} steps {len(leaders)} of them"
 
     def _linearize(self, system: System) -> None:
-        """Let the response to an infinitesimal input, scaled to the size ``SMALLEST`` times the bound, take part.
+        """Add the response to an infinitesimal input, scaled to the size ``SMALLEST`` times the bound, to the search.
 
         It ends where the response to an input of that size is no longer linear: an unstable rest makes it grow.
         """
@@ -132,7 +132,7 @@ class Search:
                     break
 
     def _leaders(self) -> Tensor:
-        """The inputs that were best most often in the second half of what was searched over."""
+        """Return the inputs that were best most often in the second half of what was searched over."""
         late = slice(self.limit // 2, self.limit)
         alive = self._value[late] > 8 * self.rounding
         led = self._best[late][alive] if bool(alive.any()) else self._best[self._value.argmax()][None]
@@ -151,7 +151,7 @@ class Search:
         return torch.cat([torch.cat(list(self._evaluated(some, self.horizon)), 1) for some in groups])
 
     def _evaluated(self, points: Tensor, horizon: int) -> Iterator[Tensor]:
-        """M of each input, piece by piece, (n, ·)."""
+        """Yield M of each input in pieces, (n, ·)."""
         inputs, at, whole = points.double().cpu(), 0, horizon >= self.searched
         if whole:
             self._gram += inputs.mT @ inputs
@@ -173,21 +173,21 @@ class Search:
         self._best[now] = torch.where(better[:, None], inputs, self._best[now])
 
     def _together(self, horizon: int) -> int:
-        """How many inputs to run at once: with a state many, for a short while each; without, as horizons allow."""
+        """Return the number of inputs to run at once, which depends on the horizon and the state."""
         if self.system.streams:
             return max(1, STATE_ELEMENTS // (4 * SHORTEST * self.system.width) - 1)
         width = (horizon + self.warm_up) * max(self.system.d_input, self.system.d_output)
         return max(1, 8 * CHUNK_ELEMENTS // width)
 
     def _speeds(self, points: Tensor, velocity: Tensor) -> Tensor:
-        """|d/dt H_t(u^x)| normalised, (n, T)."""
+        """Return the normalized |d/dt H_t(u^x)|, (n, T)."""
         speed = _length(velocity)
         if self.norm == "ball":
             return speed / self.bound
         return speed / (points.abs().amax(1, keepdim=True) + 1) if self.norm == "plus_one" else speed
 
     def _velocities(self, points: Tensor, horizon: int, linear: System | None = None) -> Iterator[Tensor]:
-        """d/dt H_t(u^x) in pieces, (n, ·, d_output), of the system or of its linearization."""
+        """Yield d/dt H_t(u^x) of the system or of its linearization in pieces, (n, ·, d_output)."""
         x = torch.cat([torch.zeros_like(points[:1]), points])
 
         def drive(start: int, stop: int) -> Tensor:
@@ -209,7 +209,7 @@ class Search:
                 yield change / self.dt
 
     def _remember(self, inputs: Tensor, velocity: Tensor, at: int) -> None:
-        """Sums from which, with those over the inputs, the best linear model of what was seen follows."""
+        """Accumulate the sums that determine the best linear model of the outputs."""
         if not self._linear_model_fits() or at >= self.limit:
             return
         if self._cross is None:
@@ -218,12 +218,12 @@ class Search:
         self._cross[at : at + seen.shape[1]] += torch.einsum("nd,nto->tdo", inputs, seen)
 
     def _linear_model_fits(self) -> bool:
-        """Whether a matrix for each time is little enough to keep; in one dimension there is nothing to propose."""
+        """Return whether a matrix for each time fits in memory; in one dimension no matrix is needed."""
         elements = self.limit * self.system.d_input * self.system.d_output
         return self.system.d_input > 1 and elements <= 8 * CHUNK_ELEMENTS
 
     def _proposed(self) -> Tensor:
-        """What that linear model thinks best, for the times at which it sees most to gain."""
+        """Return what that linear model thinks best, for the times at which it sees most to gain."""
         cross = torch.as_tensor(self._cross)[: self.searched].nan_to_num(0, 0, 0)
         slopes = torch.linalg.pinv(self._gram, hermitian=True) @ cross
         left, gain, _ = torch.linalg.svd(slopes, full_matrices=False)  # of (T, d_input, d_output)
@@ -232,7 +232,7 @@ class Search:
         return self.bound * left[ratio.topk(min(TIMES, self.searched)).indices, :, 0]
 
     def _times(self, most: int) -> Tensor:
-        """Times at which something is heard, about ``most``: the peak, others evenly and logarithmically spaced."""
+        """Return about ``most`` times with a response: the peak, and others evenly and logarithmically spaced."""
         alive = (self._value[: self.searched] > 8 * self.rounding).nonzero()[:, 0]
         if not len(alive):
             return alive
@@ -243,7 +243,7 @@ class Search:
         return alive[torch.searchsorted(alive, torch.from_numpy(spread.round().astype(np.int64)))].unique()
 
     def _leading(self, times: Tensor) -> Tensor:
-        """The directions of the best inputs at these times, and of the best small ones."""
+        """Return the directions of the best inputs at these times, and of the best small ones."""
         return torch.unique(_unit(self._best[times]), dim=0)
 
     def _ascend(self, steps: int, samples: int, generator: torch.Generator) -> bool:
@@ -282,12 +282,12 @@ class Search:
         return differentiable
 
     def _groups(self, x: Tensor, times: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Few enough inputs at once: a gradient keeps every output on the way."""
+        """Yield groups of inputs that fit in memory: a gradient keeps every output."""
         size = max(1, GRADIENT_ELEMENTS // ((int(times.max()) + 1 + self.warm_up) * self.system.width))
         return zip(x.split(size), times.split(size), strict=True)
 
     def _slope(self, x: Tensor, times: Tensor) -> Tensor:
-        """The direction in which each input's own time gains most, (n, d_input)."""
+        """Return the direction in which each input's own time gains most, (n, d_input)."""
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             speed = self._speeds(x, torch.cat(list(self._velocities(x, int(times.max()) + 1)), 1))
@@ -306,13 +306,13 @@ class Search:
         return self._own(torch.cat([points, -points]))
 
     def _on_rays(self, directions: Tensor, samples: int) -> Tensor:
-        """All sizes of input in these directions (n, d_input) and in their opposites."""
+        """Return all sizes of input in these directions (n, d_input) and in their opposites."""
         sizes = self._sizes(max(1, samples))
         points = (sizes[:, None, None] * directions).flatten(0, 1)
         return self._own(torch.cat([points, -points]))
 
     def _sizes(self, samples: int) -> Tensor:
-        """Lengths to try, from the linear regime to the largest: half of them logarithmic, half even."""
+        """Return input sizes from the linear regime to the largest: half spaced logarithmically, half evenly."""
         even = torch.linspace(0, self.bound, samples // 2 + 1, dtype=torch.float64)[1:]
         low, high = math.log10(SMALLEST * self.bound), math.log10(self.reach)
         return torch.cat([torch.logspace(low, high, samples - len(even), dtype=torch.float64).flip(0), even])

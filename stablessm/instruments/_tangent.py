@@ -17,7 +17,7 @@ from stablessm.instruments.systems import System
 
 @contextmanager
 def tangents() -> Iterator[None]:
-    """Within this context a linearized system runs; the state it carries is of no use outside."""
+    """Run a linearized system in this context; its state cannot be used outside."""
     with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):  # the fused attention has no forward derivative
         yield
 

@@ -20,7 +20,7 @@ WeightNorm: TypeAlias = Literal["tensor_max", "entry_max"]
 
 
 def select(model: nn.Module, parameters: Sequence[str] | str | None) -> Weights:
-    """The trainable parameters that are meant: all, ``recurrent``, or those that match names or glob patterns.
+    """Return the trainable parameters that are meant: all, ``recurrent``, or those that match names or glob patterns.
 
     >>> list(select(nn.LSTM(1, 2), ["weight_*"]))
     ['weight_ih_l0', 'weight_hh_l0']
@@ -65,11 +65,11 @@ class WeightBall:
 
     @classmethod
     def of(cls, norm: WeightNorm) -> WeightBall:
-        """The ball of a norm, by name."""
+        """Return the ball of a norm, by name."""
         return cls(2.0 if norm == "tensor_max" else math.inf)
 
     def sample(self, weights: Weights, count: int, seed: int) -> Weights:
-        """``count`` random changes with every tensor on the boundary of its ball."""
+        """Return ``count`` random changes with every tensor on the boundary of its ball."""
         generator = torch.Generator().manual_seed(seed)
         draw = torch.randn if self.order == 2 else _symmetric
         changes = {
@@ -79,13 +79,13 @@ class WeightBall:
         return {name: (c / self._size(c)).to(weights[name]) for name, c in changes.items()}
 
     def project(self, change: Weights) -> Weights:
-        """The nearest changes inside the ball."""
+        """Return the nearest changes inside the ball."""
         if self.order == 2:
             return {name: c / self._size(c).clamp(min=1) for name, c in change.items()}
         return {name: c.clamp(-1, 1) for name, c in change.items()}
 
     def steepest(self, gradient: Weights) -> Weights:
-        """The change of norm 1 along which a function with this gradient grows fastest; 0 where it is not finite."""
+        """Return the change of norm 1 along which a function with this gradient grows fastest; 0 if not finite."""
         finite = {name: torch.where(g.isfinite(), g, 0) for name, g in gradient.items()}
         if self.order != 2:
             return {name: g.sign() for name, g in finite.items()}
@@ -93,17 +93,17 @@ class WeightBall:
         return {name: g / self._size(g).clamp(min=1) for name, g in scaled.items()}
 
     def _size(self, stack: Tensor) -> Tensor:
-        """The norm of each of P stacked tensors, with as many dimensions as the stack."""
+        """Return the norm of each of P stacked tensors, with as many dimensions as the stack."""
         norms = torch.linalg.vector_norm(stack.reshape(len(stack), -1), self.order, dim=1)
         return norms.reshape(-1, *(1,) * (stack.dim() - 1))
 
 
 def _largest(stack: Tensor) -> Tensor:
-    """The largest entry of each of P stacked tensors, 1 where all are 0."""
+    """Return the largest entry of each of P stacked tensors, 1 where all are 0."""
     size = stack.reshape(len(stack), -1).abs().amax(1).reshape(-1, *(1,) * (stack.dim() - 1))
     return torch.where(size == 0, 1, size)
 
 
 def _symmetric(*shape: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """Uniform on [-1, 1]."""
+    """Return uniform random numbers in [-1, 1]."""
     return 2 * torch.rand(*shape, generator=generator, dtype=dtype) - 1

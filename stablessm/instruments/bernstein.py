@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from stablessm._arguments import real_number
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments import _axes
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class BernsteinCheck(ShortRepr):
+class BernsteinCheck(Result):
     """A bound constant · e^(-rate t) at some times and, after ``against``, a memory measured at them."""
 
     times: Tensor
@@ -39,12 +40,12 @@ class BernsteinCheck(ShortRepr):
 
     @property
     def bound(self) -> Tensor:
-        """(T,) the bound at ``times``."""
+        """Return the bound at ``times``, (T,)."""
         return self.constant * torch.exp(-self.rate * self.times)
 
     @checked
     def against(self, times: Tensor | Sequence[float], memory: Tensor | Sequence[float], *, floor: float = 0.0) -> Self:
-        """The same bound beside a memory measured at these times, in the normalisation ``plus_one``.
+        """Return the same bound beside a memory measured at these times, in the normalisation ``plus_one``.
 
         The theorem is about sup |d/dt y| / (|x|_∞ + 1) over Heaviside inputs x (eq. 45).
         """
@@ -55,25 +56,25 @@ class BernsteinCheck(ShortRepr):
 
     @property
     def ratio(self) -> Tensor:
-        """(T,) memory over bound; 0 where the memory is noise, infinite where the bound underflows."""
+        """Return memory over bound, (T,); 0 where the memory is noise, infinite where the bound underflows."""
         if self.memory is None:
             raise ArgumentError("memory", "a measurement, given by `against(times, memory)`", None)
         return torch.where(self.memory > self.floor, self.memory / self.bound, 0.0)
 
     @property
     def worst(self) -> tuple[float, float]:
-        """The largest ratio of memory to bound, and the time of it."""
+        """Return the largest ratio of memory to bound, and the time of it."""
         at = self.ratio.argmax()
         return float(self.ratio[at]), float(self.times[at])
 
     @property
     def holds(self) -> bool:
-        """Whether the memory stays below the bound, up to a few roundings of float64."""
+        """Return whether the memory stays below the bound, up to a few roundings of float64."""
         return self.worst[0] <= 1 + 1e-12
 
     @checked
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Bound and memory over time, on a logarithmic axis; draws on ``ax`` or on a new figure."""
+        """Plot bound and memory against time with a logarithmic y axis, on ``ax`` or a new figure."""
         ax = _axes.on(ax)
         if self.memory is not None:
             ax.plot(self.times, self.memory, label="memory")
@@ -87,7 +88,7 @@ class BernsteinCheck(ShortRepr):
 def bernstein_bound(
     times: Tensor | Sequence[float], *, rate: float, theta_max: float, d_input: Size = 1, lipschitz: float = 1.0
 ) -> BernsteinCheck:
-    """(d+1) L₀ θ_max² e^(-βt), the largest memory of a stably approximated target (StableSSM eq. 8 and 54).
+    """Return (d+1) L₀ θ_max² e^(-βt), the largest memory of a stably approximated target (StableSSM eq. 8, 54).
 
     Args:
         times: (T,) where to evaluate it.
@@ -112,7 +113,7 @@ def bernstein_check(
     lipschitz: float = 1.0,
     sharp: bool = False,
 ) -> BernsteinCheck:
-    """The same bound for one diagonal layer dh/dt = Λh + Bx + b, y = Cσ(h), from its own weights.
+    """Return the same bound for one diagonal layer dh/dt = Λh + Bx + b, y = Cσ(h), from its own weights.
 
     θ_max = max(|Λ|₂, |B|₂, |b|₂, |C|₂), the weight norm of StableSSM (definition 2.4), with spectral norms
     for matrices. Λ are the eigenvalues, whatever map they came through. β = min(-λ) (eq. 44).
@@ -149,7 +150,7 @@ def _check(times: object, rate: float, constant: float, d_input: int, theta_max:
 
 
 def _weights(model: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Λ (N,), B (N, D), b (N,), C (D, N) of a real diagonal layer in continuous time."""
+    """Return Λ (N,), B (N, D), b (N,), C (D, N) of a real diagonal layer in continuous time."""
     named = all(hasattr(model, name) for name in ("eigenvalues", "B", "C"))
     eigenvalues = model.eigenvalues().detach() if named else None
     if eigenvalues is None or eigenvalues.is_complex() or getattr(model, "time", "continuous") != "continuous":

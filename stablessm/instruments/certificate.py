@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, NumericalError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError, NumericalError
 from stablessm._typing import Time
 from stablessm.instruments._dense import spectral_bound, square_matrix
 
@@ -22,8 +23,8 @@ _DOUBLINGS = 60  # 2^60 terms: enough for every spectral radius below 1 that flo
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class LyapunovCertificate(ShortRepr):
-    """What ``lyapunov_certificate`` proves about W."""
+class LyapunovCertificate(Result):
+    """A proof of the decay rate of a stable matrix W, from ``lyapunov_certificate``."""
 
     time: Time
     P: Tensor
@@ -46,11 +47,13 @@ class LyapunovCertificate(ShortRepr):
     """2-norm of what is left of the equation when P is put in."""
 
     def __str__(self) -> str:
-        return f"every state decays at least as {self.constant:.4g} e^(-{self.rate:.4g} t); |P| = {self.norm:.4g}"
+        return (
+            f"every state decays at least as fast as {self.constant:.4g} e^(-{self.rate:.4g} t); |P| = {self.norm:.4g}"
+        )
 
     @checked
     def bound(self, t: float | Tensor) -> Tensor:
-        """constant · e^(-rate t), which ‖e^(Wt)‖₂ (‖W^t‖₂ in discrete time) never exceeds for t ≥ 0."""
+        """Return constant · e^(-rate t), an upper bound of ‖e^(Wt)‖₂ (of ‖W^t‖₂ in discrete time) for t ≥ 0."""
         return self.constant * torch.exp(-self.rate * torch.as_tensor(t, dtype=torch.float64))
 
 
@@ -109,7 +112,7 @@ def lyapunov_certificate(W: Tensor | np.ndarray, *, time: Time = "continuous") -
 
 
 def _solve(A: Tensor, time: Time) -> tuple[Tensor, float, float]:
-    """P, the residual of its equation, and how far rounding may have falsified that residual."""
+    """Return P, the residual of its equation, and a bound of the rounding error in that residual."""
     one = torch.eye(len(A), dtype=A.dtype)
     if time == "continuous":
         from scipy.linalg import solve_continuous_lyapunov
@@ -128,7 +131,7 @@ def _solve(A: Tensor, time: Time) -> tuple[Tensor, float, float]:
 
 
 def _stein(A: Tensor, Q: Tensor) -> Tensor:
-    """Σ (Aᵏ)ᵀ Q Aᵏ, which solves AᵀPA - P = -Q; every round doubles the number of terms."""
+    """Return Σ (Aᵏ)ᵀ Q Aᵏ, which solves AᵀPA - P = -Q; every round doubles the number of terms."""
     P, power = Q, A
     for _ in range(_DOUBLINGS):
         P, power = P + power.mH @ P @ power, power @ power

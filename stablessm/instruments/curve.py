@@ -1,4 +1,4 @@
-"""A measured memory: how strongly the present depends on what came t ago."""
+"""A measured memory function: how strongly the output depends on the input a time t ago."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from stablessm import record
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments import _axes, decay
 from stablessm.instruments.decay import DecayFit
 
@@ -32,43 +33,44 @@ MOST_POINTS = 4000
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class MemoryCurve(ShortRepr):
-    """M(t) on a grid of times, with what is known about it.
+class MemoryCurve(Result):
+    """M(t) on a grid of times, with its normalization, rounding level and inputs.
 
     >>> curve = MemoryCurve(np.arange(50) * 0.1, np.exp(-np.arange(50) * 0.1), unit="s")
     >>> curve.decay().kind, round(curve.decay().rate, 6), round(curve.memory_time(0.1), 6)
     ('exponential', 1.0, 2.3)
     """
 
+    _drawn = ("time", "value")
     time: np.ndarray
     """(T,), in ``unit``."""
     value: np.ndarray
     """(T,) M at these times, in output per input and time."""
     unit: str = "steps"
     norm: str = "unit"
-    """How M is normalised: ``ball``, ``plus_one`` or ``unit``."""
+    """The normalization of M: ``ball``, ``plus_one`` or ``unit``."""
     bound: float = 1.0
     exact: bool = False
-    """Whether ``value`` is the supremum itself; otherwise it is a lower bound, found by search."""
+    """Whether ``value`` is the supremum; otherwise it is a lower bound, found by search."""
     maximiser: np.ndarray | None = None
     """(T, d_input): the constant input that gave the value."""
     floor: float = 0.0
-    """Values at or below this are rounding."""
+    """Values up to this are rounding errors."""
     note: str = ""
     """How it was measured."""
     inputs: tuple[str, ...] | None = None
-    """Names of the inputs that were asked for one by one."""
+    """Names of the inputs that were measured separately."""
     by_input: np.ndarray | None = None
-    """(number of inputs, T): one curve for each of them."""
+    """(number of inputs, T): one curve for each named input."""
     dt: float = math.nan
-    """The time between samples; that of ``time`` if not given."""
+    """The time between samples (default: from ``time``)."""
 
     def __post_init__(self) -> None:
         if math.isnan(self.dt) and len(self.time) > 1:
             object.__setattr__(self, "dt", float(self.time[1] - self.time[0]))
 
     def decay(self) -> DecayFit:
-        """Exponential, polynomial, stretched, none, finite or undecided; with rate, exponent or stretch."""
+        """Return the kind of decay, with the rate, exponent or stretch and its interval."""
         return self._fit
 
     @cached_property
@@ -77,11 +79,11 @@ class MemoryCurve(ShortRepr):
 
     @checked
     def memory_time(self, eps: float) -> float:
-        """How long until M stays below ``eps`` times its largest value."""
+        """Return how long until M stays below ``eps`` times its largest value."""
         return decay.memory_time(self.time, self.value, eps, fit=self._fit)
 
     def effective_length(self) -> float:
-        """How long a memory of constant strength with the same area lasts.
+        """Return how long a memory of constant strength with the same area lasts.
 
         In steps or tokens (``unit``) that is Σ M[k] / max M, in any other unit of time ∫ M dt / max M. What follows the
         last sample is added by the fitted law.
@@ -100,12 +102,12 @@ class MemoryCurve(ShortRepr):
         return length + self.dt * float(self.value[0] + open_end * self.value[-1]) / top / 2
 
     def half_life(self) -> float:
-        """How long until half of ∫ M dt has passed."""
+        """Return how long until half of ∫ M dt has passed."""
         return decay.half_life(self.time, self.value, fit=self._fit)
 
     @checked
     def of(self, name: str) -> MemoryCurve:
-        """The curve of one of ``inputs``."""
+        """Return the curve of one of ``inputs``."""
         if self.inputs is None or self.by_input is None or name not in self.inputs:
             raise ArgumentError("name", f"one of {', '.join(self.inputs or ())}", name)
         row = self.by_input[self.inputs.index(name)]
@@ -113,7 +115,7 @@ class MemoryCurve(ShortRepr):
 
     @checked
     def plot(self, ax: Axes | None = None, *, fit: bool = True, label: str = "memory", **style: Any) -> Axes:
-        """M on a logarithmic axis, with the fitted decay and the rounding level (matplotlib)."""
+        """Plot M with a logarithmic y axis, the fitted decay and the rounding level (matplotlib)."""
         ax = _axes.on(ax)
         (line,) = ax.semilogy(self.time, self._positive(self.value), label=label, **style)
         for kind, time, value in self._companions(fit):
@@ -125,7 +127,7 @@ class MemoryCurve(ShortRepr):
 
     @checked
     def plotly(self, *, fit: bool = True, label: str = "memory") -> Figure:
-        """The same as an interactive figure (plotly)."""
+        """Return the same as an interactive figure (plotly)."""
         from plotly.graph_objects import Figure, Scatter
 
         shown = _thinned(len(self.time))
@@ -183,7 +185,7 @@ class MemoryCurve(ShortRepr):
 
 
 def _thinned(n: int) -> np.ndarray:
-    """Indices of at most ``MOST_POINTS`` samples, half of them evenly, half logarithmically spaced."""
+    """Return indices of at most ``MOST_POINTS`` samples, half of them evenly, half logarithmically spaced."""
     if n <= MOST_POINTS:
         return np.arange(n)
     half = MOST_POINTS // 2

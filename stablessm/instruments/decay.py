@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments._decay_models import G, P
 from stablessm.instruments._decay_points import CLEAR, FEWEST, NEGLIGIBLE, Windows, after_last, noise_floor, windows
 from stablessm.instruments._decay_verdict import Verdict, decide, tail
@@ -25,7 +26,7 @@ _OF_ALL = 3e-6  # a plateau below this fraction of a first value that is far abo
 
 @final
 @dataclass(frozen=True, repr=False)
-class DecayFit(ShortRepr):
+class DecayFit(Result):
     """How a curve decays (definition 4.2 of IAT, 2.2 of StableSSM), the law of its tail, and how sure that is.
 
     M(t) = e^log_amplitude (t + shift)^(-power) e^(-rate t), or e^log_amplitude exp(-((t + shift)/timescale)^stretch)
@@ -58,14 +59,14 @@ class DecayFit(ShortRepr):
 
     @checked
     def __call__(self, times: ArrayLike) -> np.ndarray:
-        """The law at these times: of the tail, so below an early faster mode. NaN if undecided; a box if finite."""
+        """Return the fitted law of the tail at these times; NaN if undecided, a box if finite."""
         t = np.asarray(times, dtype=float)
         value = np.exp(self.log(t))
         return value if self.last_lag is None else np.where(t <= self.last_lag, value, 0.0)
 
     @checked
     def log(self, times: ArrayLike) -> np.ndarray:
-        """The logarithm of the law, also where the law underflows."""
+        """Return the logarithm of the law, also where the law underflows."""
         t = np.asarray(times, dtype=float)
         line = self.log_amplitude - (self.rate or 0.0) * t
         with np.errstate(invalid="ignore", divide="ignore"):  # these laws have a beginning, NaN before it
@@ -142,7 +143,7 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
 
 
 def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> DecayFit | None:
-    """The verdict on a curve that falls to its floor from far above: finite, or undecided; None for other curves."""
+    """Return finite or undecided for a curve that falls abruptly to its floor; None for other curves."""
     gap, missing = _longest_gap(v[:stop], level), len(v) - stop
     abrupt = _abruptness(v[:stop], level or _ROUNDING)
     if abrupt <= 0 or missing <= gap:
@@ -157,7 +158,7 @@ def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> D
 
 
 def memory_time(time: ArrayLike, value: ArrayLike, eps: float, fit: DecayFit | None = None) -> float:
-    """The last time at which M > eps max M.
+    """Return the last time at which M > eps max M.
 
     If M is above at the last sample, that is infinite; with a ``fit``, the time at which its law comes down to
     eps max M, infinite if the kind is ``none`` or ``undecided``. Samples in the floor of the fit do not count.
@@ -182,7 +183,7 @@ def memory_time(time: ArrayLike, value: ArrayLike, eps: float, fit: DecayFit | N
 
 
 def effective_length(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) -> float:
-    """∫ M dt / max M, the length of a box of the same height and area; 1/β for e^(-βt).
+    """Return ∫ M dt / max M, the length of a box of the same height and area; 1/β for e^(-βt).
 
     Without a ``fit`` the integral ends with the samples. With one, its law goes on after the last sample clear of the
     floor: infinite for ``none`` and for exponents up to 1; nothing is added for ``finite`` and ``undecided``.
@@ -197,7 +198,7 @@ def effective_length(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = N
 
 
 def half_life(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) -> float:
-    """The time after the first sample by which half of ∫ M dt has passed; log 2 / β for e^(-βt).
+    """Return the time after the first sample by which half of ∫ M dt has passed; log 2 / β for e^(-βt).
 
     Half of what the model will ever remember is more recent. The integral is that of :func:`effective_length`.
 
@@ -216,7 +217,7 @@ def half_life(time: ArrayLike, value: ArrayLike, fit: DecayFit | None = None) ->
 
 
 def _described(verdict: Verdict, seen: Windows, used: tuple[float, float], floor: float, log_top: float) -> DecayFit:
-    """The verdict in the units of the curve."""
+    """Return the verdict in the units of the curve."""
     kind, fit, interval, unit = verdict.kind, verdict.fit, verdict.interval, seen.unit
     plain = (kind, verdict.reason, verdict.evidence, used, floor)
     if fit is None:
@@ -247,18 +248,18 @@ def _described(verdict: Verdict, seen: Windows, used: tuple[float, float], floor
 
 
 def _rounded(value: np.ndarray) -> np.ndarray:
-    """The values to twelve digits, so that equal values compare as equal in every unit."""
+    """Return the values to twelve digits, so that equal values compare as equal in every unit."""
     mantissa, exponent = np.frexp(value)
     return np.ldexp(np.round(mantissa * 2.0**40), exponent - 40)
 
 
 def _stop(value: np.ndarray, floor: float) -> int:
-    """How many samples, from the first, come before the curve is lost in the floor, or in subnormal numbers."""
+    """Return how many samples, from the first, come before the curve is lost in the floor, or in subnormal numbers."""
     return after_last(value > max(CLEAR * floor, np.finfo(float).tiny))
 
 
 def _abruptness(value: np.ndarray, floor: float) -> float:
-    """By how much more a curve falls at its end than its last fall and a hundredfold explain, as a logarithm.
+    """Return the log of the last fall of a curve beyond a hundred times the fall before it.
 
     A decay arrives at the floor: its last value clear of the floor is within one step of it.
     """
@@ -272,12 +273,12 @@ def _abruptness(value: np.ndarray, floor: float) -> float:
 
 
 def _longest_gap(value: np.ndarray, floor: float) -> int:
-    """The largest number of samples in the floor between two that are clear of it."""
+    """Return the largest number of samples in the floor between two that are clear of it."""
     return int(np.diff(np.flatnonzero(value > CLEAR * floor), prepend=-1).max(initial=1)) - 1
 
 
 def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarray, np.ndarray]:
-    """The samples up to where the fit found the floor; where no law goes on, the next is in it, or zero."""
+    """Return the samples up to where the fit found the floor; where no law goes on, the next is in it, or zero."""
     stop = len(t) if fit is None else max(int(np.searchsorted(t, fit.used[1], side="right")), 1)
     if fit is not None and fit.kind in ("finite", "undecided") and stop < len(t):
         return t[: stop + 1], np.append(v[:stop], v[stop] if fit.kind == "undecided" else 0.0)
@@ -285,7 +286,7 @@ def _clear(t: np.ndarray, v: np.ndarray, fit: DecayFit | None) -> tuple[np.ndarr
 
 
 def _rest(fit: DecayFit | None, start: float) -> float:
-    """∫ of the law from ``start`` on."""
+    """Return the integral of the law from ``start`` on."""
     if fit is None or fit.kind in ("finite", "undecided"):
         return 0.0
     if fit.rate is not None:  # Gauss and Laguerre's rule: exact where there is no power
@@ -301,7 +302,7 @@ def _rest(fit: DecayFit | None, start: float) -> float:
 
 
 def _first_below(excess: Callable[[float], float], start: float) -> float:
-    """The time after ``start`` at which a decreasing function comes down to zero; ``start`` if it is below already."""
+    """Return the time from ``start`` at which a decreasing function reaches zero; ``start`` if it is below zero."""
     from scipy.optimize import brentq
 
     if excess(start) <= 0:
@@ -326,7 +327,7 @@ def _curve(time: ArrayLike, value: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _real(name: str, array: ArrayLike) -> np.ndarray:
-    """As float64; a tensor too."""
+    """Return an array or tensor as float64."""
     if isinstance(array, Tensor):
         array = array.detach().cpu().to(torch.promote_types(array.dtype, torch.float64))
     if np.iscomplexobj(array):

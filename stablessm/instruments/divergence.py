@@ -1,4 +1,4 @@
-"""Which module, step and mode made the first NaN, infinity or runaway value."""
+"""Finds the module, step and mode that made the first NaN, infinity or exploding value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from stablessm._arguments import real_number
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, NumericalError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments._first_cause import Cause, first_cause, unstable_weight
 from stablessm.instruments._nested import is_numeric, tensors_in
 from stablessm.instruments.modes import Mode, mapped_weight, report_modes
@@ -65,7 +66,7 @@ _STABLE = (
 
 @final
 @dataclass(frozen=True, repr=False)
-class Divergence(ShortRepr):
+class Divergence(Result):
     """The first tensor that diverged, in the order of computation."""
 
     phase: Phase
@@ -96,7 +97,7 @@ class Divergence(ShortRepr):
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """Return what to do about it."""
         if self.mode is not None and self.mode.unstable:
             return _STABLE
         return _REMEDY[self.phase] if self.cause is None else _CAUSES[self.cause][1]
@@ -114,7 +115,7 @@ class Divergence(ShortRepr):
 
 @final
 class DivergenceError(NumericalError):
-    """Something diverged; ``report`` says what, where and when."""
+    """Raised at a divergence; ``report`` names the module, tensor and step."""
 
     @checked
     def __init__(self, report: Divergence) -> None:
@@ -180,7 +181,7 @@ class _Seen:
 
 @final
 class DivergenceTrace:
-    """What ``trace_divergence`` returns; ``report`` is the first divergence, or None."""
+    """The context of ``trace_divergence``; ``report`` is the first divergence, or None."""
 
     def __init__(self, model: nn.Module, when: Literal["raise", "record"], limit: float | None) -> None:
         if not isinstance(model, nn.Module):
@@ -280,7 +281,7 @@ class DivergenceTrace:
         return next((self._divergence("input", call.name, *bad) for bad in found), None)
 
     def _forward(self, path: str, tensor: Tensor, order: Order, states: list[Tensor]) -> Divergence:
-        """Why is this output bad: a parameter, an input, code between modules, or the module itself?"""
+        """Return the report on a bad output: caused by a parameter, an input, code between modules, or the module."""
         call = self._running[-1]
         bad = self._bad_parameter(call.name)
         if bad is not None:
@@ -308,7 +309,7 @@ class DivergenceTrace:
         return self._explained(report, call)
 
     def _explained(self, report: Divergence, call: _Call | None) -> Divergence:
-        """The report with the cause: the first operation that went wrong, or the recurrence that made values grow."""
+        """Return the report with its cause: the first bad operation, or the recurrence that made values grow."""
         if report.phase == "input":
             return report
         cause: Cause | None = None
@@ -361,7 +362,7 @@ class DivergenceTrace:
         return Divergence(phase, name, type(module).__name__, label, value, index, batch, time, channel, mode)
 
     def _blame(self, name: str, states: Sequence[Tensor], index: tuple[int, ...] | None, forward: bool) -> Mode | None:
-        """The mode at the index; else of the module's own the one with the largest state, then the fastest growing.
+        """Return the mode at the index; otherwise the mode of the module with the largest state or the fastest growth.
 
         Where it has none, the fastest growing unstable one; on the way forward of what has run before, if it has any.
         """
@@ -389,7 +390,7 @@ class DivergenceTrace:
 
 
 def _sequence_first(tensors: Iterable[tuple[str, Tensor]], module: nn.Module) -> Iterator[tuple[str, Tensor, Order]]:
-    """Of what goes in or comes out the first is the sequence, if it has three dimensions; states follow."""
+    """Return the tensors with the sequence, which has three dimensions, first and states after it."""
     first: Order = "time" if getattr(module, "batch_first", True) is False else "batch"
     for i, (path, tensor) in enumerate(tensors):
         yield path, tensor, first if i == 0 and tensor.dim() == 3 else None
@@ -408,7 +409,7 @@ def _mask(tensor: Tensor, limit: float | None) -> Tensor:
 
 
 def _spoilt(tensor: Tensor, limit: float | None) -> bool:
-    """As ``_bad``, but -∞ alone is what attention masks are made of."""
+    """Return ``_bad``, except that -∞ alone, as in attention masks, is not bad."""
     tensor = tensor.detach()  # what a block that is computed again saves must not depend on what is found in it
     if not _bad(tensor, limit):
         return False
@@ -416,7 +417,7 @@ def _spoilt(tensor: Tensor, limit: float | None) -> bool:
 
 
 def _first(bad: Tensor, order: Order, latest: bool) -> tuple[int, ...]:
-    """The first index that is True, time before batch in a sequence; or the latest in time."""
+    """Return the first index that is True, time before batch in a sequence; or the latest in time."""
     if order is None:
         return _unravel(bad)
     times = bad.transpose(0, 1) if order == "batch" else bad
@@ -430,7 +431,7 @@ def _unravel(bad: Tensor) -> tuple[int, ...]:
 
 
 def _grows(module: nn.Module) -> bool:
-    """Whether nothing in a recurrence keeps its values bounded, as far as one can tell."""
+    """Return whether nothing in a recurrence keeps its values bounded, as far as one can tell."""
     return "tanh" not in str(getattr(module, "mode", getattr(module, "nonlinearity", ""))).lower()
 
 
@@ -440,7 +441,7 @@ def _within(name: str, outer: str) -> bool:
 
 @torch.no_grad()
 def _replay(module: Any, x: Tensor, state: Any = None, *, limit: float | None) -> tuple[int, Tensor, Any] | None:
-    """When ``step`` first goes wrong, with its output and state: a convolution spreads one overflow over all time."""
+    """Return the first bad step with its output and state: a convolution spreads one overflow over all times."""
     try:
         for time, x_t in enumerate(x.unbind(1)):
             y, state = module.step(x_t, state)

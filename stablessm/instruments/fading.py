@@ -1,4 +1,4 @@
-"""Fading memory: how long two different pasts can be told apart."""
+"""Fading memory: how long two different pasts can be distinguished."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fading_function(
     seed: Seed = 0,
     progress: bool = True,
 ) -> MemoryCurve:
-    """F(t) = sup |H_t(x) - H_t(x')| / B over inputs that agree from time 0 on and differ by at most B before.
+    """Return F(t) = sup |H_t(x) - H_t(x')| / B over inputs that agree from time 0 on and differ by at most B before.
 
     Fading memory (IAT appendix A.3, eq. 24) needs F(t) → 0; decaying memory is about a constant input and is
     another property. The peak-hold functional has decaying memory that does not fade; a kernel of ever thinner
@@ -77,7 +77,7 @@ def fading_function(
 
 
 def _pasts(length: int, d_input: int, samples: int, generator: torch.Generator) -> Tensor:
-    """(n, length, d_input) with no entry above 1; the first is no past at all."""
+    """Return pasts (n, length, d_input) with entries up to 1; the first is zero."""
     constant = torch.cat([torch.ones(1, d_input), -torch.ones(1, d_input), torch.eye(d_input), -torch.eye(d_input)])
     held = constant[:, None].expand(-1, length, -1).double()
     brief = torch.zeros_like(held)

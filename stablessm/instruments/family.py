@@ -1,4 +1,4 @@
-"""Perturbation errors over widths: does a growing model stay close to its target when its weights are off?"""
+"""Perturbation errors of models of growing width: does a perturbed model stay close to its target?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments import _axes
 from stablessm.instruments.perturbation import PerturbationCurve, Sweep
 
@@ -28,7 +29,7 @@ STEEP = 4.0
 
 @final
 @dataclass(frozen=True, repr=False)
-class Crossing(ShortRepr):
+class Crossing(Result):
     """Where a wider model becomes worse than a narrower one."""
 
     narrow: int
@@ -39,8 +40,8 @@ class Crossing(ShortRepr):
 
 @final
 @dataclass(frozen=True, repr=False)
-class StabilityVerdict(ShortRepr):
-    """What a family of finite widths says about a limit."""
+class StabilityVerdict(Result):
+    """The verdict on stability from a family of finite widths."""
 
     stable: bool | None
     """None: undecided."""
@@ -51,7 +52,7 @@ class StabilityVerdict(ShortRepr):
 
 @final
 @dataclass(frozen=True, repr=False)
-class Extrapolation(ShortRepr):
+class Extrapolation(Result):
     """E(β) = limsup of E_m(β) in the width m, as far as finite widths tell."""
 
     error: np.ndarray
@@ -63,7 +64,7 @@ class Extrapolation(ShortRepr):
 @final
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
-class PerturbationFamily(ShortRepr):
+class PerturbationFamily(Result):
     """Perturbation curves of one target and one kind of model, by width; the same radii for all.
 
     >>> import stablessm as ssm
@@ -92,7 +93,7 @@ class PerturbationFamily(ShortRepr):
         radii: Sequence[float] | np.ndarray | Tensor,
         **options: Any,
     ) -> Self:
-        """The curves of models by width, with the options of ``perturbation_error``.
+        """Return the curves of models by width, with the options of ``perturbation_error``.
 
         On a GPU all widths are one computation: draws × radii × widths, narrow models padded with zeros where that
         leaves them what they are, in chunks of a gigabyte.
@@ -101,22 +102,22 @@ class PerturbationFamily(ShortRepr):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """In increasing order."""
+        """Return the widths in increasing order."""
         return tuple(self.curves)
 
     @property
     def radius(self) -> np.ndarray:
-        """β, (R,)."""
+        """Return the radii β, (R,)."""
         return next(iter(self.curves.values())).radius
 
     @property
     def errors(self) -> np.ndarray:
-        """E_m(β) as found, (widths, R)."""
+        """Return the errors E_m(β) that were found, (widths, R)."""
         return np.stack([curve.lower for curve in self.curves.values()])
 
     @checked
     def crossings(self, margin: float = 0.0) -> list[Crossing]:
-        """For consecutive widths, where the wider model's error overtakes (1 + margin) times the narrower's.
+        """Return, for consecutive widths, where the error of the wider model exceeds (1 + margin) times the narrower's.
 
         Between radii both errors are taken to be straight lines on logarithmic axes; between 0 and the first positive
         radius, in β itself.
@@ -129,7 +130,7 @@ class PerturbationFamily(ShortRepr):
 
     @property
     def extrapolated(self) -> Extrapolation:
-        """An estimate of E(β) for each radius, β = 0 too.
+        """Return an estimate of E(β) for each radius, β = 0 too.
 
         Aitken's Δ² over the last three widths where their errors approach a limit, each difference a fraction of the
         one before; that is what a power of m does when widths double. Elsewhere the widest model's error.
@@ -149,7 +150,7 @@ class PerturbationFamily(ShortRepr):
         return Extrapolation(limit, uncertainty)
 
     def verdict(self) -> StabilityVerdict:
-        """Whether the family looks like a stable approximation (StableSSM definition 2.5, IAT figure 1).
+        """Return whether the family looks like a stable approximation (StableSSM definition 2.5, IAT figure 1).
 
         Stable: E_m(0) falls with m, and there is a β₀ > 0 up to which no wider model is worse than all narrower ones
         and E does not jump in β. Unstable: E_m(0) falls, but the radius from which a wider model is worse than all
@@ -159,27 +160,28 @@ class PerturbationFamily(ShortRepr):
         """
         radius, errors = self.radius, self.errors
         if len(errors) < 3 or radius[0] > 0:
-            return StabilityVerdict(None, 0.0, ("three widths and the radius 0 are needed",))
+            return StabilityVerdict(None, 0.0, ("a verdict requires three widths and the radius 0",))
         at_0 = " -> ".join(f"{error:.3g}" for error in errors[:, 0])
         if not errors[-1, 0] < (1 - MARGIN) * errors[:-1, 0].min():
             return StabilityVerdict(None, 0.0, (f"E_m(0) does not fall with the width: {at_0}",))
         records = [_overtakes(radius, errors[:m].max(0), errors[m], MARGIN) for m in range(1, len(errors))]
         first = np.array([min(crossed, default=np.inf) for crossed in records])
-        moves = " -> ".join(f"{r:.3g}" if r < np.inf else "none" for r in first)
-        evidence = (f"E_m(0) falls with the width: {at_0}", f"a wider model is worse than all before from β = {moves}")
+        evidence = (f"E_m(0) falls with the width: {at_0}", _worse(first))
         moving = first[-1] < SETTLED * first[-2]
         if moving and np.isfinite(first[-2:]).all() and (first[1:] < first[:-1]).all():
-            return StabilityVerdict(False, 0.0, (*evidence, "these radii move towards 0"))
+            return StabilityVerdict(False, 0.0, (*evidence, "these radii move toward 0"))
         reach = float(radius[radius <= min(first.min(), _before_jump(radius, errors[-1]))].max())
         if moving or reach == 0:
-            return StabilityVerdict(None, 0.0, (*evidence, "these radii neither stay nor move towards 0 all along"))
+            return StabilityVerdict(
+                None, 0.0, (*evidence, "these radii neither stay constant nor move toward 0 throughout")
+            )
         return StabilityVerdict(
-            True, reach, (*evidence, f"up to β = {reach:.3g} width does no harm and E does not jump")
+            True, reach, (*evidence, f"up to β = {reach:.3g} wider models are no worse and E does not jump")
         )
 
     @checked
     def plot(self, ax: Axes | None = None) -> Axes:
-        """E_m(β) for every width and the extrapolation, dashed, as in figure 1 of IAT and StableSSM."""
+        """Plot E_m(β) for every width and the extrapolation (dashed), as in figure 1 of IAT and StableSSM."""
         ax = _axes.on(ax, 5)
         positive = self.radius > 0
         for width, error in zip(self.widths, self.errors, strict=True):
@@ -192,7 +194,7 @@ class PerturbationFamily(ShortRepr):
 
 
 def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: float) -> list[float]:
-    """Every β where ``high`` comes to exceed (1 + margin) ``low``; the first β if it starts above."""
+    """Return every β where ``high`` comes to exceed (1 + margin) ``low``; the first β if it starts above."""
     low, high = (np.log(np.clip(error, np.finfo(float).tiny, np.finfo(float).max)) for error in (low, high))
     ahead = high - low - np.log1p(margin)
     crossed = [float(radius[0])] if ahead[0] > 0 else []
@@ -203,8 +205,16 @@ def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: fl
     return crossed
 
 
+def _worse(first: np.ndarray) -> str:
+    """Return in words from which radius on each wider model is worse than all narrower ones."""
+    if np.isinf(first).all():
+        return "no wider model is worse than all narrower ones at any β"
+    radii = ", ".join(f"{r:.3g}" if r < np.inf else "no β" for r in first)
+    return f"a wider model is worse than all narrower ones from these β on: {radii}"
+
+
 def _before_jump(radius: np.ndarray, error: np.ndarray) -> float:
-    """The last positive β before the error grows faster than β^STEEP, from one radius to the next."""
+    """Return the last positive β before the error grows faster than β^STEEP, from one radius to the next."""
     for (r0, e0), (r1, e1) in pairwise(zip(radius, error, strict=True)):
         if r0 > 0 and not e1 <= e0 * (r1 / r0) ** STEEP:
             return float(r0)

@@ -1,4 +1,4 @@
-"""Gradient over weight: how hard a step of training pushes each weight, relative to its size."""
+"""Gradient over weight: the gradient of each weight relative to its size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments import _axes
 from stablessm.instruments.modes import mapped_weight, ratio, recurrent_modules
 
@@ -25,7 +26,7 @@ SAMPLE = 2**20
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class ParameterRatio(ShortRepr):
+class ParameterRatio(Result):
     """|∂loss/∂w| / |w| over the entries of one parameter."""
 
     maximum: float
@@ -42,7 +43,7 @@ class ParameterRatio(ShortRepr):
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class GradientOverWeight(ShortRepr):
+class GradientOverWeight(Result):
     """The ratios of a model after one backward pass."""
 
     parameters: Mapping[str, ParameterRatio]
@@ -50,7 +51,7 @@ class GradientOverWeight(ShortRepr):
 
     @property
     def maximum(self) -> float:
-        """The largest ratio of all."""
+        """Return the largest ratio of all."""
         return max(entry.maximum for entry in self.parameters.values())
 
     def __getitem__(self, name: str) -> ParameterRatio:
@@ -71,7 +72,7 @@ class GradientOverWeight(ShortRepr):
 @torch.no_grad()
 @checked
 def gradient_over_weight(model: nn.Module, *, recurrent_only: bool = False) -> GradientOverWeight:
-    """|∂loss/∂w| / |w| entry by entry, from the gradients a backward pass left; a training step can bear it bounded.
+    """Return |∂loss/∂w| / |w| of every entry after a backward pass; training is stable while it stays bounded.
 
     Theorem 3.4 of StableSSM (eq. 12; in discrete time with 1 - |f|, see ``Reparameterization.gradient_scale``)::
 
@@ -111,8 +112,8 @@ def gradient_over_weight(model: nn.Module, *, recurrent_only: bool = False) -> G
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class GradientHistory(ShortRepr):
-    """What a ``GradientTracker`` saw: arrays over updates and parameters."""
+class GradientHistory(Result):
+    """The ratios that a ``GradientTracker`` recorded: arrays over updates and parameters."""
 
     step: np.ndarray
     """(S,) which training step, from 0."""
@@ -123,7 +124,7 @@ class GradientHistory(ShortRepr):
     """(S, P, 3) at 0.5, 0.9 and 0.99."""
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The maximum of each parameter against the step, its median to its 99 % quantile shaded (StableSSM fig. 5)."""
+        """Plot the maximum of each parameter against the step; the median to the 99 % quantile is shaded."""
         ax = _axes.on(ax)
         for i, name in enumerate(self.names):
             (line,) = ax.plot(self.step, self.maximum[:, i], label=name)
@@ -137,10 +138,10 @@ class GradientHistory(ShortRepr):
 
 @final
 class GradientTracker:
-    """Gradient over weight along a training run; numbers stay on the device until they are asked for.
+    """Records gradient over weight during training; numbers stay on the device until they are read.
 
-    Call ``update()`` after each backward pass, or hand over the optimiser and every ``optimiser.step()`` does, which
-    then shows gradients as the optimiser sees them: clipped and unscaled. ``remove()``, or the end of a ``with``
+    Call ``update()`` after each backward pass, or pass the optimizer: then every ``optimiser.step()`` calls it, and
+    gradients are clipped and unscaled as the optimizer sees them. ``remove()``, or the end of a ``with``
     block, detaches it.
 
     Args:
@@ -180,7 +181,7 @@ class GradientTracker:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Note the present gradients, if it is their turn."""
+        """Record the present gradients, if this step is due."""
         if self._calls % self._every == 0:
             self._steps.append(self._calls)
             self._rows.append(_statistics(list(self._parameters.values())))
@@ -188,18 +189,18 @@ class GradientTracker:
 
     @property
     def history(self) -> GradientHistory:
-        """Everything noted so far, as numpy arrays."""
+        """Return everything recorded so far, as numpy arrays."""
         rows = [row.cpu().numpy() for row in self._rows]
         table = np.stack(rows) if rows else np.empty((0, len(self._parameters), 1 + len(QUANTILES)))
         return GradientHistory(np.array(self._steps, int), tuple(self._parameters), table[..., 0], table[..., 1:])
 
     @checked
     def plot(self, ax: Axes | None = None) -> Axes:
-        """``history.plot``."""
+        """Plot the history, see ``GradientHistory.plot``."""
         return self.history.plot(ax)
 
     def remove(self) -> None:
-        """Stop following the optimiser; what was noted stays."""
+        """Stop following the optimizer; the history stays."""
         if self._handle is not None:
             self._handle.remove()
 
@@ -214,7 +215,7 @@ class GradientTracker:
 
 
 def _recurrent(model: nn.Module) -> dict[str, Any]:
-    """Qualified name of each recurrent parameter → its module."""
+    """Return the module of each recurrent parameter by its qualified name."""
     return {
         f"{name}.{own}".lstrip("."): module
         for name, module in recurrent_modules(model)
@@ -232,7 +233,7 @@ def _parameters(model: nn.Module, recurrent_only: bool) -> dict[str, nn.Paramete
 
 
 def _ratios(p: nn.Parameter) -> Tensor:
-    """|g|/|w| in float32 or better."""
+    """Return |g|/|w| in float32 or better."""
     assert p.grad is not None
     grad = p.grad.to_dense() if p.grad.is_sparse else p.grad
     wide = torch.promote_types(p.dtype, torch.float32)
@@ -240,7 +241,7 @@ def _ratios(p: nn.Parameter) -> Tensor:
 
 
 def _statistics(parameters: list[nn.Parameter]) -> Tensor:
-    """(P, 4): maximum and quantiles; without waiting for the device."""
+    """Return maximum and quantiles, (P, 4), without waiting for the device."""
     device, rows = parameters[0].device, []
     at = torch.tensor(QUANTILES)
     for p in parameters:

@@ -28,14 +28,14 @@ _STATES = ("past_key_values", "cache_params", "state")
 
 
 def is_transformer(model: Any) -> bool:
-    """Whether this is a model of the ``transformers`` library, without importing it."""
+    """Return whether this is a model of the ``transformers`` library, without importing it."""
     return any(base.__module__.startswith("transformers.") for base in type(model).__mro__) and hasattr(
         model, "get_input_embeddings"
     )
 
 
 def embedding_system(model: Any, output: Output | None, neutral: Sequence[int] | None = None) -> System:
-    """The model from embeddings to outputs: an input x is added to the embedding of the neutral token."""
+    """Return the model from embeddings to outputs: an input x is added to the embedding of the neutral token."""
     table = model.get_input_embeddings()
     start = neutral_prefix(model, neutral)[-1]
     with torch.no_grad():
@@ -44,14 +44,14 @@ def embedding_system(model: Any, output: Output | None, neutral: Sequence[int] |
 
 
 def token_system(model: Any, output: Output | None) -> System:
-    """The model from token ids, (B, T, 1), to outputs; also any other callable from ids, (B, T), to outputs."""
+    """Return the model from token ids, (B, T, 1), to outputs; also any other callable from ids, (B, T), to outputs."""
     if not is_transformer(model):
         return _token_callable(model, output)
     return _system(model, output, lambda x: {"input_ids": x[..., 0]}, 1, torch.long, "token")
 
 
 def closed(system: System, suffix: Sequence[int]) -> System:
-    """The system with these tokens after every beginning of the input."""
+    """Return the system with these tokens after every beginning of the input."""
     if not system.pooled:
         raise ArgumentError("suffix", "None, since the model answers at every token, before the suffix", list(suffix))
     end = torch.tensor(checked_tokens(system.model, "suffix", suffix), device=system.device)[None, :, None]
@@ -64,7 +64,7 @@ def closed(system: System, suffix: Sequence[int]) -> System:
 
 
 def neutral_prefix(model: Any, prefix: Sequence[int] | None) -> list[int]:
-    """Token ids that mean nothing: those given, or the begin, padding or end token, or token 0."""
+    """Return neutral token ids: the given ones, or the begin, padding or end token, or token 0."""
     if prefix is not None:
         return checked_tokens(model, "prefix", prefix)
     if not is_transformer(model):
@@ -75,7 +75,7 @@ def neutral_prefix(model: Any, prefix: Sequence[int] | None) -> list[int]:
 
 
 def checked_tokens(model: Any, argument: str, tokens: Sequence[int]) -> list[int]:
-    """The token ids, if there are some and the model knows them, as far as it says how many it knows."""
+    """Return the token ids, if there are some and the model knows them, as far as it says how many it knows."""
     size = model.get_input_embeddings().weight.shape[0] if hasattr(model, "get_input_embeddings") else None
     try:
         ids = [operator.index(token) for token in tokens]

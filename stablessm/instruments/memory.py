@@ -56,7 +56,7 @@ def memory_function(
     seed: Seed = 0,
     progress: bool = True,
 ) -> MemoryCurve:
-    """How strongly the output still moves, a time t after the input was switched on and held.
+    """Return how strongly the output still moves, a time t after the input was switched on and held.
 
     With the Heaviside input u^x, 0 before time 0 and the vector x after it, and H the model less its response to no
     input (StableSSM section 2.2)::
@@ -163,7 +163,7 @@ def _refuse(unused: dict[str, Any]) -> None:
 
 
 def _from_rest(system: System, horizon: int, warm_up: int | None) -> tuple[System, int]:
-    """The system with the input that it looks ahead to, and the number of steps without input before time 0."""
+    """Return the system with the input that it looks ahead to, and the number of steps without input before time 0."""
     default = huggingface.WARM_UP if system.input == "embedding" else 0
     warm_up = default if warm_up is None else whole_number("warm_up", warm_up, 0)
     return seeing_ahead(system, horizon + warm_up), warm_up
@@ -205,7 +205,7 @@ def _of_tokens(
 
 
 def finite_curve(time: np.ndarray, value: Any, maximiser: Any, floor: float, **facts: Any) -> MemoryCurve:
-    """A curve, or an error that says where it stops being finite."""
+    """Return a curve, or an error that says where it stops being finite."""
     value = np.asarray(value, dtype=np.float64)
     maximiser = None if maximiser is None else np.asarray(maximiser, dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(value))
@@ -231,7 +231,7 @@ def _given(directions: Tensor, amplitudes: Sequence[float] | None, system: Syste
 
 
 def time_step(model: Any, dt: float | None) -> float:
-    """The time between samples: the model's own, which ``dt`` must not contradict, or ``dt``, or 1."""
+    """Return the time between samples: the model's own, which ``dt`` must not contradict, or ``dt``, or 1."""
     own = own_step(model)
     if dt is None:
         return 1.0 if own is None else own
@@ -242,7 +242,7 @@ def time_step(model: Any, dt: float | None) -> float:
 
 
 def own_unit(system: System, step: float) -> str:
-    """What to call the unit of time, if the user does not."""
+    """Return what to call the unit of time, if the user does not."""
     if system.input == "embedding":
         return "tokens"
     return "steps" if step == 1 and own_step(system.model) is None else "time"

@@ -1,4 +1,4 @@
-"""The modes of a model's recurrences: how long each remembers, how hard training pushes it, how near the edge it is."""
+"""The modes of a model's recurrences: their time scales, relative gradients and distances to instability."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from stablessm._arguments import real_number
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.reparam import Reparameterization
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ DRAWS = 32
 
 
 def recurrent_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Qualified names and modules that list ``recurrent_parameters``: ours and any of yours that does.
+    """Yield qualified names and modules that list ``recurrent_parameters``.
 
     A compiled module passes on the attributes of the one inside it, and would count twice.
     """
@@ -36,20 +37,20 @@ def recurrent_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def mapped_weight(module: Any) -> str | None:
-    """The name of the weight w under a scalar map λ = f(w): the first recurrent parameter, if there is such a map."""
+    """Return the name of the weight w of a scalar map λ = f(w), the first recurrent parameter; None without a map."""
     names = getattr(module, "recurrent_parameters", ())
     return names[0] if names and isinstance(getattr(module, "map", None), Reparameterization) else None
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """|numerator| / |denominator|, with 0/0 = 0."""
+    """Return |numerator| / |denominator|, with 0/0 = 0."""
     a, b = numerator.abs(), denominator.abs()
     return (a / b).masked_fill((a == 0) & (b == 0), 0)
 
 
 @final
 @dataclass(frozen=True, repr=False)
-class Mode(ShortRepr):
+class Mode(Result):
     """One mode of one recurrence; its numbers are explained at ``ModeReport``."""
 
     module: str
@@ -63,7 +64,7 @@ class Mode(ShortRepr):
 
     @property
     def unstable(self) -> bool:
-        """Whether it grows from sample to sample."""
+        """Return whether it grows from sample to sample."""
         return self.growth > 0
 
     def __str__(self) -> str:
@@ -74,11 +75,11 @@ class Mode(ShortRepr):
 
 @final
 @dataclass(frozen=True, repr=False)
-class Initialisation(ShortRepr):
-    """Whether a model's eigenvalues are still where its layers put them; true if they are."""
+class Initialisation(Result):
+    """The result of :meth:`ModeReport.intact`; true if the eigenvalues are where the layers initialized them."""
 
     findings: tuple[str, ...]
-    """What differs, a sentence for each module concerned."""
+    """The differences, one sentence per module."""
 
     def __bool__(self) -> bool:
         return not self.findings
@@ -95,7 +96,7 @@ class Initialisation(ShortRepr):
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class ModeReport(ShortRepr):
+class ModeReport(Result):
     """All modes of a model, one entry of every array each."""
 
     module: np.ndarray
@@ -127,12 +128,12 @@ class ModeReport(ShortRepr):
 
     @property
     def rows(self) -> list[Mode]:
-        """Every mode."""
+        """Return every mode."""
         return [self[i] for i in range(len(self))]
 
     @checked
     def intact(self, expected: Tensor | Mapping[str, Tensor] | None = None) -> Initialisation:
-        """Are the eigenvalues where the layers started them? A question for the time before training.
+        """Check, before training, that the eigenvalues are where the layers initialized them.
 
         They are compared as sets: Re λ, Im λ, |λ| and 1/time scale, each sorted. What is expected comes from
         ``reset_parameters()`` of a copy of each module, drawn again under other seeds. If every draw agrees the
@@ -181,7 +182,7 @@ class ModeReport(ShortRepr):
 
     @checked
     def table(self, top: int = 3) -> Table:
-        """The ``top`` slowest, fastest and steepest (largest G/|w|) modes, unstable ones first, for ``rich.print``."""
+        """Return a table of the ``top`` slowest, fastest and steepest (largest G/|w|) modes, unstable ones first."""
         from rich.table import Table
         from rich.text import Text
 
@@ -228,7 +229,7 @@ class ModeReport(ShortRepr):
 @torch.no_grad()
 @checked
 def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
-    """A table of every mode of a layer or of all layers in a model.
+    """Return a table of every mode of a layer or of all layers in a model.
 
     A recurrent module lists ``recurrent_parameters`` and has ``eigenvalues()``; G(w) needs a scalar ``map`` too. With
     an activation these are the eigenvalues of W, the linear part, not those of the whole recurrence.
@@ -260,7 +261,7 @@ def report_modes(model: nn.Module, dt: float | None = None) -> ModeReport:
 
 
 def _columns(module: Any, dt: float | None) -> tuple[np.ndarray, ...]:
-    """λ, time scale, G, G/|w|, distance and growth of one module, in double precision."""
+    """Return λ, time scale, G, G/|w|, distance and growth of one module, in double precision."""
     lam = module.eigenvalues().detach().cpu().to(torch.complex128)
     map = getattr(module, "map", None)
     continuous = getattr(module, "time", getattr(map, "time", "continuous")) == "continuous"
@@ -290,7 +291,7 @@ def _of_eigenvalues(lam: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _drawn(name: str, module: Any, dt: float | None) -> list[dict[str, np.ndarray]]:
-    """Where ``reset_parameters`` of a copy puts the eigenvalues, under several seeds; twice if they agree."""
+    """Return where ``reset_parameters`` of a copy puts the eigenvalues, under several seeds; twice if they agree."""
     if not hasattr(module, "reset_parameters"):
         got = f"none, and {type(module).__name__} has no reset_parameters()"
         raise ArgumentError("expected", f"the eigenvalues of {name!r}", got)
@@ -311,7 +312,7 @@ def _same(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
 
 
 def _compare(now: np.ndarray, draws: list[np.ndarray], tolerance: float) -> str:
-    """What is wrong with these sorted numbers, or nothing."""
+    """Return what is wrong with these sorted numbers, or nothing."""
     found = f"is {now[0]:.4g} to {now[-1]:.4g}"
     low, high = min(draw[0] for draw in draws), max(draw[-1] for draw in draws)
     if all(_same(draw, draws[0], tolerance) for draw in draws):

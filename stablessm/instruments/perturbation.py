@@ -1,4 +1,4 @@
-"""The perturbation error: how far from its target a model can get when its weights are a little off."""
+"""The perturbation error: the largest distance of a model from its target when its weights are perturbed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from stablessm import record
 from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Seed, Size, checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments import _axes
 from stablessm.instruments._function_norms import (
     Distance,
@@ -40,9 +41,10 @@ Search: TypeAlias = Literal["random", "ascent"]
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class PerturbationCurve(ShortRepr):
+class PerturbationCurve(Result):
     """E(β) between two bounds, at increasing radii β (StableSSM eq. 7)."""
 
+    _drawn = ("radius", "lower")
     radius: np.ndarray
     """β, (R,)."""
     lower: np.ndarray
@@ -59,34 +61,41 @@ class PerturbationCurve(ShortRepr):
     """Names of the perturbed parameters."""
     samples: int
     steps: int
-    """Of an ascent; 0 for random search."""
+    """Number of steps of gradient ascent; 0 for random search."""
     horizon: int
-    """In steps of ``dt``."""
+    """The horizon, in steps of ``dt``."""
     dt: float
     seed: int
     evaluations: int
-    """How many models were compared with the target."""
+    """Number of models that were compared with the target."""
 
     @checked
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
-        """Both bounds over β, on logarithmic axes; the error at β = 0 is the dotted line."""
+        """Plot both bounds against β on logarithmic axes; the dotted line is the error at β = 0."""
         ax = _axes.on(ax, 5)
         positive = self.radius > 0
-        (line,) = ax.loglog(self.radius[positive], self.lower[positive], "o-", ms=3, label=label or "found")
+        (line,) = ax.loglog(self.radius[positive], self.lower[positive], "o-", ms=3, label=label or "found by search")
         if self.radius[0] == 0:
             ax.axhline(self.lower[0], color=line.get_color(), ls=":", lw=1)
         if self.upper is not None:
-            ax.loglog(self.radius[positive], self.upper[positive], color=line.get_color(), ls="--", lw=1)
+            ax.loglog(
+                self.radius[positive],
+                self.upper[positive],
+                "--",
+                color=line.get_color(),
+                lw=1,
+                label=f"{label + ', ' if label else ''}upper bound",
+            )
         ax.set(xlabel=f"β  ({self.weight_norm})", ylabel=f"E(β)  ({self.norm})")
         ax.legend()
         return ax
 
     def plotly(self) -> Figure:
-        """The same, to look at closely."""
+        """Return the same, to look at closely."""
         from plotly import graph_objects as go
 
         positive = self.radius > 0
-        bounds = {"found": self.lower, "upper bound": self.upper, "theorem 3.3": self.theorem}
+        bounds = {"found by search": self.lower, "upper bound": self.upper, "theorem 3.3": self.theorem}
         lines = [
             go.Scatter(x=self.radius[positive], y=bound[positive], name=name, mode="lines+markers")
             for name, bound in bounds.items()
@@ -102,7 +111,7 @@ class PerturbationCurve(ShortRepr):
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> None:
-        """One ``.npz`` file."""
+        """Write the curve to one ``.npz`` file."""
         fields = {name: value for name, value in asdict(self).items() if value is not None}
         arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
         meta = {name: value for name, value in fields.items() if name not in arrays}
@@ -111,7 +120,7 @@ class PerturbationCurve(ShortRepr):
     @classmethod
     @checked
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """What ``save`` wrote."""
+        """Read a curve that ``save`` wrote."""
         meta, arrays = record.load_arrays(path, "perturbation curve")
         with record.reading(path, "a curve that PerturbationCurve.save wrote"):
             meta["parameters"] = tuple(meta["parameters"])
@@ -136,7 +145,7 @@ def perturbation_error(
     seed: Seed = 0,
     progress: bool = True,
 ) -> PerturbationCurve:
-    """E(β) = sup over |θ̃ - θ| ≤ β of ‖H - Ĥ(·; θ̃)‖ (StableSSM definition 2.4, IAT definition 4.4).
+    """Return E(β) = sup over |θ̃ - θ| ≤ β of ‖H - Ĥ(·; θ̃)‖ (StableSSM definition 2.4, IAT definition 4.4).
 
     Args:
         model: any module from (B, T, d_input) to y or (y, state). It is left as it is.
@@ -202,7 +211,7 @@ class Sweep:
     def curves(
         self, models: Sequence[nn.Module], target: Any, radii: Sequence[float] | np.ndarray | Tensor
     ) -> list[PerturbationCurve]:
-        """One for each model; all are searched at once where ``joined`` makes one stack of them."""
+        """Return one for each model; all are searched at once where ``joined`` makes one stack of them."""
         for model in models:
             if not isinstance(model, nn.Module):
                 raise ArgumentError("model", "a torch.nn.Module, since its weights are perturbed", type(model).__name__)
@@ -228,7 +237,7 @@ class Sweep:
     def _found(
         self, models: Sequence[nn.Module], stacks: list[Stack], starts: list[Weights], ball: WeightBall, radii: Tensor
     ) -> list[np.ndarray]:
-        """The largest distances at the positive radii, (R,) for each model."""
+        """Return the largest distances at the positive radii, (R,) for each model."""
         together = joined(models, stacks)
         if together is not None:
             shapes = {name: w.shape[1:] for name, w in together.weights.items()}
@@ -293,5 +302,5 @@ def _checked_radii(radii: Sequence[float] | np.ndarray | Tensor) -> np.ndarray:
 
 
 def _time_step(model: nn.Module, target: Any) -> float:
-    """The physical time step of whoever has one: the target first, since a discrete model does not know it."""
+    """Return the physical time step of whoever has one: the target first, since a discrete model does not know it."""
     return next((dt for owner in (target, model) if (dt := own_step(owner)) is not None), 1.0)

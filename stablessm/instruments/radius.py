@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm._typing import Time
 from stablessm.instruments._dense import distance_to_instability, square_matrix
 from stablessm.instruments.modes import mapped_weight
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True, repr=False)
-class NearestBoundary(ShortRepr):
+class NearestBoundary(Result):
     """Which recurrence is nearest to instability, and how near."""
 
     module: str
@@ -36,7 +37,7 @@ class NearestBoundary(ShortRepr):
 
 @checked
 def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = None) -> float:
-    """The largest β such that no error smaller than β in the recurrent weights makes the recurrence unstable.
+    """Return the largest β such that no error smaller than β in the recurrent weights makes the recurrence unstable.
 
     For a model, the smallest over its recurrences (``nearest_boundary`` names it). A recurrence is a module
     with a ``map`` in continuous or discrete time:
@@ -89,7 +90,7 @@ def stability_radius(x: nn.Module | Tensor | np.ndarray, *, time: Time | None = 
 
 @checked
 def nearest_boundary(model: nn.Module) -> NearestBoundary:
-    """The recurrence of a model that is nearest to instability; the first of equals.
+    """Return the recurrence of a model that is nearest to instability; the first of equals.
 
     >>> import stablessm as ssm
     >>> slow = torch.tensor([-2.0, -0.25])

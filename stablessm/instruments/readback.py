@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError, NumericalError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError, NumericalError
 from stablessm.instruments import _probe, huggingface, systems
 from stablessm.instruments._nested import tensors_in
 from stablessm.instruments.memory import time_step
@@ -22,9 +23,10 @@ from stablessm.instruments.memory import time_step
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Readback(ShortRepr):
-    """What :func:`readback` found."""
+class Readback(Result):
+    """How much of the past inputs a linear probe recovers from a state, from :func:`readback`."""
 
+    _drawn = ("time", "explained")
     time: np.ndarray
     """(K,) how long ago: the lags 0, 1, … in units of dt."""
     explained: np.ndarray
@@ -37,12 +39,12 @@ class Readback(ShortRepr):
 
     @property
     def capacity(self) -> float:
-        """Jaeger's memory capacity Σ ``new``, in input numbers; it cannot exceed ``state_size``."""
+        """Return Jaeger's memory capacity Σ ``new``, in input numbers; it cannot exceed ``state_size``."""
         return float(self.new.sum())
 
     @checked
     def reach(self, level: float = 0.5) -> float:
-        """The longest time up to which at least ``level`` of the variance is explained throughout; nan if none is."""
+        """Return the longest time up to which at least ``level`` of the variance is explained; nan if there is none."""
         if not 0 < level <= 1:
             raise ArgumentError("level", "above 0 and at most 1", level)
         enough = np.minimum.accumulate(self.explained) >= level
@@ -66,7 +68,7 @@ def readback(
     states: Callable[[Tensor], Tensor] | None = None,
     dt: float | None = None,
 ) -> Readback:
-    """How much of the input k steps back can be read from the state, by a linear probe, on held-out data.
+    """Return how much of the input k steps back can be read from the state, by a linear probe, on held-out data.
 
     For every lag k a ridge regression from the whole state (all layers, real and imaginary parts) to the input x[t-k].
     It is fitted on the first 60% of the sequences, its ridge chosen on the next 20%, and scored on the rest; with fewer
@@ -113,7 +115,7 @@ def _checked(data: Tensor | np.ndarray) -> Tensor:
 
 
 def _collected(model: Any, x: Tensor) -> Tensor:
-    """The state after every step, (B, T, F), by running one step at a time."""
+    """Return the state after every step, (B, T, F), by running one step at a time."""
     call, axis, x = _stepper(model, x)
     state: Any = None
     rows: list[Tensor] = []
@@ -132,7 +134,7 @@ def _collected(model: Any, x: Tensor) -> Tensor:
 
 
 def _stepper(model: Any, x: Tensor) -> tuple[systems.Call, int, Tensor]:
-    """How to run one step, the batch axis of the state, and the input as the model wants it."""
+    """Return how to run one step, the batch axis of the state, and the input as the model wants it."""
     if huggingface.is_transformer(model):
         return _huggingface_call(model), 0, _like(model, x)
     systems.input_size(model, x.shape[-1])
@@ -172,14 +174,14 @@ def _huggingface_call(model: Any) -> systems.Call:
 
 
 def _like(model: Any, x: Tensor) -> Tensor:
-    """In the precision and on the device of the model's weights."""
+    """Return a tensor in the precision and on the device of the model's weights."""
     weights = model.parameters() if isinstance(model, nn.Module) else ()
     weight = next((weight for weight in weights if weight.is_floating_point()), x)
     return x.to(weight)
 
 
 def _tensors(state: Any) -> Iterator[Tensor]:
-    """Tensors in nested containers, and in the layers of a Hugging Face cache."""
+    """Yield tensors in nested containers and in the layers of a Hugging Face cache."""
     for layer in getattr(state, "layers", (state,)):
         inside = layer
         if isinstance(layer, Sequence):
@@ -190,7 +192,7 @@ def _tensors(state: Any) -> Iterator[Tensor]:
 
 
 def _flat(part: Tensor, axis: int, batch: int) -> Tensor:
-    """(batch, numbers), copied: some models overwrite their state."""
+    """Return a copy of the state, (batch, numbers): some models overwrite their state."""
     if part.dim() <= axis or part.shape[axis] != batch:
         raise ArgumentError("model", f"a state with {batch} rows (batch)", f"shape {tuple(part.shape)}")
     part = part.movedim(axis, 0).reshape(batch, -1)
@@ -207,7 +209,7 @@ def _real_rows(found: object, x: Tensor) -> Tensor:
 
 
 def _split(found: Tensor, x: Tensor, lags: int) -> tuple[_probe.Samples, ...]:
-    """Training, validation and test samples; every sample has all lags."""
+    """Return training, validation and test samples; every sample has all lags."""
     batch, steps, channels = x.shape
     usable = steps - lags + 1
     if usable < 1:

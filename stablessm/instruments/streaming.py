@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._checked import Seed, Size, checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.instruments._nested import tensors_in
 from stablessm.instruments.systems import by_step, evaluating, input_size
 
@@ -21,7 +22,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 @final
 @dataclass(frozen=True, repr=False)
-class StreamingDifference(ShortRepr):
+class StreamingDifference(Result):
     """One way of streaming against the full pass."""
 
     way: str
@@ -47,20 +48,20 @@ class StreamingDifference(ShortRepr):
 
 @final
 @dataclass(frozen=True, repr=False)
-class StreamingReport(ShortRepr):
-    """Every way of streaming that was tried."""
+class StreamingReport(Result):
+    """The differences of every way of streaming that was tried."""
 
     differences: tuple[StreamingDifference, ...]
     tol: float
 
     @property
     def ok(self) -> bool:
-        """Whether every output and final state agrees within the tolerance."""
+        """Return whether every output and final state agrees within the tolerance."""
         return all(max(difference.relative, difference.state) <= self.tol for difference in self.differences)
 
     @property
     def worst(self) -> StreamingDifference:
-        """The way with the largest difference, of outputs or final states."""
+        """Return the way with the largest difference, of outputs or final states."""
         return max(self.differences, key=lambda difference: max(difference.relative, difference.state))
 
     def __str__(self) -> str:
@@ -126,7 +127,7 @@ def check_streaming(
 
 
 def _carried(run: Any, pieces: Sequence[Tensor], join: Any, time: int) -> tuple[Tensor, Any]:
-    """The joined outputs of the pieces, with the state carried from each to the next, and the last state."""
+    """Return the joined outputs of the pieces, with the state carried from each to the next, and the last state."""
     outputs, state = [], None
     for piece in pieces:
         y, state = run(piece, state)
@@ -172,7 +173,7 @@ def _full_pass(model: Any, run: Any, x: Tensor, time: int) -> tuple[Tensor, Any]
 
 
 def _require_causal(model: Any, run: Any, x: Tensor, y: Tensor, time: int, tol: float) -> None:
-    """A model that reads the future (bidirectional, unmasked attention) cannot stream, whatever state it returns."""
+    """Refuse a model that reads the future (bidirectional, unmasked attention), which cannot stream."""
     half = x.shape[time] // 2
     before, after = x.split([half, x.shape[time] - half], time)
     for future, expected, got in (

@@ -1,4 +1,4 @@
-"""Any sequence model as one thing: inputs in, outputs out, a state carried where there is one."""
+"""A common interface to sequence models: inputs, outputs, and a carried state if there is one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHORTEST, LONGEST = 16, 8192
 
 @dataclass(frozen=True)
 class System:
-    """A model with its shapes found out: what every instrument runs."""
+    """A model with its shapes and its way of running, for the instruments."""
 
     model: Any
     call: Call
@@ -60,7 +60,7 @@ class System:
     """Numbers in the largest tensor of the state, of one sequence."""
 
     def telling(self, tell: Callable[[], object]) -> System:
-        """The system that calls ``tell`` whenever it runs."""
+        """Return the system that calls ``tell`` whenever it runs."""
 
         def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
             tell()
@@ -70,7 +70,7 @@ class System:
 
     @property
     def width(self) -> int:
-        """Numbers that a step of a sequence takes, at the least."""
+        """Return numbers that a step of a sequence takes, at the least."""
         return max(self.d_input, self.d_output, self.held)
 
     def outputs(
@@ -82,7 +82,7 @@ class System:
         state: Any = None,
         steady: int | None = None,
     ) -> Iterator[Tensor]:
-        """Outputs (B, ·, d_output) from step ``start`` up to ``stop``, in pieces; from ``state`` if it streams.
+        """Yield outputs (B, ·, d_output) from step ``start`` up to ``stop``, in pieces; from ``state`` if it streams.
 
         A model that carries its state runs in chunks of bounded length, so that its memory is bounded. From step
         ``steady`` on the drive is constant: a state that a chunk leaves as it found it comes again and again, and so
@@ -119,7 +119,7 @@ class System:
 
 
 def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> System:
-    """Find out how to run a model; an ArgumentError says why it cannot be.
+    """Find out how to run a model, or raise an ArgumentError with the reason why it cannot be run.
 
     Understood are our layers (or anything called as ``model(x, state) -> (y, state)`` with an ``initial_state``), our
     models (or anything with ``model.sequence(x, state) -> (y, state)`` beside that),
@@ -156,7 +156,7 @@ def as_system(model: Any, *, d_input: int | None = None, output: Any = None) -> 
 
 
 def completed(system: System) -> System:
-    """The system with its output size, and whether it pools or carries its state, found by running it."""
+    """Return the system with its output size, and whether it pools or carries its state, found by running it."""
     with evaluating(system.model), torch.no_grad():
         short, long = (tuple(_try(system, torch.zeros(2, steps, system.d_input)).shape) for steps in (5, 7))
         if (short, long) in (((2, 5), (2, 7)), ((2,), (2,))):  # one number a step, or a sequence: no axis of its own
@@ -176,7 +176,7 @@ def completed(system: System) -> System:
 
 
 def _chunks(start: int, stop: int, longest: int) -> list[tuple[int, int]]:
-    """Where chunks begin and end. Their lengths double up to ``longest``, so that a state at rest is noticed early.
+    """Return the ends of chunks. Their lengths double up to ``longest``, so that a state at rest is found early.
 
     >>> _chunks(0, 300, 128)
     [(0, 64), (64, 192), (192, 300)]
@@ -217,7 +217,7 @@ def _try(system: System, x: Tensor) -> Tensor:
 
 
 def seeing_ahead(system: System, steps: int) -> System:
-    """The system with as much input after ``steps`` steps as it looks ahead; none if it is causal.
+    """Return the system with as much input after ``steps`` steps as it looks ahead; none if it is causal.
 
     Looking ahead is found by changing all that comes after these steps: whatever the distance, an output before that
     changes gives it away. A model that looks further ahead than ``steps`` gets three times as much, if that is enough.
@@ -242,7 +242,7 @@ def seeing_ahead(system: System, steps: int) -> System:
 
 
 def _sees(system: System, outputs: int, start: int, stop: int) -> bool:
-    """Whether the first outputs change with the input from one step to another."""
+    """Return whether the first outputs change with the input from one step to another."""
     x = _probe(system, stop, rows=4)
     x[1:, :start] = x[0, :start]
     if system.dtype.is_floating_point:  # larger or none at all: what comes may be compared with what was
@@ -272,7 +272,7 @@ def _numpy_state() -> tuple[bytes, int]:
 
 
 def _rows_are_apart(system: System) -> bool:
-    """A module that takes time first would read the batch as time."""
+    """Return a module that takes time first would read the batch as time."""
     x = _probe(system, 6)
     both, one = _try(system, x), _try(system, x[:1])
     # a GPU adds up in another order when the batch is another, which a deep model can amplify
@@ -280,7 +280,7 @@ def _rows_are_apart(system: System) -> bool:
 
 
 def _carried(system: System) -> Any:
-    """The state of two sequences, if two chunks with it carried give what one pass gives; else None.
+    """Return the state of two sequences, if two chunks with it carried give what one pass gives; else None.
 
     Some models return a state that does not.
     """
@@ -298,7 +298,7 @@ def _carried(system: System) -> Any:
 
 
 def _unchanged(before: Any, after: Any) -> bool:
-    """Whether two states are the same, to the bit; of what is neither tensors nor plain values nobody knows.
+    """Return whether two states are the same, to the bit; of what is neither tensors nor plain values nobody knows.
 
     >>> _unchanged([torch.ones(2), 3], [torch.ones(2), 3]), _unchanged((torch.ones(2), 3), (torch.ones(2), 4))
     (True, False)
@@ -321,14 +321,14 @@ def _probe(system: System, steps: int, rows: int = 2) -> Tensor:
 
 
 def _alike(a: Tensor, b: Tensor, scale: Tensor, least: float = 0.0) -> bool:
-    """To rounding, or to ``least`` of the largest value of ``scale`` if that is more."""
+    """Return whether values agree up to rounding, or up to ``least`` times the largest value of ``scale``."""
     relative = max(100 * torch.finfo(scale.dtype).eps, least)
     tolerance = relative * (1e-30 + float(scale.nan_to_num().abs().max()))
     return torch.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True)
 
 
 def input_size(model: Any, d_input: int | None) -> int:
-    """The number of input channels: what the model says, which ``d_input`` must not contradict, or ``d_input``."""
+    """Return the number of input channels: the model's own, which ``d_input`` must equal, or ``d_input``."""
     own = getattr(model, "d_input", getattr(model, "input_size", None))
     if d_input is None:
         if not isinstance(own, int):
@@ -355,19 +355,19 @@ def _caller(model: Any) -> tuple[Call, bool]:
 
 
 def _on_arrays(call: Call) -> Call:
-    """The call of a function that takes NumPy arrays."""
+    """Return the call of a function that takes NumPy arrays."""
     return lambda x, state: call(x.numpy(force=True), state)  # type: ignore[arg-type]
 
 
 def _as_tensor(y: Any, x: Tensor | np.ndarray) -> Any:
-    """What a function returned as a tensor, if it is made of numbers (an array, a list of lists)."""
+    """Return what a function returned as a tensor, if it is made of numbers (an array, a list of lists)."""
     if not isinstance(y, np.ndarray | list | np.generic):
         return y
     return torch.as_tensor(np.asarray(y), device=x.device if isinstance(x, Tensor) else None)
 
 
 def by_step(model: Any) -> Any:
-    """What gives an output at every step, and the state: the model, or its ``sequence`` where the call itself pools."""
+    """Return the callable that gives an output at every step: the model, or its ``sequence`` if the model pools."""
     run = getattr(model, "sequence", None)
     return run if callable(run) and hasattr(model, "initial_state") else model
 
@@ -381,7 +381,7 @@ def _torch_recurrence(model: nn.RNNBase) -> Call:
 
 
 def own_step(model: Any) -> float | None:
-    """The time between samples that a model has: its own ``dt``, or the one that all its continuous parts share."""
+    """Return the time step of a model: its own ``dt``, or the ``dt`` that all its continuous parts share."""
     parts = [model] if hasattr(model, "dt") or not isinstance(model, nn.Module) else model.modules()
     found = (getattr(part, "dt", None) for part in parts if getattr(part, "time", None) != "discrete")
     steps = {float(step) for step in found if isinstance(step, Real)}
@@ -389,7 +389,7 @@ def own_step(model: Any) -> float | None:
 
 
 def takes_time_steps(model: Any) -> bool:
-    """Whether the model is a recurrence in continuous time whose steps can be stretched (``step(x, state, dt=…)``)."""
+    """Return whether the model is a continuous-time recurrence with ``step(x, state, dt=…)``."""
     if getattr(model, "time", None) != "continuous" or not callable(step := getattr(model, "step", None)):
         return False
     return "dt" in inspect.signature(step).parameters
@@ -403,7 +403,7 @@ def _tensors(model: Any) -> Iterator[Tensor]:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode for a while (dropout off); every module then gets back the mode it had."""
+    """Set evaluation mode (no dropout) in this context, and restore the mode of every module at its end."""
     modules = {module: module.training for module in model.modules()} if isinstance(model, nn.Module) else {}
     with ExitStack() as stack:
         # cuDNN cannot differentiate a recurrence in evaluation mode

@@ -50,7 +50,7 @@ ACTIVATIONS = {
 
 
 def get(name: str) -> Activation:
-    """The activation called ``name``.
+    """Return the activation called ``name``.
 
     >>> get("hardtanh").value(torch.tensor([-3.0, 0.5])).tolist()
     [-1.0, 0.5]

@@ -1,4 +1,4 @@
-"""What every layer does alike: shapes, state in and out, padding, resets, time steps, streaming."""
+"""The base class of all layers: shapes, state in and out, padding, resets, time steps, streaming."""
 
 from __future__ import annotations
 
@@ -53,26 +53,26 @@ class SequenceLayer(nn.Module, ABC):
 
     @abstractmethod
     def eigenvalues(self) -> Tensor:
-        """The eigenvalues of the recurrence, differentiable."""
+        """Return the eigenvalues of the recurrence, differentiable."""
 
     @abstractmethod
     def kernel(self, times: Times) -> Tensor:
-        """The response to an impulse, at the given times; without the direct term D x."""
+        """Return the response to an impulse at the given times, without the direct term D x."""
 
     @abstractmethod
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
-        """All states (B, T, …); no state means zeros."""
+        """Return all states (B, T, …); no state means zeros."""
 
     @abstractmethod
     def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
-        """The next state (B, …)."""
+        """Return the next state (B, …)."""
 
     @abstractmethod
     def _readout(self, states: Tensor, x: Tensor) -> Tensor:
-        """Output from states and input, at one time or at many."""
+        """Compute the output from states and input, at one time or at many."""
 
     def initial_state(self, batch: int) -> State:
-        """The zero state for ``batch`` sequences, in float32 or better."""
+        """Return the zero state for ``batch`` sequences, in float32 or better."""
         if not torch.compiler.is_compiling():
             batch = whole_number("batch", batch, 0)
         return torch.zeros(batch, *self.state_shape, dtype=self._state_dtype(), device=self._parameter().device)
@@ -85,15 +85,15 @@ class SequenceLayer(nn.Module, ABC):
         Args:
             x: (B, T, d_input), in the dtype of the parameters; or, as ``torch.nn.GRU`` accepts them, one sequence
                 (T, d_input) or a ``PackedSequence``, without ``lengths``.
-            state: what an earlier call returned; zeros by default.
-            lengths: (B,) whole numbers: how many steps of each right-padded sequence are real. Padding changes
-                nothing before it, gives zeros as output, and the state returned is that after the last real step.
+            state: the state that an earlier call returned (default: zeros).
+            lengths: (B,) whole numbers: the number of real steps of each right-padded sequence. Padding changes no real
+                step, its output is zero, and the returned state is the state after the last real step.
             reset: (T,) or (B, T) bool: True at the first step of a new episode, which starts from the zero state.
             dt: the time since the previous sample: a number, (T,) or (B, T). The layer's own step by default.
 
         Returns:
-            The output (B, T, d_output) and the state after the last step. Of one sequence, both are without B; of a
-            ``PackedSequence``, the output is packed alike and the state is in the order from before packing. Under
+            The output (B, T, d_output) and the state after the last step. For one sequence, both are without B. For a
+            ``PackedSequence``, the output is packed in the same way and the state is in the order before packing. Under
             autocast the output has the dtype of autocast; the state has the dtype of the recurrence.
         """
         if isinstance(x, PackedSequence):
@@ -111,9 +111,9 @@ class SequenceLayer(nn.Module, ABC):
         return without_padding(_as_autocast(y), lengths), final
 
     def step(self, x_t: Tensor, state: State | None = None, *, dt: Dt = None) -> tuple[Tensor, State]:
-        """One step of ``forward``: x_t is (B, d_input), the output (B, d_output). dt: a number or (B,).
+        """Run one step of ``forward``: x_t is (B, d_input), the output (B, d_output). dt: a number or (B,).
 
-        Of one sequence, x_t is (d_input,), and the output and the state are without B.
+        For one sequence, x_t is (d_input,), and the output and the state are without B.
         """
         batches = self._check("x_t", x_t, 2, "(batch, d_input) or 1 (d_input)")
         state = self._checked_state(state, *batches)
@@ -128,7 +128,7 @@ class SequenceLayer(nn.Module, ABC):
         self, x: Tensor, state: Tensor | None, lengths: Tensor | None, reset: Tensor | None, dt: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         states = self._states(x, state, reset, dt)
-        before = self.initial_state(len(x)) if state is None else state
+        before = self.initial_state(x.shape[0]) if state is None else state
         return self._readout(states, x), last_state(states, before, lengths)
 
     def _check(self, name: str, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ class SequenceLayer(nn.Module, ABC):
         if dt is None:
             return None
         dt = self._tensor_of(dt)
-        if dt.shape not in shapes:
+        if dt.shape != {len(shape): shape for shape in shapes}.get(dt.dim()):
             raise ArgumentError("dt", " or ".join(f"shape {shape}" for shape in shapes), f"shape {tuple(dt.shape)}")
         if not torch.compiler.is_compiling() and not bool(((dt >= 0) & (dt < math.inf)).all()):
             wrong = dt[~((dt >= 0) & (dt < math.inf))].flatten()[0]
@@ -168,7 +168,7 @@ class SequenceLayer(nn.Module, ABC):
         return torch.as_tensor(dt, dtype=self._parameter_dtype(), device=self._parameter().device)
 
     def _parameter(self) -> Tensor:
-        """One of the parameters, for dtype and device."""
+        """Return one of the parameters, for dtype and device."""
         return next(self.parameters())
 
     def _state_dtype(self) -> torch.dtype:

@@ -1,4 +1,4 @@
-"""Both directions in time: a layer that reads forwards beside one that reads backwards."""
+"""Both directions in time: one layer that reads forward and one that reads backward."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Bidirectional(nn.Module):
 
     Args:
         ahead: the layer that reads from the first step to the last.
-        back: the one that reads from the last to the first; by default a copy of ``ahead`` with parameters of its
-            own, drawn anew.
+        back: the layer that reads from the last step to the first (default: a copy of ``ahead`` with its own, newly
+            drawn parameters).
         merge: ``concat`` the channels, as ``torch.nn.LSTM`` does, or ``sum`` them.
 
     >>> from stablessm.layers import LRU
@@ -59,9 +59,9 @@ class Bidirectional(nn.Module):
     def forward(
         self, x: Input, state: Pair = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Sequence, tuple[State, State]]:
-        """As :meth:`SequenceLayer.forward`; the state is a pair, its second half coming from the future.
+        """Run both layers, as :meth:`SequenceLayer.forward`; the state is a pair, its second half from the future.
 
-        A step's ``dt`` goes with its sample, in both directions.
+        The ``dt`` of a step belongs to its sample, in both directions.
         """
         if isinstance(x, PackedSequence):
             return packed(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)
@@ -85,7 +85,7 @@ class Bidirectional(nn.Module):
 
 
 def _reversal(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """(B, T): which step to read at each step, backwards within the real ones. Its own inverse."""
+    """Return (B, T): the step to read at each step, in reverse order within the real steps. Its own inverse."""
     steps = torch.arange(x.shape[1], device=x.device)
     if lengths is None:
         return steps.flip(0).expand(x.shape[:2])

@@ -20,6 +20,7 @@ from stablessm.layers.zero_order_hold import phi
 from stablessm.reparam import Reparameterization, matrix
 from stablessm.reparam import get as get_map
 from stablessm.scan.checks import without_autocast
+from stablessm.scan.dispatch import loop
 
 Recurrence: TypeAlias = Literal["dense", "diagonal"]
 Solver: TypeAlias = Literal["euler", "exponential"]
@@ -41,6 +42,9 @@ class ContinuousRNN(SequenceLayer):
         bias: whether there is b.
         eigenvalues: (d_state,) W starts with these, in a random orthogonal basis if dense; complex ones come in
             conjugate pairs.
+
+    ``torch.compile`` compiles what is before and after the loop over time. The loop itself runs as it is, because 100
+    unrolled steps took minutes to compile; so ``torch.compile(..., fullgraph=True)`` refuses this layer.
 
     >>> layer = ContinuousRNN(1, 16, 1, activation="tanh", map="skew_minus_psd", dt=0.1)
     >>> y, state = layer(torch.randn(4, 50, 1))
@@ -89,7 +93,7 @@ class ContinuousRNN(SequenceLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """W with the given eigenvalues, or with time scales spread over a factor of 1000; U, C Gaussian, b zero."""
+        """Draw W with the given eigenvalues, or time scales over a factor of 1000; U, C Gaussian, b zero."""
         size = len(self.M)
         fastest = self.map.range[0] if isinstance(self.map, Reparameterization) else -math.inf
         start = initialize.spread_rates(size, self.dt, fastest) if self._start is None else self._start
@@ -108,17 +112,17 @@ class ContinuousRNN(SequenceLayer):
             nn.init.zeros_(self.bias)
 
     def recurrent_matrix(self) -> Tensor:
-        """W = g(M): (N, N), or (N,) if diagonal."""
+        """Return W = g(M): (N, N), or (N,) if diagonal."""
         return self.map(self.M.to(self._parameter_dtype()))
 
     def eigenvalues(self) -> Tensor:
-        """The eigenvalues of W: complex if dense, real if diagonal."""
+        """Return the eigenvalues of W: complex if dense, real if diagonal."""
         W = self.recurrent_matrix()
         return torch.linalg.eigvals(W) if self.recurrence == "dense" else W
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """C e^{W t} U of a linear RNN: (len(times), d_output, d_input)."""
+        """Return C e^{W t} U of a linear RNN: (len(times), d_output, d_input)."""
         if self.activation != "linear":
             raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))
         W = self.recurrent_matrix()
@@ -128,18 +132,26 @@ class ContinuousRNN(SequenceLayer):
         return torch.einsum("on,tn,ni->toi", C, torch.exp(W * times[:, None]), U)
 
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
-        state = self.initial_state(len(x)) if state is None else state
-        drive, states = self._drive(x), []
-        sizes = None if dt is None else dt.expand(x.shape[:2])
+        state = self.initial_state(x.shape[0]) if state is None else state
+        varying = [self._drive(x)]
+        if reset is not None:
+            varying.append(reset.expand(x.shape[:2]))
+        if dt is not None and dt.dim():
+            varying.append(dt.expand(x.shape[:2]))
+        if not x.shape[1]:
+            return state.new_empty(x.shape[0], 0, *self.state_shape)
         with without_autocast(x.device.type):
             W = self.recurrent_matrix()
             same = self._linear_step(W, dt)
-            for t in range(x.shape[1]):
+
+            def step(states: tuple[Tensor, ...], now: tuple[Tensor, ...]) -> tuple[tuple[Tensor], tuple[Tensor]]:
+                (state,), (drive, *rest) = states, now
                 if reset is not None:
-                    state = torch.where(reset[..., t, None], torch.zeros_like(state), state)
-                state = self._next(W, drive[:, t], state, None if sizes is None else sizes[:, t], same)
-                states.append(state)
-        return torch.stack(states, 1) if states else state.new_empty(len(x), 0, *self.state_shape)
+                    state = torch.where(rest.pop(0)[:, None], torch.zeros_like(state), state)
+                new = self._next(W, drive, state, rest[0] if rest else dt, same)
+                return (new,), (new,)
+
+            return loop(step, (state,), tuple(varying))[1][0]
 
     def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
         drive = self._drive(x_t)
@@ -154,7 +166,7 @@ class ContinuousRNN(SequenceLayer):
         return F.linear(x, self.U, self.bias).to(self._parameter_dtype())
 
     def _linear_step(self, W: Tensor, dt: Tensor | None) -> Tensor | None:
-        """dt φ(dt W), which serves every step when σ is linear and the steps are alike."""
+        """Return dt φ(dt W), which is the same for every step if σ is linear and all steps have one length."""
         if self.activation != "linear" or self.solver == "euler" or (dt is not None and dt.dim()):
             return None
         step = W.new_tensor(self.dt) if dt is None else dt
@@ -177,7 +189,7 @@ class ContinuousRNN(SequenceLayer):
         return state + increment.squeeze(-1)
 
     def _phi(self, J: Tensor, v: Tensor, dt: Tensor) -> Tensor:
-        """dt φ(dt J) v: elementwise, or for matrices the corner of exp [[dt J, dt v], [0, 0]]."""
+        """Return dt φ(dt J) v: elementwise, or for matrices the corner of exp [[dt J, dt v], [0, 0]]."""
         if self.recurrence == "diagonal":
             return dt * v * phi(J * dt)
         rows, columns = v.shape[-2:]
@@ -185,13 +197,13 @@ class ContinuousRNN(SequenceLayer):
         return torch.linalg.matrix_exp(block)[..., :rows, rows:]
 
     def extra_repr(self) -> str:
-        """The options, for ``print(model)``."""
+        """Return the options, for ``print(model)``."""
         sizes = f"{self.d_input}, {len(self.M)}, {self.d_output}"
         return f"{sizes}, {self.activation}, {self.recurrence}, map={self.map!r}, dt={self.dt:g}, {self.solver}"
 
 
 def real_matrix(eigenvalues: Tensor) -> Tensor:
-    """A real normal matrix with these eigenvalues: 1×1 blocks for real ones, rotations for conjugate pairs.
+    """Return a real normal matrix with these eigenvalues: 1×1 blocks for real ones, rotations for pairs.
 
     >>> real_matrix(torch.tensor([-1 + 2j, -1 - 2j])).tolist()
     [[-1.0, 2.0], [-2.0, -1.0]]

@@ -1,4 +1,4 @@
-"""What the layers with a linear diagonal recurrence share: scan or convolution, and the map of their eigenvalues."""
+"""The base class of layers with a linear diagonal recurrence: scan or convolution, and the map of the eigenvalues."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from stablessm.reparam import get as get_map
 from stablessm.scan import fft_scan, linear_scan, resolve
 from stablessm.scan.checks import check_tensor
 from stablessm.scan.decay_product import decay_product
+from stablessm.scan.dispatch import exporting
 
 Mode: TypeAlias = Literal["scan", "conv", "auto"]
 
@@ -26,14 +27,14 @@ Mode: TypeAlias = Literal["scan", "conv", "auto"]
 class DiagonalLayer(SequenceLayer):
     """h[t] = a ⊙ h[t-1] + u[t], with a made of trainable weights ``w`` by a reparameterization.
 
-    ``mode`` says how: ``scan`` step by step (time-varying dt and resets included), ``conv`` by FFT (only where
-    every step is alike), ``auto`` whichever is faster. The numbers are the same.
+    ``mode`` is ``scan`` (time-varying dt and resets included), ``conv`` (by FFT, only if all steps are alike) or
+    ``auto`` (whichever is faster). The numbers are the same.
     """
 
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w",)
     w: nn.Parameter
     _held: tuple[Tensor, Tensor] | None = None
-    """What ``_discretise(None)`` gave, inside :func:`stablessm.layers.hold.hold`."""
+    """The result of ``_discretise(None)``, inside :func:`stablessm.layers.hold.hold`."""
 
     def __init__(
         self,
@@ -51,18 +52,18 @@ class DiagonalLayer(SequenceLayer):
 
     @abstractmethod
     def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The factors a and g of h = a h + g u, in float32 or better.
+        """Return the factors a and g of h = a h + g u, in float32 or better.
 
         They have the shape of the state; with a dt of n dimensions, n more in front.
         """
 
     @abstractmethod
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
-        """g u, from an input (…, d_input) to (…, state)."""
+        """Return g u, from an input (…, d_input) to (…, state)."""
 
     @checked
     def with_map(self, map: str | Reparameterization, **options: Any) -> Self:
-        """A copy that computes the same function from other weights: eigenvalues kept, map exchanged.
+        """Return a copy that computes the same function with another map: same eigenvalues, other weights.
 
         >>> import stablessm as ssm
         >>> layer = ssm.RealSSM(1, 4, 1, map="best")
@@ -79,7 +80,7 @@ class DiagonalLayer(SequenceLayer):
     def transition(
         self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, Tensor]:
-        """What a sequence does to the state before it: state ↦ factor ⊙ state + offset, both (B, …) as the state.
+        """Return what a sequence does to the state before it: state ↦ factor ⊙ state + offset, both (B, …).
 
         Arguments as in ``forward``, which takes any state to just that. Parts of a sequence that are computed apart,
         on several machines say, are joined by it (``stablessm.parallel``).
@@ -101,7 +102,7 @@ class DiagonalLayer(SequenceLayer):
         return self.w  # asked for often: no walk over all parameters
 
     def _factors(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """``_discretise``, or what it gave before."""
+        """Return the result of ``_discretise``, or the one kept by ``hold``."""
         if self._held is None or dt is not None or torch.is_grad_enabled():
             return self._discretise(dt)
         return self._held
@@ -122,19 +123,21 @@ class DiagonalLayer(SequenceLayer):
         return decay * state + self._drive(x_t, gain)
 
     def _convolves(self, x: Tensor, reset: Tensor | None, dt: Tensor | None) -> bool:
-        """Whether this call runs as a convolution."""
+        """Return True if this call runs as a convolution."""
         alike = reset is None and (dt is None or dt.dim() == 0)
         if self.mode == "conv" and not alike:
             name = "dt" if reset is None else "reset"
             raise ArgumentError("mode", f"'scan' or 'auto' with a {name} that varies in time", "'conv'")
+        if exporting():  # of any length: the scan is then in standard operations, and an FFT has no fixed size
+            return False
         return self.mode == "conv" or (self.mode == "auto" and alike and self._convolution_is_faster(x))
 
     def _convolution_is_faster(self, x: Tensor) -> bool:
-        """Only where no fast scan is installed for the device; ``benchmarks/scan.py`` and ``s4d_mode.py`` compare."""
+        """Return True where no fast scan is installed; ``benchmarks/scan.py`` and ``s4d_mode.py`` compare."""
         return resolve("auto", x.device) == "reference"
 
     def _given(self, eigenvalues: Tensor | None) -> Tensor | None:
-        """Eigenvalues a user passed, checked, detached and spread over the state."""
+        """Return the eigenvalues that a user passed, checked, detached and expanded to the state."""
         if eigenvalues is None:
             return None
         wide = eigenvalues.detach().cpu().to(torch.complex128)

@@ -11,13 +11,13 @@ from stablessm.layers.zero_order_hold import zero_order_hold
 
 
 def bilinear(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """a = (1 + λ dt/2) / (1 - λ dt/2), g = dt / (1 - λ dt/2): the trapezoidal rule, stable whenever λ is."""
+    """Return a = (1 + λ dt/2) / (1 - λ dt/2), g = dt / (1 - λ dt/2): the trapezoidal rule, stable if λ is."""
     half = eigenvalues * dt / 2
     return (1 + half) / (1 - half), dt / (1 - half)
 
 
 def exponential(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """a = e^{λ dt}, g = dt: the sampled kernel is exactly that of continuous time."""
+    """Return a = e^{λ dt}, g = dt: the sampled kernel equals the kernel in continuous time."""
     z = eigenvalues * dt
     return z.exp(), dt.to(z.dtype).expand_as(z)
 

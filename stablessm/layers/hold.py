@@ -13,10 +13,10 @@ from stablessm.layers.diagonal import DiagonalLayer
 
 @contextmanager
 def hold(model: nn.Module) -> Iterator[None]:
-    """Inside, layers in ``model`` do not work out their eigenvalues again at every call: weights must not change.
+    """Keep the eigenvalues of all layers in ``model`` inside this context: its weights must not change.
 
-    Of a step that generates one token, map and discretisation are a quarter to half of the operations. Calls that
-    record a gradient, or take a ``dt``, work them out as ever.
+    The map and the discretization are a quarter to half of the operations of a step that generates one token. Calls
+    that record a gradient, or take a ``dt``, compute them as usual.
 
     >>> import stablessm as ssm
     >>> layer, x_t = ssm.RealSSM(1, 4, 1), torch.randn(2, 1)

@@ -20,7 +20,7 @@ def timescales(count: int, shortest: float, longest: float) -> Tensor:
 
 
 def spread_rates(count: int, dt: float, fastest: float) -> Tensor:
-    """-1/τ with time scales τ from one step of ``dt``, or the shortest above -1/fastest, to 1000 times that.
+    """Return -1/τ with time scales τ from one ``dt``, or the shortest above -1/fastest, to 1000 times that.
 
     >>> spread_rates(4, 0.1, -torch.inf).round(decimals=4).tolist()
     [-10.0, -1.0, -0.1, -0.01]
@@ -30,7 +30,7 @@ def spread_rates(count: int, dt: float, fastest: float) -> Tensor:
 
 
 def ring(count: int, r_min: float, r_max: float, max_phase: float) -> Tensor:
-    """Complex eigenvalues uniform in area on a ring r_min ≤ |λ| ≤ r_max, 0 ≤ arg λ ≤ max_phase.
+    """Draw complex eigenvalues uniform in area on a ring r_min ≤ |λ| ≤ r_max, 0 ≤ arg λ ≤ max_phase.
 
     LRU-UA (section 3.1, appendix E) and the LRU start here; |λ|² is uniform between the squared radii.
     """
@@ -41,18 +41,18 @@ def ring(count: int, r_min: float, r_max: float, max_phase: float) -> Tensor:
 
 
 def s4d_lin(count: int) -> Tensor:
-    """λ_n = -1/2 + iπn (S4D-Lin)."""
+    """Return λ_n = -1/2 + iπn (S4D-Lin)."""
     return -0.5 + 1j * math.pi * torch.arange(count, dtype=torch.float64)
 
 
 def s4d_inv(count: int) -> Tensor:
-    """λ_n = -1/2 + i (N/π)(N/(2n+1) - 1) with N = 2 count (S4D-Inv)."""
+    """Return λ_n = -1/2 + i (N/π)(N/(2n+1) - 1) with N = 2 count (S4D-Inv)."""
     n, size = torch.arange(count, dtype=torch.float64), 2 * count
     return -0.5 + 1j * size / math.pi * (size / (2 * n + 1) - 1)
 
 
 def s4d_legs(count: int) -> Tensor:
-    """The eigenvalues of HiPPO-LegS's normal part with positive frequency (S4D-LegS).
+    """Return the eigenvalues of HiPPO-LegS's normal part with positive frequency (S4D-LegS).
 
     LegS of size 2 count is a normal matrix -1/2 + S, S skew, plus a matrix of rank one; these are -1/2 + i spec(S).
     """

@@ -68,7 +68,7 @@ class LRU(DiagonalLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Eigenvalues as given or on the ring; B, C complex Gaussian, D Gaussian."""
+        """Draw eigenvalues on the ring, or take the given ones; B, C complex Gaussian, D Gaussian."""
         ring = (self.r_min, self.r_max, self.max_phase)
         start = initialize.ring(len(self.w), *ring) if self._start is None else self._start
         self.w.copy_(self.map.weights(start.abs()))
@@ -79,12 +79,12 @@ class LRU(DiagonalLayer):
             nn.init.normal_(self.D, std=self.d_input**-0.5)
 
     def eigenvalues(self) -> Tensor:
-        """λ, (d_state,) complex."""
+        """Return λ, (d_state,) complex."""
         return self._discretise(None)[0]
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """Re(C λ^k γ B) at whole steps k: (len(times), d_output, d_input)."""
+        """Return Re(C λ^k γ B) at whole steps k: (len(times), d_output, d_input)."""
         decay, gain = self._discretise(None)
         B, C = self.B.to(gain.dtype), self.C.to(gain.dtype)
         inputs = torch.complex(B[:, 0], B[:, 1]) * gain[:, None]
@@ -115,5 +115,5 @@ class LRU(DiagonalLayer):
         return y if self.D is None else y + F.linear(x, self.D)
 
     def extra_repr(self) -> str:
-        """The options, for ``print(model)``."""
+        """Return the options, for ``print(model)``."""
         return f"{self.d_input}, {len(self.w)}, {self.d_output}, map={self.map!r}, normalise={self.normalise}"

@@ -14,16 +14,16 @@ from stablessm._errors import ArgumentError
 def param_groups(
     model: nn.Module, lr: float, *, recurrent_lr: float | None = None, weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Groups for any ``torch.optim`` optimiser: recurrent parameters with their own rate and no weight decay.
+    """Return groups for any ``torch.optim`` optimizer: recurrent parameters get their own rate, no decay.
 
     Weight decay pulls eigenvalues to wherever w = 0 happens to be, which has nothing to do with simplicity.
     Recurrent are the parameters a module lists in ``recurrent_parameters``; yours may list some too.
 
     Args:
-        model: any module, ours inside or not.
+        model: any module, with or without layers of this package.
         lr: learning rate.
-        recurrent_lr: that of the recurrent parameters; ``lr`` by default (StableSSM appendix C.2: 0.004 to 0.005).
-        weight_decay: for all others.
+        recurrent_lr: learning rate of the recurrent parameters (default: ``lr``; StableSSM app. C.2: 0.004 to 0.005).
+        weight_decay: weight decay of all other parameters.
 
     >>> import torch, stablessm as ssm
     >>> groups = param_groups(ssm.LRU(1, 4, 1), 1e-2, recurrent_lr=1e-3, weight_decay=0.1)

@@ -25,7 +25,7 @@ class RealSSM(DiagonalLayer):
     Args:
         d_input, d_state, d_output: sizes.
         map: reparameterization of the eigenvalues, a name or an instance (``stablessm.reparam``).
-        time: ``continuous`` (λ < 0, discretised with ``dt``) or ``discrete`` (h[k] = λ h[k-1] + B x[k] + b).
+        time: ``continuous`` (λ < 0, discretized with ``dt``) or ``discrete`` (h[k] = λ h[k-1] + B x[k] + b).
         dt: the time between samples, in your unit, 1 by default; continuous time only.
         discretisation: ``zoh`` (the default), ``bilinear`` or ``exponential``; continuous time only.
         activation: σ on the states before the readout, by name; ``linear`` by default.
@@ -81,7 +81,7 @@ class RealSSM(DiagonalLayer):
     def reset_parameters(self) -> None:
         """Set the eigenvalues as given or spread, and B so that white noise gives states of variance one.
 
-        The variance is that of the stationary state, on average over the draws of B, and is one for every eigenvalue
+        The stationary state has variance one on average over the draws of B, for every eigenvalue
         inside the stable region. An eigenvalue on its boundary or beyond has no stationary state; B is then such that
         the variance is one after a million steps of an eigenvalue on the boundary. A recurrence in float32 rounds its
         decay: for |λ| dt below 1e-6 its states are up to twice as large or small as in exact arithmetic, and below
@@ -108,12 +108,12 @@ class RealSSM(DiagonalLayer):
         return torch.where(rough > 1e-5, rough, exact)  # below, a difference in single precision loses its digits
 
     def eigenvalues(self) -> Tensor:
-        """λ, (d_state,)."""
+        """Return λ, (d_state,)."""
         return self.map(self.w.to(self._parameter_dtype()))
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """ρ(t) = C e^{λ t} B, or C λ^k B in discrete time: (len(times), d_output, d_input)."""
+        """Return ρ(t) = C e^{λ t} B, or C λ^k B in discrete time: (len(times), d_output, d_input)."""
         if self.activation != "linear":
             raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))
         if self.time == "continuous":
@@ -149,13 +149,13 @@ class RealSSM(DiagonalLayer):
         return initialize.spread_rates(len(self.w), 1.0, math.log(low) if low > 0 else -math.inf).exp()
 
     def extra_repr(self) -> str:
-        """The options, for ``print(model)``."""
+        """Return the options, for ``print(model)``."""
         own = f"dt={self.dt:g}, {self.discretisation}" if self.time == "continuous" else "discrete"
         return f"{self.d_input}, {len(self.w)}, {self.d_output}, map={self.map!r}, {own}, {self.activation}"
 
 
 def discrete_powers(decay: Tensor, times: Tensor) -> Tensor:
-    """decay**k at whole, non-negative times k: (len(times), *decay.shape)."""
+    """Return decay**k at whole, non-negative times k: (len(times), *decay.shape)."""
     steps = times.round().long()
     if bool((steps != times).any() | (steps < 0).any()):
         wrong = times[(steps != times) | (steps < 0)][0].item()

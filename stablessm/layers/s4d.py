@@ -76,7 +76,7 @@ class S4D(DiagonalLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Eigenvalues as given or by ``init``; C complex Gaussian of variance 1, D Gaussian."""
+        """Set the eigenvalues as given or by ``init``; draw C complex Gaussian of variance 1, D Gaussian."""
         start = initialize.S4D[self.init](self.state_shape[1]) if self._start is None else self._start
         start = start.expand(self.state_shape)
         self.w.copy_(self.map.weights(start.real))
@@ -86,13 +86,13 @@ class S4D(DiagonalLayer):
         nn.init.normal_(self.D)
 
     def eigenvalues(self) -> Tensor:
-        """λ, (H, N) complex."""
+        """Return λ, (H, N) complex."""
         dtype = self._parameter_dtype()
         return torch.complex(self.map(self.w.to(dtype)), self.frequency.to(dtype))
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """2 Re Σ_n C_n e^{λ_n Δ t} Δ, with t in samples and Δ the channel's step: (len(times), H)."""
+        """Return 2 Re Σ_n C_n e^{λ_n Δ t} Δ, with t in samples and Δ the channel's step: (len(times), H)."""
         dtype = self._parameter_dtype()
         step, times = self.log_dt.to(dtype).exp(), times.to(dtype)
         modes = torch.exp(self.eigenvalues() * step[:, None] * times[:, None, None])
@@ -136,7 +136,7 @@ class S4D(DiagonalLayer):
         return self._with_skip(y, x), final
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """As usual, but a C that ``assign`` put where no complex number can lie is copied to where one can."""
+        """Load as usual, and copy a C that ``assign`` left at an address that no complex number may have."""
         super()._load_from_state_dict(*args, **kwargs)
         aligned = self.C.storage_offset() % 2 == 0 and self.C.data_ptr() % (2 * self.C.element_size()) == 0
         if not (aligned and self.C.is_contiguous()):
@@ -144,12 +144,12 @@ class S4D(DiagonalLayer):
             self.C = nn.Parameter(own, self.C.requires_grad)
 
     def extra_repr(self) -> str:
-        """The options, for ``print(model)``."""
+        """Return the options, for ``print(model)``."""
         return f"{self.state_shape[0]}, {self.state_shape[1]}, map={self.map!r}, {self.init}, {self.discretisation}"
 
 
 def _moved_to_the_end(signal: Tensor, lengths: Tensor) -> Tensor:
-    """Right-padded sequences as left-padded ones, padded with zeros."""
+    """Return right-padded sequences as left-padded ones, padded with zeros."""
     steps = signal.shape[1]
     index = torch.arange(steps, device=signal.device) - (steps - lengths)[:, None]
     moved = signal.gather(1, index.clamp(min=0)[..., None].expand_as(signal))

@@ -79,7 +79,7 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
 
 @checked
 def load(folder: str | os.PathLike[str]) -> Any:
-    """The layer or model that :func:`save` wrote, with its weights and dtype; the global random state is left alone.
+    """Return the layer or model that :func:`save` wrote, with its weights and dtype; the random state is left alone.
 
     Damaged files and weights of another model raise an error. Weights that are not finite raise a warning.
     """
@@ -115,7 +115,7 @@ def restore(
 
 
 def _weights_of(folder: Path) -> list[str | None]:
-    """The checksum of the weights that are there; None: they have none."""
+    """Return the checksum of the stored weights, or None if they have none."""
     try:
         return list(record.read_json(folder / "config.json").get("weights", [None])[:1])
     except (OSError, ArgumentError, TypeError):
@@ -123,7 +123,7 @@ def _weights_of(folder: Path) -> list[str | None]:
 
 
 def _otherwise(folder: Path) -> str:
-    """What to do about damaged weights of a training, whose checkpoints hold others."""
+    """Return what to do about damaged weights of a training, whose checkpoints hold others."""
     if not any(folder.parent.glob("checkpoints/step-*")):
         return ""
     return f", or stablessm train with --last-good, which takes the weights of the last checkpoint of {folder.parent}"
@@ -154,7 +154,7 @@ def _require_at_most(content: dict[str, Any], name: str, most: int) -> None:
 
 
 def is_saved_layer(folder: str | os.PathLike[str]) -> bool:
-    """Whether :func:`save` wrote this folder."""
+    """Return True if :func:`save` wrote this folder."""
     try:
         return FORMAT in (Path(folder) / "config.json").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -168,7 +168,7 @@ def _known_models() -> dict[str, type[SavedModel]]:
 
 
 def _config(layer: nn.Module) -> dict[str, Any]:
-    """The class and the arguments that make it: everything but the weights."""
+    """Return the class and the arguments that make it: everything but the weights."""
     if isinstance(layer, SavedModel):
         return {"class": type(layer).__name__, "options": asdict(layer.config)}
     if isinstance(layer, Bidirectional):

@@ -119,7 +119,7 @@ def backward_kernel(
 
 
 def forward(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """a and g, like the eigenvalues (…, N); dt is (…, 1)."""
+    """Return a and g, in the shape of the eigenvalues (…, N); dt is (…, 1)."""
     lam = _whole(eigenvalues)
     decay, gain = torch.empty_like(lam), torch.empty_like(lam)
     launch, _ = _launches(dt.numel(), lam.shape[-1], lam.dtype)
@@ -128,7 +128,7 @@ def forward(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def backward(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of λ and dt."""
+    """Return the gradients of λ and dt."""
     lam, rows, states = _whole(eigenvalues), dt.numel(), eigenvalues.shape[-1]
     d_lam, partial = torch.empty_like(lam), dt.new_empty(*dt.shape[:-1], -(-states // BLOCK))
     _, launch = _launches(rows, states, lam.dtype)
@@ -137,7 +137,7 @@ def backward(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """What a pointer can say: one number after the other, none waiting for a sign."""
+    """Return a contiguous tensor with no pending conjugation or negation, as a pointer requires."""
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
     return tensor.resolve_conj().resolve_neg().contiguous()

@@ -19,7 +19,7 @@ from stablessm.scan.dispatch import exporting, forward_mode, plain, quick
 
 
 def phi(z: Tensor) -> Tensor:
-    """(e^z - 1) / z, and 1 at 0, with a gradient there.
+    """Return (e^z - 1) / z, and 1 at 0, with a gradient there.
 
     >>> phi(torch.tensor([0.0, 1.0]))
     tensor([1.0000, 1.7183])
@@ -31,7 +31,7 @@ def phi(z: Tensor) -> Tensor:
 
 
 def zero_order_hold(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """a = e^{λ dt}, g = (e^{λ dt} - 1) / λ: exact when the input is constant between samples.
+    """Return a = e^{λ dt}, g = (e^{λ dt} - 1) / λ: exact if the input is constant between samples.
 
     >>> decay, gain = zero_order_hold(torch.tensor([-1.0, 0.0]), torch.tensor(0.5))
     >>> decay, gain
@@ -48,7 +48,7 @@ def zero_order_hold(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def plainly(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """The truth of :func:`zero_order_hold`, differentiable to any order and in either mode."""
+    """Return the reference of :func:`zero_order_hold`, differentiable to any order and in either mode."""
     z = eigenvalues * dt
     return z.exp(), phi(z) * dt
 
@@ -85,7 +85,7 @@ class _Hold(torch.autograd.Function):
 
 
 def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """a, g, and for the gradients dt in λ's dtype and where z is small.
+    """Return a, g, and for the gradients dt in the dtype of λ and True where z is small.
 
     Without a gradient, a branch that is not taken may divide by 0. With one the difference e^z - φ cancels for small z,
     while φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli's numbers) does not: both err by as much at |z|⁴ = 720 ε.
@@ -103,7 +103,7 @@ def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, T
 def _gradients(
     d_decay: Tensor, d_gain: Tensor, eigenvalues: Tensor, dt: Tensor, *found: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Of λ and dt, summed to their shapes."""
+    """Return the gradients of λ and dt, summed to their shapes."""
     decay, gain, step, small = found
     z = eigenvalues * step
     series = torch.addcmul(gain * 0.5, gain, z, value=1 / 12)
@@ -117,18 +117,18 @@ def _gradients(
 
 
 def _in_parts(z: Tensor) -> Tensor:
-    """Real and imaginary part in one more dimension."""
+    """Return real and imaginary part in one more dimension."""
     return torch.view_as_real(z.resolve_conj()) if z.is_complex() else z[..., None]
 
 
 def _has_kernel(eigenvalues: Tensor, dt: Tensor) -> bool:
-    """Rows of λ with a step each, on a GPU."""
+    """Return True for rows of λ with one dt per row, on a GPU."""
     rows = dt.shape == (*eigenvalues.shape[:-1], 1) and eigenvalues.numel() > 0 and eigenvalues.dim() > 0
     return rows and resolve("auto", eigenvalues.device) == "triton"
 
 
 def _check_raw(eigenvalues: Tensor, dt: Tensor) -> None:
-    """The form that the kernel takes, where the operator is called directly."""
+    """Check the arguments of the raw operator."""
     check_tensor("eigenvalues", eigenvalues)
     check_tensor("dt", dt)
     check_kinds("eigenvalues", eigenvalues=eigenvalues, dt=dt)
@@ -145,7 +145,7 @@ def _check_raw(eigenvalues: Tensor, dt: Tensor) -> None:
 
 @torch.library.custom_op("stablessm::hold", mutates_args=())
 def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """The kernel as an operator, for ``torch.compile``, which makes no kernels of complex numbers itself."""
+    """Run the kernel as an operator, for ``torch.compile``, which compiles no complex numbers itself."""
     from stablessm.layers import triton_hold
 
     _check_raw(eigenvalues, dt)
@@ -154,7 +154,7 @@ def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("stablessm::hold_backward", mutates_args=())
 def hold_backward_op(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of λ and dt."""
+    """Return the gradients of λ and dt."""
     from stablessm.layers import triton_hold
 
     _check_raw(eigenvalues, dt)

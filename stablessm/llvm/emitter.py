@@ -49,29 +49,29 @@ class Emitter(Generic[Options]):
         self.size = 8 if spec.double else 4
 
     def vector(self, lanes: int) -> ir.VectorType:
-        """The type."""
+        """Return the vector type."""
         return ir.VectorType(self.scalar, lanes)
 
     def constant(self, lanes: int, values: Sequence[float]) -> ir.Constant:
-        """The values, repeated over all lanes."""
+        """Return the values, repeated over all lanes."""
         return ir.Constant(self.vector(lanes), [values[i % len(values)] for i in range(lanes)])
 
     def sum(self, *terms: ir.Value | int) -> ir.Value:
-        """The sum of counts."""
+        """Return the sum of counts."""
         total, *rest = (I64(term) if isinstance(term, int) else term for term in terms)
         for term in rest:
             total = self.builder.add(total, term)
         return total
 
     def times(self, *factors: ir.Value | int) -> ir.Value:
-        """The product of counts."""
+        """Return the product of counts."""
         product, *rest = (I64(factor) if isinstance(factor, int) else factor for factor in factors)
         for factor in rest:
             product = self.builder.mul(product, factor)
         return product
 
     def at(self, pointer: ir.Value, *terms: ir.Value | int) -> ir.Value:
-        """The address of the element whose number is the sum of ``terms``, as seen from a pointer.
+        """Return the address of the element whose number is the sum of ``terms``, counted from a pointer.
 
         What does not change in a loop comes first among the terms: LLVM does not change their order.
         """
@@ -80,13 +80,13 @@ class Emitter(Generic[Options]):
         return pointer
 
     def load(self, pointer: ir.Value, lanes: int) -> ir.Value:
-        """A vector, from any address that a scalar may have."""
+        """Load a vector, from any address that a scalar may have."""
         loaded = self.builder.load(self.builder.bitcast(pointer, self.vector(lanes).as_pointer()))
         loaded.align = self.size
         return loaded
 
     def store(self, value: ir.Value, pointer: ir.Value) -> None:
-        """A vector, past the cache if the options say so."""
+        """Store a vector, past the cache if the options say so."""
         lanes = value.type.count
         stored = self.builder.store(value, self.builder.bitcast(pointer, value.type.as_pointer()))
         stored.align = self.size
@@ -96,12 +96,12 @@ class Emitter(Generic[Options]):
             stored.set_metadata("nontemporal", self.builder.module.add_metadata([one]))
 
     def multiply_add(self, u: ir.Value, v: ir.Value, w: ir.Value) -> ir.Value:
-        """u v + w, rounded once where the machine can."""
+        """Return u v + w, rounded once where the machine can."""
         product = self.builder.fmul(u, v, flags=("contract",))
         return self.builder.fadd(product, w, flags=("contract",))
 
     def product(self, u: ir.Value, v: ir.Value, plus: ir.Value, conjugate: bool = False) -> ir.Value:
-        """u v + plus, or u conj(v) + plus."""
+        """Return u v + plus, or u conj(v) + plus."""
         if not self.spec.complex:
             return self.multiply_add(u, v, plus)
         lanes = u.type.count
@@ -122,7 +122,7 @@ class Emitter(Generic[Options]):
         carried: list[ir.Value],
         body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
     ) -> list[ir.Value]:
-        """for i in range(count): carried = body(i, carried)."""
+        """Emit for i in range(count): carried = body(i, carried)."""
         builder = self.builder
         before = builder.block
         head, inside, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))

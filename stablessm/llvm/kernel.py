@@ -24,7 +24,7 @@ Spec = TypeVar("Spec", bound=Hashable)
 def kernel_entry(
     name: str, fields: Sequence[str], pointers: Mapping[str, ir.Type]
 ) -> tuple[ir.IRBuilder, dict[str, ir.Value], ir.Value, ir.Value]:
-    """An empty kernel in a module of its own: its builder, its fields by name, and its range of units.
+    """Return an empty kernel in a module of its own: its builder, its fields by name, and its range of units.
 
     A field is a whole number, or the address of elements of the type that ``pointers`` names.
     """
@@ -88,7 +88,7 @@ _compiled: dict[tuple[Callable[..., ir.Function], Hashable], Kernel] = {}
 
 
 def compiled(build: Callable[[Spec], ir.Function], spec: Spec) -> Kernel:
-    """The kernel that ``build`` writes for ``spec``, compiled the first time it is asked for."""
+    """Return the kernel that ``build`` writes for ``spec``; the first request compiles it."""
     kernel = _compiled.get((build, spec))
     if kernel is None:
         with _fork.compiling:  # two threads may ask at once

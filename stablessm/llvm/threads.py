@@ -1,4 +1,4 @@
-"""Running a kernel on several threads: those of PyTorch's own OpenMP where they can be had, Python's otherwise.
+"""Run a kernel on several threads: the threads of PyTorch's own OpenMP where possible, otherwise Python's.
 
 PyTorch's OpenMP threads keep spinning for a moment after every parallel operation. Threads of our own would have to
 share the cores with them; a kernel that joins their team runs at once. GNU's, LLVM's and Intel's runtimes all offer the
@@ -33,7 +33,7 @@ class Team(NamedTuple):
 
 @functools.cache
 def team() -> Team | None:
-    """PyTorch's OpenMP team, or None if there is none that we know how to join."""
+    """Return PyTorch's OpenMP team, or None if there is none that this module can join."""
     library = _fork.openmp()
     if library is None:
         return None
@@ -47,7 +47,7 @@ def team() -> Team | None:
 
 
 def _after_fork() -> None:
-    """A child has the pool's bookkeeping but none of its threads."""
+    """Forget the pool: a forked child has its bookkeeping but none of its threads."""
     global _pool, _pool_size
     _pool, _pool_size = None, 0
 
@@ -57,7 +57,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def team_to_join() -> Team | None:
-    """PyTorch's team, unless this process may have inherited it without its threads."""
+    """Return PyTorch's team, unless this process may have inherited it without its threads."""
     return team() if _fork.openmp_is_sound() else None
 
 

@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @final
 class TiedDropout(nn.Module):
-    """Dropout of whole channels: one mask a sequence, as S4 does, so that a recurrence sees no noise in time.
+    """Dropout of whole channels, with one mask per sequence, as in S4, so that a recurrence sees no noise in time.
 
     The mask is (B, 1, C), so that it costs neither memory nor many random numbers.
 
@@ -46,14 +46,14 @@ class TiedDropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        """(B, T, C) with some channels of each sequence zero and the others larger, in training; added to ``onto``."""
+        """Return (B, T, C) with some channels of each sequence set to zero, in training; added to ``onto``."""
         if not self.training or not self.p:
             return x if onto is None else onto + x
         mask = F.dropout(x.new_ones(len(x), 1, x.shape[-1]), self.p)
         return x * mask if onto is None else torch.addcmul(onto, x, mask)
 
     def extra_repr(self) -> str:
-        """The rate, for ``print(model)``."""
+        """Return the rate, for ``print(model)``."""
         return f"{self.p:g}"
 
 
@@ -71,9 +71,9 @@ class Block(nn.Module):
         norm: ``layer``, ``batch`` or ``none``.
         prenorm: whether it comes before the mixer, or after the sum.
         activation: σ: ``gelu``, ``silu``, ``relu`` or ``none``.
-        gate: whether there is one.
+        gate: whether the block has a gate.
         mlp: hidden channels of the MLP (with GELU), as a multiple of d_model; 0 for none.
-        dropout: the share of channels that training leaves out, of each sequence.
+        dropout: the share of channels of each sequence that training leaves out.
 
     >>> from stablessm.layers import S4D
     >>> block = Block(16, S4D(16, 8, map="best"), dropout=0.1)
@@ -108,13 +108,13 @@ class Block(nn.Module):
         self.narrow = nn.Linear(mlp * d_model, d_model) if mlp else None
 
     def initial_state(self, batch: int) -> Any:
-        """The mixer's."""
+        """Return the initial state of the mixer."""
         return self.mixer.initial_state(batch)  # type: ignore[operator]
 
     def forward(
         self, x: Tensor, state: Any = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, Any]:
-        """(B, T, d_model) to the same, and the mixer's state; arguments as in a layer.
+        """Run over (B, T, d_model), and return the same shape and the mixer's state; arguments as in a layer.
 
         What comes out at padded steps means nothing, but is finite if what came in was.
         """
@@ -125,14 +125,14 @@ class Block(nn.Module):
         return self._after(x, y, real), state
 
     def step(self, x_t: Tensor, state: Any = None, *, dt: Dt = None) -> tuple[Tensor, Any]:
-        """One step of ``forward``: (B, d_model) to the same."""
+        """Run one step of ``forward``: (B, d_model) to (B, d_model)."""
         check_signal("x_t", x_t, ("batch", "d_model"), self.d_model, self._weight(x_t))
         x = x_t[:, None]
         y, state = self.mixer.step(self._before(self.norm, x, None)[:, 0], state, dt=dt)  # type: ignore[operator]
         return self._after(x, y[:, None], None)[:, 0], state
 
     def _weight(self, x: Tensor) -> Tensor:
-        """One of the parameters, for their device; ``x`` where there are none."""
+        """Return one of the parameters, for their device; ``x`` if there are none."""
         return next(self.parameters(), x)
 
     def _before(self, norm: nn.Module, x: Tensor, real: Tensor | None) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from stablessm._arguments import one_of, whole_number
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm.models import mixers
 from stablessm.models.norms import Norm
 from stablessm.reparam import Reparameterization
@@ -93,10 +93,10 @@ class StackConfig:
     @classmethod
     @checked
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """The config with these settings, after naming any that there is not."""
+        """Return the config with these settings; an unknown setting is an error that names it."""
         known = {entry.name for entry in fields(cls)}
         for name in options.keys() - known:
-            raise ArgumentError(name, f"one of the settings {', '.join(sorted(known))}", repr(options[name]))
+            raise unknown_name(name, sorted(known), name, f"one of the settings {', '.join(sorted(known))}")
         return cls(**options)
 
 
@@ -150,5 +150,5 @@ class LanguageConfig(StackConfig):
 
     @property
     def size(self) -> int:
-        """Of the readout."""
+        """Return the size of the readout."""
         return self.vocab_size or 0

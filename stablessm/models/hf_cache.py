@@ -37,15 +37,15 @@ class StableSSMCache(Cache):
 
     @property
     def nbytes(self) -> int:
-        """The memory it takes."""
+        """Return the memory of the states, in bytes."""
         return sum(tensor.nbytes for tensor in _tensors((self.state, self.last)))
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """How many tokens it has seen."""
+        """Return the number of tokens read so far."""
         return self.seen
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row i becomes what row ``beam_idx[i]`` was: beam search."""
+        """Replace row i by row ``beam_idx[i]``, for beam search."""
         self._each(lambda tensor: tensor.index_select(0, beam_idx.to(tensor.device)))
 
     def batch_select_indices(self, indices: Tensor) -> None:
@@ -53,47 +53,47 @@ class StableSSMCache(Cache):
         self.reorder_cache(torch.as_tensor(indices))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Every row ``repeats`` times."""
+        """Repeat every row ``repeats`` times."""
         self._each(lambda tensor: tensor.repeat_interleave(repeats, 0))
 
     def reset(self) -> None:
-        """As before the first token."""
+        """Return to the state before the first token."""
         self.state, self.last, self.seen, self.padded = None, None, 0, None
 
     def crop(self, tokens_to_remove: int) -> None:
-        """A recurrence cannot go back; only 0 is allowed."""
+        """Refuse to crop: a recurrence cannot go back. Only 0 is allowed."""
         if tokens_to_remove:
             expected = "0, since a state cannot be undone (copy.copy keeps one)"
             raise ArgumentError("tokens_to_remove", expected, tokens_to_remove)
 
     @property
     def is_croppable(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
     @property
     def is_compileable(self) -> bool:
-        """Not by ``generate`` of its own accord."""
+        """Return False: ``generate`` must not compile the model on its own."""
         return False
 
     @property
     def batch_size(self) -> int:
-        """Rows; -1 before the first token."""
+        """Return the number of rows; -1 before the first token."""
         return -1 if self.last is None else len(self.last)
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        """-1: no limit."""
+        """Return -1: there is no limit."""
         return -1
 
     def __len__(self) -> int:
         return 0 if self.state is None else len(self.state)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Exchange every tensor."""
+        """Replace every tensor."""
         self.state, self.last, self.padded = (_mapped(part, change) for part in (self.state, self.last, self.padded))
 
     def check(self, mask: Tensor | None, steps: int) -> None:
-        """That a mask which tells of all tokens before these calls padding what was padding when it was read."""
+        """Check that a mask over all tokens marks the same padding as when these tokens were read."""
         if mask is None or self.state is None or mask.shape[1] != self.seen + steps or torch.compiler.is_compiling():
             return
         masked = (mask[:, : self.seen] == 0).sum(1)

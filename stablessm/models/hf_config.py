@@ -23,7 +23,7 @@ _NAMES = [entry.name for entry in fields(LanguageConfig) if entry.name not in ("
 class StableSSMConfig(PreTrainedConfig):
     """The settings of :class:`~stablessm.models.StableSSMForCausalLM`, by keyword.
 
-    They are those of :class:`~stablessm.models.LanguageConfig`, with ``tie_word_embeddings`` for ``tied``.
+    They are the settings of :class:`~stablessm.models.LanguageConfig`, with ``tie_word_embeddings`` for ``tied``.
 
     >>> config = StableSSMConfig(vocab_size=100, d_model=16, n_layers=2, d_state=8, mixer="hyena-real", map="exp")
     >>> config.model_type, config.hidden_size, config.network().mlp
@@ -62,13 +62,13 @@ class StableSSMConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def network(self) -> LanguageConfig:
-        """The config of the network itself."""
+        """Return the config of the network itself."""
         tied: Any = self.tie_word_embeddings
         return LanguageConfig(tied=tied, **{name: getattr(self, name) for name in _NAMES})
 
     @classmethod
     @checked
     def of(cls, network: LanguageConfig, **options: Any) -> Self:
-        """The config of a network; ``options`` are those that only Hugging Face knows, such as ``eos_token_id``."""
+        """Return the config of a network; ``options`` are settings of Hugging Face alone, such as ``eos_token_id``."""
         settings = asdict(network)
         return cls(tie_word_embeddings=settings["tied"], **{name: settings[name] for name in _NAMES}, **options)

@@ -71,7 +71,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     @classmethod
     @checked
     def of(cls, network: LanguageModel, **options: Any) -> Self:
-        """A trained language model in this form, its weights not copied.
+        """Return a trained language model in this form; its weights are not copied.
 
         Args:
             options: what only Hugging Face knows, such as ``eos_token_id``.
@@ -84,7 +84,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """The model of a folder or of the hub, as every ``transformers`` model.
+        """Load the model of a folder or of the hub, as every ``transformers`` model.
 
         Files in a folder that do not have the checksums that ``save_pretrained`` wrote are an error.
         """
@@ -120,7 +120,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits, and what else is asked for.
+        """Return the logits, and the other requested outputs.
 
         Args:
             input_ids: (B, T) tokens; or
@@ -169,7 +169,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         reset: Tensor | None,
         wants_hidden: bool,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """The body's output at every token, padding included, and the hidden states."""
+        """Return the body's output at every token, padding included, and the hidden states."""
         body = self.network.body
         state, last = (None, None) if cache is None else (cache.state, cache.last)
         if x.shape[1] == 1 and state is not None and padding is None and reset is None and not wants_hidden:
@@ -192,14 +192,14 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         return h, hidden
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """As every ``transformers`` model: greedy, sampling, beam search, streamers."""
+        """Generate tokens as every ``transformers`` model does: greedy, sampling, beam search, streamers."""
         with hold(self):
             return super().generate(*args, **kwargs)  # type: ignore[misc]  # it types its own self
 
     def _prepare_cache_for_generation(  # type: ignore[override]  # it says bool and returns nothing
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
-        """Ours, whatever ``cache_implementation`` says: there is one kind, and it is small."""
+        """Use our cache, whatever ``cache_implementation`` says: there is one kind, and it is small."""
         given = model_kwargs.get("past_key_values")
         if given is not None:
             given._is_user_defined = True
@@ -209,21 +209,21 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     def _update_model_kwargs_for_generation(
         self, outputs: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
-        """After the prompt every token is real, and what came before is in the state: no mask that grows."""
+        """Drop the mask: after the prompt every token is real, and the state holds the tokens before."""
         if model_kwargs.get("use_cache"):
             model_kwargs["attention_mask"] = None
         return super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Only what no file held: the network draws its own weights, eigenvalues included, as it is built."""
+        """Draw the weights that no file held; the network draws its own, eigenvalues included, as it is built."""
         kept = {name: p.clone() for name, p in module.named_parameters(recurse=False) if _is_loaded(p)}
         self.network.draw(module)
         for name, value in kept.items():
             module.get_parameter(name).copy_(value)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """As every ``transformers`` model."""
+        """Resize the embeddings, as every ``transformers`` model does."""
         table = super().resize_token_embeddings(*args, **kwargs)
         config = replace(self.network.config, vocab_size=table.num_embeddings)
         self.network.config = self.network.body.config = config
@@ -231,19 +231,19 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         return table
 
     def get_input_embeddings(self) -> nn.Module:
-        """The table of embeddings."""
+        """Return the table of embeddings."""
         return self.network.body.encoder
 
     def set_input_embeddings(self, value: Any) -> None:
-        """Exchange it."""
+        """Replace the table of embeddings."""
         self.network.body.encoder = value
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The readout; None where it is the table of embeddings."""
+        """Return the readout; None if the readout is the table of embeddings."""
         return self.network.readout
 
     def set_output_embeddings(self, new_embeddings: nn.Linear | None) -> None:
-        """Exchange it."""
+        """Replace the readout."""
         self.network.readout = new_embeddings
 
 
@@ -270,7 +270,7 @@ def _is_loaded(parameter: Tensor) -> bool:
 
 @contextmanager
 def _inputs(blocks: nn.ModuleList, wanted: bool) -> Iterator[list[Tensor]]:
-    """What goes into each of the blocks while they run, if it is wanted."""
+    """Collect the input of each block while the blocks run, if it is requested."""
     seen: list[Tensor] = []
     hooks = [block.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for block in blocks if wanted]
     try:

@@ -34,7 +34,7 @@ class Padding:
 
     @classmethod
     def of(cls, mask: Tensor | None, batch: int, steps: int) -> Self | None:
-        """From an attention mask, which may tell of earlier tokens too; None if all tokens are real."""
+        """Return the padding of an attention mask, which may cover earlier tokens too; None if all tokens are real."""
         if mask is None:
             return None
         check_tensor("attention_mask", mask)
@@ -47,12 +47,12 @@ class Padding:
         return cls(real, real.sum(1))
 
     def packed(self, x: Tensor) -> Tensor:
-        """(B, T) or (B, T, C) with the real tokens in front."""
+        """Return (B, T) or (B, T, C) with the real tokens in front."""
         order = self.real.long().argsort(dim=1, descending=True, stable=True)
         return x.gather(1, order if x.dim() == 2 else order[..., None].expand_as(x))
 
     def unpacked(self, h: Tensor, before: Tensor | None) -> Tensor:
-        """(B, T, C) back in place; at padding what the real token before it has.
+        """Return (B, T, C) with every token back in place; padding gets the value of the real token before it.
 
         Args:
             before: (B, C), what padding in front has; zeros by default.
@@ -62,6 +62,6 @@ class Padding:
         return torch.cat([first, h], 1).gather(1, place.expand_as(h))
 
     def labels(self, labels: Tensor) -> Tensor:
-        """(B, T) without those of padding, and of tokens that follow padding: nothing real predicts them."""
+        """Return (B, T) without the labels of padding and of tokens after padding, which no real token predicts."""
         follows = torch.cat([self.real[:, :1], self.real[:, :-1]], 1)
         return labels.masked_fill(~(self.real & follows), IGNORED)

@@ -14,6 +14,7 @@ from stablessm._typing import Dt, Lengths, Reset
 from stablessm.models.hyena_filter import TAPS as TAPS
 from stablessm.models.hyena_filter import filtered, of_joined
 from stablessm.scan.checks import check_pair, check_reset, check_signal, check_state, checked_lengths
+from stablessm.scan.dispatch import exporting
 from stablessm.scan.padding import without_padding
 
 States: TypeAlias = tuple[Tensor, Any] | None
@@ -52,33 +53,33 @@ class Hyena(nn.Module):
         nn.init.uniform_(self.filter, -(TAPS**-0.5), TAPS**-0.5)
 
     def initial_state(self, batch: int) -> tuple[Tensor, Any]:
-        """Zeros, and the initial state of the recurrence."""
+        """Return zeros for the filter, and the initial state of the recurrence."""
         batch = batch if torch.compiler.is_compiling() else whole_number("batch", batch, 0)
         return self._zeros(batch), self.inner.initial_state(batch)  # type: ignore[operator]
 
     def forward(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Tensor, Any]]:
-        """As a layer: (B, T, d_model) to the same, and the state."""
+        """Run over a sequence, as a layer: (B, T, d_model) to (B, T, d_model), and the state."""
         check_signal(
             "x", x, ("batch", "time", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
         )
         check_reset(reset, *x.shape[:2])
         lengths = checked_lengths(lengths, *x.shape[:2])
-        tail, inner = (None, None) if state is None else self._parts(state, len(x))
+        tail, inner = (None, None) if state is None else self._parts(state, x.shape[0])
         reset = None if reset is None else reset.expand(x.shape[:2])
         z = self.projection(x)
         q, u = filtered(z, tail, self.filter, reset)
         y, inner = self.inner(u, inner, lengths=lengths, reset=reset, dt=dt)
-        before = self._zeros(len(x)) if tail is None else tail
+        before = self._zeros(x.shape[0]) if tail is None else tail
         return without_padding(self.output(q * y), lengths), (_tail(z, before, reset, lengths), inner)
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Tensor, Any]]:
-        """One step of ``forward``: (B, d_model) to the same."""
+        """Run one step of ``forward``: (B, d_model) to (B, d_model)."""
         check_signal(
             "x_t", x_t, ("batch", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
         )
-        tail, inner = self.initial_state(len(x_t)) if state is None else self._parts(state, len(x_t))
+        tail, inner = self.initial_state(x_t.shape[0]) if state is None else self._parts(state, x_t.shape[0])
         z = self.projection(x_t)
         joined = torch.cat([tail.to(z.dtype), z[:, None]], 1)
         q, u = of_joined(joined, self.filter)
@@ -96,8 +97,8 @@ class Hyena(nn.Module):
 
 
 def _tail(z: Tensor, before: Tensor, reset: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """The last inputs of the filter, as far as they belong to the last episode."""
-    if lengths is None and reset is None:
+    """Return the last inputs of the filter that belong to the last episode."""
+    if lengths is None and reset is None and not exporting():
         last = z[:, max(0, z.shape[1] - TAPS + 1) :].to(before.dtype)
         return torch.cat([before, last], 1)[:, -TAPS + 1 :]
     batch, steps, width = z.shape

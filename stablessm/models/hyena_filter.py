@@ -16,7 +16,7 @@ TAPS = 3
 
 
 def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """q and k ⊙ v, with (q, k, v)[t] = Σ_j weight_j z[t - j] over the steps of the same episode.
+    """Return q and k ⊙ v, with (q, k, v)[t] = Σ_j weight_j z[t - j] over the steps of the same episode.
 
     Args:
         z: (B, T, 3 C).
@@ -36,14 +36,14 @@ def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | Non
 
 
 def plainly(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The truth of :func:`filtered`, differentiable to any order."""
+    """Return the reference of :func:`filtered`, differentiable to any order."""
     joined = F.pad(z, (0, 0, TAPS - 1, 0)) if tail is None else torch.cat([tail.to(z.dtype), z], 1)
     episode = None if reset is None else F.pad(reset.cumsum(1), (TAPS - 1, 0))
     return of_joined(joined, weight, episode)
 
 
 def of_joined(joined: Tensor, weight: Tensor, episode: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The same of tail and z, one after the other (B, 2 + T, 3 C), and the number of every step's episode."""
+    """Return the same from tail and z joined (B, 2 + T, 3 C), and the episode number of every step."""
     steps = joined.shape[1] - TAPS + 1
     y = joined[:, TAPS - 1 :] * weight[0]
     for j in range(1, TAPS):
@@ -86,7 +86,7 @@ class _Filtered(torch.autograd.Function):
 
 
 def _tail_gradient(z: Tensor, tail: Tensor, weight: Tensor, reset: Tensor | None, d_q: Tensor, d_u: Tensor) -> Tensor:
-    """Only the first two steps see the tail, so the plain sum over these is enough."""
+    """Return the gradient of the tail from the first two steps, which alone see it."""
     few = slice(TAPS - 1)
     with torch.enable_grad():
         own = tail.detach().requires_grad_()

@@ -61,7 +61,7 @@ class LanguageModel(SequenceModel):
         self._adjust(module)
 
     def _adjust(self, module: nn.Module) -> None:
-        """What a language model starts with otherwise than PyTorch; recurrences keep their own start.
+        """Set the initial weights that differ from PyTorch's; recurrences keep their own initialization.
 
         Embeddings are small, biases zero, and what is added to the sum of the blocks is smaller the more there are
         (as in GPT-2).
@@ -75,12 +75,12 @@ class LanguageModel(SequenceModel):
                 module.weight.mul_((2 * self.config.n_layers) ** -0.5)
 
     def _adds(self, module: nn.Module) -> bool:
-        """Whether a block adds what this module says to the sum."""
+        """Return True if a block adds the output of this module to the sum."""
         parts = ((block.narrow, getattr(block.mixer, "output", None)) for block in self.body.blocks)
         return any(module is part for both in parts for part in both)
 
     def logits(self, h: Tensor) -> Tensor:
-        """The readout of what the body gave: (…, d_model) to (…, vocab_size)."""
+        """Compute the readout of the body's output: (…, d_model) to (…, vocab_size)."""
         check_tensor("h", h)
         check_device("h", h, self._table)
         if not h.is_floating_point() or h.shape[-1:] != self._table.shape[1:]:

@@ -69,7 +69,7 @@ class Whitening(_Measured):
         return flat @ white
 
     def forward(self, z: Tensor) -> Tensor:
-        """Whitened."""
+        """Return whitened samples."""
         return ((z - self.shift) / self.scale) @ self.W
 
 
@@ -84,12 +84,12 @@ class Units(_Measured):
     """
 
     def forward(self, z: Tensor) -> Tensor:
-        """In the units of the samples."""
+        """Return x in the units of the samples."""
         return z * self.scale + self.shift
 
 
 def rows(samples: Tensor, channels: int) -> Tensor:
-    """Samples (…, channels) as finite rows (n, channels) in float64."""
+    """Return samples (…, channels) as finite rows (n, channels) in float64."""
     if samples.dim() < 2 or samples.shape[-1] != channels or not samples.numel():
         raise ArgumentError("samples", f"(…, {channels}), one or more", f"shape {tuple(samples.shape)}")
     if not bool(samples.isfinite().all()):
@@ -98,7 +98,7 @@ def rows(samples: Tensor, channels: int) -> Tensor:
 
 
 def moments(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of samples (n, channels); 1 for the deviation of a constant."""
+    """Return mean and deviation of samples (n, channels); the deviation of a constant is 1."""
     deviation = samples.std(0, correction=0)
     return samples.mean(0), torch.where(deviation > 0, deviation, 1.0)
 
@@ -128,7 +128,7 @@ class PointwiseMLP(nn.Module):
         self.readout = nn.Linear(widths[-1], d_output)
 
     def forward(self, z: Tensor) -> Tensor:
-        """φ(z)."""
+        """Return φ(z)."""
         z = self.inputs(z)
         for layer in self.layers:
             z = nn.functional.gelu(layer(z))
@@ -200,15 +200,15 @@ class LinearRNNMLP(SavedModel):
         self.config = LinearRNNMLPConfig(d_input, d_state, d_output, tuple(hidden), r_min, r_max, clock, frozen)
 
     def initial_state(self, batch: int) -> State:
-        """The zero state for ``batch`` sequences."""
+        """Return the zero state for ``batch`` sequences."""
         return self.recurrence.initial_state(batch)
 
     def eigenvalues(self) -> Tensor:
-        """Λ, (d_state,) complex."""
+        """Return Λ, (d_state,) complex."""
         return self.recurrence.eigenvalues()
 
     def features(self, u: Tensor) -> Tensor:
-        """What φ sees, (B, T, 2 d_state), from the zero state; with a frozen recurrence it is computed once."""
+        """Return the input of φ, (B, T, 2 d_state), from the zero state; a frozen recurrence needs it only once."""
         return cast(Tensor, self.recurrence(self._encoded("u", u, "batch", "time"))[0])
 
     @checked
@@ -233,18 +233,18 @@ class LinearRNNMLP(SavedModel):
     def forward(
         self, u: Tensor, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, State]:
-        """Outputs (B, T, d_output) and the last state, from inputs (B, T, d_input); the rest as in a layer."""
+        """Return outputs (B, T, d_output) and the last state for inputs (B, T, d_input); the rest as in a layer."""
         features, final = self.recurrence(
             self._encoded("u", u, "batch", "time"), state, lengths=lengths, reset=reset, dt=dt
         )
         return without_padding(self.mlp(features), lengths), final
 
     def step(self, u_t: Tensor, state: State | None = None, *, dt: Dt = None) -> tuple[Tensor, State]:
-        """One step of ``forward``: u_t is (B, d_input), the output (B, d_output)."""
+        """Run one step of ``forward``: u_t is (B, d_input), the output (B, d_output)."""
         features, state = self.recurrence.step(self._encoded("u_t", u_t, "batch"), state, dt=dt)
         return self.mlp(features), state
 
     def _encoded(self, name: str, u: Tensor, *letters: str) -> Tensor:
-        """(1, u), or u without a clock."""
+        """Return (1, u), or u without a clock."""
         check_signal(name, u, (*letters, "d_input"), self.d_input, self.recurrence.w)
         return torch.cat([torch.ones_like(u[..., :1]), u], -1) if self.clock else u

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm._typing import Time
 from stablessm.layers import LRU, S4D, RealSSM, initialize
 from stablessm.models.hyena import Hyena
@@ -27,7 +27,7 @@ GATED = "hyena-"
 
 
 def _started(options: dict[str, Any], start: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """The options, with ``timescales`` replaced by what ``start(shortest, longest)`` makes of them."""
+    """Return the options, with ``timescales`` replaced by the result of ``start(shortest, longest)``."""
     scales = options.pop("timescales", None)
     return options if scales is None else {**start(*scales), **options}
 
@@ -66,7 +66,7 @@ _START = {"timescales", "eigenvalues", "dt_min", "dt_max", "r_min", "r_max"}
 
 
 def mixer_names() -> tuple[str, ...]:
-    """Every mixer's name; each can have ``hyena-`` before it.
+    """Return the names of all mixers; each can have ``hyena-`` before it.
 
     >>> mixer_names()[:3]
     ('s4d', 'lru', 'real')
@@ -97,13 +97,13 @@ def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> N
 
 
 def map_time(name: str, options: Mapping[str, Any]) -> Time | None:
-    """Which kind of eigenvalue the maps of a mixer of ours give; None for one of yours."""
+    """Return the kind of time of a mixer's maps; None for a mixer that a user registered."""
     times: dict[str, Time] = {"s4d": "continuous", "lru": "discrete", "real": options.get("time", "continuous")}
     return times.get(name.removeprefix(GATED))
 
 
 def within(name: str, options: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """The options of a mixer; time scales start within a window of this length unless the options say otherwise.
+    """Return the options of a mixer with time scales that start within a window of this length, unless given.
 
     What a longer mode does to a state is not seen in windows: carried on beyond them, the model is worse than chance.
 
@@ -123,7 +123,7 @@ def mixer_of(
     map_options: Mapping[str, float] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """The mixer of that name.
+    """Return the mixer of that name.
 
     >>> mixer_of("s4d", 8, 4, "best", {"b": 1.0})
     S4D(8, 4, map=best(a=1.0, b=1.0, time='continuous'), lin, zoh)
@@ -131,7 +131,7 @@ def mixer_of(
     plain = name.removeprefix(GATED)
     if plain not in _factories:
         expected = f"one of {', '.join(_factories)}, with or without {GATED!r} (models.register_mixer adds one)"
-        raise ArgumentError("mixer", expected, repr(name))
+        raise unknown_name("mixer", [*_factories, *(GATED + known for known in _factories)], name, expected)
     try:
         mixer = _factories[plain](d_model, d_state, map, dict(map_options or {}), **options)
     except TypeError as error:

@@ -13,7 +13,7 @@ Norm: TypeAlias = Literal["layer", "batch", "none"]
 
 @final
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation of (B, T, C) or (B, C), a mean and deviation a channel over every real step.
+    """Batch normalization of (B, T, C) or (B, C), with one mean and deviation per channel over all real steps.
 
     >>> norm = BatchNorm(3)
     >>> norm(torch.randn(4, 10, 3), torch.arange(10) < torch.tensor([[10], [7], [1], [0]])).shape
@@ -21,7 +21,7 @@ class BatchNorm(nn.BatchNorm1d):
     """
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Normalised; ``real`` (B, T) says which steps the statistics of training are taken over."""
+        """Normalize x; ``real`` (B, T) marks the steps that the training statistics are computed over."""
         if real is None or not self.training:
             return super().forward(x.reshape(-1, x.shape[-1])).view(x.shape)
         normal = torch.zeros_like(x)
@@ -34,7 +34,7 @@ class LayerNorm(nn.LayerNorm):
     """Every step of (B, T, C) by itself, so that it does not matter which steps are real."""
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Normalised."""
+        """Normalize x."""
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -43,12 +43,12 @@ class NoNorm(nn.Module):
     """x as it is."""
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """The argument itself."""
+        """Return x."""
         return x
 
 
 def norm_of(name: Norm, channels: int) -> nn.Module:
-    """A module called as ``norm(x, real)``."""
+    """Return a module that is called as ``norm(x, real)``."""
     if name == "layer":
         return LayerNorm(channels)
     return BatchNorm(channels) if name == "batch" else NoNorm()

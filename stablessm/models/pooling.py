@@ -1,4 +1,4 @@
-"""One vector of a whole sequence: the mean of its steps, or the last; all at once, step by step, or so far.
+"""Pooling: one vector for a whole sequence, the mean of its steps or the last step.
 
 Pooling is from (B, T, C) to (B, C), over the real steps of the last episode; nothing gives zeros. ``whole`` pools the
 steps before (the state, if there is one) and these; ``running`` gives (B, T, C), at each step what ``whole`` gives of
@@ -20,48 +20,48 @@ from stablessm.scan.padding import last_state, real_steps
 
 @final
 class Last:
-    """The last step; it needs no state."""
+    """Pooling by the last step, which requires no state."""
 
     def initial_state(self, like: Tensor, batch: int) -> tuple[()]:
-        """Nothing."""
+        """Return an empty state."""
         return ()
 
     def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
-        """The last real step."""
+        """Return the last real step."""
         return last_state(h, torch.zeros_like(h[:, :1]).sum(1), lengths)
 
     def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
-        """Every step."""
+        """Return every step."""
         return h, ()
 
     def step(self, h_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The step."""
+        """Return the step."""
         return h_t, ()
 
 
 @final
 class Mean:
-    """The mean, in float32 or better; the state is the sum so far (B, C) and how many steps it has (B, 1)."""
+    """Pooling by the mean, in float32 or better; the state is the sum (B, C) and the number of steps (B, 1)."""
 
     def initial_state(self, like: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-        """Zeros."""
+        """Return a sum and a count of zero."""
         zeros = torch.zeros(batch, len(like), dtype=_wide(like), device=like.device)
         return zeros, zeros[:, :1]
 
     def _parts(self, h_t: Tensor, state: Any) -> tuple[Tensor, Tensor]:
         if state is None:
-            return self.initial_state(h_t.new_empty(h_t.shape[-1]), len(h_t))
+            return self.initial_state(h_t.new_empty(h_t.shape[-1]), h_t.shape[0])
         total, count = check_pair(state)
         check_state(total, tuple(h_t.shape), h_t)
-        check_state(count, (len(h_t), 1), h_t)
+        check_state(count, (h_t.shape[0], 1), h_t)
         return total, count
 
     def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
-        """Σ h / n as a product with a vector of zeros and ones, which copies nothing."""
+        """Return Σ h / n, as a product with a vector of zeros and ones, which copies nothing."""
         steps, dtype = h.shape[1], _wide(h)
         if lengths is None and reset is None and state is None and steps:
             return h.mean(1, dtype=dtype)
-        total, count = self._parts(h.new_empty(len(h), h.shape[-1]), state)
+        total, count = self._parts(h.new_empty(h.shape[0], h.shape[-1]), state)
         counted = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device)
         if lengths is not None:
             counted = real_steps(lengths, steps)
@@ -75,15 +75,15 @@ class Mean:
         return total / (count + counted.sum(1, keepdim=True)).clamp(min=1)
 
     def running(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Any]:
-        """The mean of each beginning."""
+        """Return the mean of the steps up to each step."""
         h = h.to(_wide(h))
-        total, count = self._parts(h.new_empty(len(h), h.shape[-1]), state)
+        total, count = self._parts(h.new_empty(h.shape[0], h.shape[-1]), state)
         sums = linear_scan(h.new_ones(h.shape[-1]), h, total, reset=reset)
         counts = linear_scan(h.new_ones(1), torch.ones_like(h[..., :1]), count, reset=reset)
         return sums / counts, (last_state(sums, total, lengths), last_state(counts, count, lengths))
 
     def step(self, h_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The mean so far."""
+        """Return the mean of the steps so far."""
         total, count = self._parts(h_t, state)
         total, count = total + h_t, count + 1
         return total / count, (total, count)

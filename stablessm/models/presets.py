@@ -110,7 +110,7 @@ PRESETS: Mapping[str, Preset] = {
 
 @checked
 def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -> SequenceModel:
-    """A model of the right kind and size for a task: classifier, regressor or language model, of numbers or tokens.
+    """Return a model of the right kind and size for a task: classifier, regressor or language model.
 
     Args:
         inputs: a task's ``inputs``: its ``kind`` is ``values`` or ``tokens``, its ``size`` how many channels or tokens.

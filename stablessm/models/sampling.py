@@ -29,7 +29,7 @@ def sample_tokens(
     never: Sequence[int] = (),
     seed: Seed = 0,
 ) -> Iterator[int]:
-    """Tokens that follow a prompt, each as soon as it is drawn; memory does not grow with their number.
+    """Yield tokens that follow a prompt, each as soon as it is drawn; memory does not grow with their number.
 
     Until the last one is drawn the weights must not change; several texts may be drawn in turns.
 

@@ -1,4 +1,4 @@
-"""A stack with a readout: what classifier and regressor share."""
+"""A stack with a readout: the base class of classifier, regressor and language model."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from stablessm.scan.checks import check_pair
 from stablessm.scan.padding import without_padding
 
 States: TypeAlias = tuple[Any, Any] | None
-"""Of the blocks and of the pooling."""
+"""The states of the blocks, and the state of the pooling."""
 
 
 class SequenceModel(SavedModel, ABC):
     """A :class:`~stablessm.models.SequenceStack`, pooling and a linear readout.
 
-    ``forward`` gives what is trained: one output a sequence, or one a step. ``sequence`` and ``step`` stream: at every
-    step what ``forward`` gives of the sequence up to it, and the state.
+    ``forward`` returns what is trained: one output per sequence, or one per step. ``sequence`` and ``step`` stream:
+    they return at every step the output of ``forward`` for the sequence up to that step, and the state.
     """
 
     config: ModelConfig | LanguageConfig
@@ -41,17 +41,17 @@ class SequenceModel(SavedModel, ABC):
         self._pooling: Pooling = Mean() if config.pool == "mean" and not config.per_step else Last()
 
     def initial_state(self, batch: int) -> tuple[Any, Any]:
-        """The state at the start: that of the blocks, and that of the pooling."""
+        """Return the state at the start: the states of the blocks, and the state of the pooling."""
         return self.body.initial_state(batch), self._pooling.initial_state(self._table[0], batch)
 
     def forward(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> Tensor:
-        """The outputs: (B, size) of each sequence, or with ``per_step`` (B, T, size).
+        """Return the outputs: (B, size) for each sequence, or with ``per_step`` (B, T, size).
 
         Args:
             x: (B, T, d_input), or tokens (B, T).
-            state: what ``sequence`` returned, to go on from there.
+            state: the state that ``sequence`` returned, to continue a sequence.
             lengths: (B,) how many steps of each right-padded sequence are real; the others change nothing.
             reset: (T,) or (B, T) bool: True at the first step of a new episode. Of a sequence the last one is pooled.
             dt: the time since the previous sample, as in a layer.
@@ -66,8 +66,8 @@ class SequenceModel(SavedModel, ABC):
     def predict(self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None) -> Tensor:
         """Return the outputs in evaluation mode, without gradients; a classifier returns probabilities of the classes.
 
-        Arguments are those of ``forward``, in the scale of the training. ``stablessm.training.TrainedModel`` predicts
-        from data in their own units.
+        Arguments are the same as in ``forward``, in the scale of the training. ``stablessm.training.TrainedModel``
+        predicts from data in their own units.
         """
         before = self.training
         try:
@@ -78,14 +78,14 @@ class SequenceModel(SavedModel, ABC):
     def sequence(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Any, Any]]:
-        """Outputs (B, T, size), each of the sequence up to its step, zero at padded ones; and the state."""
+        """Return outputs (B, T, size), each for the sequence up to its step and zero at padding; and the state."""
         blocks, pooled = self._parts(state)
         h, blocks = self.body(x, blocks, lengths=lengths, reset=reset, dt=dt)
         h, pooled = self._pooling.running(h, pooled, lengths, reset)
         return without_padding(self._read(h), lengths), (blocks, pooled)
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, Any]]:
-        """One step of ``sequence``: (B, d_input), or tokens (B,), to (B, size)."""
+        """Run one step of ``sequence``: (B, d_input), or tokens (B,), to (B, size)."""
         blocks, pooled = self._parts(state)
         h_t, blocks = self.body.step(x_t, blocks, dt=dt)
         h_t, pooled = self._pooling.step(h_t, pooled)
@@ -96,7 +96,7 @@ class SequenceModel(SavedModel, ABC):
 
     @property
     def _table(self) -> Tensor:
-        """Weights of the readout (size, d_model), which are those of the encoder if they are tied; not quantized."""
+        """Return the weights of the readout (size, d_model), dequantized; a tied readout has the encoder's weights."""
         weight: Any = (self.body.encoder if self.readout is None else self.readout).weight
         return weight().dequantize() if callable(weight) else weight  # a quantized module has a method
 

@@ -62,7 +62,7 @@ class SequenceStack(nn.Module):
         )  # fmt: skip
 
     def initial_state(self, batch: int) -> tuple[Any, ...]:
-        """The initial state of every block."""
+        """Return the initial state of every block."""
         return tuple(block.initial_state(batch) for block in self.blocks)  # type: ignore[operator]
 
     def forward(
@@ -74,7 +74,7 @@ class SequenceStack(nn.Module):
         reset: Reset = None,
         dt: Dt = None,
     ) -> tuple[Tensor, tuple[Any, ...]]:
-        """(B, T, d_input), or tokens (B, T), to (B, T, d_model), and the state; arguments as in a layer.
+        """Run over (B, T, d_input), or tokens (B, T), to (B, T, d_model), and the state; arguments as in a layer.
 
         What comes out at padded steps means nothing, but is finite whatever the padding was.
         """
@@ -94,7 +94,7 @@ class SequenceStack(nn.Module):
         return self.dropout(self.norm(h, real)), tuple(after)
 
     def step(self, x_t: Tensor, state: Sequence[Any] | None = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, ...]]:
-        """One step of ``forward``: (B, d_input), or tokens (B,), to (B, d_model)."""
+        """Run one step of ``forward``: (B, d_input), or tokens (B,), to (B, d_model)."""
         before, after = self._checked("x_t", x_t, state, 0), []
         h = self._encoded(x_t)
         for block, own in zip(self.blocks, before, strict=True):
@@ -103,7 +103,7 @@ class SequenceStack(nn.Module):
         return self.norm(h), tuple(after)
 
     def _checked(self, name: str, x: Tensor, state: Sequence[Any] | None, time: int) -> Sequence[Any]:
-        """The state of each block, once input and state have their shapes."""
+        """Check input and state, and return the state of each block."""
         check_tensor(name, x)
         for weight in self.encoder.parameters():  # a quantized encoder has none
             check_device(name, x, weight)

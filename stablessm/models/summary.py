@@ -13,7 +13,7 @@ from stablessm.instruments.modes import mapped_weight, recurrent_modules, report
 
 @checked
 def summary(model: nn.Module) -> str:
-    """Every module with parameters: their shapes, how many, and for a recurrence its map and memory.
+    """Describe every module with parameters: their shapes and number, and the map and memory of recurrences.
 
     The memory of a mode is the time in which it decays by e, from its eigenvalue: in samples, or in your time unit for
     layers that have a ``dt``. Marked with * are recurrent parameters, which :func:`stablessm.param_groups` sets apart.
@@ -41,7 +41,7 @@ def summary(model: nn.Module) -> str:
 
 
 def _dynamics(module: Any) -> tuple[str, str]:
-    """The map of a recurrence, and its shortest and longest memory."""
+    """Return the map of a recurrence, and its shortest and longest memory."""
     name = repr(module.map) if mapped_weight(module) else ""
     if not hasattr(module, "eigenvalues"):
         return name, ""

@@ -185,7 +185,7 @@ def backward_kernel(
 
 
 def forward(z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """q and k v, (B, T, C) each, of a contiguous projection z (B, T, 3 C)."""
+    """Return q and k v, (B, T, C) each, for a contiguous projection z (B, T, 3 C)."""
     batch, steps, width = z.shape
     q, u = (z.new_empty(batch, steps, width // 3) for _ in range(2))
     launch, _ = _launches(*_key(z, tail, reset, weight))
@@ -196,7 +196,7 @@ def forward(z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor
 def backward(
     z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor, d_q: Tensor, d_u: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of z, and of the weight in float32 or better."""
+    """Return the gradients of z, and of the weight in float32 or better."""
     batch, steps, width = z.shape
     partial = z.new_empty(batch * _chunks(steps), 3, width, dtype=torch.promote_types(z.dtype, torch.float32))
     d_z, grads = torch.empty_like(z), (d.to(z.dtype).contiguous() for d in (d_q, d_u))
@@ -206,12 +206,12 @@ def backward(
 
 
 def _given(z: Tensor, tail: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Pointers, also where nothing is read."""
+    """Return pointers, also for arrays that are not read."""
     return z if tail is None else tail.contiguous(), z if reset is None else reset.contiguous().view(torch.uint8)
 
 
 def _key(z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor) -> tuple[Any, ...]:
-    """All that a compiled form and its numbers depend on, but for alignment."""
+    """Return everything that a compiled form and its numbers depend on, except alignment."""
     return *z.shape, z.dtype, weight.dtype, None if tail is None else tail.dtype, reset is not None
 
 

@@ -24,7 +24,7 @@ Group: TypeAlias = "dist.ProcessGroup | None"
 
 
 def place(group: Group = None) -> tuple[int, int]:
-    """This process's rank in the group, and how many there are; (0, 1) where nothing is distributed.
+    """Return the rank of this process and the number of ranks; (0, 1) without ``torch.distributed``.
 
     So the same program runs with ``python`` and with ``torchrun``.
 
@@ -38,7 +38,7 @@ def place(group: Group = None) -> tuple[int, int]:
 
 @checked
 def own_steps(steps: int, group: Group = None) -> slice:
-    """Which of a sequence's steps this rank holds: the ranks' parts follow each other and differ by one step at most.
+    """Return the steps of a sequence that this rank holds: consecutive parts whose lengths differ by at most one.
 
     >>> x = torch.randn(2, 1000, 8)
     >>> x[:, own_steps(1000)].shape          # one rank: all of it
@@ -75,7 +75,7 @@ class Affine:
         return self._product("value", value)
 
     def __call__(self, state: Tensor) -> Tensor:
-        """The state after the stretch."""
+        """Return the state after the stretch."""
         return self._product("state", state) + self.offset
 
     def _product(self, name: str, value: Tensor) -> Tensor:
@@ -87,18 +87,18 @@ class Affine:
 
     @checked
     def after(self, earlier: Affine) -> Affine:
-        """Both stretches as one."""
+        """Return the map of both stretches together."""
         return Affine(self.times(earlier.factor), self(earlier.offset), self.matrix)
 
     @checked
     def adjoint(self, gradient: Tensor) -> Affine:
-        """What carries gradients from behind the stretch to before it, where ``gradient`` is added."""
+        """Return the map of gradients from the end of the stretch to its start, where ``gradient`` is added."""
         return Affine(self.factor.mH if self.matrix else self.factor.conj(), gradient, self.matrix)
 
 
 @checked
 def incoming(own: Affine, initial: Tensor | None = None, group: Group = None) -> Tensor:
-    """The state before this rank's steps, if the first rank's steps come after ``initial`` (zeros by default).
+    """Return the state before this rank's steps; the first rank starts from ``initial`` (default: zeros).
 
     Every rank of the group calls it, with maps of one shape and dtype; ``initial`` counts on the first rank alone. In
     the backward pass gradients go the other way, so that every rank has to take part in that as well: use the result
@@ -151,7 +151,7 @@ class _Incoming(torch.autograd.Function):
 
 
 def joined_before(own: Affine, group: Group, backwards: bool = False) -> Affine | None:
-    """The maps of all ranks before this one, joined; None on the first. ``backwards``: of all after it."""
+    """Return the composed map of all ranks before this one; None on the first. ``backwards``: of all ranks after it."""
     position, size = _position(group, backwards)
     before: Affine | None = None
     distance = 1
@@ -170,7 +170,7 @@ def _position(group: Group, backwards: bool) -> tuple[int, int]:
 
 
 def _exchange(own: Affine, ahead: int, behind: int, group: Group, backwards: bool) -> Affine | None:
-    """Tell the rank so far ahead, hear of the one so far behind; 0 for nobody."""
+    """Send to the rank this far ahead and receive from the rank this far behind; zeros where there is none."""
     rank, sign = place(group)[0], -1 if backwards else 1
     operations = []
     if ahead:
@@ -189,7 +189,7 @@ def _exchange(own: Affine, ahead: int, behind: int, group: Group, backwards: boo
 
 
 def _numbers(tensor: Tensor) -> Tensor:
-    """Real and flat, as process groups send it."""
+    """Return the tensor as flat real numbers, which process groups can send."""
     return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).flatten()
 
 

@@ -30,7 +30,7 @@ _MIXES_TIME = (
 
 @singledispatch
 def incoming_state(module: nn.Module, x: Tensor, state: Any, group: Group, **options: Any) -> Any:
-    """The state before this rank's steps x, from that before the whole sequence and the ranks before this one.
+    """Return the state before this rank's steps x, given the state before the whole sequence.
 
     Known for our diagonal layers and the short filter of :class:`~stablessm.models.Hyena`; teach it a layer of yours
     by ``incoming_state.register``. ``options`` are the other arguments of the call: lengths, reset, dt.
@@ -59,7 +59,7 @@ class SequenceParallel:
         self._handles = handles
 
     def remove(self) -> None:
-        """The model takes whole sequences again."""
+        """Undo the change: the model takes whole sequences again."""
         for handle in self._handles:
             handle.remove()
 
@@ -125,7 +125,7 @@ def _joins(module: nn.Module) -> bool:
 
 
 def _check(model: nn.Module) -> None:
-    """Nothing in it may look at other steps in a way we cannot follow."""
+    """Raise if a module uses other steps of the sequence in a way that is not supported."""
     for name, module in model.named_modules():
         where = f"{type(module).__name__}{f' ({name})' if name else ''}"
         if isinstance(module, _MIXES_TIME):
@@ -140,7 +140,7 @@ def _check(model: nn.Module) -> None:
 
 
 def _own_size(module: Any) -> int:
-    """Numbers in the state of a module that joins, without those of modules in it that join too."""
+    """Return the state size of a joining module, without the joining modules inside it."""
     within = sum(_own_size(part) for part in module.modules() if part is not module and _joins(part))
     return sum(leaf.numel() for leaf in _leaves(module.initial_state(1))) - within
 

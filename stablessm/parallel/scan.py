@@ -21,7 +21,7 @@ def sequence_scan(
     group: Group = None,
     backend: str = "auto",
 ) -> Tensor:
-    """This rank's part of :func:`stablessm.linear_scan` over a sequence split across the ranks of ``group``.
+    """Compute this rank's part of :func:`stablessm.linear_scan` over a sequence split across the ranks of ``group``.
 
     Each rank scans its steps from zero, the carries (product of decays, last state) go from rank to rank in ⌈log₂
     ranks⌉ rounds, and what came in is added: h[t] = h⁰[t] + (a[0] … a[t]) · h_in. Gradients take the way back.
@@ -68,7 +68,7 @@ def sequence_ssm_scan(
     group: Group = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """This rank's part of :func:`stablessm.ssm_scan`, the fused layer, over a split sequence.
+    """Compute this rank's part of :func:`stablessm.ssm_scan`, the fused layer, over a split sequence.
 
     Two fused passes over the rank's steps: one from zero, whose final state is what the rank adds to the carry, and one
     from the state that came in. States are written in neither. Arguments as in ``ssm_scan``; ``reset`` and ``lengths``

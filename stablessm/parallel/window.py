@@ -19,7 +19,7 @@ def last_inputs(
     reset: Tensor | None = None,
     dt: object = None,
 ) -> Affine:
-    """The map from a tail (B, K, W), the last K inputs of a filter before x, to the tail after x.
+    """Return the map from a tail (B, K, W), the last K inputs of a filter before x, to the tail after x.
 
     A part of K steps or more leaves nothing of the tail before it; a shorter one moves it along; a reset among the
     real steps forgets all that came before it.

@@ -56,12 +56,12 @@ class Equations:
         return torch.float64 if self.real else torch.complex128
 
     def right_side(self, state: Tensor, initial: Tensor | None = None) -> Tensor:
-        """c (…, count) for states (…, N)."""
+        """Return c (…, count) for states (…, N)."""
         c = state * self.factor
         return self._kept(c if initial is None else c - initial * self.last)
 
     def dense(self) -> Tensor:
-        """E, (count, L); filled in pieces, since for a large one there is room for it and one copy."""
+        """Return E, (count, L), filled in pieces to save memory."""
         result = torch.empty(self.count, self.length, dtype=self.dtype, device=self.fine.device)
         size = max(1, _ELEMENTS // self.length)
         for start in range(0, len(self.fine), size):
@@ -77,16 +77,16 @@ class Equations:
         return result
 
     def apply(self, u: Tensor) -> Tensor:
-        """E u for u (B, L)."""
+        """Return E u for u (B, L)."""
         return torch.cat([self._kept(self._apply(part.flip(1))) for part in u.split(self._chunk())])
 
     def adjoint(self, c: Tensor) -> Tensor:
-        """The adjoint of E times c (B, count)."""
+        """Return Eᴴ c for c (B, count)."""
         parts = (self._adjoint(part).flip(1) for part in c.split(self._chunk()))
         return torch.cat([part.real if self.real else part for part in parts])
 
     def outer_gram(self) -> Tensor:
-        """E times its adjoint, (count, count), entry by entry a product of two small ones: O(N² √L)."""
+        """Return E Eᴴ, (count, count); each entry is a product of two small sums: O(N² √L)."""
         hermitian = self._product(conjugate=True)
         if self.rows is None:
             return hermitian
@@ -96,7 +96,7 @@ class Equations:
         return torch.cat([top, low])[self.rows][:, self.rows] / 2
 
     def inner_gram(self) -> Tensor:
-        """The adjoint of E times E, (L, L)."""
+        """Return Eᴴ E, (L, L)."""
         result = torch.zeros(self.length, self.length, dtype=self.dtype, device=self.fine.device)
         size = max(1, _ELEMENTS // self.length)
         for start in range(0, self.count, size):
@@ -137,7 +137,7 @@ class Equations:
 
 
 def equations(eigenvalues: Tensor, length: int, *, real: bool, eps: float = _EPS) -> Equations:
-    """The equations of eigenvalues (N,) in complex128 after ``length`` steps; ``eps``: to which they are known."""
+    """Return the equations of eigenvalues (N,), known to ``eps``, in complex128 after ``length`` steps."""
     grows = eigenvalues.abs() > 1
     inverse = reciprocal(torch.where(grows, eigenvalues, 1))
     inner = length.bit_length() // 2
@@ -174,7 +174,7 @@ def _square(part: Tensor) -> Tensor:
 
 
 def _distinct(eigenvalues: Tensor, tolerance: float) -> Tensor:
-    """Which real equations say something new: one of a conjugate pair, one of a real eigenvalue."""
+    """Return which real equations are independent: one per conjugate pair, one per real eigenvalue."""
     kept = torch.ones(len(eigenvalues), dtype=torch.bool, device=eigenvalues.device)
     order = torch.arange(len(eigenvalues), device=eigenvalues.device)
     for part in order.split(max(1, _ELEMENTS // len(eigenvalues))):

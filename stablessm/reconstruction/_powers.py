@@ -17,7 +17,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def powers(base: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
-    """base^b for b < 2^inner and base^(a 2^inner) for a < outer, in the shapes (N, 2^inner) and (N, outer).
+    """Return base^b for b < 2^inner, (N, 2^inner), and base^(a 2^inner) for a < outer, (N, outer).
 
     base: (N,) complex128, |base| ≤ 1. A base above 1 is handled by :func:`reciprocal` and exponents from the other end.
 
@@ -29,21 +29,21 @@ def powers(base: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
 
 
 def powers_of_pair(base: Pair, inner: int, outer: int) -> tuple[Tensor, Tensor]:
-    """:func:`powers` of a number given as a sum of two."""
+    """Return :func:`powers` of a number that is given as a sum of two."""
     fine, square = _doubled(base, inner)
     coarse, _ = _doubled(square, max(outer - 1, 0).bit_length())
     return fine, coarse[:, :outer]
 
 
 def reciprocal(base: Tensor) -> Pair:
-    """1/base as a sum of two doubles, by one Newton step whose residual is exact."""
+    """Return 1/base as a sum of two doubles, by one Newton step whose residual is exact."""
     first = base.reciprocal()
     product = _multiply((base, torch.zeros_like(base)), (first, torch.zeros_like(first)))
     return first, first * ((1 - product[0]) - product[1])
 
 
 def _doubled(base: Pair, bits: int) -> tuple[Tensor, Pair]:
-    """base^b for b < 2^bits, (N, 2^bits), and base^(2^bits)."""
+    """Return base^b for b < 2^bits, (N, 2^bits), and base^(2^bits)."""
     result = torch.ones_like(base[0])[:, None]
     for _ in range(bits):
         result = torch.cat([result, result * base[0][:, None]], 1)
@@ -63,7 +63,7 @@ def _multiply(x: Pair, y: Pair) -> Pair:
 
 
 def _sum_of_products(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Pair:
-    """a b + c d as a sum of two doubles."""
+    """Return a b + c d as a sum of two doubles."""
     p, p_low = _two_product(a, b)
     q, q_low = _two_product(c, d)
     s, s_low = _two_sum(p, q)

@@ -32,11 +32,11 @@ class Solver(Protocol):
         """How many of them are above the cutoff."""
 
     def __call__(self, right_side: Tensor) -> Tensor:
-        """The solution of least norm."""
+        """Return the solution of least norm."""
 
 
 def options(cutoff: float | None, tikhonov: float, shape: tuple[int, int], precision: torch.dtype) -> float:
-    """The cutoff, by default the precision times the larger side; all options checked."""
+    """Check the options and return them with the cutoff, by default the precision times the larger dimension."""
     if precision not in (torch.float32, torch.float64):
         raise ArgumentError("precision", "torch.float32 or torch.float64", precision)
     for name, value in (("cutoff", cutoff), ("tikhonov", tikhonov)):
@@ -58,12 +58,12 @@ class DenseSolver:
     rank: int
 
     def __call__(self, right_side: Tensor) -> Tensor:
-        """The solution of least norm."""
+        """Return the solution of least norm."""
         return right_side @ self.left.conj() @ self.right.conj()
 
 
 def dense_solver(A: Tensor, cutoff: float, tikhonov: float) -> DenseSolver:
-    """By the singular value decomposition of A."""
+    """Build a solver from the singular value decomposition of A."""
     left, values, right = torch.linalg.svd(A, full_matrices=False)
     rank = int((values > cutoff * values[0]).sum())
     kept = values[:rank]
@@ -93,7 +93,7 @@ class GramSolver:
     rank: int
 
     def __call__(self, right_side: Tensor) -> Tensor:
-        """The solution of least norm."""
+        """Return the solution of least norm."""
         E = self.equations
         if not len(right_side):
             return right_side.new_zeros(0, E.length)
@@ -117,7 +117,7 @@ class GramSolver:
 
 
 def gram_solver(E: Equations, cutoff: float, tikhonov: float) -> GramSolver:
-    """By the Gram matrix of the equations; singular values below the floor come out as 0."""
+    """Build a solver from the Gram matrix of the equations; singular values below the floor are returned as 0."""
     wide = E.count <= E.length
     gram = E.outer_gram() if wide else E.inner_gram()
     squares = torch.linalg.eigvalsh(gram).flip(0)
@@ -141,7 +141,7 @@ def _cholesky(gram: Tensor, shift: float) -> Tensor:
 
 
 def solver(E: Equations, method: Method, cutoff: float, tikhonov: float) -> Solver:
-    """The method asked for; "auto" decides by size."""
+    """Return a solver of the requested method; "auto" chooses by size."""
     if method not in ("auto", "svd", "gram"):
         raise ArgumentError("method", "'auto', 'svd' or 'gram'", repr(method))
     small = E.count * E.length * min(E.count, E.length) <= _DENSE_WORK

@@ -18,7 +18,7 @@ from stablessm.reconstruction._checks import Array
 
 @checked
 def haar(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
-    """Haar wavelets (L, P), coarse to fine: the constant, then each interval's left half against its right half.
+    """Return Haar wavelets (L, P), coarse to fine: the constant, then left minus right half of each interval.
 
     An interval of odd length is cut one step after its middle and its two levels are weighted so that the basis stays
     orthonormal; for a power of two this is the Haar basis.
@@ -44,7 +44,7 @@ def haar(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
 
 
 def _intervals(length: int, count: int) -> list[tuple[int, int, int]]:
-    """Start, cut and stop of the first wavelets; the constant is the whole, uncut."""
+    """Return start, middle and end of the first wavelets; the constant has no middle."""
     result, queue, head = [(0, length, length)], [(0, length)], 0
     while len(result) < count:
         start, stop = queue[head]
@@ -58,7 +58,7 @@ def _intervals(length: int, count: int) -> list[tuple[int, int, int]]:
 
 @checked
 def fourier(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
-    """The real Fourier basis (L, P): the constant, then cosine and sine of 1, 2, … periods.
+    """Return the real Fourier basis (L, P): the constant, then cosine and sine of 1, 2, … periods.
 
     >>> basis = fourier(8, 3)
     >>> torch.allclose(basis.mT @ basis, torch.eye(3, dtype=torch.float64))
@@ -75,7 +75,7 @@ def fourier(length: Size, functions: int | Sequence[int] | None = None) -> Tenso
 
 @checked
 def dct(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
-    """The cosines of the discrete cosine transform (DCT-II), (L, P), slow to fast.
+    """Return the cosines of the discrete cosine transform (DCT-II), (L, P), slow to fast.
 
     >>> basis = dct(6)
     >>> torch.allclose(basis.mT @ basis, torch.eye(6, dtype=torch.float64))
@@ -89,7 +89,7 @@ def dct(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
 
 @checked
 def pca(data: Array, functions: int) -> Tensor:
-    """A basis learned from inputs: the subspace that leaves the least of them, by mean square (LRU-UA section 3.2).
+    """Compute a basis from inputs: the subspace with the least mean square residual (LRU-UA section 3.2).
 
     Nothing is subtracted: the mean must lie in the subspace too.
 

@@ -28,7 +28,7 @@ _DOUBT = 0.01
 
 @checked
 def condition_number(eigenvalues: Array, length: Size, *, basis: Array | None = None, real: bool = False) -> float:
-    """κ = σ_max / σ_min of V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), or of Ω = V Ψ with a basis (eq. 6).
+    """Return κ = σ_max / σ_min of V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), or of Ω = V Ψ with a basis (eq. 6).
 
     From singular values, not from a Gram matrix: right up to about 1e15, a lower bound of that size beyond. V is scaled
     by one common number, so that it does not overflow; inf if σ_min underflows. The paper plots κ² (of VᵀV).
@@ -72,7 +72,7 @@ def diagnose(
     cutoff: float | None = None,
     precision: torch.dtype = torch.float64,
 ) -> Diagnosis:
-    """What a state tells about a real input of ``length`` steps, before there is a state.
+    """Diagnose how well a state determines a real input of ``length`` steps; no state is needed.
 
     Args:
         eigenvalues: (N,), or (M, R) for M channels with a basis (L, M, P).

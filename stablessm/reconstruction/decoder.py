@@ -29,7 +29,7 @@ class Decoder:
         cutoff: singular values below this part of the largest are left out; by default the precision of the state times
             the larger of equations and unknowns. Rows have norm 1 before (:class:`Diagnosis`). It is sharp with ``svd``
             and smooth with ``gram``: what is near it is damped, and some of what lies below is let in.
-        tikhonov: α, which adds (α σ_1)² |u|² to what is minimised.
+        tikhonov: α, which adds (α σ_1)² |u|² to what is minimized.
         method: ``svd`` is exact to the precision of the equations; ``gram`` does not form V (some 130 N² bytes for a
             real input and 2N ≤ L) but loses singular values below 1e-7 of the largest; ``auto`` decides by size.
         precision: of the states: float32 or float64.
@@ -66,7 +66,7 @@ class Decoder:
         return f"Decoder({self.diagnosis!r})"
 
     def __call__(self, state: Array, *, initial: Array | None = None) -> Tensor:
-        """Inputs (…, L) from states (…, N); ``initial``: the state before the first of them, zero by default."""
+        """Return inputs (…, L) from states (…, N); ``initial`` is the state before the first input (default: zero)."""
         E = self._equations
         x = _checks.states("state", state, (len(E.factor),)).to(E.factor.device)
         before = None if initial is None else _checks.start("initial", initial, x, (len(E.factor),))
@@ -88,7 +88,7 @@ def decode(
     tikhonov: float = 0.0,
     method: Method = "auto",
 ) -> Tensor:
-    """The last ``length`` inputs u, oldest first, of x_k = Λ x_{k-1} + u_k, from the state x (LRU-UA eq. 4 and 5)::
+    """Return the last ``length`` inputs u, oldest first, of x_k = Λ x_{k-1} + u_k, from the state x (LRU-UA eq. 4, 5)::
 
         x[n] = Σ_j λ[n]^(L-1-j) u[j],   j = 0 … L-1
 

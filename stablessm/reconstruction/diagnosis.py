@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from stablessm._errors import ShortRepr
+from stablessm._display import Result
 
 _INPUTS = 32
 """Number of white inputs of a rehearsal, at least."""
@@ -27,7 +27,7 @@ class IllConditionedWarning(UserWarning):
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Diagnosis(ShortRepr):
+class Diagnosis(Result):
     """How well a state fixes ``unknowns`` numbers through ``equations`` equations."""
 
     length: int
@@ -103,10 +103,10 @@ def _advice(
     if forgotten > 0 and rank < min(equations, unknowns):
         result.append(
             f"{forgotten:.0%} of the eigenvalues have |λ|^{length} below the precision, the beginning is lost to them: "
-            f"use |λ| of at least {eps ** (0.1 / length):.6g} (reconstruction.optimised places them best)"
+            f"use |λ| of at least {eps ** (0.1 / length):.6g} (reconstruction.optimized places them best)"
         )
     elif rank < min(equations, unknowns):
-        result.append("eigenvalues are too close to each other: spread their angles (reconstruction.optimised)")
+        result.append("eigenvalues are too close to each other: spread their angles (reconstruction.optimized)")
     if float(moduli.max()) > 1 and length * math.log(float(moduli.max())) > -math.log(eps):
         result.append("eigenvalues above 1 bury the recent inputs: use |λ| of at most 1")
     if rank:

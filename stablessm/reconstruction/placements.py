@@ -14,7 +14,7 @@ from stablessm._errors import ArgumentError
 
 @checked
 def uniform_ring(count: Size, r_min: float, r_max: float = 1.0, *, seed: Seed = 0) -> Tensor:
-    """Random eigenvalues, uniform in area on the ring r_min ≤ |λ| ≤ r_max (LRU-UA lemma 6), (N,) complex128.
+    """Draw eigenvalues uniformly in area from the ring r_min ≤ |λ| ≤ r_max (LRU-UA lemma 6), (N,) complex128.
 
     The first n of N are those of ``uniform_ring(n, …)`` with the same seed.
 
@@ -31,7 +31,7 @@ def uniform_ring(count: Size, r_min: float, r_max: float = 1.0, *, seed: Seed = 
 
 @checked
 def roots_of_unity(count: Size) -> Tensor:
-    """λ_n = e^(2πi n/N), n = 0 … N-1, (N,) complex128: for L = N the condition number is 1 (LRU-UA section 3.1).
+    """Return λ_n = e^(2πi n/N), n = 0 … N-1, (N,) complex128; for L = N the condition number is 1 (LRU-UA section 3.1).
 
     >>> roots_of_unity(4).real.round(decimals=12).tolist()
     [1.0, 0.0, -1.0, -0.0]

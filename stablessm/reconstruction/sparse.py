@@ -29,7 +29,7 @@ class SparseDecoder:
         length: k, at most L; L by default.
         cutoff: singular values of Ω below this part of the largest are left out; by default the precision of the state
             times the larger side of Ω. Rows are divided by the norms of the rows of V before.
-        tikhonov: a, which adds (a σ_1)² |α|² to what is minimised.
+        tikhonov: a, which adds (a σ_1)² |α|² to what is minimized.
         precision: of the states: float32 or float64.
 
     >>> from stablessm.reconstruction.bases import dct
@@ -74,7 +74,7 @@ class SparseDecoder:
 
     @checked
     def coefficients(self, state: Array) -> Tensor:
-        """α (…, P) from states (…, N) or (…, M, R). ``basis @ α`` continues the input past step k (eq. 29)."""
+        """Return α (…, P) from states (…, N) or (…, M, R). ``basis @ α`` continues the input past step k (eq. 29)."""
         x = _checks.states("state", state, self._shape).to(self._basis.device)
         channels = [x] if len(self._shape) == 1 else list(x.unbind(-2))
         c = torch.cat([block.right_side(part) for block, part in zip(self._blocks, channels, strict=True)], -1)
@@ -82,7 +82,7 @@ class SparseDecoder:
         return flat.reshape(*c.shape[:-1], flat.shape[-1]).to(_checks.real_dtype(state))
 
     def __call__(self, state: Array) -> Tensor:
-        """Inputs Ψ_k α, (…, k), or (…, k, M) with M channels."""
+        """Return inputs Ψ_k α, (…, k), or (…, k, M) with M channels."""
         alpha = self.coefficients(state)
         return torch.tensordot(alpha.to(torch.float64), self._basis, dims=([-1], [-1])).to(alpha.dtype)
 
@@ -97,7 +97,7 @@ def decode_sparse(
     cutoff: float | None = None,
     tikhonov: float = 0.0,
 ) -> Tensor:
-    """The inputs u = Ψ_k α behind the state x = V_k Ψ_k α = Ω_k α, by α = Ω_k⁺ x (LRU-UA eq. 6, 21 and 22).
+    """Return the inputs u = Ψ_k α of the state x = V_k Ψ_k α = Ω_k α, with α = Ω_k⁺ x (LRU-UA eq. 6, 21 and 22).
 
     N = P/2 complex eigenvalues can do, however long the input is, if Ω_k is well conditioned
     (:func:`condition_number`). An :class:`IllConditionedWarning` says the rank of Ω_k, if it is below that of Ψ_k, and
@@ -128,7 +128,7 @@ def decode_sparse(
 
 
 def mixed(lam: Tensor, psi: Tensor, eps: float) -> tuple[list[Equations], Tensor]:
-    """The equations of each channel, and Ω (equations, P) in real numbers, each row divided by that of V."""
+    """Return the equations of each channel, and real Ω (equations, P), each row divided by the norm of the row of V."""
     if lam.dim() == 1:
         lam, psi = lam[None], psi[:, None]
     blocks = [equations(row, len(psi), real=True, eps=eps) for row in lam]
@@ -136,7 +136,7 @@ def mixed(lam: Tensor, psi: Tensor, eps: float) -> tuple[list[Equations], Tensor
 
 
 def first_steps(psi: Tensor, length: int | None) -> Tensor:
-    """Ψ_k: the first ``length`` rows."""
+    """Return Ψ_k, the first ``length`` rows."""
     if length is None:
         return psi
     if whole_number("length", length) > len(psi):

@@ -15,7 +15,7 @@ from stablessm.reconstruction._checks import Array
 
 @checked
 def timestamp(state0: Array, lam0: float) -> Tensor:
-    """The step k from x = Σ_{i<k} λ₀^i = (1 - λ₀^k) / (1 - λ₀), driven by the constant 1 (LRU-UA section 3.1)::
+    """Return the step k from x = Σ_{i<k} λ₀^i = (1 - λ₀^k) / (1 - λ₀), with constant input 1 (LRU-UA section 3.1)::
 
         k = log(1 - x (1 - λ₀)) / log λ₀
 

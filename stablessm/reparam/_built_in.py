@@ -26,7 +26,7 @@ class BuiltIn(Reparameterization):
 
     @abstractmethod
     def _inverse(self, eigenvalues: Tensor) -> Tensor:
-        """A weight of eigenvalues in the range."""
+        """Return weights of eigenvalues that are in the range."""
 
 
 class Identity(BuiltIn):

@@ -185,7 +185,7 @@ class Best(Quadratic):
         return 2 * self.a * w.abs()
 
     def stability_modulus_published(self, beta: float, w: Tensor) -> Tensor:
-        """a(β² + 2β|w|)/b, equation 75 as printed: it grows with w, so it is no g(β) of definition 3.2."""
+        """Return a(β² + 2β|w|)/b, equation 75 as printed; it depends on w, so it is not a g(β) of definition 3.2."""
         return self.a * (beta * beta + 2 * beta * w.abs()) / self.b
 
     def _remedy(self, value: float) -> str:

@@ -36,11 +36,11 @@ class MatrixMap(ABC):
 
     @abstractmethod
     def __call__(self, M: Tensor) -> Tensor:
-        """The recurrent matrix g(M)."""
+        """Return the recurrent matrix g(M)."""
 
     @abstractmethod
     def inverse(self, W: Tensor) -> Tensor:
-        """An M with g(M) = W; raises an ArgumentError when there is none."""
+        """Return an M with g(M) = W; raise an ArgumentError if there is none."""
 
 
 @final
@@ -80,7 +80,7 @@ class NegExp(MatrixMap):
         return _of_negative_definite(W, Exp())
 
     def published(self, M: Tensor) -> Tensor:
-        """-e^M of M as it is: unstable once an eigenvalue μ of M has cos(Im μ) < 0."""
+        """Return -e^M of M as it is: unstable once an eigenvalue μ of M has cos(Im μ) < 0."""
         return -torch.linalg.matrix_exp(M)
 
 
@@ -103,13 +103,13 @@ class NegSoftplus(MatrixMap):
         return _of_negative_definite(W, Softplus())
 
     def published(self, M: Tensor) -> Tensor:
-        """-log(I + e^M) of M as it is, complex: unstable once an eigenvalue μ of M has |1 + e^μ| < 1."""
+        """Return -log(I + e^M) of M as it is, complex: unstable once an eigenvalue μ of M has |1 + e^μ| < 1."""
         mu, V = torch.linalg.eig(M)
         return torch.linalg.solve(V, V * -torch.log(1 + mu.exp())[..., None, :], left=False)
 
 
 def _softplus_difference(x: Tensor, y: Tensor) -> Tensor:
-    """Divided difference of -log(1 + e^s); log1p keeps the digits a subtraction of close values loses."""
+    """Return divided differences of -log(1 + e^s); log1p avoids cancellation between close values."""
     h = x - y
     close = torch.log1p(y.sigmoid() * torch.expm1(h.clamp(-1, 1))) / h
     far = (Softplus()(y) - Softplus()(x)) / h
@@ -195,7 +195,7 @@ def _slack(W: Tensor) -> float:
 
 
 def _of_negative_definite(W: Tensor, map: Reparameterization) -> Tensor:
-    """The symmetric matrix whose eigenvalues ``map`` sends to those of W, which must be negative definite."""
+    """Return the symmetric matrix whose eigenvalues ``map`` sends to those of W, which must be negative definite."""
     if bool((skew_part(W).abs() > _slack(W)).any()):
         raise ArgumentError("W", "a symmetric matrix (map 'skew_minus_psd' reaches the others)", "one that is not")
     s, V = torch.linalg.eigh(symmetric_part(W))

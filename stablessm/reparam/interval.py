@@ -22,7 +22,7 @@ class Interval(tuple[float, float]):
     closed: tuple[bool, bool]
 
     def __new__(cls, low: float, high: float, *, closed: tuple[bool, bool] = (False, False)) -> Interval:
-        """Both ends are open unless ``closed`` says otherwise."""
+        """Create an interval; both ends are open unless ``closed`` says otherwise."""
         self = super().__new__(cls, (low, high))
         self.closed = closed
         return self
@@ -35,7 +35,7 @@ class Interval(tuple[float, float]):
         return f"{left}{self[0]:.6g}, {self[1]:.6g}{right}"
 
     def holds(self, x: Tensor) -> Tensor:
-        """Which elements of x lie inside; a closed end forgives a few roundings of x's dtype.
+        """Return which elements of x lie inside; a closed end tolerates a few rounding errors of x's dtype.
 
         >>> Interval(0.0, 1.0, closed=(True, False)).holds(torch.tensor([0.0, 0.5, 1.0]))
         tensor([ True,  True, False])

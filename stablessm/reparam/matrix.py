@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm.reparam._matrix_maps import Direct, MatrixMap, NegExp, NegSoftplus, Project, SkewMinusPSD
 from stablessm.reparam.registry import build
 
@@ -12,7 +12,7 @@ _MAPS: dict[str, type[MatrixMap]] = {cls.name: cls for cls in (Direct, NegExp, N
 
 
 def get(name: str | MatrixMap, **options: float) -> MatrixMap:
-    """The matrix map of that name; one already built is returned as it is.
+    """Return the matrix map of this name; a map that is already built is returned unchanged.
 
     >>> get("project", margin=0.1)
     Project(margin=0.1)
@@ -22,12 +22,12 @@ def get(name: str | MatrixMap, **options: float) -> MatrixMap:
             raise ArgumentError(next(iter(options)), "no options beside a map already built", name)
         return name
     if not isinstance(name, str) or name not in _MAPS:
-        raise ArgumentError("map", f"one of {', '.join(_MAPS)}", repr(name))
+        raise unknown_name("map", _MAPS, name)
     return build(_MAPS[name], f"matrix map {name!r}", options)
 
 
 def names() -> tuple[str, ...]:
-    """The names ``get`` knows.
+    """Return the names that ``get`` accepts.
 
     >>> names()
     ('direct', 'neg_exp', 'neg_softplus', 'project', 'skew_minus_psd')

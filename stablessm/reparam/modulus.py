@@ -18,11 +18,14 @@ _FAR = 1e6
 
 _TOUCH = 1e-14
 
+_MARGIN = 0.03
+"""Part of the interval at each end that counts as next to the end."""
+
 _STARTS, _ROUNDS, _SHRINK = 8, 40, 0.5
 
 
 def exp_modulus(rate: float) -> float:
-    """e^rate - 1, infinite instead of an OverflowError.
+    """Return e^rate - 1, infinite instead of an OverflowError.
 
     >>> exp_modulus(1000.0)
     inf
@@ -31,7 +34,7 @@ def exp_modulus(rate: float) -> float:
 
 
 def quadratic_modulus(beta: float, c: float) -> float:
-    """β (β + √(β² + 4c)) / (2c): the modulus of any map at distance 1/(aw² + b) from the boundary, c = b/a.
+    """Return β (β + √(β² + 4c)) / (2c): the modulus of any map at distance 1/(aw² + b) from the boundary, c = b/a.
 
     The supremum of (a(w+β)² + b)/(aw² + b) - 1 sits at w = (√(β² + 4c) - β)/2. Equation 75 of StableSSM
     prints a bound that still depends on w.
@@ -43,7 +46,7 @@ def quadratic_modulus(beta: float, c: float) -> float:
 
 
 def relative_change(map: Reparameterization, w: Tensor, w_tilde: Tensor) -> Tensor:
-    """The quantity whose supremum is the stability modulus, for each pair (w, w̃), broadcast.
+    """Return the quantity whose supremum is the stability modulus, for each pair (w, w̃), broadcast.
 
     With d the distance to the stability boundary it is |d(w)/d(w̃) - 1|. In discrete time that is the sum
     (1 - |λ|) Σ_k |λ̃^k - λ^k| for eigenvalues of one sign; for opposite signs the even powers subtract, the
@@ -59,25 +62,28 @@ def relative_change(map: Reparameterization, w: Tensor, w_tilde: Tensor) -> Tens
 
 
 def grid(low: float, high: float) -> Tensor:
-    """About 400 float64 points of [low, high], half of them evenly, half logarithmically close to 0."""
+    """Return about 400 float64 points of [low, high], half of them evenly, half logarithmically close to 0."""
     fine = torch.logspace(-6, 0, 100, dtype=torch.float64)
     points = torch.cat([torch.linspace(low, high, 201, dtype=torch.float64), low * fine, high * fine])
     return points.clamp(low, high).unique()
 
 
 def far_grid(low: float, high: float) -> Tensor:
-    """800 float64 points beyond [low, high], at logarithmic distances, the last of them at ±1e6."""
+    """Return 800 float64 points beyond [low, high], at logarithmic distances, the last of them at ±1e6."""
     steps = torch.logspace(-6, 0, 400, dtype=torch.float64)
     return torch.cat([low - (low + _FAR) * steps, high + (_FAR - high) * steps])
 
 
-def touching(map: Reparameterization, interval: tuple[float, float]) -> Tensor:
-    """Weights between the points of the grid where λ comes down to the boundary and turns back, as -w² does at 0.
+def touching(map: Reparameterization, interval: tuple[float, float], *, beyond: bool = False) -> Tensor:
+    """Return weights between the points of the grid where λ reaches the boundary and turns back, as -w² does at 0.
 
     Each local minimum of the distance on the grid is narrowed down by thirds. The distance counts as zero where it is
-    below rounding, compared with the median distance on the grid.
+    below rounding, compared with its median on the grid of the interval. ``beyond`` adds the points of ``far_grid``.
     """
     points = grid(*interval)
+    zero = _TOUCH * map.distance(points).median()
+    if beyond:
+        points = torch.cat([points, far_grid(*interval)]).unique()
     distance = map.distance(points)
     below = (distance[1:-1] <= distance[:-2]) & (distance[1:-1] <= distance[2:]) & (distance[:-2] != distance[2:])
     below |= (distance[1:-1] < distance[:-2]) & (distance[1:-1] < distance[2:])
@@ -87,11 +93,26 @@ def touching(map: Reparameterization, interval: tuple[float, float]) -> Tensor:
         falls = map.distance(left) > map.distance(right)
         low, high = torch.where(falls, left, low), torch.where(falls, high, right)
     middle = (low + high) / 2
-    return middle[map.distance(middle) <= _TOUCH * distance.median()]
+    return middle[map.distance(middle) <= zero]
+
+
+def grows(map: Reparameterization, interval: tuple[float, float]) -> bool:
+    """Return whether the modulus at β = 1 still increases where the interval ends, so that it may have no bound.
+
+    It must be more than twice the modulus of the middle half, and be reached next to an end: a map that comes near the
+    boundary somewhere within the interval has a large modulus, but a finite one.
+    """
+    low, high = interval
+    width = high - low
+    whole = search(map, 1.0, interval)
+    if whole <= 2 * search(map, 1.0, (low + width / 4, high - width / 4)):
+        return False
+    inner = search(map, 1.0, (low + _MARGIN * width, high - _MARGIN * width))
+    return not inner >= (1 - _MARGIN**2) * whole
 
 
 def search(map: Reparameterization, beta: float, interval: tuple[float, float]) -> float:
-    """The supremum of ``relative_change`` over pairs in the interval with |w̃ - w| ≤ β.
+    """Return the supremum of ``relative_change`` over pairs in the interval with |w̃ - w| ≤ β.
 
     A grid first, then zooming in on its best pairs: a lower bound of the supremum over all weights.
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TypeVar, get_args
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm._typing import Time
 from stablessm.reparam import _continuous, _discrete
 from stablessm.reparam.base import Reparameterization
@@ -19,7 +19,7 @@ _factories: dict[tuple[Time, str], Callable[..., Reparameterization]] = {
 
 
 def get(name: str | Reparameterization, time: Time = "continuous", **options: float) -> Reparameterization:
-    """The map of that name; a map already built is checked and returned as it is.
+    """Return the map of this name; a map that is already built is checked and returned unchanged.
 
     >>> get("best", time="discrete", b=2.0)
     best(a=1.0, b=2.0, time='discrete')
@@ -36,7 +36,7 @@ def get(name: str | Reparameterization, time: Time = "continuous", **options: fl
             raise ArgumentError(next(iter(options)), "no options beside a map already built", name)
         return name
     if not isinstance(name, str) or name not in known:
-        raise ArgumentError("map", f"one of {', '.join(known)} ({time})", repr(name))
+        raise unknown_name("map", known, name, f"one of {', '.join(known)} ({time})")
     built = build(_factories[time, name], f"map {name!r} ({time})", options)
     if not isinstance(built, Reparameterization) or built.time != time:
         raise ArgumentError("map", f"a {time}-time map from the factory registered as {name!r}", built)
@@ -44,7 +44,7 @@ def get(name: str | Reparameterization, time: Time = "continuous", **options: fl
 
 
 def names(time: Time = "continuous") -> tuple[str, ...]:
-    """The names ``get`` knows for that kind of time.
+    """Return the names that ``get`` accepts for this kind of time.
 
     >>> names("discrete")
     ('direct', 'clip', 'relu', 'exp', 'softplus', 'tanh', 'best')
@@ -55,7 +55,7 @@ def names(time: Time = "continuous") -> tuple[str, ...]:
 
 
 def register(name: str, factory: Callable[..., Reparameterization], *, time: Time, overwrite: bool = False) -> None:
-    """Let ``get(name, time, **options)`` return ``factory(**options)``, usually a class of yours."""
+    """Register a map: ``get(name, time, **options)`` then returns ``factory(**options)``, usually a class of yours."""
     if not isinstance(name, str) or (name in names(time) and not overwrite):
         raise ArgumentError("name", f"a new {time} name (or overwrite=True)", repr(name))
     if not callable(factory) or getattr(factory, "time", time) != time:
@@ -64,7 +64,7 @@ def register(name: str, factory: Callable[..., Reparameterization], *, time: Tim
 
 
 def build(factory: Callable[..., _T], what: str, options: Mapping[str, float]) -> _T:
-    """factory(**options), after naming any option it does not take."""
+    """Return factory(**options); raise an error that names any option it does not take."""
     parameters = inspect.signature(factory).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         for option in options.keys() - parameters.keys():

@@ -12,17 +12,17 @@ from stablessm._errors import NumericalError
 
 
 def symmetric_part(M: Tensor) -> Tensor:
-    """(M + Mᵀ)/2 of (..., m, m)."""
+    """Return (M + Mᵀ)/2 of (..., m, m)."""
     return (M + M.mT) / 2
 
 
 def skew_part(M: Tensor) -> Tensor:
-    """(M - Mᵀ)/2 of (..., m, m)."""
+    """Return (M - Mᵀ)/2 of (..., m, m)."""
     return (M - M.mT) / 2
 
 
 def apply(S: Tensor, value: Callable[[Tensor], Tensor], difference: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """V φ(s) Vᵀ for the symmetric S = V s Vᵀ, shape (..., m, m).
+    """Return V φ(s) Vᵀ for the symmetric S = V s Vᵀ, shape (..., m, m).
 
     ``value`` is φ, and ``difference(x, y)`` its divided difference (φ(x) - φ(y))/(x - y), or φ'(x) at
     x = y. The gradient is the Daleckii-Krein formula V (D ∘ (Vᵀ G V)) Vᵀ with D the divided differences of

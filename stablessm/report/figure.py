@@ -1,4 +1,4 @@
-"""A figure as plain data: drawn with matplotlib for papers, with plotly in the report, from the same numbers."""
+"""A figure as plain data: matplotlib draws it as PNG or SVG, a script draws it in the report."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 Scale: TypeAlias = Literal["linear", "log"]
 Style: TypeAlias = Literal["solid", "dashed", "dotted", "points", "both"]
-"""A line, a line of points, or both."""
+"""How a series is drawn: a kind of line, points, or both."""
 
 DIGITS = 6
-"""Significant digits of the numbers in the file of a figure."""
+"""Significant digits of the numbers in a figure file."""
 
 _DASHES = {"solid": "-", "dashed": "--", "dotted": ":", "points": "none", "both": "-"}
 
@@ -31,7 +31,7 @@ _DASHES = {"solid": "-", "dashed": "--", "dotted": ":", "points": "none", "both"
 @final
 @dataclass(frozen=True)
 class Series:
-    """One line or set of points. Series of the same ``group`` have one colour and one switch in the legend."""
+    """One line or set of points. Series of the same ``group`` have one color and one switch in the legend."""
 
     name: str
     x: Sequence[float]
@@ -58,13 +58,13 @@ class Panel:
     x_scale: Scale = "linear"
     y_scale: Scale = "linear"
     y_range: tuple[float, float] | None = None
-    """What to show of y; everything by default."""
+    """Range of the y axis (default: all values)."""
 
 
 @final
 @dataclass(frozen=True)
 class ImageGrid:
-    """Rows of small grey images, for a place among the panels of a figure.
+    """Rows of small gray images, shown as one panel of a figure.
 
     >>> grid = ImageGrid.of("digits", {"seen": np.zeros((2, 3, 3)), "found": np.ones((2, 3, 3))})
     >>> grid.labels, grid.height, grid.pixels[0], grid.pixels[-1][:4]
@@ -73,11 +73,11 @@ class ImageGrid:
 
     title: str
     labels: Sequence[str]
-    """Of the rows of images."""
+    """Labels of the rows."""
     height: int
-    """Of an image; one empty line lies between two."""
+    """Height of one image in pixels; one empty line separates two images."""
     pixels: Sequence[Sequence[int]]
-    """All of them as one image, from 0, empty, to 255, full."""
+    """All images as one, from 0 (empty) to 255 (full)."""
 
     def __post_init__(self) -> None:
         lines = len(self.labels) * (self.height + 1) - 1
@@ -87,7 +87,10 @@ class ImageGrid:
 
     @classmethod
     def of(cls, title: str, rows: Mapping[str, np.ndarray]) -> Self:
-        """Rows of as many images each, (columns, height, width), by label; values are cut to 0 … 1, NaN to 0."""
+        """Return a grid from rows of images of shape (columns, height, width), by label.
+
+        Values are clipped to 0 … 1; NaN becomes 0.
+        """
         shapes = {np.shape(images) for images in rows.values()}
         shape = next(iter(shapes), ())
         if len(shapes) != 1 or len(shape) != 3 or 0 in shape:
@@ -111,17 +114,17 @@ class Figure:
     """
 
     name: str
-    """A file name without ending."""
+    """A file name without suffix."""
     caption: str
     panels: Sequence[Panel | ImageGrid] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data: numbers with as many digits as a drawing shows; numbers that are not finite as text."""
+        """Return plain data: numbers rounded to ``DIGITS`` digits, numbers that are not finite as text."""
         return dict(_rounded(record.plain(asdict(self))))
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """What :meth:`to_json` made."""
+        """Return the figure from the data of :meth:`to_json`."""
         panels = [ImageGrid(**panel) if "pixels" in panel else _panel(panel) for panel in content["panels"]]
         return cls(content["name"], content["caption"], panels)
 
@@ -141,7 +144,7 @@ class Figure:
 
         canvas = self.draw()
         canvas.draw_without_rendering()
-        canvas.set_layout_engine("none")  # laid out once, not for each file: it takes longer than to draw
+        canvas.set_layout_engine("none")  # laid out once, not per file: the layout takes longer than the drawing
         drawn = {}
         for suffix in formats:
             metadata = {"Date": None} if suffix == "svg" else {"Software": None}
@@ -159,7 +162,7 @@ class Figure:
             return cls.from_json(content)
 
     def draw(self) -> Canvas:
-        """The figure in matplotlib."""
+        """Return the figure drawn by matplotlib."""
         import matplotlib
         from matplotlib.figure import Figure as Canvas
 
@@ -194,12 +197,12 @@ def _draw_images(axes: Axes, grid: ImageGrid) -> None:
 
 
 def _draw(axes: Axes, panel: Panel) -> None:
-    colours: dict[str, str] = {}
+    colors: dict[str, str] = {}
     for series in panel.series:
-        colour = colours.setdefault(series.group or series.name, f"C{len(colours) % 10}")
+        color = colors.setdefault(series.group or series.name, f"C{len(colors) % 10}")
         marker = "o" if series.style in ("points", "both") else None
         x, y = (_shown(v, scale) for v, scale in ((series.x, panel.x_scale), (series.y, panel.y_scale)))
-        axes.plot(x, y, ls=_DASHES[series.style], marker=marker, ms=3, lw=1.4, color=colour, label=series.name)
+        axes.plot(x, y, ls=_DASHES[series.style], marker=marker, ms=3, lw=1.4, color=color, label=series.name)
     axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     if np.isfinite(axes.dataLim.get_points()).all():  # matplotlib cannot draw a logarithmic axis of nothing
         axes.set_xscale(panel.x_scale)
@@ -211,7 +214,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
 
 
 def _shown(values: Sequence[float], scale: Scale) -> np.ndarray:
-    """What the axis can show: a gap for the rest."""
+    """Return the values with NaN, a gap in the line, where the axis cannot show them."""
     array = np.asarray(values, dtype=float)
     hidden = ~np.isfinite(array) | ((array <= 0) if scale == "log" else False)
     return np.where(hidden, np.nan, array)

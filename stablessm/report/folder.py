@@ -1,4 +1,4 @@
-"""One run folder, read with care: what is whole is kept, what is not is named."""
+"""Reads one run folder: intact parts are kept, damaged or missing parts are reported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -16,11 +15,8 @@ from stablessm.report import training
 from stablessm.report.claim import VERDICTS, Claim
 from stablessm.report.figure import Figure
 
-EMBEDDED = 2_000_000
-"""Bytes of arrays that a run may bring into the page; with more than that they are only named."""
-
 NOT_SHOWN = ("measure", "fit")
-"""Kinds of records that are of no run: what ``stablessm measure`` and ``stablessm fit`` write."""
+"""Kinds of records that the report skips: ``stablessm measure`` and ``stablessm fit`` write them."""
 
 _Read = TypeVar("_Read")
 
@@ -28,17 +24,16 @@ _Read = TypeVar("_Read")
 @final
 @dataclass(frozen=True)
 class File:
-    """A file to offer; ``content`` is None where it is too large to bring along."""
+    """A file of the run folder, to be linked."""
 
     name: str
     size: int
-    content: bytes | None
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One run folder; a run is equal to itself only. ``faults`` says what in it could not be read."""
+    """The content of one run folder; ``faults`` lists what could not be read. Records are compared by identity."""
 
     folder: Path
     id: str
@@ -46,6 +41,8 @@ class Record:
     question: str = ""
     source: str = ""
     claim: str = ""
+    deviations: str = ""
+    """How the experiment differs from the paper; paragraphs are separated by empty lines."""
     size: str = ""
     status: str = "complete"
     command: str = ""
@@ -56,7 +53,7 @@ class Record:
     versions: Mapping[str, Any] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
     computed: tuple[Mapping[str, Any], ...] = ()
-    """Where its stages were computed; figures and claims may have been made elsewhere."""
+    """The machines that computed the stages; figures and claims may have been made on another."""
     claims: tuple[Claim, ...] = ()
     figures: tuple[Figure, ...] = ()
     files: tuple[File, ...] = ()
@@ -64,9 +61,10 @@ class Record:
 
 
 def read_run(folder: Path) -> Record | None:
-    """The run in this folder; None if its record is of something that the report does not show.
+    """Return the run in this folder, or None if its record is of a kind that the report skips.
 
-    Raises ValueError or OSError where there is no record to start from.
+    Raises:
+        ValueError, OSError: The folder has no readable record.
 
     >>> read_run(Path("/nowhere"))
     Traceback (most recent call last):
@@ -101,14 +99,14 @@ def read_run(folder: Path) -> Record | None:
         computed=tuple(place for place in computed if isinstance(place, dict)),
         claims=tuple(_claims(content, faults)),
         figures=tuple(figure for figure in (*figures, drawn) if figure is not None),
-        files=(File("record.json", len(raw), raw), *_files(folder, _names(content, "arrays", faults), faults, known)),
+        files=(File("record.json", len(raw)), *_files(folder, _names(content, "arrays", faults), faults, known)),
         faults=tuple(faults),
         **shown,
     )
 
 
 def _parsed(raw: bytes, faults: list[str]) -> dict[str, Any]:
-    """The record; one that is not as it was written is shown with a fault."""
+    """Return the record; a wrong checksum becomes a fault."""
     try:
         return record.parsed(raw, "it was damaged, or edited")
     except ValueError as error:
@@ -132,17 +130,16 @@ def _claims(content: Mapping[str, Any], faults: list[str]) -> list[Claim]:
 
 
 def _files(folder: Path, names: list[str], faults: list[str], known: Mapping[str, Any]) -> list[File]:
-    """Arrays and metrics, with their bytes if all of them together are small."""
+    """Return arrays and metrics."""
     paths = [folder / name for name in names]
     if (folder / "metrics.jsonl").exists() or "metrics.jsonl" in known:
         paths.append(folder / "metrics.jsonl")
-    small = sum(path.stat().st_size for path in paths if path.is_file()) <= EMBEDDED
-    files = (_attempt(path, partial(_file, embedded=small), faults, known) for path in paths)
+    files = (_attempt(path, _file, faults, known) for path in paths)
     return [file for file in files if file is not None]
 
 
 def _attempt(path: Path, read: Callable[[Path], _Read], faults: list[str], known: Mapping[str, Any]) -> _Read | None:
-    """Read a file in the run folder; ``known``: SHA-256 of files, by name. What is wrong is a fault."""
+    """Read a file of the run folder; errors become faults. ``known`` has the SHA-256 of files by name."""
     try:
         with record.reading(path, "a file of the run"), warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -158,16 +155,14 @@ def _attempt(path: Path, read: Callable[[Path], _Read], faults: list[str], known
     return None
 
 
-def _file(path: Path, embedded: bool) -> File:
+def _file(path: Path) -> File:
     if path.suffix == ".npz":
-        with zipfile.ZipFile(path) as archive:  # its table of contents lies at the end: a truncated file has none
-            if embedded and (broken := archive.testzip()) is not None:
-                raise ValueError(f"{broken} in it is damaged")
-    return File(path.name, path.stat().st_size, path.read_bytes() if embedded else None)
+        zipfile.ZipFile(path).close()  # fails for a truncated file, whose table of contents is missing
+    return File(path.name, path.stat().st_size)
 
 
 def _names(content: Mapping[str, Any], key: str, faults: list[str]) -> list[str]:
-    """File names in the folder itself: a record must not carry other files of the reader's disk into the page."""
+    """Return file names without folders: a record must not link other files of the reader's disk."""
     names = []
     for name in _expect(content.get(key), list, key, faults):
         if isinstance(name, str) and name not in ("", "..") and not {"/", "\\", "\0"} & set(name):

@@ -1,24 +1,25 @@
-"""The front page: what holds, at a glance, and the way to each run."""
+"""The start of the page: summaries of the papers, all claims, and links to every run."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 
-from stablessm.report.claim import VERDICTS, Claim
+from stablessm.report.claim import Claim, kind, tally
 from stablessm.report.folder import Record
 from stablessm.report.markup import Html, element
+from stablessm.report.papers import summaries
 from stablessm.report.runs import Collection, Problem
-from stablessm.report.section import kind, verdict
+from stablessm.report.section import bar, verdict
 
 
 def counts(collection: Collection) -> Counter[str]:
-    """How many claims of the front page's runs have each verdict."""
+    """Return the number of claims with each verdict, over the runs of the front page."""
     return Counter(claim.verdict for run in collection.front for claim in run.claims)
 
 
 def front(collection: Collection, anchors: Mapping[Record, str]) -> Html:
-    """Summary, claims, thumbnails, and what could not be read. ``anchors`` names the section of each run."""
+    """Return summaries, claims, thumbnails and unreadable files. ``anchors`` names the section of each run."""
     runs = collection.front
     claims = [(run, claim) for run in runs for claim in run.claims]
     return element(
@@ -26,6 +27,7 @@ def front(collection: Collection, anchors: Mapping[Record, str]) -> Html:
         element("p", "stablessm report", class_="eyebrow"),
         element("h1", "The papers’ claims, measured again"),
         _summary(collection, len(claims)) if collection.runs else _nothing(),
+        summaries(runs, anchors),
         claims
         and [
             element("h2", "Claims", id="claims"),
@@ -43,7 +45,7 @@ def front(collection: Collection, anchors: Mapping[Record, str]) -> Html:
 
 
 def navigation(collection: Collection, anchors: Mapping[Record, str]) -> Html:
-    """The contents beside the page: one line a run, those of one id under each other."""
+    """Return the table of contents: one line per run, runs of one id in sequence."""
     chosen = set(collection.front)
     lines = []
     for run in collection.runs:
@@ -58,23 +60,18 @@ def _summary(collection: Collection, claims: int) -> Html:
     more = len(collection.runs) - len(runs)
     text = f"{_number(len(runs), 'experiment')}, {_number(claims, 'claim')}."
     if more:
-        text += f" Of each experiment this page shows one run, paper size before smoke; {more} more below."
+        text += f" This summary has one run of each experiment, paper size before smoke size; {more} more below."
     return element("p", text, class_="lead")
 
 
 def _filters(claims: list[Claim]) -> list[Html]:
-    """A bar of the shares, and buttons that count the verdicts and filter the table."""
-    first = {kind(claim): claim for claim in reversed(claims)}
-    number = Counter(kind(claim) for claim in claims)
-    kinds = [name for name in (*(v.replace(" ", "-") for v in VERDICTS), "unknown") if name in number]
-    bar = [element("i", class_=name, style=f"flex-grow:{number[name]}") for name in kinds]
-    shown = {name: verdict(first[name] if name != "unknown" else Claim("", verdict="unknown")) for name in kinds}
+    """Return a bar of shares, and buttons that count the verdicts and filter the table."""
     how = {"type": "button", "aria_pressed": "false"}
-    buttons = [element("button", shown[name], element("b", number[name]), data_filter=name, **how) for name in kinds]
-    return [
-        element("div", bar, class_="bar", aria_hidden="true"),
-        element("div", buttons, class_="filters", role="group", aria_label="show only one verdict"),
+    buttons = [
+        element("button", verdict(claim), element("b", number), data_filter=kind(claim), **how)
+        for claim, number in ((Claim("", verdict=name), number) for name, number in tally(claims).items())
     ]
+    return [bar(claims), element("div", buttons, class_="filters", role="group", aria_label="Show only one verdict")]
 
 
 def _table(rows: list[tuple[str, Record, Claim]]) -> Html:
@@ -86,7 +83,7 @@ def _table(rows: list[tuple[str, Record, Claim]]) -> Html:
             element("td", claim.statement, data_label="claim"),
             element("td", claim.paper or "–", data_label="paper"),
             element("td", claim.ours or "–", data_label="ours"),
-            element("td", verdict(claim), data_label="verdict"),
+            element("td", verdict(claim), _caveat(run, anchor), data_label="verdict"),
             data_verdict=kind(claim),
         )
         for anchor, run, claim in rows
@@ -95,15 +92,22 @@ def _table(rows: list[tuple[str, Record, Claim]]) -> Html:
 
 
 def _weaker(run: Record) -> Html | None:
-    """A verdict of a smaller or unfinished run says so."""
+    """Return a note for a verdict of a smaller or unfinished run."""
     notes = [run.size] if run.size != "paper" else []
     notes += [run.status] if run.status != "complete" else []
     return element("small", ", ".join(notes)) if any(notes) else None
 
 
+def _caveat(run: Record, anchor: str) -> Html | None:
+    """Return a link to the differences from the paper, with their text as a tooltip."""
+    if not run.deviations:
+        return None
+    return element("small", element("a", "differences", href=f"#{anchor}.differences", title=run.deviations))
+
+
 def _card(run: Record, anchor: str) -> Html:
-    """A thumbnail. Its picture is that of the section: a script copies the address, so it is stored once."""
-    image = element("img", alt="", hidden=True, loading="lazy", data_src_of=f"{anchor}.1-img") if run.figures else None
+    """Return a thumbnail with a link; a script draws it from the data of the first figure."""
+    image = element("span", data_figure=f"{anchor}.1-data", data_thumbnail=True) if run.figures else None
     return element(
         "a",
         element("span", image, class_="thumbnail"),
@@ -120,19 +124,19 @@ def _problems(problems: tuple[Problem, ...]) -> list[Html] | None:
     items = [element("li", element("code", problem.where), " ", problem.reason) for problem in problems]
     return [
         element("h2", "Could not be read", id="problems"),
-        element("p", "The rest of the page stands without these.", class_="lead"),
+        element("p", "The page shows everything but these files.", class_="lead"),
         element("ul", items, class_="problems"),
     ]
 
 
 def _nothing() -> Html:
     lines = (
-        ("stablessm list", "what there is"),
-        ("stablessm run ia-fig1 --size smoke", "one experiment in seconds"),
-        ("stablessm run ia-fig1 --size paper", "the published size"),
-        ("stablessm report", "this page again"),
+        ("stablessm list", "Lists the experiments."),
+        ("stablessm run ia-fig1 --size smoke", "Runs one experiment in seconds."),
+        ("stablessm run ia-fig1 --size paper", "Runs it at the published size."),
+        ("stablessm report", "Writes this page again."),
     )
-    lead = element("p", "No runs yet. A report is made of run folders; this makes some:", class_="lead")
+    lead = element("p", "No runs yet. A report reads run folders; these commands make some:", class_="lead")
     how = [[element("dt", element("code", code)), element("dd", what)] for code, what in lines]
     return element("div", lead, element("dl", how, class_="how"), class_="nothing")
 

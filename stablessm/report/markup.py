@@ -1,8 +1,7 @@
-"""HTML by function calls: every string is escaped unless it is :class:`Html` already."""
+"""Builds HTML by function calls: every string is escaped unless it is an :class:`Html` already."""
 
 from __future__ import annotations
 
-import base64
 import html
 import json
 from collections.abc import Iterable
@@ -13,13 +12,13 @@ _VOID = frozenset({"img", "br", "hr", "meta", "input"})
 
 @final
 class Html(str):
-    """Text that is markup already."""
+    """Text that is markup and is not escaped again."""
 
     __slots__ = ()
 
 
 def element(name: str, *children: object, **attributes: object) -> Html:
-    """One element. ``class_`` is written class, ``data_label`` data-label; None and False leave an attribute out.
+    """Return one element. ``class_`` becomes class, ``data_label`` data-label; None and False omit an attribute.
 
     >>> element("a", "1 < 2", href="#claims", hidden=True, title=None)
     '<a href="#claims" hidden>1 &lt; 2</a>'
@@ -39,7 +38,7 @@ def element(name: str, *children: object, **attributes: object) -> Html:
 
 
 def join(children: object) -> Html:
-    """A tree of strings, elements and lists of them as markup."""
+    """Return a tree of strings, elements and lists as markup."""
     if children is None:
         return Html("")
     if isinstance(children, Html):
@@ -50,19 +49,10 @@ def join(children: object) -> Html:
 
 
 def json_block(name: str, content: Any) -> Html:
-    """Plain data for a script to read. Nothing in it can end the element.
+    """Return plain data for a script to read. No content can end the element.
 
     >>> json_block("data", {"title": "</script>"})
     '<script type="application/json" id="data">{"title":"\\\\u003c/script>"}</script>'
     """
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return Html(f'<script type="application/json" id="{html.escape(name)}">{text}</script>')
-
-
-def data_uri(content: bytes, kind: str = "application/octet-stream") -> str:
-    """The bytes as an address, so that the page needs no second file.
-
-    >>> data_uri(b"hello", "text/plain")
-    'data:text/plain;base64,aGVsbG8='
-    """
-    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"

@@ -1,4 +1,4 @@
-"""The report: run folders in, one HTML file out that needs no network and no second file."""
+"""The report: run folders in, one HTML file out that needs no network."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from importlib import metadata, resources
+from pathlib import Path
 
 from stablessm import record
 from stablessm._errors import ArgumentError
@@ -17,9 +18,13 @@ from stablessm.report.section import section
 
 
 def write(out: str | os.PathLike[str], runs: Sequence[str | os.PathLike[str]] | None = None) -> Collection:
-    """Write the report of these run folders (or folders above them) to ``out``; returns what was found.
+    """Write the report of these run folders (or of folders above them) to ``out``; return the runs that were found.
 
-    By default it looks in ``results`` and ``runs``; folders that are named must hold a run.
+    The page holds claims, settings and plotted numbers; the arrays stay in the run folders, and the page links them.
+
+    Args:
+        out: The file to write; its name ends in ``.html``.
+        runs: Folders with at least one run (default: ``results`` and ``runs``).
 
     >>> write("report.html", ["/nowhere"])
     Traceback (most recent call last):
@@ -33,12 +38,12 @@ def write(out: str | os.PathLike[str], runs: Sequence[str | os.PathLike[str]] | 
         faults = "; ".join(f"{problem.where}: {problem.reason}" for problem in collection.problems)
         raise ArgumentError("runs", "folders with a run", faults or ", ".join(map(str, runs)))
     with record.atomic(out) as path:
-        path.write_text(render(collection), encoding="utf-8", errors="replace")
+        path.write_text(render(collection, Path(out).parent), encoding="utf-8", errors="replace")
     return collection
 
 
-def render(collection: Collection) -> str:
-    """The whole page as text.
+def render(collection: Collection, base: Path = Path()) -> str:
+    """Return the whole page as text, to be written into the folder ``base``.
 
     >>> render(Collection()).startswith("<!doctype html>")
     True
@@ -46,7 +51,7 @@ def render(collection: Collection) -> str:
     anchors = _anchors(collection)
     main = [
         front(collection, anchors),
-        [section(run, anchors[run]) for run in collection.runs],
+        [section(run, anchors[run], base) for run in collection.runs],
         element("footer", f"stablessm {metadata.version('stablessm')}. This file needs no network."),
     ]
     drawn = any(run.figures for run in collection.runs)
@@ -56,16 +61,15 @@ def render(collection: Collection) -> str:
         "links": _links(collection),
         "navigation": navigation(collection, anchors),
         "main": join(main),
-        "plotly.js": _plotly() if drawn else "",
         "plots.js": _asset("plots.js") if drawn else "",
         "page.js": _asset("page.js"),
     }
-    # one pass, so that braces in a run's own text stay what they are
+    # one pass, so that braces in the text of a run are not replaced
     return re.sub(r"\{\{([a-z.]+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
 
 
 def _anchors(collection: Collection) -> dict[Record, str]:
-    """A name for the section of each run."""
+    """Return a unique id for the section of each run."""
     anchors: dict[Record, str] = {}
     for run in collection.runs:
         name = "run-" + re.sub(r"[^a-z0-9]+", "-", f"{run.id} {run.size}".lower()).strip("-")
@@ -75,7 +79,7 @@ def _anchors(collection: Collection) -> dict[Record, str]:
 
 
 def _links(collection: Collection) -> Html:
-    """The parts of the front page that this report has."""
+    """Return links to the parts that this report has."""
     parts = {
         "claims": any(run.claims for run in collection.front),
         "figures": bool(collection.runs),
@@ -86,9 +90,3 @@ def _links(collection: Collection) -> Html:
 
 def _asset(name: str) -> str:
     return (resources.files("stablessm.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs()).replace("</script", "<\\/script")

@@ -1,4 +1,4 @@
-"""Run folders: finding them, and their order in the report."""
+"""Finds run folders and sorts them for the report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stablessm._errors import ArgumentError
 from stablessm.report.folder import Record, read_run
 
 FOLDERS = ("results", "runs")
-"""Where runs are looked for by default."""
+"""The folders searched by default."""
 
 
 @final
@@ -28,14 +28,14 @@ class Problem:
 @final
 @dataclass(frozen=True)
 class Collection:
-    """All runs that were found, those of one id together, and what could not be read."""
+    """All runs that were found, grouped by id, and the files that could not be read."""
 
     runs: tuple[Record, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     @property
     def front(self) -> tuple[Record, ...]:
-        """One run of each id: a complete one before a running one, then paper size before smoke, then the newest."""
+        """Return one run of each id: complete before running, then paper size before smoke size, then the newest."""
         best: dict[str, Record] = {}
         for run in self.runs:
             best.setdefault(run.id, run)
@@ -43,7 +43,7 @@ class Collection:
 
 
 def collect(paths: Sequence[str | os.PathLike[str]] | None = None) -> Collection:
-    """The runs in these folders and below; by default those in ``results`` and ``runs``, where there are such.
+    """Return the runs in these folders and below them (default: ``results`` and ``runs``, if they exist).
 
     >>> collect(["/nowhere"]).problems
     (Problem(where='/nowhere', reason='no such folder'),)
@@ -80,7 +80,7 @@ def _folders(root: Path) -> Iterator[Path]:
 
 
 def _ordered(runs: list[Record]) -> list[Record]:
-    """In the papers' order, what goes beyond the papers last; within an id the run for the front page first."""
+    """Sort runs by paper, runs of no paper last; within an id the run for the front page comes first."""
     runs.sort(key=lambda run: str(run.folder))
     runs.sort(key=lambda run: (run.status == "complete", run.size == "paper", run.date), reverse=True)
     sources: dict[str, str] = {}
@@ -91,5 +91,5 @@ def _ordered(runs: list[Record]) -> list[Record]:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """``fig10`` after ``fig9``."""
+    """Return a sort key that puts ``fig10`` after ``fig9``."""
     return [(int(part or 0), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]

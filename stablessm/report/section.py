@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from stablessm.report.claim import VERDICTS, Claim
+from stablessm.report.claim import VERDICTS, Claim, kind, tally
 from stablessm.report.figure import Figure
 from stablessm.report.folder import File, Record
-from stablessm.report.markup import Html, data_uri, element, join, json_block
+from stablessm.report.markup import Html, element, join, json_block
 
 _FOLDED = 6
+_LONG = 420
+"""Characters of evidence that a verdict shows without a click."""
 
 
-def section(run: Record, anchor: str) -> Html:
-    """Question, plots, claims, settings, command and downloads."""
+def section(run: Record, anchor: str, base: Path) -> Html:
+    """Return question, plots, claims, settings, command and files of a run.
+
+    Args:
+        run: The run.
+        anchor: The id of the section.
+        base: The folder of the page, from which links to the files start.
+    """
     header = element(
         "header",
         element("p", _eyebrow(run), class_="eyebrow"),
@@ -23,48 +34,46 @@ def section(run: Record, anchor: str) -> Html:
         run.question and element("p", run.question, class_="question"),
         run.claim and element("p", element("b", "Claim "), run.claim, class_="claim"),
     )
-    verdicts = element("ul", [_claim(claim) for claim in run.claims], class_="verdicts")
     code = element("pre", element("code", run.command), tabindex=0)
-    copy = element("button", "copy", type="button", data_copy=True, aria_label="copy the command")
+    copy = element("button", "copy", type="button", data_copy=True, aria_label="Copy the command")
     return element(
         "section",
         header,
         [_figure(figure, f"{anchor}.{n}") for n, figure in enumerate(run.figures, start=1)],
-        run.claims and [element("h3", "Verdicts"), verdicts],
+        _verdicts(run, anchor),
         run.command and [element("h3", "Run it again"), element("div", code, copy, class_="command")],
         element("p", join(_facts(run)), class_="facts"),
         _table("Settings", flat(run.config)),
         *(_table("Computed on", flat(place)) for place in run.computed),
         _table("Figures and claims made on", {**flat(run.hardware), **flat(run.versions)}),
-        element("h3", "Downloads"),
-        _downloads(run, anchor),
+        element("h3", "Files"),
+        _files(run, base),
         id=anchor,
         class_="run",
     )
 
 
-def verdict(claim: Claim) -> Html:
-    """The verdict as colour, symbol and word."""
-    return element(
-        "span",
-        element("span", VERDICTS.get(claim.verdict, "–"), aria_hidden="true"),
-        " ",
-        claim.verdict or "no verdict",
-        class_=f"verdict {kind(claim)}",
-    )
+def verdict(claim: Claim, before: str = "") -> Html:
+    """Return the verdict as color, symbol and word; ``before`` is text in front of the word."""
+    sign = element("span", VERDICTS.get(claim.verdict, "–"), aria_hidden="true")
+    return element("span", sign, " ", before, claim.verdict or "no verdict", class_=f"verdict {kind(claim)}")
 
 
-def kind(claim: Claim) -> str:
-    """The verdict as a class name.
+def bar(claims: Iterable[Claim]) -> Html:
+    """Return a bar with the share of each verdict."""
+    shares = tally(claims).items()
+    parts = [element("i", class_=kind(Claim("", verdict=name)), style=f"flex-grow:{number}") for name, number in shares]
+    return element("div", parts, class_="bar", aria_hidden="true")
 
-    >>> kind(Claim("it decays", verdict="not reproduced")), kind(Claim("it decays", verdict="perhaps"))
-    ('not-reproduced', 'unknown')
-    """
-    return claim.verdict.replace(" ", "-") if claim.verdict in VERDICTS else "unknown"
+
+def claim_values(claim: Claim) -> Html:
+    """Return the paper's value and ours, one below the other."""
+    values = (("paper", claim.paper), ("ours", claim.ours))
+    return element("dl", [element("div", element("dt", name), element("dd", value or "–")) for name, value in values])
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """A nested table as one, with dotted names.
+    """Return a nested table as a flat one with dotted names.
 
     >>> flat({"steps": 3, "model": {"map": "best", "widths": [4, 8]}})
     {'steps': '3', 'model.map': 'best', 'model.widths': '[4, 8]'}
@@ -79,7 +88,7 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """For people.
+    """Return a duration in words.
 
     >>> duration(0.21), duration(75), duration(3 * 3600 + 240)
     ('0.2 s', '1 min 15 s', '3 h 4 min')
@@ -93,7 +102,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people.
+    """Return a number of bytes with its unit.
 
     >>> size(300), size(12_345), size(3_200_000)
     ('300 B', '12 kB', '3.2 MB')
@@ -109,31 +118,37 @@ def _eyebrow(run: Record) -> Html:
 
 
 def _figure(figure: Figure, anchor: str) -> Html:
-    """An interactive figure, and its drawing for the thumbnail, for readers without scripts and for the download."""
-    try:
-        source = data_uri(figure.pictures("svg")["svg"], "image/svg+xml")
-    except Exception:  # a file with an unknown scale, say: the rest of the page stands
-        source = None
+    """Return the data of a figure and the place where a script draws it."""
     return element(
         "figure",
         element("div", class_="panels", data_figure=f"{anchor}-data"),
-        source
-        and element("img", id=f"{anchor}-img", class_="drawing", src=source, alt=figure.caption, decoding="async"),
         element("figcaption", figure.caption),
         json_block(f"{anchor}-data", figure.to_json()),
         id=anchor,
     )
 
 
+def _verdicts(run: Record, anchor: str) -> list[Html] | None:
+    """Return the verdicts and, beside them, how the experiment differs from the paper."""
+    if not run.claims:
+        return None
+    listed = element("ul", [_claim(claim) for claim in run.claims], class_="verdicts")
+    if not run.deviations:
+        return [element("h3", "Verdicts"), listed]
+    paragraphs = [element("p", text) for text in run.deviations.split("\n\n")]
+    title = "Limits" if run.source.startswith("beyond") else "Differences from the paper"
+    aside = element("aside", element("h3", title), paragraphs, id=f"{anchor}.differences", class_="differences")
+    return [element("div", element("div", element("h3", "Verdicts"), listed), aside, class_="judged")]
+
+
 def _claim(claim: Claim) -> Html:
-    values = (("paper", claim.paper), ("ours", claim.ours))
-    return element(
-        "li",
-        element("p", verdict(claim), " ", element("b", claim.statement)),
-        element("dl", [element("div", element("dt", name), element("dd", value or "–")) for name, value in values]),
-        claim.why and element("p", claim.why, class_="why"),
-        class_=kind(claim),
-    )
+    why = None
+    if len(claim.why) > _LONG:
+        why = element("details", element("summary", "Evidence"), element("p", claim.why, class_="why"))
+    elif claim.why:
+        why = element("p", claim.why, class_="why")
+    statement = element("p", verdict(claim), " ", element("b", claim.statement))
+    return element("li", statement, claim_values(claim), why, class_=kind(claim))
 
 
 def _facts(run: Record) -> Iterator[Html]:
@@ -155,30 +170,23 @@ def _table(title: str, rows: Mapping[str, str]) -> Html | None:
     return element("details", element("summary", title), element("table", element("tbody", lines), class_="settings"))
 
 
-def _downloads(run: Record, anchor: str) -> list[Html]:
-    """Drawings and files; many arrays are folded away."""
+def _files(run: Record, base: Path) -> list[Html]:
+    """Return links to the files of the run folder; many arrays are folded away."""
     arrays = [file for file in run.files if file.name.endswith(".npz")]
     folded = arrays if len(arrays) > _FOLDED else []
-    others = [_file(run, file) for file in run.files if file not in folded]
-    lists = [element("ul", *_pictures(run, anchor), others, class_="downloads")]
+    others = [_file(run, file, base) for file in run.files if file not in folded]
+    lists = [element("ul", others, class_="downloads")]
     if folded:
         summary = element("summary", f"{len(folded)} arrays, {size(sum(file.size for file in folded))}")
-        files = element("ul", [_file(run, file) for file in folded], class_="downloads")
+        files = element("ul", [_file(run, file, base) for file in folded], class_="downloads")
         lists.append(element("details", summary, files, class_="arrays"))
     return lists
 
 
-def _pictures(run: Record, anchor: str) -> Iterator[Html]:
-    """The drawings, each of which the page has already: a script copies its address."""
-    for n, figure in enumerate(run.figures, start=1):
-        name = f"{figure.name}.svg"
-        yield element("li", element("a", name, data_href_of=f"{anchor}.{n}-img", download=f"{run.id}-{name}"))
-
-
-def _file(run: Record, file: File) -> Html:
-    if file.content is None:
-        note = element("small", size(file.size), " beside the record: ", str(run.folder / file.name))
-        return element("li", element("span", file.name, note))
-    uri = data_uri(file.content, "application/json" if file.name.endswith(".json") else "application/octet-stream")
-    note = element("small", size(file.size))
-    return element("li", element("a", file.name, note, href=uri, download=f"{run.id}-{file.name}"))
+def _file(run: Record, file: File, base: Path) -> Html:
+    path = (run.folder / file.name).resolve()
+    try:
+        link = quote(Path(os.path.relpath(path, base.resolve())).as_posix())
+    except ValueError:  # another drive
+        link = path.as_uri()
+    return element("li", element("a", file.name, href=link), element("small", size(file.size)))

@@ -1,4 +1,4 @@
-"""A training run as a run of the report, drawn from its ``metrics.jsonl``."""
+"""Shows a training run in the report, with curves from its ``metrics.jsonl``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stablessm.report.figure import Figure, Panel, Series
 
 
 def described(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The record of a training with the fields that the report shows; the folder's name is its id.
+    """Return the record of a training with the fields that the report shows; its id is the name of the folder.
 
     >>> record = {"task": {"task": "mnist"}, "model": {"class": "LRU"}, "diverged": {"step": 7}}
     >>> [described(record, Path("runs/first"))[name] for name in ("id", "title", "status")]
@@ -33,7 +33,7 @@ def described(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def curves(content: Mapping[str, Any], metrics: Path) -> Figure | None:
-    """The loss and the validation scores along a run, and what came out; None if it ended before the first."""
+    """Return a figure of loss and validation scores against the step; None if no metric was written."""
     if metrics.read_bytes()[-1:] not in (b"", b"\n"):
         raise ValueError("its last line is cut off")
     rows = record.read_lines(metrics, step=int)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from stablessm import _fork
-from stablessm._errors import ArgumentError, BackendUnavailableError
+from stablessm._errors import ArgumentError, BackendUnavailableError, unknown_name
 from stablessm._optional import why_missing
 from stablessm.scan.dispatch import constant_result
 from stablessm.scan.protocol import Backend
@@ -78,7 +78,7 @@ def why_not(name: str) -> str | None:
     True
     """
     if not isinstance(name, str) or current_name(name) not in _TABLE:
-        raise ArgumentError("backend", f"one of {', '.join(map(repr, NAMES))}", repr(name))
+        raise unknown_name("backend", NAMES, name, f"one of {', '.join(map(repr, NAMES))}")
     name = current_name(name)
     return _why_not(name)
 
@@ -119,7 +119,7 @@ def resolve(backend: str, device: torch.device) -> str:
     if backend not in _TABLE:
         backend = current_name(backend)
     if backend not in _TABLE:
-        raise ArgumentError("backend", f"'auto' or one of {', '.join(map(repr, NAMES))}", repr(backend))
+        raise unknown_name("backend", NAMES, backend, f"'auto' or one of {', '.join(map(repr, NAMES))}")
     if (reason := _why_not(backend)) is not None:
         raise BackendUnavailableError(f"backend: {backend!r} was asked for, but {reason}")
     needed = _TABLE[backend].device or device.type

@@ -24,7 +24,7 @@ DTYPES = (*LOW_PRECISION, *REAL_DTYPE)
 
 
 def autocast_enabled(device: str) -> bool:
-    """Whether autocast is on for a type of device; meta tensors have none."""
+    """Return True if autocast is on for a type of device; meta tensors have no autocast."""
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
@@ -34,7 +34,7 @@ def without_autocast(device: str) -> AbstractContextManager[Any]:
 
 
 def check_tensor(name: str, value: Tensor, rank: int | None = None, letters: str = "(batch, time, channel)") -> None:
-    """Not a list, a number or an array; dense; with ``rank`` dimensions, which ``letters`` name."""
+    """Check that a value is a dense tensor with ``rank`` dimensions, which ``letters`` name."""
     if not isinstance(value, Tensor):
         raise ArgumentError(name, "a tensor", type(value).__name__)
     if value.layout != torch.strided:
@@ -44,7 +44,7 @@ def check_tensor(name: str, value: Tensor, rank: int | None = None, letters: str
 
 
 def check_dtype(name: str, value: Tensor, parameters: Iterable[Tensor | None]) -> None:
-    """Of the dtype of one of the parameters; under autocast, of any but float64, which autocast does not convert."""
+    """Check that a value has the dtype of a parameter; under autocast, any dtype but float64 is accepted."""
     dtypes = {parameter.dtype for parameter in parameters if parameter is not None and parameter.is_floating_point()}
     if value.dtype in dtypes or not dtypes:
         return
@@ -58,7 +58,7 @@ def check_dtype(name: str, value: Tensor, parameters: Iterable[Tensor | None]) -
 def check_signal(
     name: str, x: Tensor, letters: Sequence[str], channels: int, like: Tensor, projection: Tensor | None = None
 ) -> None:
-    """A dense tensor of real numbers on the device of ``like``; ``letters`` name its dimensions.
+    """Check that x is a dense real tensor on the device of ``like``; ``letters`` name its dimensions.
 
     It is multiplied with the matrix ``projection`` if there is one, for which it needs the same dtype.
     """
@@ -72,7 +72,7 @@ def check_signal(
 
 
 def check_state(state: Tensor, shape: tuple[int, ...], like: Tensor, *, complex: bool = False) -> None:
-    """A dense tensor of that shape, real or complex, on the device of ``like``."""
+    """Check that a state is a dense tensor of that shape, real or complex, on the device of ``like``."""
     check_tensor("state", state)
     if state.shape != shape:
         raise ArgumentError("state", f"shape {shape}", f"shape {tuple(state.shape)}")
@@ -83,20 +83,20 @@ def check_state(state: Tensor, shape: tuple[int, ...], like: Tensor, *, complex:
 
 
 def check_pair(state: Any) -> tuple[Any, Any]:
-    """Two parts."""
+    """Check that a state has two parts, and return them."""
     if not isinstance(state, tuple | list) or len(state) != 2:
         raise ArgumentError("state", "the pair that forward or step returned", type(state).__name__)
     return state[0], state[1]
 
 
 def check_device(name: str, value: Tensor, like: Tensor) -> None:
-    """On the device of the weights."""
+    """Check that a value is on the device of the weights."""
     if value.device != like.device:
         raise ArgumentError(name, f"a tensor on {like.device} (as the weights)", value.device)
 
 
 def check_kinds(like: str, **tensors: Tensor | None) -> None:
-    """Tensors of floating point or complex numbers, on the device of the one called ``like``, which comes first."""
+    """Check that tensors are floating point or complex, and on the device of the first, which is called ``like``."""
     device = None
     for name, tensor in tensors.items():
         if tensor is None:
@@ -110,7 +110,7 @@ def check_kinds(like: str, **tensors: Tensor | None) -> None:
 
 
 def check_arguments(decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None) -> None:
-    """Ranks, sizes, dtypes and devices that go together."""
+    """Check that the ranks, sizes, dtypes and devices of a scan's arguments agree."""
     batch, steps, channels = _check_recurrence("drive", decay, drive, initial)
     allowed = {1: (channels,), 2: (steps, channels), 3: (batch, steps, channels)}
     if decay.shape != allowed.get(decay.dim()):
@@ -122,7 +122,7 @@ def check_arguments(decay: Tensor, drive: Tensor, initial: Tensor | None, reset:
 
 
 def check_raw_recurrence(recurrence: Recurrence, **signals: Tensor) -> None:
-    """The form that a backend takes, where the operator is called directly; ``signals`` have one shape (B, T, C)."""
+    """Check the arguments of the raw operator; all ``signals`` have one shape (B, T, C)."""
     decay, initial, reset, _ = recurrence
     (name, first), *others = signals.items()
     batch, steps, channels = _check_recurrence(name, decay, first, initial)
@@ -138,7 +138,7 @@ def check_raw_recurrence(recurrence: Recurrence, **signals: Tensor) -> None:
 
 
 def check_raw_layer(layer: DiagonalSSM) -> None:
-    """The form that a backend takes, where the operator is called directly."""
+    """Check the arguments of the raw operator of a layer."""
     if check_layer(layer):
         raise ArgumentError("decay", f"shape ({layer.x.shape[2]}, N)", f"shape {tuple(layer.decay.shape)}")
     dtype = layer.decay.dtype
@@ -186,7 +186,7 @@ def check_layer(layer: DiagonalSSM) -> bool:
 
 
 def check_like(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-    """A dense tensor of that shape, dtype and device."""
+    """Check that a tensor is dense and has that shape, dtype and device."""
     check_tensor(name, tensor)
     if (tensor.shape, tensor.dtype, tensor.device) != (shape, dtype, device):
         got = f"shape {tuple(tensor.shape)}, {tensor.dtype}, on {tensor.device}"
@@ -218,18 +218,18 @@ def _check_raw_reset(reset: Tensor | None, signal: Tensor) -> None:
 
 
 def check_reset(reset: Tensor | None, batch: int, steps: int) -> None:
-    """Bool, (T,) or (B, T)."""
+    """Check that resets are bool, (T,) or (B, T)."""
     if reset is None:
         return
     check_tensor("reset", reset)
     if reset.dtype != torch.bool:
         raise ArgumentError("reset", "dtype torch.bool", reset.dtype)
-    if reset.shape not in ((steps,), (batch, steps)):
+    if reset.shape != {1: (steps,), 2: (batch, steps)}.get(reset.dim()):
         raise ArgumentError("reset", f"shape {(steps,)} or {(batch, steps)}", f"shape {tuple(reset.shape)}")
 
 
 def checked_lengths(lengths: Tensor | None, batch: int, steps: int) -> Tensor | None:
-    """Whole numbers (B,) from 0 to T, as int64."""
+    """Check that lengths are whole numbers (B,) from 0 to T, and return them as int64."""
     if lengths is None:
         return None
     check_tensor("lengths", lengths)
@@ -257,7 +257,7 @@ def extremes(values: Tensor) -> tuple[int, int] | None:
 
 
 def check_all_finite(**tensors: Tensor | None) -> None:
-    """No NaN and no infinity."""
+    """Check that no tensor holds NaN or infinity."""
     for name, tensor in tensors.items():
         if tensor is not None and not bool(torch.isfinite(tensor).all()):
             where = (~torch.isfinite(tensor)).nonzero()[0].tolist()

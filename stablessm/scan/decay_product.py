@@ -11,14 +11,14 @@ from stablessm.scan.padding import real_steps
 def decay_product(
     decay: Tensor, batch: int, steps: int, *, dims: int = 1, reset: Tensor | None = None, lengths: Tensor | None = None
 ) -> Tensor:
-    """Π_t decay[t] over the real steps, and zero where one of them is a reset: (B, …).
+    """Return Π_t decay[t] over the real steps, (B, …); zero where one of these steps is a reset.
 
     Without input, a recurrence takes a state h before ``steps`` steps to the product times h.
 
     Args:
         decay: (…) alike at every step, or (T, …) or (B, T, …).
         batch, steps: B and T.
-        dims: how many dimensions … is, those of the state.
+        dims: number of dimensions of the state, which … stands for.
         reset: (T,) or (B, T) bool.
         lengths: (B,) whole numbers: how many steps of each sequence are real.
 
@@ -41,7 +41,7 @@ def decay_product(
 
 
 def power(decay: Tensor, steps: Tensor) -> Tensor:
-    """decay**steps in double precision (complex64 loses 1e-4 in 10,000 steps), with 0**0 = 1 (PyTorch: NaN).
+    """Compute decay**steps in float64 (complex64 loses 1e-4 in 10,000 steps), with 0**0 = 1 (PyTorch: NaN).
 
     >>> power(torch.tensor([0.0, 2.0]), torch.tensor([[0], [3]])).tolist()
     [[1.0, 1.0], [0.0, 8.0]]

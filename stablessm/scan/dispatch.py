@@ -9,7 +9,7 @@ release every call takes the operator or the autograd function: the results are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 R = TypeVar("R")
+Tensors: TypeAlias = tuple[Tensor, ...]
 
 OLDEST, NEWEST = (2, 11), (2, 13)
 """The releases of PyTorch with which the private functions have been tested."""
@@ -120,6 +121,61 @@ def constant_result(function: Callable[..., R]) -> Callable[..., R]:
         return torch.compiler.assume_constant_result(function)
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def loop(step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]], states: Tensors, inputs: Tensors) -> Any:
+    """Return the last states (B, …) and all outputs (B, T, …) of states, outputs = step(states, inputs of one step).
+
+    ``torch.export`` records one operator with the step inside, for any number of steps. ``torch.compile`` leaves the
+    loop out of its graphs and runs it as it is: unrolled, 100 steps took minutes to compile.
+
+    Args:
+        step: may use other tensors too.
+        states: (B, …) each, before the first step.
+        inputs: (B, T, …) each; at least one, with at least one step.
+    """
+    if exporting():
+        return _exported_loop(step, states, inputs)
+    if torch.compiler.is_compiling() and _made_uncompiled_loop():
+        return _uncompiled_loop(step, states, inputs)
+    return _eager_loop(step, states, inputs)
+
+
+def _exported_loop(step: Any, states: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+    from torch._higher_order_ops import scan
+
+    def body(states: Tensors, now: Tensors) -> tuple[Tensors, Tensors]:
+        after, outputs = step(states, now)
+        return tuple(map(_dense, after)), tuple(map(_dense, outputs))  # no two may share their memory
+
+    first = tuple(map(_dense, states))  # states before and after a step must have the same strides
+    final, outputs = scan(body, first, tuple(value.transpose(0, 1) for value in inputs))
+    return final, tuple(output.transpose(0, 1) for output in outputs)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _eager_loop(step: Any, states: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+    rows = []
+    for now in zip(*(value.unbind(1) for value in inputs), strict=True):
+        states, outputs = step(states, now)
+        rows.append(outputs)
+    return states, tuple(torch.stack(column, 1) for column in zip(*rows, strict=True))
+
+
+_uncompiled_loop: Any = None
+"""``_eager_loop`` as ``torch.compile`` leaves it out of its graphs."""
+
+
+@constant_result
+def _made_uncompiled_loop() -> bool:
+    """Make ``_uncompiled_loop`` while something is compiled: earlier, it would import the compiler."""
+    global _uncompiled_loop
+    if _uncompiled_loop is None:
+        _uncompiled_loop = torch.compiler.disable(_eager_loop)
+    return True
 
 
 def eager(function: Any) -> Any:

@@ -11,7 +11,7 @@ from stablessm.scan.vandermonde import powers
 
 
 def causal_convolution(signal: Tensor, kernel: Tensor) -> Tensor:
-    """y[b, t, c] = Σ_{s ≤ t} kernel[t-s, c] · signal[b, s, c]  (SSM-UA, below eq. 4).
+    """Compute y[b, t, c] = Σ_{s ≤ t} kernel[t-s, c] · signal[b, s, c]  (SSM-UA, below eq. 4).
 
     Args:
         signal: (B, T, C), real or complex.
@@ -41,7 +41,7 @@ def causal_convolution(signal: Tensor, kernel: Tensor) -> Tensor:
 
 
 def fft_scan(decay: Tensor, drive: Tensor, initial: Tensor | None = None) -> Tensor:
-    """The states of :func:`stablessm.linear_scan` for a decay (C,) that is constant in time.
+    """Compute the states of :func:`stablessm.linear_scan` by FFT, for a decay (C,) that is constant in time.
 
     >>> fft_scan(torch.tensor([0.5]), torch.ones(1, 3, 1)).flatten().round(decimals=4).tolist()
     [1.0, 1.5, 1.75]
@@ -55,5 +55,5 @@ def fft_scan(decay: Tensor, drive: Tensor, initial: Tensor | None = None) -> Ten
 
 
 def _fast_length(least: int) -> int:
-    """The smallest number from ``least`` up with few small factors, where FFTs are fast."""
+    """Return the smallest number, at least ``least``, with few small factors, for which FFTs are fast."""
     return min(odd << max(0, (-(-least // odd) - 1).bit_length()) for odd in (1, 3, 5, 9, 15))

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
-from stablessm.scan import backends
+from stablessm.scan import backends, portable
 from stablessm.scan.checks import LOW_PRECISION, autocast_enabled, check_all_finite, check_arguments
+from stablessm.scan.dispatch import exporting
 from stablessm.scan.linear_op import in_three, scan
 from stablessm.scan.protocol import Recurrence
 from stablessm.scan.reference import linear as reference
@@ -23,7 +24,7 @@ def linear_scan(
     backend: str = "auto",
     check_finite: bool = False,
 ) -> Tensor:
-    """All states of the linear recurrence h[t] = decay[t] · h[t-1] + drive[t].
+    """Compute all states of the linear recurrence h[t] = decay[t] · h[t-1] + drive[t].
 
     This is the discrete recurrence of every layer here (SSM-UA eq. 1, LRU-UA eq. 2).
 
@@ -57,6 +58,8 @@ def linear_scan(
         decay, initial = decay.to(wide), None if initial is None else initial.to(wide)
     if reset is not None:
         reset = reset.expand(drive.shape[:2])
+    if exporting():
+        return portable.forward(Recurrence(in_three(decay), initial, reset, reverse), drive)
     if name == "reference":
         return reference.forward(Recurrence(in_three(decay), initial, reset, reverse), drive)
     return scan(decay, drive, initial, reset, reverse, name)

@@ -68,12 +68,12 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(*args: Any) -> Tensor:
-        """All states."""
+        """Return all states."""
         return Scan.at_once(*args) if plain(args[1]) else scan_op(*args)
 
     @staticmethod
     def at_once(decay: Tensor, *args: Any) -> Tensor:
-        """The same without the operator."""
+        """Return all states without going through the operator."""
         drive, *rest, backend = args
         return backends.load(backend).linear.forward(Recurrence(in_three(decay), *rest), drive)
 
@@ -86,7 +86,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of decay, drive and initial."""
+        """Return the gradients of decay, drive and initial."""
         given, initial, reset, states = ctx.saved_tensors
         # With create_graph (double backward, torch.func) the gradient itself must be differentiable.
         again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
@@ -100,7 +100,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, d_decay: Tensor | None, d_drive: Tensor | None, d_initial: Tensor | None, *_: None) -> Tensor:
-        """dh[t] = a[t] dh[t-1] + (da[t] h[t-1] + dx[t])."""
+        """Return dh[t] = a[t] dh[t-1] + (da[t] h[t-1] + dx[t])."""
         given, initial, reset, states = ctx.saved_tensors
         decay, d_decay = in_three(given), None if d_decay is None else in_three(d_decay)
         drive = torch.zeros_like(states) if d_drive is None else d_drive
@@ -111,7 +111,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        """A mapped dimension joins the batch; where only a decay shared by the batch is mapped, the channels."""
+        """Join a mapped dimension to the batch, or to the channels if only a decay shared by the batch is mapped."""
         decay, drive, initial, reset, *rest = args
         size = info.batch_size
 
@@ -141,7 +141,7 @@ _FORMS = Forms(scan_op, Scan, eager(Scan))
 def scan(
     decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool, backend: str
 ) -> Tensor:
-    """The operator, differentiable everywhere; here the decay may have fewer dimensions.
+    """Call the operator, differentiable in every mode; here the decay may have fewer dimensions.
 
     That saves a small call a view and its derivative.
     """
@@ -158,7 +158,7 @@ def _gradients_at_once(grad: Tensor, decay: Tensor, states: Tensor, *args: Any) 
 
 
 def _gradients_by_scan(grad: Tensor, decay: Tensor, states: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The same gradients from differentiable operations."""
+    """Return the gradients from differentiable operations."""
     *rest, backend = args
 
     def adjoint(recurrence: Recurrence, drive: Tensor) -> Tensor:

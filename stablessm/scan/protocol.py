@@ -60,7 +60,7 @@ class DiagonalSSM(NamedTuple):
 
     @property
     def real_dtype(self) -> torch.dtype:
-        """The dtype of the real part of the states."""
+        """Return the dtype of the real part of the states."""
         return self.decay.dtype.to_real()
 
     def zero_state(self) -> Tensor:

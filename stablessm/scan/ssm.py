@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 from stablessm._errors import ArgumentError
 from stablessm.scan import backends
 from stablessm.scan.checks import REAL_DTYPE, check_layer, check_reset, checked_lengths
+from stablessm.scan.dispatch import exporting
 from stablessm.scan.linear import linear_scan
 from stablessm.scan.padding import last_state, without_padding
 from stablessm.scan.protocol import DiagonalSSM
@@ -30,7 +31,7 @@ def ssm_scan(
     lengths: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """A whole diagonal state-space layer, from its input to its output, in one pass over time.
+    """Compute a whole diagonal state-space layer, from its input to its output, in one pass over time.
 
     h[t] = decay · h[t-1] + B x[t],  y[t] = Re(C h[t]) + D x[t], in one of two forms:
 
@@ -73,12 +74,12 @@ def ssm_scan(
     D, initial = (None if D is None else D.to(REAL_DTYPE[wide])), (None if initial is None else initial.to(wide))
     reset = None if reset is None else reset.expand(x.shape[:2])
     layer = DiagonalSSM(x, decay, B, C, D, initial, reset, lengths)
-    run = _dense if dense else by_states if name == "reference" else ssm
+    run = _dense if dense else by_states if name == "reference" or exporting() else ssm
     return run(layer, name)
 
 
 def _dense(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Products of matrices around the scan; a complex one is one real product of twice the size."""
+    """Compute matrix products around the scan; a complex product is one real product of twice the size."""
     x, decay, B, C, D, initial, reset, lengths = layer
     signal = without_padding(x.to(REAL_DTYPE[decay.dtype]), lengths)
     if decay.is_complex():
@@ -94,5 +95,5 @@ def _dense(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
         y = linear(states, C)
     if D is not None:
         y = y + linear(signal, D)
-    before = decay.new_zeros(len(x), len(decay)) if initial is None else initial
+    before = decay.new_zeros(x.shape[0], len(decay)) if initial is None else initial
     return without_padding(y, lengths).to(x.dtype), last_state(states, before, lengths)

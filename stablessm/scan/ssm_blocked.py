@@ -65,7 +65,7 @@ def backward(
     d_decay, d_B, d_C = (torch.zeros(decay.shape, dtype=wide, device=x.device) for _ in range(3))
     last = torch.full((batch,), steps, device=x.device) if lengths is None else lengths
     d_initial = torch.where((last == 0)[:, None, None], d_final, torch.zeros_like(d_final))
-    adjoint = torch.zeros_like(d_final)  # that of the step after the block
+    adjoint = torch.zeros_like(d_final)  # the adjoint of the step after the block
     cut = None if reset is None else torch.cat([reset[:, 1:], reset[:, :1]], 1)  # nothing comes back past a reset
     for i, block in reversed(list(enumerate(_blocks(layer)))):
         states = _states(layer._replace(x=signal), checkpoints[:, i], block, backend)
@@ -92,14 +92,14 @@ def backward(
 
 
 def _blocks(layer: DiagonalSSM) -> list[slice]:
-    """The blocks of time."""
+    """Return the blocks of time."""
     steps, numbers = layer.x.shape[1], layer.decay.shape[1] * (2 if layer.decay.is_complex() else 1)
     size = max(LEAST_STEPS, -(-steps // max(1, numbers)))
     return [slice(start, min(start + size, steps)) for start in range(0, steps, size)]
 
 
 def _states(layer: DiagonalSSM, before: Tensor, block: slice, backend: str) -> Tensor:
-    """The states of a block, from the state before it."""
+    """Return the states of a block, from the state before it."""
     drive = (layer.x[:, block, :, None] * layer.B).flatten(2)
     cut = None if layer.reset is None else layer.reset[:, block]
     states = linear_scan(layer.decay.flatten(), drive, before.flatten(1), reset=cut, backend=backend)

@@ -93,12 +93,12 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Output, final state, checkpoints."""
+        """Return the output, the final state and the checkpoints."""
         return SSM.at_once(*args) if plain(args[0]) else ssm_op(*args)
 
     @staticmethod
     def at_once(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """The same without the operator."""
+        """Return the same without going through the operator."""
         *layer, backend = args
         return _run(backend, "forward", DiagonalSSM(*layer))
 
@@ -114,7 +114,7 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_y: Tensor | None, d_final: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-        """Gradients of x, decay, B, C, D and initial."""
+        """Return the gradients of x, decay, B, C, D and initial."""
         *tensors, checkpoints = ctx.saved_tensors
         d_y = torch.zeros_like(tensors[0]) if d_y is None else d_y
         # With create_graph (double backward, torch.func) the gradient itself must be differentiable.
@@ -155,7 +155,7 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-        """Channels do not mix, so that many layers are one with as many channels; by states where rows differ."""
+        """Run many layers as one with as many channels, since channels do not mix; by states where rows differ."""
         if in_dims[6] is not None or in_dims[7] is not None:  # reset and lengths belong to a row, not to a channel
             y, final = torch.vmap(lambda *args: by_states(DiagonalSSM(*args[:-1]), args[-1]), in_dims=in_dims)(*args)
             return (y, final, y.new_empty(0)), (0, 0, None)
@@ -190,7 +190,7 @@ def _gradients_at_once(d_y: Tensor, d_final: Tensor | None, checkpoints: Tensor,
 
 
 def _gradients_by_states(d_y: Tensor, d_final: Tensor | None, _: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    """The same gradients from differentiable operations."""
+    """Return the gradients from differentiable operations."""
     *layer, backend = args
     return gradients_by_states(DiagonalSSM(*layer), d_y, d_final, backend)
 

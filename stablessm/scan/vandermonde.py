@@ -17,7 +17,7 @@ from stablessm.scan.checks import check_kinds, check_tensor
 
 
 def powers(decay: Tensor, length: int) -> Tensor:
-    """decay**t for t = 0 … length-1, in the shape (length, *decay.shape), by doubling.
+    """Compute decay**t for t = 0 … length-1 by doubling: the shape (length, *decay.shape).
 
     >>> powers(torch.tensor([2.0]), 5).flatten().tolist()
     [1.0, 2.0, 4.0, 8.0, 16.0]
@@ -33,7 +33,7 @@ def powers(decay: Tensor, length: int) -> Tensor:
 
 
 def evaluate(weights: Tensor, decay: Tensor, length: int) -> Tensor:
-    """Σ_n weights[…, n] · decay[…, n]**t for t = 0 … length-1: the shape (…, length).
+    """Compute Σ_n weights[…, n] · decay[…, n]**t for t = 0 … length-1: the shape (…, length).
 
     >>> evaluate(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 2.0]), 4).tolist()
     [2.0, 3.0, 5.0, 9.0]
@@ -48,7 +48,7 @@ def evaluate(weights: Tensor, decay: Tensor, length: int) -> Tensor:
 
 
 def accumulate(signal: Tensor, decay: Tensor) -> Tensor:
-    """Σ_t decay[…, n]**(T-1-t) · signal[…, t]: the state a signal (…, T) leaves behind, in the shape (…, N).
+    """Compute Σ_t decay[…, n]**(T-1-t) · signal[…, t], the state after a signal (…, T): the shape (…, N).
 
     The transpose of :func:`evaluate`, with time reversed.
 
@@ -74,7 +74,7 @@ def _levels(length: int) -> tuple[int, int]:
 
 
 def _two_levels(decay: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
-    """decay**s for s < inner and decay**(j inner) for j < outer, each (…, time, N)."""
+    """Return decay**s for s < inner and decay**(j inner) for j < outer, each (…, time, N)."""
     exact = decay.to(torch.promote_types(decay.dtype, torch.float64))  # the jump is raised to powers again
     jump = powers(exact, inner + 1)[-1]
     return powers(decay, inner).movedim(0, -2), powers(jump, outer).to(decay.dtype).movedim(0, -2)

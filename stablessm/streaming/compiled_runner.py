@@ -34,9 +34,9 @@ class CompiledRunner:
         self._block = block(self._code.address("block"))
 
     def arrays(self) -> list[np.ndarray]:
-        """Every array that the code reads or writes, but weights."""
+        """Return every array that the code reads or writes, without the weights."""
         return [self.x, self.y, *self._memory.arrays()]
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Over a block, (batch, time, size) each, both contiguous; without the GIL."""
+        """Run over a block, (batch, time, size) each, both contiguous; without the GIL."""
         self._block(x.ctypes.data, y.ctypes.data, x.shape[1])

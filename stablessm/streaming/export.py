@@ -1,4 +1,4 @@
-"""The step of a model as a file that runs elsewhere: ``torch.export`` or ONNX."""
+"""A model as a file that runs elsewhere, through ``torch.export`` or as ONNX: one step, or whole sequences."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import nn
+from torch.export import Dim
 
 from stablessm import record
 from stablessm._arguments import one_of, whole_number
@@ -19,28 +20,33 @@ from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
 from stablessm.streaming.freeze import freeze
-from stablessm.streaming.step_module import StepModule
+from stablessm.streaming.sequence_module import SequenceModule
+from stablessm.streaming.step_module import FrozenModule, StepModule
 
 Format: TypeAlias = Literal["torch", "onnx"]
 
 
 @checked
 def export_step(
-    model: nn.Module, path: str | os.PathLike[str] | None = None, *, format: Format | None = None, batch: Size = 1
+    model: nn.Module,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    format: Format | None = None,
+    batch: Size | None = None,
 ) -> Any:
-    """The step (x_t, *states) -> (y_t, *states) with frozen weights and real numbers only.
+    """Export one step (x_t, *states) -> (y_t, *states) of a model with frozen weights and real numbers only.
 
-    x_t is (batch, d_input), or tokens (batch,) in int64; y_t is (batch, d_output). There is one state for each layer,
-    in the shape the layer gives it; a complex one is a pair of real numbers in a last dimension of 2, as
-    ``torch.view_as_real`` makes it (ONNX has no complex arithmetic). Pooling by the mean has two: sum and count. A
-    stream starts from zeros. The time step is the layer's own; a dt for each sample is not exported.
+    x_t is (batch, d_input), or tokens (batch,) in int64; y_t is (batch, d_output). There is one state per layer, in
+    the shape of the layer's state. A complex state is a pair of real numbers in a last dimension of 2, as
+    ``torch.view_as_real`` returns it (ONNX has no complex arithmetic). Pooling by the mean has two states: sum and
+    count. A stream starts from states of zeros. The time step is the layer's own; a dt for each sample is not exported.
 
     Args:
         model: as for :class:`Streamer`; its weights are copied as they are now.
         path: where to write it, ``.pt2`` or ``.onnx``; None writes nothing.
-        format: ``torch`` (``torch.export``) or ``onnx``, which needs ``pip install 'stablessm[export]'``; by default
+        format: ``torch`` (``torch.export``) or ``onnx``, which requires ``pip install 'stablessm[export]'``; by default
             ``onnx`` for a path that ends in ``.onnx``.
-        batch: how many streams run in step.
+        batch: fixes the number of streams that run together; by default the exported step takes any number.
 
     Returns:
         A ``torch.export.ExportedProgram`` or a ``torch.onnx.ONNXProgram``. Inputs of the latter are called ``x``,
@@ -49,49 +55,101 @@ def export_step(
     >>> import stablessm as ssm
     >>> layer = ssm.LRU(3, 8, 2)
     >>> step = export_step(layer).module()
-    >>> x_t, state = torch.randn(1, 3), layer.initial_state(1)
+    >>> x_t, state = torch.randn(4, 3), layer.initial_state(4)
     >>> y_t, pairs = step(x_t, torch.view_as_real(state))
     >>> torch.allclose(y_t, layer.step(x_t, state)[0], atol=1e-6)
     True
     """
+    format = _checked_format(path, format)
+    module = StepModule(freeze(model)).eval()
+    streams = 2 if batch is None else whole_number("batch", batch)  # 1 would be exported as the number 1
+    dynamic = {0: Dim("batch")} if batch is None else None
+    return _exported(module, path, format, (streams,), dynamic, dynamic)
+
+
+@checked
+def export_sequence(
+    model: nn.Module, path: str | os.PathLike[str] | None = None, *, format: Format | None = None
+) -> Any:
+    """Export (x, *states) -> (y, *states) over whole sequences, for any batch and length; else as :func:`export_step`.
+
+    x is (batch, time, d_input), or tokens (batch, time); y is (batch, time, d_output). A long sequence can be run in
+    chunks: the states that one call returns are the states of the next. For a model with an output per sequence,
+    y[:, t] is the output for the sequence up to step t, as ``model.sequence`` returns it; ``y[:, -1]`` is ``model(x)``.
+
+    With ``torch``, linear recurrences are written in standard operations that compute all steps together. With
+    ``onnx``, they are ``Scan`` operators, which onnxruntime computes one step after the other. Nonlinear recurrences
+    (:class:`ContinuousRNN`) run step by step in both.
+
+    Args:
+        model: as for :func:`export_step`, or :class:`Bidirectional`. The second state of a ``Bidirectional`` comes from
+            the steps after the sequence, so its chunks cannot be carried forward.
+        path: where to write it, ``.pt2`` or ``.onnx``; None writes nothing.
+        format: ``torch`` or ``onnx``, as in :func:`export_step`.
+
+    >>> import stablessm as ssm
+    >>> layer = ssm.RealSSM(3, 8, 2)
+    >>> run = export_sequence(layer).module()
+    >>> x = torch.randn(4, 100, 3)
+    >>> y, state = run(x, layer.initial_state(4))
+    >>> torch.allclose(y, layer(x)[0], atol=1e-5)
+    True
+    """
+    format = _checked_format(path, format)
+    module = SequenceModule(freeze(model, whole=True), loops=format == "onnx").eval()
+    batch, time = Dim("batch"), Dim("time")
+    return _exported(module, path, format, (2, 5), {0: batch, 1: time}, {0: batch})
+
+
+def _checked_format(path: str | os.PathLike[str] | None, format: Format | None) -> Format:
     if path is not None and Path(path).is_dir():
         raise ArgumentError("path", "a file", f"{path}, a folder")
     if format is None:
         format = "onnx" if path is not None and Path(path).suffix.lower() == ".onnx" else "torch"
     one_of("format", format, get_args(Format))
-    batch = whole_number("batch", batch)
     if format == "onnx":
         for package in ("onnx", "onnxscript"):
             require(package, "format='onnx'")
-    program = freeze(model)
-    step = StepModule(program).eval()
-    x_t = torch.zeros(batch, program.sizes[0], dtype=program.torch_dtype)
+    return format
+
+
+def _exported(
+    module: FrozenModule, path: str | os.PathLike[str] | None, format: Format, shape: tuple[int, ...], *dynamic: Any
+) -> Any:
+    """Export a module for an input with these first dimensions; ``dynamic`` belongs to x and to each state."""
+    program, (of_input, of_state) = module.program, dynamic
+    x = torch.zeros(*shape, program.sizes[0], dtype=program.torch_dtype)
     if program.table is not None:
-        x_t = torch.zeros(batch, dtype=torch.int64)
-    example = (x_t, *step.initial_state(batch))
-    exported: Any = torch.export.export(step, example) if format == "torch" else _onnx(step, example)
+        x = torch.zeros(shape, dtype=torch.int64)
+    states = module.initial_state(shape[0])
+    shapes = None if of_input is None else (of_input, (of_state,) * len(states))
+    if format == "onnx":
+        exported = _onnx(module, (x, *states), shapes)
+    else:
+        exported = torch.export.export(module, (x, *states), dynamic_shapes=shapes)
     if path is not None:
         with record.atomic(path) as temporary:
             torch.export.save(exported, temporary) if format == "torch" else exported.save(temporary)
     return exported
 
 
-def _onnx(step: StepModule, example: tuple[Any, ...]) -> Any:
+def _onnx(module: FrozenModule, example: tuple[Any, ...], shapes: Any) -> Any:
     states = [f"state_{k}" for k in range(len(example) - 1)]
-    outputs = ["y", *(f"next_{name}" for name in states)]
+    names: dict[str, Any] = {"input_names": ["x", *states], "output_names": ["y", *(f"next_{name}" for name in states)]}
     with _quiet():
-        return torch.onnx.export(step, example, input_names=["x", *states], output_names=outputs, verbose=False)
+        return torch.onnx.export(module, example, dynamic_shapes=shapes, verbose=False, **names)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's words on packages that it does not find and on its own deprecated calls."""
+    """Silence the exporter's messages about packages it does not find and about its own deprecated calls."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
+            warnings.filterwarnings("ignore", ".*axis name", UserWarning)  # two inputs share the dimension "batch"
             yield
     finally:
         logger.setLevel(before)

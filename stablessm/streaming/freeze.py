@@ -1,4 +1,4 @@
-"""From a model to a program: eigenvalues, gains and discretisation are computed once."""
+"""Convert a model to a program: eigenvalues, gains and the discretization are computed once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stablessm._errors import ArgumentError
 from stablessm.constructions.filters.layer import ChannelGroup, RecurrentConvolution
 from stablessm.constructions.pointwise._stack import LayerStack
 from stablessm.constructions.series.model import VolterraSSM
-from stablessm.layers import LRU, S4D, ContinuousRNN, RealSSM
+from stablessm.layers import LRU, S4D, Bidirectional, ContinuousRNN, RealSSM
 from stablessm.models.linear_rnn_mlp import LinearRNNMLP, PointwiseMLP, Units, Whitening
 from stablessm.streaming import network_steps
 from stablessm.streaming.program import Channels, Program, Rotate, Taps
@@ -24,8 +24,8 @@ POINTWISE: dict[type[nn.Module], str] = {
 
 
 @torch.no_grad()
-def freeze(model: nn.Module) -> Program:
-    """The step of a model as a program. Dropout is off.
+def freeze(model: nn.Module, *, whole: bool = False) -> Program:
+    """Return the step of a model as a program, or with ``whole`` a program for whole sequences. Dropout is off.
 
     >>> program = freeze(LRU(3, 8, 2))
     >>> [type(operation).__name__ for operation in program.operations]
@@ -36,7 +36,7 @@ def freeze(model: nn.Module) -> Program:
         raise ArgumentError("model", "a module with parameters", type(model).__name__)
     if len(dtypes) > 1:
         raise ArgumentError("model", "parameters of one dtype", ", ".join(sorted(map(str, dtypes))))
-    program = Program(_d_input(model), dtypes.pop())
+    program = Program(_d_input(model), dtypes.pop(), whole=whole)
     program.output = _add(model, program, 0)
     if not program.slots:
         raise ArgumentError("model", "at least one layer with a state", type(model).__name__)
@@ -60,7 +60,7 @@ def _unknown(module: nn.Module) -> ArgumentError:
 
 @singledispatch
 def _add(module: nn.Module, program: Program, x: int) -> int:
-    """Append a module's step from the value x; returns the value of its output."""
+    """Append a module's step from the value x, and return the value of its output."""
     for kind, function in POINTWISE.items():
         if type(module) is kind:
             return program.pointwise(x, function)
@@ -84,7 +84,7 @@ def _(layer: LRU, program: Program, x: int) -> int:
 
 
 def _lru(layer: LRU, program: Program, x: int, *, clock: bool) -> int:
-    """With a ``clock``, the first input is a constant 1, which is not in x."""
+    """Append the step of an LRU. With a ``clock``, its first input is a constant 1, which x does not contain."""
     decay, gain = layer._discretise(None)
     B = gain.double()[:, None, None] * layer.B
     drive = [program.affine((x, B[:, k, clock:]), bias=B[:, k, 0] if clock else None) for k in (0, 1)]
@@ -134,6 +134,18 @@ def _(layer: ContinuousRNN, program: Program, x: int) -> int:
 
 
 @_add.register
+def _(layer: Bidirectional, program: Program, x: int) -> int:
+    outer, program.structure = program.structure, []
+    y, z = _add(layer.ahead, program, x), _add(layer.back, program, program.reverse(x))
+    z = program.reverse(z)
+    program.structure = [*outer, tuple(program.structure)]
+    if layer.merge == "sum":
+        return program.scale(y, torch.ones(1), z)
+    ahead, back = torch.eye(layer.d_output).split([layer.ahead.d_output, layer.back.d_output], 1)
+    return program.affine((y, ahead), (z, back))
+
+
+@_add.register
 def _(module: nn.Linear, program: Program, x: int) -> int:
     return program.affine((x, module.weight), bias=module.bias)
 
@@ -175,8 +187,8 @@ def _(module: PointwiseMLP, program: Program, x: int) -> int:
 
 @_add.register
 def _(module: Whitening, program: Program, x: int) -> int:
-    centred = program.scale(x, torch.ones(1), -module.shift)  # apart, since a large mean would cancel after the product
-    return program.affine((centred, (module.W.double() / module.scale[:, None]).mT))
+    centered = program.scale(x, torch.ones(1), -module.shift)  # first: a large mean would cancel after the product
+    return program.affine((centered, (module.W.double() / module.scale[:, None]).mT))
 
 
 @_add.register
@@ -201,7 +213,7 @@ def _(model: RecurrentConvolution, program: Program, x: int) -> int:
     outer, program.structure = program.structure, []
     for group in model.groups:
         assert isinstance(group, ChannelGroup)
-        outputs = group.filters // (len(model.fits) // model.d_output)  # filters of one output are neighbours
+        outputs = group.filters // (len(model.fits) // model.d_output)  # filters of one output are adjacent
         terms += [(value, _rows(outputs, model.d_output)) for value in _group(group, program, x)]
         states.append((*program.structure, None)[:2])  # the taps' and the modes', where there are any
         program.structure = []
@@ -210,7 +222,7 @@ def _(model: RecurrentConvolution, program: Program, x: int) -> int:
 
 
 def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
-    """The values that are summed: of the taps, and of the modes behind them."""
+    """Return the values to be summed: the output of the taps, and of the modes behind the taps."""
     sources = group.inputs[group.source]
     spread = program.affine((x, _rows(sources, program.sizes[x]).mT))
     (past,) = program.state((group.taps.shape[1], len(group.inputs)))
@@ -222,7 +234,7 @@ def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
 
 
 def _rows(places: Tensor, rows: int) -> Tensor:
-    """(rows, len(places)): one in row ``places[k]`` of column k."""
+    """Return (rows, len(places)): a one in row ``places[k]`` of column k, zeros elsewhere."""
     return nn.functional.one_hot(places, rows).mT.double()
 
 

@@ -77,7 +77,8 @@ def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Libra
         case ops.Taps(_, oldest, source, past, taps, _):
 
             def filters(at: Values) -> Any:
-                flat, line = at[past].shape, at[past].reshape(len(at[past]), taps.shape[1], -1)[..., numbers["inputs"]]
+                flat = at[past].shape
+                line = at[past].reshape(flat[0], taps.shape[1], -1)[..., numbers["inputs"]]
                 seen = library.concatenate([line, at[source][:, None]], 1)
                 at[oldest], seen = seen[:, 0], seen[:, 1:]
                 at[past] = seen[..., numbers["first"]].reshape(flat)
@@ -87,10 +88,12 @@ def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Libra
         case ops.Product(_, left, right):
             return lambda at: at[left] * at[right]
         case ops.Slice(_, source, start, stop):
-            return lambda at: at[source][:, start:stop]
+            return lambda at: at[source][..., start:stop]
         case ops.Pointwise(_, source, name):
             function = library.functions[name]
             return lambda at: function(at[source])
+        case ops.Reverse(_, source):
+            return lambda at: at[source].flip(1)
 
 
 def _affine(sources: list[Any], weights: list[Any], bias: Any) -> Any:
@@ -101,6 +104,6 @@ def _affine(sources: list[Any], weights: list[Any], bias: Any) -> Any:
 
 
 def _rotated(u: Any, v: Any, numbers: Mapping[str, Any], drive_real: Any, drive_imag: Any) -> tuple[Any, Any]:
-    """decay h + drive of h = u + iv."""
+    """Return decay h + drive for h = u + iv."""
     a, b = numbers["decay_real"], numbers["decay_imag"]
     return a * u - b * v + drive_real, a * v + b * u + drive_imag

@@ -32,23 +32,23 @@ class Memory:
         self.wide = {value: self._zeros(self.values[value].shape, np.float64) for value in states}
 
     def padded(self, size: int) -> int:
-        """Up to whole vectors."""
+        """Return a size rounded up to whole vectors."""
         return -(-size // self.lanes) * self.lanes
 
     @staticmethod
     def pointer(array: np.ndarray) -> ir.Constant:
-        """The address of an array of ours."""
+        """Return the address of one of the arrays of this memory."""
         return pointer_to(array.ctypes.data, ir.DoubleType() if array.itemsize == 8 else ir.FloatType())
 
     def constant(self, array: np.ndarray) -> ir.Constant:
-        """The address of a copy that lives as long as the memory."""
+        """Return the address of a copy that lives as long as the memory."""
         kept = self._zeros(array.shape)
         kept[...] = array
         self._kept.append(kept)
         return self.pointer(kept)
 
     def vector(self, array: np.ndarray) -> ir.Constant:
-        """The same, padded with zeros."""
+        """Return the address of a copy that is padded with zeros."""
         return self.constant(np.pad(array, (0, self.padded(len(array)) - len(array))))
 
     def channel_states(self, op: Channels) -> np.ndarray:
@@ -60,7 +60,7 @@ class Memory:
         return self._lines[op.past][0]
 
     def read(self, slot: Slot) -> list[np.ndarray]:
-        """A state's values, (batch, size) each."""
+        """Return the values of a state, (batch, size) each."""
         if slot.values[0] in self._lines:
             line, op = self._lines[slot.values[0]]
             H, K = op.taps.shape
@@ -95,7 +95,7 @@ class Memory:
         memory[..., 0, :], memory[..., 1, :] = scaled.real, scaled.imag
 
     def arrays(self) -> list[np.ndarray]:
-        """All but the weights."""
+        """Return every array but the weights."""
         states = [array for array, _ in (*self._channels.values(), *self._lines.values())]
         return [*self.values, *self.wide.values(), *states]
 

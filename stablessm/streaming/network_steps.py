@@ -32,7 +32,7 @@ class Step(Protocol):
 
 
 def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
-    """What ``model.step`` gives: of each step, or of the sequence up to it. Tokens come in as their embeddings."""
+    """Append ``model.step``: an output per step, or for the sequence up to it. Tokens come in as their embeddings."""
     outer, program.structure = program.structure, []
     if model.config.vocab_size is None:
         x = add(model.body.encoder, program, x)
@@ -51,7 +51,7 @@ def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
 
 
 def _mean(program: Program, x: int) -> int:
-    """The mean so far: a sum and a count are kept."""
+    """Append the mean of all steps so far; the states are the sum and the count."""
     size = program.sizes[x]
     (total,), (count,) = program.state((size,)), program.state((1,))
     program.scale(total, torch.ones(1), x, out=total)
@@ -82,7 +82,7 @@ def _block(block: Block, program: Program, x: int, add: Add) -> int:
 
 
 def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
-    """The filter sees three steps: its state is the last two, and what leaves these is the third."""
+    """Append a Hyena operator. Its filter sees three steps: the state holds the last two."""
     outer, program.structure = program.structure, []
     z, width = add(module.projection, program, x), 3 * module.d_model
     (past,) = program.state((2, width))
@@ -95,17 +95,17 @@ def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
 
 
 def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
-    """(x - mean) / √(variance + ε) ⊙ weight + bias."""
+    """Append (x - mean) / √(variance + ε) ⊙ weight + bias."""
     size = program.sizes[x]
     average = torch.full((1, size), 1 / size, dtype=torch.float64)
-    centred = program.scale(x, torch.ones(1), _everywhere(program, program.affine((x, -average)), size))
-    variance = program.affine((program.product(centred, centred), average), bias=average.new_tensor([norm.eps]))
-    normal = program.product(centred, _everywhere(program, program.pointwise(variance, "rsqrt"), size))
+    centered = program.scale(x, torch.ones(1), _everywhere(program, program.affine((x, -average)), size))
+    variance = program.affine((program.product(centered, centered), average), bias=average.new_tensor([norm.eps]))
+    normal = program.product(centered, _everywhere(program, program.pointwise(variance, "rsqrt"), size))
     return program.scale(normal, norm.weight, norm.bias)
 
 
 def _batch_norm(norm: BatchNorm, program: Program, x: int, add: Add) -> int:
-    """By the statistics that training kept."""
+    """Append a normalization by the statistics that training kept."""
     mean, variance = (_there(part).double() for part in (norm.running_mean, norm.running_var))
     factor = norm.weight / (variance + norm.eps).sqrt()
     return program.scale(x, factor, norm.bias - mean * factor)
@@ -116,7 +116,7 @@ def _no_norm(norm: NoNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _everywhere(program: Program, number: int, size: int) -> int:
-    """A vector of one number."""
+    """Return a vector whose every element is one number."""
     return program.affine((number, torch.ones(size, 1)))
 
 
@@ -129,4 +129,4 @@ STEPS: dict[type[nn.Module], Step] = {
     SequenceClassifier: _model, SequenceRegressor: _model, LanguageModel: _model, Block: _block, Hyena: _hyena,
     LayerNorm: _layer_norm, BatchNorm: _batch_norm, NoNorm: _no_norm,
 }  # fmt: skip
-"""By the class of a module."""
+"""The step of each class of module."""

@@ -41,25 +41,25 @@ class NumpyRunner:
         self.x, self.y = self._at[0], np.zeros_like(self._at[program.output])
 
     def step(self) -> None:
-        """From ``x`` to ``y``."""
+        """Compute ``y`` from ``x`` for one step."""
         at = self._at
         for value, call in self._calls:
             at[value] = call(at)
         self.y[...] = self._at[self._output]
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Over a block, (batch, time, size) each."""
+        """Run over a block, (batch, time, size) each."""
         for t in range(x.shape[1]):
             self.x[...] = x[:, t]
             self.step()
             y[:, t] = self.y
 
     def arrays(self) -> list[np.ndarray]:
-        """Every value, and the output."""
+        """Return every value, and the output."""
         return [*self._at.values(), self.y]
 
     def read(self, slot: Slot) -> list[np.ndarray]:
-        """A state's values, (batch, size) each."""
+        """Return the values of a state, (batch, size) each."""
         return [self._at[value] for value in slot.values]
 
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None:

@@ -79,7 +79,7 @@ class Taps(NamedTuple):
 
     @property
     def first(self) -> np.ndarray:
-        """A filter that takes each input."""
+        """Return, for each input, the number of one filter that takes it."""
         return np.unique(self.inputs, return_index=True)[1]
 
 
@@ -108,7 +108,14 @@ class Pointwise(NamedTuple):
     function: str
 
 
-Operation: TypeAlias = Affine | Scale | Rotate | Channels | Taps | Product | Slice | Pointwise
+class Reverse(NamedTuple):
+    """out[t] = source[T-1-t]: only in the program of a whole sequence."""
+
+    out: int
+    source: int
+
+
+Operation: TypeAlias = Affine | Scale | Rotate | Channels | Taps | Product | Slice | Pointwise | Reverse
 
 FUNCTIONS = (
     "relu", "hardtanh", "tanh", "sigmoid", "gelu", "silu", "phi",
@@ -125,17 +132,17 @@ class Slot(NamedTuple):
 
     @property
     def pair_shape(self) -> tuple[int, ...]:
-        """Its shape as real numbers: a complex state has a last dimension of 2."""
+        """Return the shape as real numbers: a complex state has a last dimension of 2."""
         return self.shape if len(self.values) == 1 else (*self.shape, 2)
 
 
 class Program:
     """Operations in order, from value 0 to the value ``output``; written by ``freeze``."""
 
-    def __init__(self, d_input: int, dtype: torch.dtype) -> None:
+    def __init__(self, d_input: int, dtype: torch.dtype, *, whole: bool = False) -> None:
         if dtype not in (torch.float32, torch.float64):
             raise ArgumentError("model", "parameters in float32 or float64", dtype)
-        self.torch_dtype = dtype
+        self.torch_dtype, self.whole = dtype, whole
         self.dtype = np.dtype(np.float32 if dtype == torch.float32 else np.float64)
         self.sizes = [d_input]
         self.operations: list[Operation] = []
@@ -147,19 +154,19 @@ class Program:
         """The model's state, with the number of a slot for each tensor."""
 
     def value(self, size: int) -> int:
-        """A new vector."""
+        """Return the number of a new vector."""
         self.sizes.append(size)
         return len(self.sizes) - 1
 
     def state(self, shape: tuple[int, ...], *, complex: bool = False) -> tuple[int, ...]:
-        """New vectors that outlive a step: one, or two for a complex state."""
+        """Return the numbers of new vectors that are kept between steps: one, or two for a complex state."""
         values = tuple(self.value(int(np.prod(shape))) for _ in range(1 + complex))
         self.structure.append(len(self.slots))
         self.slots.append(Slot(values, shape))
         return values
 
     def affine(self, *terms: tuple[int, Tensor], bias: Tensor | None = None) -> int:
-        """Σ weights source + bias; a product by the identity is no operation."""
+        """Append Σ weights source + bias and return its value; a product with the identity adds no operation."""
         source, first = terms[0]
         if len(terms) == 1 and bias is None and torch.equal(first, torch.eye(len(first)).to(first)):
             return source
@@ -173,20 +180,20 @@ class Program:
         return out
 
     def scale(self, source: int, factor: Tensor, plus: int | Tensor, *, out: int | None = None) -> int:
-        """factor ⊙ source + plus; ``out=source`` changes a state in place."""
+        """Append factor ⊙ source + plus and return its value; ``out=source`` changes a state in place."""
         out = self.value(self.sizes[source]) if out is None else out
         constant = plus if isinstance(plus, int) else self.array(plus.expand(self.sizes[source]))
         self.operations.append(Scale(out, source, self.array(factor.expand(self.sizes[source])), constant))
         return out
 
     def product(self, left: int, right: int) -> int:
-        """left ⊙ right."""
+        """Append left ⊙ right and return its value."""
         out = self.value(self.sizes[left])
         self.operations.append(Product(out, left, right))
         return out
 
     def thirds(self, source: int) -> tuple[int, int, int]:
-        """A vector in three of the same size."""
+        """Split a vector into three of the same size."""
         size = self.sizes[source] // 3
         first, second, third = (self.value(size) for _ in range(3))
         self.operations += [
@@ -195,7 +202,7 @@ class Program:
         return first, second, third
 
     def pointwise(self, source: int, function: str) -> int:
-        """function(source); ``linear`` is no operation."""
+        """Append function(source) and return its value; ``linear`` adds no operation."""
         if function == "linear":
             return source
         if function not in FUNCTIONS:
@@ -204,7 +211,16 @@ class Program:
         self.operations.append(Pointwise(out, source, function))
         return out
 
+    def reverse(self, source: int) -> int:
+        """Append the value in the reverse order of time and return it."""
+        if not self.whole:
+            expected = "a model that reads forward in time, for a step (export_sequence accepts both directions)"
+            raise ArgumentError("model", expected, "Bidirectional")
+        out = self.value(self.sizes[source])
+        self.operations.append(Reverse(out, source))
+        return out
+
     def array(self, tensor: Tensor) -> np.ndarray:
-        """The numbers in the program's precision, or its complex counterpart, as a copy."""
+        """Return a copy of the numbers in the program's precision, or its complex counterpart."""
         kind = np.result_type(self.dtype, np.complex64) if tensor.is_complex() else self.dtype
         return np.array(tensor.detach().cpu().resolve_conj().numpy(), dtype=kind)

@@ -60,7 +60,7 @@ def build(program: Program, memory: Memory, x: np.ndarray, y: np.ndarray, triple
 
 @contextmanager
 def _function(module: ir.Module, name: str, arguments: list[ir.Type]) -> Iterator[tuple[ir.IRBuilder, Any]]:
-    """A function in which denormal numbers count as zero.
+    """Return a function in which denormal numbers count as zero.
 
     A state that dies away in silence would otherwise end in them, where an x86 takes a hundred cycles an addition. Arm
     processors are as fast with them, but give the same numbers this way.
@@ -158,19 +158,19 @@ class _Code:
                 self._each([source], [], [out], lambda z: [getattr(self.math, function)(z)])
 
     def rows(self, body: Callable[[ir.Value], None]) -> None:
-        """For every sequence."""
+        """Emit ``body`` for every sequence."""
         self._repeat(self.memory.batch, body)
 
     def at(self, value: int, row: ir.Value) -> ir.Value:
-        """The address of a value."""
+        """Return the address of a value."""
         return self._row(self.memory.values[value], row)
 
     def _row(self, array: np.ndarray, row: ir.Value) -> ir.Value:
-        """The address of a sequence's row of an array."""
+        """Return the address of a sequence's row of an array."""
         return self.emit.at(self.memory.pointer(array), self.emit.times(row, array.strides[0] // array.itemsize))
 
     def copy(self, source: ir.Value, target: ir.Value, size: int) -> None:
-        """Numbers to or from an array that is not padded."""
+        """Copy numbers to or from an array that is not padded."""
         whole = size // self.lanes * self.lanes
         for first, count, lanes in ((0, whole // self.lanes, self.lanes), (whole, size - whole, 1)):
 
@@ -192,13 +192,13 @@ class _Code:
         return self.emit.at(start, *(self.emit.times(part, self.lanes) for part in number))
 
     def _load(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """The same vector's numbers."""
+        """Load the vector at that address."""
         return self.emit.load(self._vector(start, *number), self.lanes)
 
     def _each(
         self, sources: list[int], constants: list[ir.Constant], outs: list[int], body: Callable[..., list[ir.Value]]
     ) -> None:
-        """outs = body(*sources, *constants), vector by vector."""
+        """Emit outs = body(*sources, *constants), vector by vector."""
 
         def row(index: ir.Value) -> None:
             starts = [*(self.at(value, index) for value in sources), *constants]
@@ -243,7 +243,7 @@ class _Code:
     def _complex_step(
         self, u: ir.Value, v: ir.Value, x: ir.Value, y: ir.Value, a: ir.Value, b: ir.Value
     ) -> list[ir.Value]:
-        """(a + ib)(u + iv) + (x + iy)."""
+        """Return (a + ib)(u + iv) + (x + iy)."""
         multiply_add, negative = self.wide.multiply_add, self.builder.fneg(b)
         return [
             multiply_add(a, u, multiply_add(negative, v, x)),
@@ -386,7 +386,7 @@ class _Code:
         return some(I64(groups * unroll), single, 1, totals)
 
     def _everywhere(self, pointer: ir.Value) -> ir.Value:
-        """A vector of one number."""
+        """Return a vector whose every element is one number."""
         mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
         one = self.emit.load(pointer, 1)
         return self.builder.shuffle_vector(one, one, mask)

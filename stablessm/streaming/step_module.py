@@ -1,7 +1,9 @@
-"""The program as a PyTorch module without complex numbers, to be exported."""
+"""A program as a PyTorch module without complex numbers, to be exported: one step."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -10,7 +12,7 @@ from torch.nn import functional as F
 
 from stablessm.layers import activations
 from stablessm.layers.zero_order_hold import phi
-from stablessm.streaming.interpret import Library, constants, lowered
+from stablessm.streaming.interpret import Library, Values, constants, lowered
 from stablessm.streaming.program import Program
 
 _ACTIVATIONS = activations.ACTIVATIONS.items()
@@ -24,20 +26,10 @@ TORCH = Library(
 )  # fmt: skip
 
 
-@final
-class StepModule(nn.Module):
-    """y_t, *states = step(x_t, *states), with weights frozen and complex states as pairs: (B, …, 2).
+class FrozenModule(nn.Module, ABC):
+    """y, *states = module(x, *states), with the weights of a program; a complex state is a pair: (B, …, 2).
 
-    ``torch.view_as_real`` of a layer's state is such a pair, ``torch.view_as_complex`` goes back.
-
-    >>> import stablessm as ssm
-    >>> from stablessm.streaming.freeze import freeze
-    >>> layer = ssm.LRU(3, 8, 2)
-    >>> step = StepModule(freeze(layer))
-    >>> x_t = torch.randn(4, 3)
-    >>> y_t, pairs = step(x_t, *step.initial_state(4))
-    >>> torch.allclose(y_t, layer.step(x_t)[0], atol=1e-6), pairs.shape
-    (True, torch.Size([4, 8, 2]))
+    ``torch.view_as_real`` of a layer's state is such a pair; ``torch.view_as_complex`` converts it back.
     """
 
     def __init__(self, program: Program) -> None:
@@ -50,23 +42,61 @@ class StepModule(nn.Module):
             for name, numbers in constants(operation).items():
                 self.register_buffer(f"{name}_{number}", torch.from_numpy(numbers))
 
+    @abstractmethod
+    def _run(self, values: Values) -> None:
+        """Compute every value from the input (value 0) and the states, which are flat: (B, size)."""
+
+    @abstractmethod
+    def _final(self, value: Tensor) -> Tensor:
+        """Return the state after the last step, flat, from what ``_run`` left in its place."""
+
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
-        """Zeros."""
+        """Return states of zeros."""
         return tuple(
             torch.zeros(batch, *slot.pair_shape, dtype=self.program.torch_dtype) for slot in self.program.slots
         )
 
-    def forward(self, x_t: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
-        """One step: (B, d_input), or tokens (B,), to (B, d_output)."""
-        values = {0: x_t if self.program.table is None else F.embedding(x_t, self.get_buffer("table"))}
+    def forward(self, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        """Return the output and the states."""
+        values = {0: x if self.program.table is None else F.embedding(x, self.get_buffer("table"))}
         for slot, state in zip(self.program.slots, states, strict=True):
             parts = (state,) if len(slot.values) == 1 else state.unbind(-1)
             values |= {value: part.flatten(1) for value, part in zip(slot.values, parts, strict=True)}
-        for number, (operation, names) in enumerate(zip(self.program.operations, self._names, strict=True)):
-            numbers = {name: getattr(self, f"{name}_{number}") for name in names}
-            values[operation[0]] = lowered(operation, numbers, TORCH)(values)
+        self._run(values)
         after = []
         for slot in self.program.slots:
-            new = [values[value].unflatten(1, slot.shape) for value in slot.values]
+            new = [self._final(values[value]).unflatten(1, slot.shape) for value in slot.values]
             after.append(new[0] if len(new) == 1 else torch.stack(new, -1))
         return values[self.program.output], *after
+
+    def _numbers(self, number: int) -> dict[str, Tensor]:
+        """Return the constants of the operation ``number``, by name."""
+        return {name: getattr(self, f"{name}_{number}") for name in self._names[number]}
+
+    def _call(self, number: int) -> tuple[int, Callable[[Values], Tensor]]:
+        """Return the first value of an operation, and a function of all values that returns it."""
+        operation = self.program.operations[number]
+        return operation[0], lowered(operation, self._numbers(number), TORCH)
+
+
+@final
+class StepModule(FrozenModule):
+    """One step of a program: x is (B, d_input), or tokens (B,), and y (B, d_output).
+
+    >>> import stablessm as ssm
+    >>> from stablessm.streaming.freeze import freeze
+    >>> layer = ssm.LRU(3, 8, 2)
+    >>> step = StepModule(freeze(layer))
+    >>> x_t = torch.randn(4, 3)
+    >>> y_t, pairs = step(x_t, *step.initial_state(4))
+    >>> torch.allclose(y_t, layer.step(x_t)[0], atol=1e-6), pairs.shape
+    (True, torch.Size([4, 8, 2]))
+    """
+
+    def _run(self, values: Values) -> None:
+        for number in range(len(self.program.operations)):
+            out, function = self._call(number)
+            values[out] = function(values)
+
+    def _final(self, value: Tensor) -> Tensor:
+        return value

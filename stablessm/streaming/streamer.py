@@ -29,14 +29,14 @@ class _Runner(Protocol):
     def read(self, slot: Slot) -> list[np.ndarray]: ...
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None: ...
     def arrays(self) -> list[np.ndarray]:
-        """Every array that a step reads or writes, but weights: what a copy of the stream needs."""
+        """Return every array that a step reads or writes, without the weights: what a copy of the stream needs."""
 
 
 @final
 class Streamer:
     """y_t = streamer(x_t): the numbers of ``model(x)``, one sample at a time, from weights frozen when it was made.
 
-    Eigenvalues, gains and discretisation are computed once; the step becomes machine code for this model (by
+    Eigenvalues, gains and the discretization are computed once; the step becomes machine code for this model (by
     llvmlite, without a compiler at hand) or, where llvmlite is not installed, NumPy calls. The state is kept inside. A
     compiled call allocates nothing: **y_t is overwritten by the next call**, copy it to keep it. One thread computes,
     and denormal numbers count as zero, so that silence is as fast as sound. A streamer serves one thread at a time.
@@ -87,7 +87,7 @@ class Streamer:
     @overload
     def __call__(self, x_t: Tensor) -> Tensor: ...
     def __call__(self, x_t: Any) -> Any:
-        """One step. x_t: (batch, d_input), or (d_input,) if batch is 1, or tokens (batch,).
+        """Run one step. x_t: (batch, d_input), or (d_input,) if batch is 1, or tokens (batch,).
 
         An array gives an array, a tensor a tensor.
         """
@@ -110,7 +110,7 @@ class Streamer:
     @overload
     def run(self, x: Tensor, out: Tensor | None = None) -> Tensor: ...
     def run(self, x: Any, out: Any = None) -> Any:
-        """A block of samples, (batch, time, d_input) or tokens (batch, time), from the state it is in.
+        """Run a block of samples, (batch, time, d_input) or tokens (batch, time), from the present state.
 
         The result is (batch, time, d_output). ``out`` takes it if given, so that nothing is allocated (but the
         embeddings of tokens): contiguous, writable, of the streamer's dtype, apart from ``x`` in memory.
@@ -128,7 +128,7 @@ class Streamer:
         return out if out is not None else torch.from_numpy(y) if isinstance(x, Tensor) else y
 
     def _checked_out(self, out: Any, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
-        """The array behind ``out``, if a block can be written there and nowhere else."""
+        """Return the array behind ``out``, if a block can be written there without overwriting anything else."""
         y = _array("out", out)
         if y.shape != shape or y.dtype != self._program.dtype or not y.flags.c_contiguous:
             expected = f"shape {shape}, contiguous, {self._program.dtype}"
@@ -140,14 +140,14 @@ class Streamer:
         return y
 
     def reset(self) -> None:
-        """Back to the zero state."""
+        """Set the state to zero."""
         for slot in self._program.slots:
             zeros = np.zeros((self.batch, math.prod(slot.shape)), self._program.dtype)
             self._runner.write(slot, [zeros] * len(slot.values))
 
     @property
     def state(self) -> Any:
-        """The state as the model's own ``step`` takes it, a copy: a tensor, or a tuple of them for several layers."""
+        """Return a copy of the state as ``model.step`` takes it: a tensor, or a tuple of tensors for several layers."""
         return self._read(self._program.structure)
 
     @state.setter
@@ -174,7 +174,7 @@ class Streamer:
         return state.reshape(self.batch, *slot.shape)
 
     def _pairs(self, structure: Any, state: Any) -> list[tuple[Slot, Any]]:
-        """Every slot with what a caller has for it."""
+        """Yield every slot with the caller's tensor for it."""
         if isinstance(structure, int):
             return [(self._program.slots[structure], state)]
         if structure is None:
@@ -184,7 +184,7 @@ class Streamer:
         return [pair for inner, part in zip(structure, state, strict=True) for pair in self._pairs(inner, part)]
 
     def _tokens(self, name: str, tokens: np.ndarray) -> np.ndarray:
-        """The same, if they are tokens that the model knows."""
+        """Return the same array, if it holds tokens that the model knows."""
         assert self._program.table is not None
         count = len(self._program.table)
         if tokens.dtype.kind not in "iu":
@@ -206,7 +206,7 @@ class Streamer:
 
 
 def _array(name: str, x: Any) -> np.ndarray:
-    """The numbers of an array or of a tensor on the CPU, not copied."""
+    """Return the numbers of an array or of a tensor on the CPU, not copied."""
     if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
         return x
     if not isinstance(x, Tensor):
@@ -245,7 +245,7 @@ def _copied(program: Program, batch: int, backend: str, arrays: list[np.ndarray]
 
 
 def _available(backend: str) -> str:
-    """The backend that runs where this one is asked for: ``compiled`` or ``numpy``."""
+    """Return the backend that runs when this one is requested: ``compiled`` or ``numpy``."""
     missing = why_not("cpu")
     if backend == "compiled" and missing is not None:
         raise BackendUnavailableError(f"backend: 'compiled' was asked for, but {missing}")

@@ -30,31 +30,31 @@ class VectorMath:
         self._emit, self._lanes, self._double = emit, lanes, emit.size == 8
 
     def relu(self, z: ir.Value) -> ir.Value:
-        """max(z, 0)."""
+        """Return max(z, 0)."""
         return self._select(self._less(z, 0.0), self._all(0.0), z)
 
     def hardtanh(self, z: ir.Value) -> ir.Value:
-        """z between -1 and 1."""
+        """Return z limited to the range from -1 to 1."""
         return self._clamp(z, 1.0)
 
     def tanh(self, z: ir.Value) -> ir.Value:
-        """-e / (2 + e) with e = exp(-2|z|) - 1, and the sign of z."""
+        """Return -e / (2 + e) with e = exp(-2|z|) - 1, and the sign of z."""
         b = self._emit.builder
         e = self._expm1(b.fmul(self._call("fabs", z), self._all(-2.0)))
         return self._call("copysign", b.fdiv(e, b.fadd(e, self._all(2.0))), z)
 
     def sigmoid(self, z: ir.Value) -> ir.Value:
-        """1 / (1 + e) or e / (1 + e), with e = exp(-|z|)."""
+        """Return 1 / (1 + e) or e / (1 + e), with e = exp(-|z|)."""
         b = self._emit.builder
         e = self._exp(b.fneg(self._call("fabs", z)))
         return b.fdiv(self._select(self._less(z, 0.0), e, self._all(1.0)), b.fadd(e, self._all(1.0)))
 
     def silu(self, z: ir.Value) -> ir.Value:
-        """z sigmoid(z)."""
+        """Return z sigmoid(z)."""
         return self._emit.builder.fmul(z, self.sigmoid(z))
 
     def gelu(self, z: ir.Value) -> ir.Value:
-        """z q or z - z q, with q = erfc(|z| / √2) / 2 the tail of the normal distribution."""
+        """Return z q or z - z q, with q = erfc(|z| / √2) / 2 the tail of the normal distribution."""
         b = self._emit.builder
         u = b.fmul(self._call("fabs", z), self._all(math.sqrt(0.5)))
         t = b.fdiv(b.fsub(u, self._all(_MAP)), b.fadd(u, self._all(_MAP)))
@@ -63,35 +63,35 @@ class VectorMath:
         return self._select(self._less(z, 0.0), tail, b.fsub(z, tail))
 
     def phi(self, z: ir.Value) -> ir.Value:
-        """(e^z - 1) / z, and 1 at 0."""
+        """Return (e^z - 1) / z, and 1 at 0."""
         zero = self._emit.builder.fcmp_ordered("==", z, self._all(0.0))
         ratio = self._emit.builder.fdiv(self._expm1(z), self._select(zero, self._all(1.0), z))
         return self._select(zero, self._all(1.0), ratio)
 
     def relu_slope(self, z: ir.Value) -> ir.Value:
-        """1 where z > 0, else 0."""
+        """Return 1 where z > 0, else 0."""
         return self._select(self._less(self._all(0.0), z), self._all(1.0), self._all(0.0))
 
     def hardtanh_slope(self, z: ir.Value) -> ir.Value:
-        """1 where |z| < 1, else 0."""
+        """Return 1 where |z| < 1, else 0."""
         return self._select(self._less(self._call("fabs", z), 1.0), self._all(1.0), self._all(0.0))
 
     def tanh_slope(self, z: ir.Value) -> ir.Value:
-        """1 - tanh(z)²."""
+        """Return 1 - tanh(z)²."""
         b, value = self._emit.builder, self.tanh(z)
         return b.fsub(self._all(1.0), b.fmul(value, value))
 
     def sigmoid_slope(self, z: ir.Value) -> ir.Value:
-        """sigmoid(z) sigmoid(-z)."""
+        """Return sigmoid(z) sigmoid(-z)."""
         b = self._emit.builder
         return b.fmul(self.sigmoid(z), self.sigmoid(b.fneg(z)))
 
     def rsqrt(self, z: ir.Value) -> ir.Value:
-        """1 / √z."""
+        """Return 1 / √z."""
         return self.reciprocal(self._call("sqrt", z))
 
     def reciprocal(self, z: ir.Value) -> ir.Value:
-        """1 / z."""
+        """Return 1 / z."""
         return self._emit.builder.fdiv(self._all(1.0), z)
 
     def _exp(self, z: ir.Value) -> ir.Value:
@@ -103,7 +103,7 @@ class VectorMath:
         return self._emit.multiply_add(small, power, self._emit.builder.fsub(power, self._all(1.0)))
 
     def _reduced(self, z: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """e^r - 1 and 2^n, where z = n ln 2 + r and |r| ≤ ln 2 / 2."""
+        """Return e^r - 1 and 2^n, where z = n ln 2 + r and |r| ≤ ln 2 / 2."""
         b, bits = self._emit.builder, 64 if self._double else 32
         z = self._clamp(z, _LARGEST[self._double])
         n = self._nearest(b.fmul(z, self._all(math.log2(math.e))))
@@ -119,12 +119,12 @@ class VectorMath:
         return small, b.bitcast(b.shl(exponent, ir.Constant(whole, [shift] * self._lanes)), z.type)
 
     def _nearest(self, z: ir.Value) -> ir.Value:
-        """The whole number nearest to a small z: processors without such an instruction would call the C library."""
+        """Return the whole number nearest to a small z, without the call of the C library that old processors need."""
         b, large = self._emit.builder, self._all(1.5 * 2.0 ** (52 if self._double else 23))  # has no room for fractions
         return b.fsub(b.fadd(z, large), large)
 
     def _chebyshev(self, coefficients: Sequence[float], t: ir.Value) -> ir.Value:
-        """Σ c_k T_k(t), by Clenshaw's recurrence."""
+        """Return Σ c_k T_k(t), by Clenshaw's recurrence."""
         b, twice = self._emit.builder, self._emit.builder.fadd(t, t)
         one, two = self._all(0.0), self._all(0.0)
         for c in reversed(coefficients[1:]):
@@ -161,7 +161,7 @@ _MAP = 3.75
 
 @cache
 def _erfc_series(terms: int) -> tuple[float, ...]:
-    """Chebyshev coefficients of (1 + 2u) e^{u²} erfc(u) in t."""
+    """Return the Chebyshev coefficients of (1 + 2u) e^{u²} erfc(u) in t."""
 
     def scaled(t: Any) -> Any:
         u = _MAP * (1 + t) / (1 - t)

@@ -1,4 +1,4 @@
-"""Experiments as independent jobs: on this machine, on Ray, on Slurm; and searches over settings."""
+"""Sweeps: experiments computed as parallel jobs on this machine, Ray or Slurm, and searches over settings."""
 
 from stablessm.sweeps.engine import Engine, Resources
 from stablessm.sweeps.job import Job

@@ -1,4 +1,4 @@
-"""What an engine is: something that computes jobs, somewhere; and what our engines share."""
+"""The interface of engines, which compute jobs, and the base class of our engines."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from stablessm.sweeps.job import Job
 from stablessm.sweeps.worker import Outcome
 
 Workers: TypeAlias = tuple[Callable[[Job], Any], Callable[[], Iterable[tuple[Any, Outcome | str]]]]
-"""A function that begins a job and returns a handle, and one that waits for handles whose jobs have ended: each with
-the outcome, or with text that says that its worker died (``{}`` times)."""
+"""Two functions. The first starts a job and returns a handle. The second waits until jobs have ended and returns their
+handles, each with the outcome, or with a message that its worker died (``{}`` stands for the number of times)."""
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 @final
 @dataclass(frozen=True)
 class Resources:
-    """What every job gets.
+    """The resources of each job.
 
     >>> Resources(cpus=2, memory=memory("4GB")).memory
     4000000000
@@ -33,7 +33,7 @@ class Resources:
     cpus: int = 1
     gpus: int = 0
     memory: int | None = None
-    """In bytes: what it is expected to need. An engine places jobs by it."""
+    """Expected memory per job in bytes. Ray and Slurm place jobs by it."""
 
     def __post_init__(self) -> None:
         whole_number("cpus", self.cpus)
@@ -43,22 +43,22 @@ class Resources:
 
 
 class Engine(Protocol):
-    """Computes jobs and says, as they come, what became of each. Workers that are lost are replaced."""
+    """Computes jobs and yields the outcome of each as it ends. Lost workers are replaced."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        """Every job once, in any order."""
+        """Compute every job once, in any order, and yield the outcomes."""
         ...
 
 
 @dataclass(frozen=True)
 class Retrying(ABC):
-    """Base of our engines: jobs wait for room, and a job whose worker died is computed again."""
+    """Base of our engines: jobs wait for free resources, and a job whose worker died is computed again."""
 
     jobs: int | None = None
-    """Number of jobs at once, at most; None: as many as there is room for."""
+    """Maximum number of parallel jobs; None for as many as the resources allow."""
     resources: Resources = field(default_factory=Resources)
     retries: int = 2
-    """How often a job whose worker died is computed again."""
+    """How often a job is repeated after its worker died."""
 
     def __post_init__(self) -> None:
         if self.jobs is not None:
@@ -67,7 +67,7 @@ class Retrying(ABC):
 
     @final
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        """Compute every job once, in any order."""
+        """Compute every job once, in any order, and yield the outcomes."""
         waiting, died, placed = deque(jobs), Counter[Job](), dict[Any, Job]()
         with self._workers(placed, len(jobs)) as (begin, ended):
             while waiting or placed:
@@ -87,11 +87,11 @@ class Retrying(ABC):
 
     @abstractmethod
     def _workers(self, placed: Mapping[Any, Job], count: int) -> AbstractContextManager[Workers]:
-        """Return the workers of a run of so many jobs; ``placed``: those that have been begun, by their handles."""
+        """Return functions that start and await ``count`` jobs. ``placed`` holds the started jobs, by their handles."""
 
 
 def memory(text: str) -> int:
-    """Bytes.
+    """Return a size in bytes.
 
     >>> memory("512MB"), memory("1.5 GB")
     (512000000, 1500000000)

@@ -1,4 +1,4 @@
-"""One job of a sweep: a part of an experiment that can be computed apart, on any machine."""
+"""One job of a sweep: a part of an experiment that can be computed independently, on any machine."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ _NAME = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9._=+-]*")
 @final
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told: plain text, from which it makes the rest itself.
+    """A job as plain text, from which a worker builds the experiment and its settings.
 
     >>> Job("st-fig1", "smoke", "runs", (), "direct-20").id
     'st-fig1/smoke/direct-20'
     """
 
     experiment: str
-    """An id of the catalogue, or ``module:NAME``."""
+    """An id that ``stablessm list`` shows, or ``module:NAME``."""
     size: Size
     out: str
     changes: Changes
     name: str
     sweep: str = ""
-    """What is written in the sweep's folder, by which a worker knows whether it sees the same files."""
+    """A name written into the sweep's folder. A worker that finds it there sees the same files."""
 
     @property
     def id(self) -> str:
-        """The same whenever and wherever it is computed."""
+        """The id of the job, the same on every machine."""
         return f"{self.plan().id}/{self.name}"
 
     def plan(self, out: str | Path | None = None) -> Plan:
-        """The experiment, in its folder, or in one below ``out``."""
+        """Return the plan of the experiment, in the sweep's folder or below ``out``."""
         return Plan.of(catalogue.get(self.experiment), self.size, Path(out or self.out), dict(self.changes))
 
 
 def expand(experiment: str, size: Size, out: Path, changes: Changes, sweep: str = "") -> list[Job]:
-    """The jobs of an experiment, in their order.
+    """Return the jobs of an experiment, in their order.
 
     >>> [job.name for job in expand("st-fig1", "smoke", Path("runs"), (("maps", "exp,best"),))]
     ['exp-20', 'best-20']

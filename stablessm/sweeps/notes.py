@@ -1,4 +1,4 @@
-"""How far a job is, as a file that its worker writes and anybody may read."""
+"""The state of a job, as a file that its worker writes and every process may read."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from stablessm import record
 
 State: TypeAlias = Literal["left", "running", "done", "failed"]
 FILE = "state.json"
-"""In the folder of a job."""
+"""Name of the file in the folder of a job."""
 
 
 @final
 @dataclass(frozen=True)
 class Notes:
-    """Of one job."""
+    """The state of one job."""
 
     state: State = "left"
     attempts: int = 0
-    """How often a worker began it."""
+    """Number of times that a worker started the job."""
     worker: str = ""
-    """The machine and the process that have it, or had it last."""
+    """Machine and process of the worker, or of the last one."""
     seconds: float = 0.0
-    """That its last worker took."""
+    """Seconds that the last worker took."""
     error: str = ""
     traceback: str = ""
 
 
 def read(folder: Path) -> Notes:
-    """The notes in a job's folder. One whose worker died is left to be done.
+    """Return the notes in a job's folder. A job whose worker died has the state ``left``.
 
     >>> read(Path("nowhere"))
     Notes(state='left', attempts=0, worker='', seconds=0.0, error='', traceback='')
@@ -53,21 +53,21 @@ def read(folder: Path) -> Notes:
 
 
 def begin(folder: Path) -> float:
-    """A worker has the job from now on; the time."""
+    """Note that this worker has started the job, and return the time."""
     worker = f"{platform.node()}, process {os.getpid()}"
     _write(folder, Notes("running", read(folder).attempts + 1, worker))
     return time.perf_counter()
 
 
 def end(folder: Path, began: float, error: str = "", traceback: str = "") -> None:
-    """It has come to its end, good or bad."""
+    """Note that the job is done or has failed."""
     seconds = round(time.perf_counter() - began, 3)
     state: State = "failed" if error else "done"
     _write(folder, replace(read(folder), state=state, seconds=seconds, error=error, traceback=traceback))
 
 
 def again(folder: Path) -> None:
-    """A job that failed is left to be done."""
+    """Give a failed job the state ``left``, so that it is computed again."""
     notes = read(folder)
     if notes.state == "failed":
         _write(folder, replace(notes, state="left", error="", traceback=""))

@@ -1,4 +1,4 @@
-"""What a search makes better: a number of a trained task, or of an experiment."""
+"""Objectives of a search: the score of a trained task, or a number of an experiment."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ _REDUCE: Mapping[str, Callable[[np.ndarray], Any]] = {
 
 
 class Objective(Protocol):
-    """A number, of settings given as text."""
+    """A number that depends on settings, which are given as text."""
 
     @property
     def direction(self) -> Direction:
-        """Where it is better."""
+        """Direction of optimization."""
         ...
 
     def check(self, names: list[str]) -> None:
-        """Whether there are settings of these names."""
+        """Raise an error if a setting of these names does not exist."""
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
-        """With these settings; what it computes is kept in the folder, and goes on there. NaN if it came to nothing."""
+        """Return the number for these settings, or NaN if there is none. The folder keeps the run, which can resume."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What is searched, so that another search is not mixed in."""
+        """Return a description of the objective, to tell different searches apart."""
         ...
 
 
 @final
 @dataclass(frozen=True)
 class OfExperiment:
-    """An array of a stage made one number: ``STAGE/ARRAY:last``, the mean of its last row, or mean, min, max of all."""
+    """A number from an array of a stage: the mean of its last row (``STAGE/ARRAY:last``), or mean, min or max."""
 
     id: str
     of: str
@@ -69,7 +69,7 @@ class OfExperiment:
         return stage, array, how or "mean"
 
     def check(self, names: list[str]) -> None:
-        """By the names of the config's fields; a field of a field has a dot."""
+        """Raise an error if the config has no field of these names; ``a.b`` is the field b of the field a."""
         config = catalogue.get(self.id).config(self.size)
         for name in names:
             place: Any = config
@@ -82,7 +82,7 @@ class OfExperiment:
         changed(config, self.settings)
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
-        """Run the experiment; its run folder is in the folder."""
+        """Run the experiment below ``folder`` and return the number."""
         settings = {**self.settings, **changes}
         run, _ = execute(catalogue.get(self.id), self.size, folder, changes=settings, progress=False)
         stage, name, how = self._parts()
@@ -90,20 +90,20 @@ class OfExperiment:
         arrays = record.load_arrays(stages.path(stage))[1] if stage in stages else {}
         if name not in arrays:
             there = ", ".join(stages.stages())
-            raise ArgumentError("--objective", f"STAGE/ARRAY of a stage that is there: {there}", self.of)
+            raise ArgumentError("--objective", f"STAGE/ARRAY of an existing stage: {there}", self.of)
         return float(_REDUCE[how](arrays[name]))
 
     def describe(self) -> dict[str, Any]:
-        """Without the ranges."""
+        """Return a description of the objective without the ranges."""
         return {"experiment": self.id, "size": self.size, "objective": self.of, "settings": dict(self.settings)}
 
 
 @final
 @dataclass(frozen=True)
 class OfTask:
-    """The validation score of a model that is trained on a task, at its best.
+    """The best validation score of a model that is trained on a task.
 
-    Settings are those of the training, by name; of the model, as ``model.NAME``; of the task, as ``task.NAME``.
+    Settings are the fields of ``TrainingConfig``, ``model.NAME`` for the model, and ``task.NAME`` for the task.
     """
 
     task: str
@@ -112,11 +112,11 @@ class OfTask:
 
     @property
     def direction(self) -> Direction:
-        """As the task's metric has it."""
+        """Direction of optimization of the task's metric."""
         return "maximize" if self._task(self.settings).higher_is_better else "minimize"
 
     def check(self, names: list[str]) -> None:
-        """By the names of the training's settings, or with model. or task. before them."""
+        """Raise an error if a setting of these names does not exist."""
         from stablessm import tasks
         from stablessm.training import TrainingConfig
 
@@ -138,10 +138,10 @@ class OfTask:
         except ArgumentError as error:
             raise ArgumentError("--set", f"options of the task ({error})", f"task.{error.argument}") from error
         if not task.sizes.get("valid"):
-            raise ArgumentError("--set", "a task with validation examples, whose score is searched by", self.task)
+            raise ArgumentError("--set", "a task with validation examples, which give the score", self.task)
 
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
-        """Train; a run that diverges has no score."""
+        """Train a model and return its score; NaN if the run diverges."""
         import torch
 
         from stablessm import models, training
@@ -159,7 +159,7 @@ class OfTask:
         return float(result.best[task.metric])
 
     def describe(self) -> dict[str, Any]:
-        """Without the ranges."""
+        """Return a description of the objective without the ranges."""
         return {"task": self.task, "model": self.model, "settings": dict(self.settings)}
 
     def _task(self, settings: Mapping[str, str]) -> Any:
@@ -173,7 +173,7 @@ def _below(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _plain(text: str) -> Any:
-    """A number, true or false as JSON has it; otherwise the text itself."""
+    """Return the JSON value of a text, or the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Jobs in processes of this machine: each slot has a process, which lives as long as it does not die."""
+"""Jobs in processes of this machine. Each slot keeps one process, and replaces it if it dies."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from stablessm.sweeps.job import Job
 from stablessm.sweeps.worker import Outcome
 
 _PATIENCE = 5.0
-"""Seconds in which a process with nothing to do must end."""
+"""Seconds in which an idle process must end."""
 
 
 @final
 @dataclass(frozen=True)
 class Processes(Retrying):
-    """So many jobs at once. A job whose process dies goes on in another one, up to ``retries`` times."""
+    """Up to ``jobs`` parallel jobs. A job whose process dies resumes in another process, up to ``retries`` times."""
 
     jobs: int | None = 1
 
@@ -57,12 +57,12 @@ class Processes(Retrying):
             yield begin, ended
         finally:
             for slot in slots:
-                slot.connection.close()  # so that they end side by side
+                slot.connection.close()  # all end at the same time
             for slot in slots:
                 slot.close(idle=slot not in placed)
 
     def _environments(self, slots: int) -> list[dict[str, str]]:
-        """Of each slot: its cores and its GPUs."""
+        """Return the cores and the GPUs of each slot."""
         common, each = worker.threads(self.resources.cpus), self.resources.gpus
         if each == 0:
             return [common] * slots
@@ -74,7 +74,7 @@ class Processes(Retrying):
 
 
 class _Slot:
-    """A process that computes one job at a time."""
+    """One process that computes one job at a time."""
 
     def __init__(self, values: dict[str, str], cpus: int) -> None:
         self.values, self.cpus = values, cpus
@@ -86,14 +86,14 @@ class _Slot:
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, self.cpus), daemon=True)
         with worker.environment(self.values):
             self.process.start()
-        theirs.close()  # so that the end of the process is the end of the line
+        theirs.close()  # so that the connection closes when the process ends
 
     def give(self, job: Job) -> None:
-        with suppress(OSError):  # it died while it waited: take() finds the end of the line
+        with suppress(OSError):  # it died while waiting: take() finds the closed connection
             self.connection.send(job)
 
     def take(self) -> Outcome | None:
-        """What became of the job; None if the process died, and there is a new one."""
+        """Return the outcome of the job, or None if the process died; a new process is then started."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):
@@ -104,14 +104,14 @@ class _Slot:
     def close(self, *, idle: bool) -> None:
         self.connection.close()
         if idle:
-            self.process.join(_PATIENCE)  # it sees the end of the line
-        self.process.kill()  # whatever it computes can be gone on with
+            self.process.join(_PATIENCE)  # it finds the closed connection
+        self.process.kill()  # whatever it computes can resume
         self.process.join()
 
 
 def _serve(connection: Connection, cpus: int) -> None:
-    """In the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; who started us ends us
+    """Compute jobs in the process until the connection closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process too, but its parent ends it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
@@ -122,7 +122,7 @@ def _serve(connection: Connection, cpus: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """A driver that was killed cannot end us, and another may soon begin."""
+    """End this process if its parent was killed, because a new sweep may start soon."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -130,7 +130,7 @@ def _end_with_parent() -> None:
 
 
 def _gpus() -> list[str]:
-    """Names for CUDA_VISIBLE_DEVICES."""
+    """Return the names of the GPUs for CUDA_VISIBLE_DEVICES."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

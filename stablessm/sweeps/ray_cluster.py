@@ -1,4 +1,4 @@
-"""Jobs as tasks of a Ray cluster, which places them, and starts one again whose worker or machine is lost."""
+"""Jobs as tasks of a Ray cluster, which places them and repeats a task whose worker or machine is lost."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from stablessm.sweeps.job import Job
 from stablessm.sweeps.worker import Outcome
 
 _PATIENCE = 10.0
-"""Seconds in which a cluster must answer."""
+"""Seconds within which a cluster must answer."""
 
 
 @final
 @dataclass(frozen=True)
 class RayCluster(Retrying):
-    """The cluster at ``address``; else the one that runs on this machine; else one that is started for the sweep."""
+    """The cluster at ``address``, or the one on this machine, or a new one that is started for the sweep."""
 
     address: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.address is not None and not _answers(self.address):
-            raise ArgumentError("--address", "auto, or that of a Ray cluster, which answers", repr(self.address))
+            raise ArgumentError("--address", "auto, or the address of a Ray cluster that answers", repr(self.address))
         require("ray", "--on ray")
 
     @contextmanager
@@ -52,7 +52,7 @@ class RayCluster(Retrying):
                     ray.cancel(reference, force=True)
 
     def _options(self) -> dict[str, Any]:
-        """Of a task; Ray itself starts one again whose worker is lost, but not one that raised an error."""
+        """Return the options of a task. Ray repeats a task whose worker is lost, but not one that raised an error."""
         memory = {} if self.resources.memory is None else {"memory": self.resources.memory}
         return {
             "num_cpus": self.resources.cpus,
@@ -64,11 +64,11 @@ class RayCluster(Retrying):
         }
 
     def _require_room(self, ray: Any) -> None:
-        """Ray would wait for a node that is large enough, for ever where none is added by itself."""
+        """Raise an error or warn if no node is large enough. Ray would wait for such a node without an end."""
         if not any(_has_room(node["Resources"], self.resources) for node in ray.nodes() if node["Alive"]):
             said = f"{self.resources.cpus} CPUs, {self.resources.gpus} GPUs, {self.resources.memory or 0} bytes"
             if self.address is None:
-                raise ArgumentError("--cpus, --gpus, --memory", "what a node of the cluster has", said)
+                raise ArgumentError("--cpus, --gpus, --memory", "resources that one node of the cluster has", said)
             warnings.warn(f"no node of the cluster has {said}: jobs wait for one", stacklevel=2)
 
     @contextmanager
@@ -77,12 +77,12 @@ class RayCluster(Retrying):
             yield
             return
         options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-        handler = signal.getsignal(signal.SIGTERM)  # Ray puts its own in the place, and leaves it there
+        handler = signal.getsignal(signal.SIGTERM)  # Ray installs its own handler and leaves it there
         try:
             ray.init(address=self.address or "auto", **options)
         except ConnectionError as error:
             if self.address is not None:
-                raise ArgumentError("--address", "that of a Ray cluster", repr(self.address)) from error
+                raise ArgumentError("--address", "the address of a Ray cluster", repr(self.address)) from error
             room = {} if self.jobs is None else {"num_cpus": self.jobs * self.resources.cpus}
             with worker.environment(_telemetry.ray()):
                 ray.init(include_dashboard=False, **options, **room)
@@ -101,7 +101,7 @@ def _has_room(node: dict[str, float], resources: Resources) -> bool:
 
 
 def _answers(address: str) -> bool:
-    """Whether somebody listens there: Ray itself would try for minutes."""
+    """Return whether the address accepts connections; Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
         return address == "auto"

@@ -1,4 +1,4 @@
-"""A search over settings with Optuna, which remembers every trial and goes on from there."""
+"""A search over settings with Optuna, which stores every trial, so that a search can resume."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 from stablessm import _locks as locks
 from stablessm import record
 from stablessm._arguments import whole_number
+from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
 from stablessm.sweeps.objectives import Objective
@@ -22,13 +23,13 @@ Kind: TypeAlias = Literal["float", "log", "int", "choice"]
 _EXPECTED = "NAME=log:LOW:HIGH, float:LOW:HIGH, int:LOW:HIGH or choice:A,B,…"
 _ABOUT, _FIRST = "stablessm", "first"
 _BEGIN = 60.0
-"""Seconds after which a trial that does not hold its folder is taken to be dead."""
+"""Seconds after which a trial that has not locked its folder counts as dead."""
 
 
 @final
 @dataclass(frozen=True)
 class Range:
-    """What one setting may be.
+    """The range of one setting.
 
     >>> Range.read("--over", "lr=log:1e-4:1e-1")
     Range(name='lr', kind='log', low=0.0001, high=0.1, choices=())
@@ -44,7 +45,7 @@ class Range:
 
     @staticmethod
     def read(option: str, text: str) -> Range:
-        """From its text."""
+        """Return the range that a text describes."""
         match = re.fullmatch(r"\s*([^=\s]+)\s*=\s*(\w+):(.+)", text)
         if match is None or match[2] not in get_args(Kind):
             raise ArgumentError(option, _EXPECTED, repr(text))
@@ -61,7 +62,7 @@ class Range:
         return Range(name, kind, low, high)  # type: ignore[arg-type]
 
     def suggest(self, trial: Any) -> str:
-        """A value that Optuna proposes, as text."""
+        """Return a value that Optuna proposes, as text."""
         if self.kind == "choice":
             return str(trial.suggest_categorical(self.name, self.choices))
         if self.kind == "int":
@@ -70,7 +71,7 @@ class Range:
 
 
 def told(values: Mapping[str, Any]) -> str:
-    """Settings in one line.
+    """Return settings in one line.
 
     >>> told({"lr": 0.001234567, "map": "best"})
     'lr=0.001235, map=best'
@@ -79,8 +80,8 @@ def told(values: Mapping[str, Any]) -> str:
 
 
 @final
-@dataclass(frozen=True)
-class Found:
+@dataclass(frozen=True, repr=False)
+class Found(Result):
     """The best trial so far."""
 
     trial: int
@@ -88,7 +89,7 @@ class Found:
     settings: dict[str, Any]
     folder: Path
     trials: int
-    """That came to an end."""
+    """Number of completed trials."""
 
 
 def search(
@@ -101,18 +102,18 @@ def search(
     seed: int = 0,
     progress: bool = True,
 ) -> Found | None:
-    """Try settings until so many trials, in all, came to an end; None if each of them diverged.
+    """Try settings until ``trials`` trials are complete, and return the best, or None if all of them diverged.
 
-    Trials are in ``storage``, a database; several searches of one storage and folder, also on other machines, share
-    the work. A trial that was killed is tried again, in its folder, where it goes on. What is proposed next depends on
-    the seed and the trials before alone, not on interruptions.
+    Trials are stored in ``storage``, a database. Several searches with the same storage and folder share the work, also
+    from other machines. A trial that was killed resumes in its folder. The proposals depend only on the seed and the
+    earlier trials, not on interruptions.
     """
     from tqdm import tqdm
 
     optuna = require("optuna", "search")
     whole_number("--trials", trials)
     if not ranges:
-        raise ArgumentError("--over", "one range of a setting or more", "none")
+        raise ArgumentError("--over", "at least one range", "none")
     objective.check([one.name for one in ranges])
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     out.mkdir(parents=True, exist_ok=True)
@@ -146,12 +147,12 @@ def search(
 
 
 def folder(out: Path, trial: Any) -> Path:
-    """Of a trial; one that is tried again has the folder of the first time."""
+    """Return the folder of a trial; a repeated trial has the folder of its first attempt."""
     return out / "trials" / f"{trial.user_attrs.get(_FIRST, trial.number):05d}"
 
 
 def _revive(study: Any, out: Path, states: Any) -> None:
-    """Trials whose process is gone are tried again."""
+    """Queue trials again whose process is gone."""
     for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
         place = folder(out, trial)
         old = (datetime.datetime.now() - trial.datetime_start).total_seconds() > _BEGIN
@@ -160,7 +161,7 @@ def _revive(study: Any, out: Path, states: Any) -> None:
         try:
             study.tell(trial.number, state=states.FAIL)
         except ValueError:
-            continue  # another search was quicker
+            continue  # another search has already done so
         study.enqueue_trial(trial.params, user_attrs={_FIRST: trial.user_attrs.get(_FIRST, trial.number)})
 
 
@@ -170,7 +171,7 @@ def _study(optuna: Any, objective: Objective, ranges: Sequence[Range], out: Path
     )
     try:
         kept = optuna.storages.RDBStorage(storage or f"sqlite:///{out.resolve() / 'search.db'}")
-    except Exception as error:  # of the database's own kind
+    except Exception as error:  # each database raises its own kind
         raise ArgumentError("--storage", "such as sqlite:///search.db", f"{storage!r} ({error})") from error
     study = optuna.create_study(study_name=out.name, storage=kept, direction=objective.direction, load_if_exists=True)
     before = study.user_attrs.get(_ABOUT)
@@ -178,13 +179,13 @@ def _study(optuna: Any, objective: Objective, ranges: Sequence[Range], out: Path
         study.set_user_attr(_ABOUT, about)
     elif before != about:
         raise ArgumentError(
-            "--over", f"what the search {out.name} in this storage is about, or another --out", "another"
+            "--over", f"the same ranges as the search {out.name} in this storage, or another --out", "another"
         )
     return study
 
 
 def _written(study: Any, out: Path, states: Any) -> Found | None:
-    """Note all trials in ``search.json``; the best."""
+    """Write all trials to ``search.json`` and return the best."""
     trials = study.get_trials(deepcopy=False)
     rows = [
         {

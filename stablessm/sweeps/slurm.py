@@ -1,4 +1,4 @@
-"""Jobs through submitit: on a Slurm cluster, or in the same way in processes of this machine."""
+"""Jobs submitted with submitit: to a Slurm cluster, or to processes of this machine to try it out."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from stablessm.sweeps.job import Job
 from stablessm.sweeps.worker import Outcome
 
 _POLL = {"slurm": 2.0, "local": 0.1}
-"""Seconds between looks."""
+"""Seconds between two checks of the queue."""
 _GRACE = {"slurm": 30.0, "local": 0.0}
-"""Seconds until what another machine wrote must be seen here."""
+"""Seconds within which a file that another machine wrote must be visible here."""
 
 
 @final
 @dataclass(frozen=True)
 class Slurm(Retrying):
-    """A job of the queue for each job. One that ends without a word is queued again, up to ``retries`` times.
+    """One Slurm job for each job. A Slurm job that ends without a result is queued again, up to ``retries`` times.
 
-    Jobs stay in the queue when the sweep is interrupted; the sweep that goes on waits for those.
+    Jobs stay in the queue when the sweep is interrupted, and a resumed sweep waits for them.
     """
 
     executor: Literal["slurm", "local"] = "slurm"
     minutes: int = 24 * 60
-    """That a job may take. Slurm stops one that takes longer; it is queued again and goes on."""
+    """Time limit of a job in minutes. A job that Slurm stops at the limit is queued again and resumes."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Others of sbatch, such as partition or account."""
+    """Further options of sbatch, such as partition or account."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,7 +76,7 @@ class Slurm(Retrying):
         return handle
 
     def parameters(self, job: Job) -> dict[str, Any]:
-        """What submitit is told."""
+        """Return the parameters for submitit."""
         needs: dict[str, Any] = {"cpus_per_task": self.resources.cpus}
         if self.resources.gpus:
             needs["gpus_per_node"] = self.resources.gpus
@@ -86,7 +86,7 @@ class Slurm(Retrying):
         return {"name": job.id.replace("/", "-"), "timeout_min": self.minutes, **needs, **others}
 
     def _found(self, submitit: Any, job: Job) -> Any | None:
-        """What an earlier driver left in the queue for this job."""
+        """Return the Slurm job that an interrupted sweep left in the queue for this job, if any."""
         folder = _folder(job)
         try:
             queued = str(record.read_json(folder / "queued.json").get("id", ""))
@@ -98,7 +98,7 @@ class Slurm(Retrying):
         return None if handle.done(force_check=True) else handle
 
     def _outcome(self, job: Job) -> Outcome | None:
-        """What the worker noted; None if it did not come to its end."""
+        """Return the outcome that the worker noted, or None if it did not finish."""
         deadline = time.monotonic() + _GRACE[self.executor]
         while True:
             found = notes.read(_folder(job))
@@ -114,6 +114,6 @@ def _folder(job: Job) -> Path:
 
 
 def _last(handle: Any) -> str:
-    """The last line of its log."""
+    """Return the last line of the log of a Slurm job."""
     lines = (handle.stderr() or handle.stdout() or "").strip().splitlines()
     return lines[-1] if lines else "no log"

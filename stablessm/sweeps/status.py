@@ -1,4 +1,4 @@
-"""How far the runs in a folder are."""
+"""The progress of the runs in a folder."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from stablessm.sweeps.worker import plan_of
 @final
 @dataclass(frozen=True)
 class RunStatus:
-    """Of one run folder."""
+    """The state of one run folder."""
 
     folder: Path
     state: Literal["complete", "running", "failed", "interrupted", "damaged"]
     stages: int
-    """That are there."""
+    """Number of stages that are complete."""
     jobs: Mapping[str, Notes]
-    """By name; none once the run is complete, or where it is not computed as a sweep."""
+    """Jobs by name; empty if the run is complete or is not computed as a sweep."""
 
     @property
     def count(self) -> Counter[str]:
-        """Of jobs, by state."""
+        """Number of jobs in each state."""
         return Counter(note.state for note in self.jobs.values())
 
 
 def runs(out: Path) -> list[RunStatus]:
-    """Every run folder ``out/ID/SIZE`` of an experiment, in order.
+    """Return the state of every run folder ``out/ID/SIZE``, in order.
 
     >>> runs(Path("nowhere"))
     []

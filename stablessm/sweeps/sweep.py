@@ -1,4 +1,4 @@
-"""A sweep: the jobs of experiments computed by an engine, and put together when they are all done."""
+"""A sweep: an engine computes the jobs of experiments, which are then combined into runs."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from stablessm.sweeps.worker import SWEEP
 @final
 @dataclass(frozen=True)
 class Swept:
-    """What became of one experiment."""
+    """The outcome of one experiment of a sweep."""
 
     folder: Path
     cached: bool = False
-    """Whether all of it was there before."""
+    """True if the run was already complete."""
     failures: Mapping[str, str] = field(default_factory=dict)
-    """Errors by the ids of jobs, or of the run if that cannot be put together. What is done is kept: the same sweep
-    again computes only these."""
+    """Errors by the ids of jobs, or by the id of the run if its jobs could not be combined. Completed jobs are kept:
+    the same sweep, started again, computes only the failed ones."""
 
 
 @dataclass
 class _Part:
-    """An experiment of the sweep, on its way."""
+    """An experiment whose jobs are being computed."""
 
     plan: Plan
     run: Run
@@ -44,7 +44,7 @@ class _Part:
     failures: dict[str, str] = field(default_factory=dict)
 
     def end(self) -> Swept:
-        """Put it together. What that raises is told, so that other experiments go on; a plain run shows where."""
+        """Combine the jobs into a run. Errors are returned, so that other experiments continue."""
         if not self.failures:
             found = {job.name: notes.read(self.run.notes(job.name)) for job in self.jobs}
             facts = {name: {"attempts": note.attempts, "seconds": note.seconds} for name, note in found.items()}
@@ -66,10 +66,10 @@ def sweep(
     fresh: bool = False,
     progress: bool = True,
 ) -> Iterator[Swept]:
-    """Compute experiments, by their ids, as one sweep; each is yielded as soon as its last job is done.
+    """Compute experiments as one sweep, and yield each as soon as its last job is done.
 
-    Every job is computed once: what is done is kept, a job that was interrupted goes on from its last checkpoint, and
-    two workers never have the same one. A job that fails does not stop the others.
+    Every job is computed once: completed jobs are kept, an interrupted job resumes from its last checkpoint, and two
+    workers never compute the same job. A job that fails does not stop the others.
     """
     from tqdm import tqdm
 
@@ -103,14 +103,14 @@ def sweep(
 
 
 def _begin(plan: Plan) -> str:
-    """Say in the folder which jobs there are; the name of the sweep."""
+    """Write the names of the jobs into the folder and return the name of the sweep."""
     name = worker.plan_of(plan.folder)[0] or uuid.uuid4().hex
     record.write_json(plan.folder / JOBS / SWEEP, {"sweep": name, "jobs": list(plan.jobs())})
     return name
 
 
 def _receive(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write what a worker sent that does not see the folder."""
-    for name in sorted(files, key=lambda name: Path(name).name == notes.FILE):  # the note that it is done comes last
+    """Write the files that a worker without access to the folder has sent."""
+    for name in sorted(files, key=lambda name: Path(name).name == notes.FILE):  # last: it marks the job as done
         with record.atomic(folder / name) as temporary:
             temporary.write_bytes(files[name])

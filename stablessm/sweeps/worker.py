@@ -1,5 +1,5 @@
-"""What runs on a worker: one job, computed by one worker at a time, in the run folder or, where that is out of sight,
-in a folder of its own whose files are sent back."""
+"""The function that runs on a worker: it computes one job in the run folder, or, if the worker has no access to that
+folder, in a folder of its own whose files are sent back."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from stablessm.sweeps import notes
 from stablessm.sweeps.job import Job
 
 SWEEP = "sweep.json"
-"""In the folder of jobs: which they are."""
+"""Name of the file in the folder of jobs that lists them."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job."""
+    """The outcome of a job."""
 
     error: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """By their path in the run folder, where the worker does not see that."""
+    """Contents of files by their path in the run folder, if the worker has no access to that folder."""
 
 
 def threads(cpus: int) -> dict[str, str]:
-    """The environment of a worker with so many cores.
+    """Return environment variables for a worker with this many cores.
 
     >>> threads(2)["OMP_NUM_THREADS"]
     '2'
@@ -48,7 +48,7 @@ def threads(cpus: int) -> dict[str, str]:
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """These variables, for processes that are started in the block."""
+    """Set environment variables for processes that are started in the block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -62,8 +62,8 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def compute(job: Job, cpus: int) -> Outcome:
-    """Compute it, unless it is done. What an experiment raises is noted; a worker that dies leaves it to another."""
-    if "torch" in sys.modules:  # otherwise it will read the environment
+    """Compute a job unless it is done. An error of the experiment is noted; if a worker dies, another takes over."""
+    if "torch" in sys.modules:  # if torch is not imported yet, it reads the environment
         sys.modules["torch"].set_num_threads(cpus)
     plan = job.plan()
     if _sees(plan, job):
@@ -76,7 +76,7 @@ def compute(job: Job, cpus: int) -> Outcome:
 
 
 def told(error: Exception) -> str:
-    """In a line.
+    """Return an error in one line.
 
     >>> told(ValueError("no"))
     'ValueError: no'

@@ -34,7 +34,7 @@ class Target(ABC):
     """Whether ``memory`` knows the answer."""
 
     def __call__(self, x: Sequence) -> Sequence:
-        """The output (B, T, d_output), in the dtype and on the device of the input (B, T, d_input)."""
+        """Return the output (B, T, d_output), in the dtype and on the device of the input (B, T, d_input)."""
         check_tensor("x", x, 3)
         if x.shape[-1] != self.d_input:
             raise ArgumentError("x", f"shape (batch, time, {self.d_input})", f"shape {tuple(x.shape)}")
@@ -44,7 +44,7 @@ class Target(ABC):
 
     @checked
     def memory(self, times: ArrayLike, bound: float = 1.0) -> Tensor:
-        """M(t) = sup over |x|₂ ≤ bound of |d/dt H_t(u^x)| / bound (IAT eq. 6), exactly: (len(times),), float64.
+        """Return the exact M(t) = sup over |x|₂ ≤ bound of |d/dt H_t(u^x)| / bound (IAT eq. 6), (len(times),), float64.
 
         The derivative is that of the sampled output, (y[k] - y[k-1]) / dt, as :func:`stablessm.memory_function`
         measures it. A target without ``has_memory`` raises an ArgumentError.
@@ -61,14 +61,14 @@ class Target(ABC):
 
     @abstractmethod
     def _respond(self, x: Tensor) -> Tensor:
-        """The output of an input whose shape is right."""
+        """Return the output for an input whose shape was checked."""
 
     def _memory(self, times: Tensor, bound: float) -> Tensor:
         raise NotImplementedError
 
 
 def positive(name: str, value: float) -> float:
-    """The value as a float, or an ArgumentError.
+    """Return the value as a float; raise an ArgumentError unless it is positive.
 
     >>> positive("dt", 1)
     1.0

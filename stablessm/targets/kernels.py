@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm._typing import takes_tensor
 from stablessm.targets.base import positive
 
@@ -34,7 +34,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def __call__(self, t: Tensor) -> Tensor:
-        """ρ(t), in the shape of t."""
+        """Return ρ(t), in the shape of t."""
 
     @property
     @abstractmethod
@@ -54,7 +54,7 @@ class Exponential(Kernel):
     rate: float = 0.1
 
     def __call__(self, t: Tensor) -> Tensor:
-        """ρ(t)."""
+        """Return ρ(t)."""
         return torch.exp(-self.rate * t)
 
     @property
@@ -76,7 +76,7 @@ class Polynomial(Kernel):
     rate: float = 1.0
 
     def __call__(self, t: Tensor) -> Tensor:
-        """ρ(t)."""
+        """Return ρ(t)."""
         return (1 + self.rate * t) ** -self.exponent
 
     @property
@@ -106,7 +106,7 @@ class Shift(Kernel):
             raise ArgumentError("width", f"at most the delay, {self.delay:g}, so that no weight lies ahead", self.width)
 
     def __call__(self, t: Tensor) -> Tensor:
-        """ρ(t)."""
+        """Return ρ(t)."""
         return (1 - (t - self.delay).abs() / self.width).clamp(min=0) / self.width
 
     @property
@@ -129,7 +129,7 @@ class TwoPart(Kernel):
     width: float = 1.0
 
     def __call__(self, t: Tensor) -> Tensor:
-        """ρ(t)."""
+        """Return ρ(t)."""
         return torch.exp(-self.rate * t) + torch.exp(-(((t - self.delay) / self.width) ** 2))
 
     @property
@@ -152,7 +152,7 @@ class Airy(Kernel):
     delay: float = 6.0
 
     def __call__(self, t: Tensor) -> Tensor:
-        """ρ(t)."""
+        """Return ρ(t)."""
         from scipy.special import airy
 
         values = airy(t.detach().cpu().numpy() - self.delay)[0]
@@ -183,7 +183,7 @@ class Sine(Kernel):
     frequency: float = 1.0
 
     def __call__(self, t: Tensor) -> Tensor:
-        """ρ(t)."""
+        """Return ρ(t)."""
         return torch.exp(-self.rate * t) * torch.sin(self.frequency * t)
 
     @property
@@ -209,7 +209,7 @@ KERNELS: dict[str, type[Kernel] | Kernel] = {
 
 
 def get(kernel: str | Rho, dt: float, options: dict[str, float]) -> Rho:
-    """ρ by name and options, or the function itself; a shift is one sample wide unless told otherwise.
+    """Return ρ by name and options, or the function itself; a shift is one sample wide by default.
 
     >>> get("shift", 0.5, {"delay": 4.0})
     Shift(delay=4.0, width=0.5)
@@ -217,7 +217,7 @@ def get(kernel: str | Rho, dt: float, options: dict[str, float]) -> Rho:
     found: type[Kernel] | Rho
     if isinstance(kernel, str):
         if kernel not in KERNELS:
-            raise ArgumentError("kernel", f"a function or one of {', '.join(KERNELS)}", repr(kernel))
+            raise unknown_name("kernel", KERNELS, kernel, f"a function or one of {', '.join(KERNELS)}")
         found, name = KERNELS[kernel], f"the {kernel} kernel"
     elif callable(kernel):
         found, name = kernel, "a kernel given as a function"
@@ -233,7 +233,7 @@ def get(kernel: str | Rho, dt: float, options: dict[str, float]) -> Rho:
 
 
 def sample(rho: Rho, times: Tensor) -> Tensor:
-    """ρ at the times, in float64; an ArgumentError if a function of yours answers in another shape."""
+    """Return ρ at the times, in float64; raise an ArgumentError if a function returns another shape."""
     times = times.double()
     values = rho(times)
     if not isinstance(values, Tensor) or values.shape != times.shape:

@@ -52,7 +52,7 @@ class LinearFunctional(Target):
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """ρ(t): (len(times), 1, 1), in float64."""
+        """Return ρ(t), (len(times), 1, 1), in float64."""
         return kernels.sample(self.rho, times)[:, None, None]
 
     def _respond(self, x: Tensor) -> Tensor:

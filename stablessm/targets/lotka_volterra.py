@@ -65,7 +65,7 @@ class LotkaVolterra(Target):
         return torch.stack(states, 1) if states else x.new_empty(len(x), 0, 2)
 
     def _slope(self, z: Tensor, control: Tensor) -> Tensor:
-        """The mean velocity over a step."""
+        """Return the mean velocity over a step."""
         first = self._velocity(z, control)
         if self.solver == "euler":
             return first

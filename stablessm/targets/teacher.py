@@ -86,7 +86,7 @@ class TeacherRNN(Target):
         return layer.double().requires_grad_(False)
 
     def _eigenvalues(self) -> Tensor:
-        """Conjugate pairs, and a real one if their number is odd."""
+        """Draw conjugate pairs, and a real eigenvalue if their number is odd."""
         shortest, longest = self.timescales
         pairs, single = divmod(self.d_state, 2)
         tau = shortest * (longest / shortest) ** torch.rand(pairs + single, dtype=torch.float64)

@@ -62,7 +62,7 @@ class Volterra(Target):
         return max(len(term) for term in self.terms)
 
     def _samples(self, steps: int, device: torch.device | None = None) -> Tensor:
-        """All kernels, term by term: (steps, number of kernels)."""
+        """Return all kernels, term by term: (steps, number of kernels)."""
         times = self.dt * torch.arange(steps, dtype=torch.float64, device=device)
         return torch.stack([kernels.sample(rho, times) for term in self.terms for rho in term], 1)
 
@@ -84,7 +84,7 @@ class Volterra(Target):
         return torch.from_numpy(largest_values(slopes * bound ** np.arange(-1.0, self.order)))
 
     def _slopes(self, steps: int) -> Tensor:
-        """a_n(k dt): (steps, N + 1). The difference of two products, by telescoping, so that nothing cancels."""
+        """Return a_n(k dt), (steps, N + 1); differences of products are telescoped, so that nothing cancels."""
         slopes = torch.zeros(steps, self.order + 1, dtype=torch.float64)
         for rho in self._by_term(self._samples(steps)):
             after = self.dt * rho.cumsum(0)
@@ -96,7 +96,7 @@ class Volterra(Target):
 
 
 def largest_values(coefficients: np.ndarray) -> np.ndarray:
-    """max over |u| ≤ 1 of |Σ_n c_n u^n| for each row (K, N + 1): a polynomial is largest at ±1 or where it turns.
+    """Return max over |u| ≤ 1 of |Σ_n c_n u^n| for each row (K, N + 1), from ±1 and the stationary points.
 
     >>> largest_values(np.array([[0.0, 1.0, -1.0], [0.25, 0.0, -1.0]])).tolist()
     [2.0, 0.75]

@@ -1,4 +1,4 @@
-"""What every task does alike: batches that depend on their place alone, a loss, a metric and what chance gets."""
+"""The base class of tasks: batches that depend on their index alone, a loss, a metric and the score of chance."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ class Batch:
     inputs: Tensor
     """(B, T, d_input) values, or (B, T) int64 tokens."""
     targets: Tensor
-    """(B,) classes or (B, size) values; a step each: (B, T) classes or (B, T, size) values."""
+    """(B,) classes or (B, size) values; with one target per step, (B, T) classes or (B, T, size) values."""
     lengths: Tensor | None = None
     """(B,) int64, how much of each input is real, for right-padded batches."""
     weights: Tensor | None = None
-    """(B, T) float, which steps count, for targets a step each."""
+    """(B, T) float, the weight of each step, for one target per step."""
     reset: Tensor | None = None
-    """(B, T) bool, True where a new document begins: what a model remembers of the one before is dropped."""
+    """(B, T) bool, True where a new document begins and the state is reset."""
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     @checked
     def to(self, device: Device) -> Batch:
-        """The same examples on that device."""
+        """Return the same examples on that device."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     @checked
     def rows(self, part: tuple[int, int]) -> Batch:
-        """Some of the examples: part i of n, for (i, n)."""
+        """Return part i of n of the examples, for (i, n)."""
         if not 0 <= part[0] < part[1]:
             raise ArgumentError("part", "(i, n), i from 0 to n - 1", part)
         mine = nth_part(len(self), *part)
@@ -72,7 +72,7 @@ class Batch:
 @checked
 @dataclass(frozen=True)
 class Inputs:
-    """What a model of the task reads."""
+    """The inputs of a model of the task."""
 
     kind: Literal["values", "tokens"]
     size: int
@@ -85,11 +85,11 @@ class Inputs:
 @checked
 @dataclass(frozen=True)
 class Outputs:
-    """What a model of the task says."""
+    """The outputs of a model of the task."""
 
     kind: Literal["classes", "values"]
     size: int
-    """How many classes, or values."""
+    """Number of classes, or of values."""
     per_step: bool
     """Whether there is a target at each step, or one for the sequence."""
     names: tuple[str, ...] = ()
@@ -115,17 +115,17 @@ class Task(ABC):
     notes: tuple[str, ...] = ()
     """Sentences on what was filled in, dropped or not used when the data were read."""
     carries: bool = False
-    """Whether row b of a training batch goes on where row b of the one before ended, and a model's state with it."""
+    """Whether row b of a training batch continues row b of the batch before, with the state of the model."""
 
     device = torch.device("cpu")
     """Where batches are made."""
     companions: Mapping[str, str] = {}
-    """Files to go beside a model of the task, by name: what its inputs mean."""
+    """Files to store with a model of the task, by name, such as a tokenizer."""
     _tensors: Mapping[str, Tensor] = {}
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a model wants the metric large."""
+        """Whether a larger metric is better."""
         return self.metric == "accuracy"
 
     @property
@@ -134,28 +134,28 @@ class Task(ABC):
         """The metric, on the test split, of the best guess that does not look at the input."""
 
     def describe(self) -> dict[str, Any]:
-        """Everything that identifies the data, as plain values: for checkpoints and records."""
+        """Return everything that identifies the data as plain values, for checkpoints and records."""
         content = {} if self.content is None else {"content": self.content}
         return {"task": self.name, "options": self.options.plain(), "sizes": dict(self.sizes), **content}
 
     @checked
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """These data, read as a model was trained to read others; ``description``: what ``describe`` said of those.
+        """Return this task with the preprocessing of the training task; ``description``: ``describe()`` of that task.
 
-        What a task learns from its training examples, such as a scale or the order of classes, is then theirs.
+        This concerns what a task learns from its training examples, such as a scale or the order of classes.
         """
         return self
 
     @abstractmethod
     def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
-        """The examples of these numbers, on ``self.device``; seed and epoch for examples made anew every epoch.
+        """Return the examples with these indices on ``self.device``; seed and epoch for examples drawn every epoch.
 
         Args:
             indices: (B,) on the CPU, so that the length of a padded batch is known without waiting for a device.
         """
 
     def steps(self, split: Split, batch_size: int) -> int:
-        """Batches in an epoch. Training drops a short last batch; valid and test keep it."""
+        """Return the number of batches per epoch. Training drops a short last batch; valid and test keep it."""
         size, batch_size = self._size(split), whole_number("batch_size", batch_size)
         if split != "train":
             return -(-size // batch_size)
@@ -174,7 +174,7 @@ class Task(ABC):
         index: int = 0,
         part: tuple[int, int] = (0, 1),
     ) -> Batch:
-        """Batch ``index`` of an epoch: it depends on these arguments alone, so training goes on from any of them.
+        """Return batch ``index`` of an epoch. It depends on these arguments alone, so a run can resume at any batch.
 
         Training examples come in an order that seed and epoch decide, each at most once an epoch; valid and test in
         their own order, whatever the seed. ``part``, (i, n): only part i of the batch cut into n of nearly equal size.
@@ -202,33 +202,48 @@ class Task(ABC):
 
     @checked
     def lanes(self, split: Split, batch_size: Size) -> Iterator[Batch]:
-        """Of a task that carries: a whole split in batches, each row to be read on from where it ended before."""
+        """Yield a split in batches whose rows continue the batch before, for a task that carries its state."""
         raise ArgumentError("split", "that of a task that carries its state", f"one of {type(self).__name__}")
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """The mean over what counts: cross-entropy of classes, squared error of values."""
+        """Return the mean loss over the scored positions: cross-entropy of classes, squared error of values."""
         total, count = self.total_loss(output, batch)
         return total / count
 
     def total_loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of the loss and how many it is a sum over: adds up over the parts of a batch."""
+        """Return the sum of the loss over the scored positions, and their number: both add up over parts of a batch.
+
+        A task with a loss of its own overrides ``total_loss`` and ``count``, too.
+        """
         return scoring.total_loss(self.outputs.kind, *self._paired(output, batch))
 
+    @checked
+    def count(self, batch: Batch) -> Tensor:
+        """Return the number of scored positions (the sum of their weights) without any outputs, in float64.
+
+        A training step divides the losses of all its batches, on all ranks, by their common number.
+        """
+        weights, shape = self._weights(batch), batch.targets.shape
+        if weights is not None:
+            return weights.double().sum()
+        positions = shape if self.outputs.kind == "classes" else shape[:-1]
+        return torch.full((), positions.numel(), dtype=torch.float64, device=batch.targets.device)
+
     def score(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of the metric and how many it is a sum over, in float64: adds up over batches of any size."""
+        """Return the sum of the metric over the scored positions, and their number, in float64."""
         output, targets, weights = self._paired(output, batch)
         return scoring.score(self.metric, output.detach(), targets, weights)
 
     @checked
     def to(self, device: Device) -> Self:
-        """The same task with its data on that device: batches are then made there."""
+        """Return the same task with its data, and so its batches, on that device."""
         moved = copy.copy(self)
         moved.device = torch.device(device)
         moved._tensors = {name: tensor.to(device) for name, tensor in self._tensors.items()}
         return moved
 
     def _paired(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Outputs, targets and weights whose shapes fit."""
+        """Return outputs, targets and weights of matching shapes."""
         check_tensor("output", output)
         if not isinstance(batch, Batch):
             raise ArgumentError("batch", "a Batch, as Task.batch makes it", type(batch).__name__)
@@ -236,11 +251,13 @@ class Task(ABC):
         expected = (len(batch), *step, self.outputs.size)
         if tuple(output.shape) != expected:
             raise ArgumentError("output", f"shape {expected} of task {self.name}", f"shape {tuple(output.shape)}")
-        weights = batch.weights
-        if self.outputs.per_step and weights is None and batch.lengths is not None:
-            steps = torch.arange(batch.inputs.shape[1], device=output.device)
-            weights = (steps < batch.lengths[:, None]).to(output.dtype)
-        return output, batch.targets, weights
+        return output, batch.targets, self._weights(batch)
+
+    def _weights(self, batch: Batch) -> Tensor | None:
+        """Return the weight of every position; None: all positions count once."""
+        if not self.outputs.per_step or batch.weights is not None or batch.lengths is None:
+            return batch.weights
+        return torch.arange(batch.inputs.shape[1], device=batch.inputs.device) < batch.lengths[:, None]
 
     def _size(self, split: Split) -> int:
         if not isinstance(split, str) or split not in SPLITS:
@@ -249,11 +266,11 @@ class Task(ABC):
 
 
 def generator(seed: int, epoch: int) -> torch.Generator:
-    """From which an epoch draws."""
+    """Return the random generator of an epoch."""
     return torch.Generator().manual_seed(seed * _SEEDS + epoch)
 
 
 @lru_cache(maxsize=4)
 def _order(size: int, seed: int, epoch: int) -> Tensor:
-    """The training order of an epoch."""
+    """Return the training order of an epoch."""
     return torch.randperm(size, generator=generator(seed, epoch))

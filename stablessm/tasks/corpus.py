@@ -26,7 +26,7 @@ START, END, UNKNOWN = 1, 2, 3
 
 _WORD = re.compile(r"\w+(?:'\w+)?")
 _HELD_OUT = 10
-"""One in so many of the training reviews."""
+"""One training review in this many is held out."""
 _PARTS = ("tokens", "starts", "labels")
 
 
@@ -44,7 +44,7 @@ class Reviews:
 
     @classmethod
     def of(cls, rows: Iterable[Row], labels: Sequence[int]) -> Self:
-        """Rows of ids, with a label each."""
+        """Return the corpus of rows of ids, with one label each."""
         packed = [np.asarray(row, np.uint16) for row in rows]
         starts = np.cumsum([0, *map(len, packed)])
         tokens = np.concatenate([np.empty(0, np.uint16), *packed])
@@ -55,7 +55,7 @@ class Reviews:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(n,) tokens of each."""
+        """The number of tokens of each text, (n,)."""
         return np.diff(self.starts)
 
     def padded(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -88,21 +88,21 @@ class Corpus:
     """The id every review ends with, if there is one."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything, for a file."""
+        """Return everything as arrays, for a file."""
         found = {f"{split}.{part}": getattr(getattr(self, split), part) for split in SPLITS for part in _PARTS}
         frame = np.array([self.start, -1 if self.end is None else self.end])
         return {**found, "vocabulary": np.array(self.vocabulary), "frame": frame}
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> Self:
-        """What :meth:`arrays` gave."""
+        """Return the corpus from the arrays that :meth:`arrays` returned."""
         splits = {split: Reviews(*(arrays[f"{split}.{part}"] for part in _PARTS)) for split in SPLITS}
         start, end = arrays["frame"].tolist()
         vocabulary = tuple(arrays["vocabulary"].tolist())
         return cls(**splits, vocabulary=vocabulary, start=start, end=None if end < 0 else end)
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """The ids of these words; an error names the nearest words of the vocabulary.
+        """Return the ids of these words; an error names the nearest words of the vocabulary.
 
         >>> reviews = [("good good film", 1), ("bad film", 0)] * 5
         >>> corpus = word_corpus(reviews, reviews, 10, 8)

@@ -11,7 +11,7 @@ _STEP, _FIRST, _SECOND = (
 
 
 def keys(parts: tuple[int, ...], numbers: Tensor) -> Tensor:
-    """A key for each of the numbers, int64 of any shape; ``parts`` say which family of keys.
+    """Return a key for each of the numbers, int64 of any shape; ``parts`` select the family of keys.
 
     >>> a, b = keys((0, 1), torch.arange(3)), keys((1, 0), torch.arange(3))
     >>> bool((a != b).all())
@@ -24,7 +24,7 @@ def keys(parts: tuple[int, ...], numbers: Tensor) -> Tensor:
 
 
 def integers(key: Tensor, stream: int, count: int, below: int | Tensor) -> Tensor:
-    """Whole numbers from 0 to below - 1: (len(key), count); each stream gives others.
+    """Return whole numbers from 0 to below - 1, (len(key), count); streams are independent.
 
     >>> integers(keys((0,), torch.arange(2)), 0, 1000, 6).unique().tolist()
     [0, 1, 2, 3, 4, 5]
@@ -34,7 +34,7 @@ def integers(key: Tensor, stream: int, count: int, below: int | Tensor) -> Tenso
 
 
 def normals(key: Tensor, stream: int, count: int) -> Tensor:
-    """Standard normal numbers in float64: (len(key), count).
+    """Return standard normal numbers in float64, (len(key), count).
 
     >>> x = normals(keys((0,), torch.arange(10)), 0, 10_000)
     >>> bool(x.mean().abs() < 0.02), bool((x.var() - 1).abs() < 0.02)
@@ -45,7 +45,7 @@ def normals(key: Tensor, stream: int, count: int) -> Tensor:
 
 
 def permutations(key: Tensor, stream: int, count: int) -> Tensor:
-    """The numbers from 0 to count - 1 in random order: (len(key), count).
+    """Return the numbers from 0 to count - 1 in random order, (len(key), count).
 
     >>> permutations(keys((0,), torch.arange(1)), 0, 5)[0].sort().values.tolist()
     [0, 1, 2, 3, 4]
@@ -65,5 +65,5 @@ def _mixed(z: Tensor) -> Tensor:
 
 
 def _shifted(z: Tensor, bits: int) -> Tensor:
-    """To the right, with zeros in front: int64 has no such shift of its own."""
+    """Return the logical right shift, which int64 does not have."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

@@ -44,13 +44,13 @@ class Table:
     decimal_commas: bool = False
 
     def column(self, name: str, option: str) -> int:
-        """Where a column is; ``option``: who asks for it."""
+        """Return the index of a column; ``option`` names the option in the error."""
         if name not in self.header:
             raise ArgumentError(option, f"a column of {self.file}: {', '.join(self.header)}", repr(name))
         return self.header.index(name)
 
     def numeric(self) -> tuple[str, ...]:
-        """The columns of numbers: more than half of the cells that are not missing are numbers."""
+        """Return the numeric columns: more than half of the cells that are not missing are numbers."""
         found = []
         for place, name in enumerate(self.header):
             values = [self._number(row[place]) for row in self.rows]
@@ -60,7 +60,7 @@ class Table:
         return tuple(found)
 
     def numbers(self, names: Sequence[str], option: str) -> np.ndarray:
-        """Columns as float64, (rows, columns), NaN where a cell is missing or no finite number."""
+        """Return columns as float64, (rows, columns), with NaN where a cell is missing or no finite number."""
         return np.stack([self._column(name, option) for name in names], 1)
 
     def complete(
@@ -124,7 +124,7 @@ class Table:
         return steps is not None and steps.max() > _UNEVEN * steps.min()
 
     def _time_steps(self) -> np.ndarray | None:
-        """Seconds from row to row, (rows - 1,); None without a column of increasing dates."""
+        """Return the seconds from row to row, (rows - 1,); None without a column of increasing dates."""
         for name in self.header:
             if dates := self._dates_at(name):
                 steps = np.array([(b - a).total_seconds() for a, b in pairwise(dates)])
@@ -132,7 +132,7 @@ class Table:
         return None
 
     def _dates_at(self, name: str) -> list[datetime]:
-        """The dates of a column, empty if a cell is no date."""
+        """Return the dates of a column; empty if a cell is no date."""
         place, found = self.header.index(name), []
         for row in self.rows:
             if (one := _cells.date(row[place])) is None:
@@ -208,7 +208,7 @@ def _kind(cell: str, commas: bool) -> str:
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Names that are all different: ``column 2`` for one that is empty, ``load (2)`` for the second ``load``."""
+    """Return distinct names: ``column 2`` for one that is empty, ``load (2)`` for the second ``load``."""
     found: list[str] = []
     for place, name in enumerate(names, 1):
         name = name or f"column {place}"
@@ -221,7 +221,7 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _filled(values: np.ndarray, mean: float, how: Missing) -> np.ndarray:
-    """A column with its gaps filled; before the first value by that value, and by the mean if there is none."""
+    """Return a column with its gaps filled; before the first value by that value."""
     there = np.flatnonzero(~np.isnan(values))
     if not len(there):
         return np.full_like(values, mean)

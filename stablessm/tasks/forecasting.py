@@ -58,7 +58,7 @@ class ETTh1(WindowTask):
 
 
 def read() -> tuple[tuple[str, ...], np.ndarray]:
-    """The names of the seven channels and their values (hours, 7)."""
+    """Return the names of the seven channels and their values (hours, 7)."""
     path = sources.find(FILE)
     if path is None:
         path = sources.file_from_hub(*_HUB, FILE)

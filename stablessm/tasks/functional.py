@@ -78,7 +78,7 @@ class Functional(SyntheticTask):
         return best_constant("mse", torch.cat(batches).flatten(0, 1))
 
     def describe(self) -> dict[str, Any]:
-        """The options, with the target in full."""
+        """Return the options, with the target in full."""
         found = super().describe()
         target = re.sub(" at 0x[0-9a-f]+", "", repr(self.target))  # where a function of yours lies changes every time
         return {**found, "options": {**found["options"], "target": target, "dt": self.target.dt}}

@@ -1,4 +1,4 @@
-"""Images, a pixel a step: sequential and permuted MNIST, sequential CIFAR-10 in gray and in colour."""
+"""Images, one pixel per step: sequential and permuted MNIST, sequential CIFAR-10 in gray and in color."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
 @final
 @dataclass(frozen=True)
 class ImageOptions(Options):
-    """What is held out, and the order of pixels."""
+    """Options of sequential images: examples held out, and the order of pixels."""
 
     valid: float = option(0.1, "share of the training images, the last ones, to choose settings by; 0 for none")
     permutation_seed: int | None = option(None, "which fixed order of the pixels; none for row after row")
@@ -50,7 +50,7 @@ class SequentialImages(StoredTask):
     """A class from the pixels of an image, one a step: (B, 784, 1), (B, 1024, 1) or (B, 1024, 3).
 
     StableSSM tables 5 and 6, with the official test images. Valid is the last tenth of the training images (``valid``).
-    Pixels are standardised by mean and deviation of all official training images, each colour by its own. Images are
+    Pixels are standardized by mean and deviation of all official training images, each color separately. Images are
     kept as bytes: ``task.to("cuda")`` moves them once, and batches are made there.
 
     Files: ``mnist.npz``, ``cifar10_gray.npz``, ``cifar10.npz`` (arrays ``x_train``, ``y_train``, ``x_test``,
@@ -85,7 +85,7 @@ class SequentialImages(StoredTask):
 
 
 def load(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training images and labels, test images and labels: uint8 images, int64 labels."""
+    """Return training images and labels, test images and labels: uint8 images, int64 labels."""
     path = sources.find(_FILES[data])
     if path is None:
         where, found = _HUBS[data][0], tuple(part for split in ("train", "test") for part in _hub(data, split))
@@ -98,7 +98,7 @@ def load(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def official_test_images(data: Data) -> np.ndarray:
-    """The official test images alone, as they are stored."""
+    """Return the official test images as they are stored."""
     path = sources.find(_FILES[data])
     if path is not None:
         return sources.arrays(path, ("x_test",))[0]

@@ -84,7 +84,7 @@ class IMDB(Task):
 
 
 def reviews(split: Literal["train", "test"], most: int) -> Labelled:
-    """At most so many reviews of a split, 1 for a positive one and 0 for a negative one; a file's in its own order."""
+    """Return at most ``most`` reviews of a split and their labels, 1 for positive and 0 for negative."""
     name = f"imdb_{split}.jsonl.gz"
     path = sources.find(name)
     return _hub(split, name, most) if path is None else _file(path, most)

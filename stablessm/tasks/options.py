@@ -16,7 +16,7 @@ _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 @checked
 def option(default: Any = MISSING, help: str = "", *, place: bool = False) -> Any:
-    """A field of an options dataclass, with a line of help; without a default it must be given.
+    """Return a field of an options dataclass with a line of help; a field without default is required.
 
     ``place``: it says where the data lies, not what it is.
     """
@@ -42,7 +42,7 @@ class Options:
                 raise ArgumentError(name, _named(kind), repr(getattr(self, name)))
 
     def plain(self) -> dict[str, Any]:
-        """All of them, but where the data lies."""
+        """Return all options but the places of the data."""
         return {f.name: getattr(self, f.name) for f in fields(self) if not f.metadata.get("place")}
 
 
@@ -60,7 +60,7 @@ class Described:
 
 
 def listed(cls: type[Options], defaults: Mapping[str, Any]) -> tuple[Described, ...]:
-    """The options of a dataclass, where ``defaults`` go before its own."""
+    """Return the options of a dataclass; ``defaults`` replace its own defaults."""
     found, hints = [], _hints(cls)
     for f in fields(cls):
         kind, default = _named(hints[f.name]), defaults.get(f.name, f.default)
@@ -69,7 +69,7 @@ def listed(cls: type[Options], defaults: Mapping[str, Any]) -> tuple[Described, 
 
 
 def read(cls: type[Options], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Options given as text, in their types; the names must be right."""
+    """Return options given as text, converted to their types; names must be valid."""
     hints = _hints(cls)
     return {name: _read(name, text, hints[name]) for name, text in texts.items()}
 
@@ -79,7 +79,7 @@ def _hints(cls: type[Options]) -> dict[str, Any]:
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
-    """The types of a union, or the one type."""
+    """Return the types of a union, or the one type."""
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 

@@ -162,7 +162,7 @@ def inputs_from(x: np.ndarray) -> Tensor:
 
 
 def _outputs(y: np.ndarray, x: Tensor, names: tuple[str, ...]) -> tuple[Outputs, Tensor]:
-    """What the targets are, and they as a tensor."""
+    """Return the outputs of the task, and the targets as a tensor."""
     steps, classes = tuple(x.shape[:2]), np.issubdtype(y.dtype, np.integer)
     per_step = y.shape[:2] == steps and y.ndim == (2 if classes else 3)
     if y.shape[:1] != steps[:1] or not (per_step or y.ndim == 1 or (y.ndim == 2 and not classes)):
@@ -195,7 +195,7 @@ def require_finite(name: str, values: Tensor) -> None:
 
 
 def _scale(x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel over what is real."""
+    """Return mean and deviation of each channel, without padding."""
     values = (x.flatten(0, 1) if real is None else x[real]).double()
     deviation = values.std(0, correction=0)
     return values.mean(0).float(), torch.where(deviation > 0, deviation, 1.0).float()

@@ -1,4 +1,4 @@
-"""Your own CSV files: one series to forecast, or many labelled sequences."""
+"""Your own CSV files: one series to forecast, or many labeled sequences."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class SequencesOptions(Options):
 
 @final
 class Sequences(ArrayTask):
-    """A CSV file as many sequences, a row a step: the label of a sequence from its rows, in the order of the file.
+    """A CSV file as many sequences, one row per step: each sequence has a label, and rows in the order of the file.
 
     >>> from stablessm import tasks
     >>> rows = ["who,x,label", *(f"{i // 5},{i % 5 * (i // 5)},{'odd' if i // 5 % 2 else 'even'}" for i in range(100))]
@@ -138,7 +138,7 @@ def _numeric(table: Table, besides: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def _inputs(table: Table, option: str) -> tuple[str, ...]:
-    """The columns that come in, a column of words as one column per word."""
+    """Return the input columns; a column of words becomes one column per word."""
     numeric, found = table.numeric(), list[str]()
     for name in names_in(option):
         words = name in table.header and name not in numeric
@@ -172,7 +172,7 @@ def padded(values: np.ndarray, rows: list[list[int]]) -> tuple[np.ndarray, np.nd
 
 
 def _labels(table: Table, rows: Mapping[str, list[int]], label: int) -> list[str]:
-    """The label of each sequence, which all its rows have."""
+    """Return the label of each sequence, which all its rows must share."""
     for name, mine in rows.items():
         for i in mine:
             if (got := table.rows[i][label]) != (first := table.rows[mine[0]][label]):
@@ -185,7 +185,7 @@ def _labels(table: Table, rows: Mapping[str, list[int]], label: int) -> list[str
 def _targets(
     table: Table, labels: list[str], rows: list[list[int]], options: SequencesOptions
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """The names of the classes and the class of each sequence, or the values."""
+    """Return the names of the classes and the class of each sequence, or the values."""
     if options.kind == "values":
         return (options.label,), table.complete([options.label], "label")[0][[mine[0] for mine in rows]]
     for label, mine in zip(labels, rows, strict=True):
@@ -199,7 +199,7 @@ def _targets(
 
 
 def _natural(label: str) -> tuple[int, float, str]:
-    """Numbers in their order, before words in theirs."""
+    """Return a sort key: numbers in numerical order, then words in alphabetical order."""
     try:
         return (0, float(label), label)
     except ValueError:

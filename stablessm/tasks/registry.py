@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, final
 
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 from stablessm.tasks import options as options_
 from stablessm.tasks.base import Task
 from stablessm.tasks.copying import CopyingOptions, SelectiveCopying
@@ -47,13 +47,13 @@ TASKS: dict[str, Entry] = {
         SequentialImages, ImageOptions, "digits, their pixels in a fixed random order", {"permutation_seed": 0}
     ),
     "cifar10-gray": Entry(partial(SequentialImages, data="cifar10-gray"), ImageOptions, "gray photographs"),
-    "cifar10": Entry(partial(SequentialImages, data="cifar10"), ImageOptions, "colour photographs"),
+    "cifar10": Entry(partial(SequentialImages, data="cifar10"), ImageOptions, "color photographs"),
     "imdb": Entry(IMDB, IMDBOptions, "movie reviews, positive or negative"),
     "lm": Entry(LanguageModelling, TextOptions, "a text, which token comes next: characters, bytes, bpe or words"),
     "etth1": Entry(ETTh1, ForecastingOptions, "forecast a transformer's load and temperature"),
     "arrays": Entry(Arrays, ArraysOptions, "your arrays, in memory or in .npy and .npz files"),
     "series": Entry(Series, SeriesOptions, "your CSV file, one series to forecast"),
-    "sequences": Entry(Sequences, SequencesOptions, "your CSV file, many labelled sequences"),
+    "sequences": Entry(Sequences, SequencesOptions, "your CSV file, many labeled sequences"),
 }
 """Every task by name: what the contract test runs over."""
 
@@ -63,7 +63,7 @@ NAMES: tuple[str, ...] = tuple(TASKS)
 
 @checked
 def get(name: str, **options: Any) -> Task:
-    """The task of that name with these options; the others have their defaults.
+    """Return the task of that name with these options; other options have their defaults.
 
     >>> get("recall", length=40, vocabulary=20).inputs
     Inputs(kind='tokens', size=20, length=42)
@@ -71,7 +71,8 @@ def get(name: str, **options: Any) -> Task:
     Traceback (most recent call last):
     ...
     stablessm._errors.ArgumentError: lenght: expected one of the options train_examples, valid_examples, \
-test_examples, fresh, data_seed, length, vocabulary, train_on for task 'recall', got 40
+test_examples, fresh, data_seed, length, vocabulary, train_on for task 'recall', got 'lenght' (did you mean \
+'length'?)
     """
     entry = _entry(name, options)
     given = {**entry.defaults, **options}
@@ -93,7 +94,7 @@ def register(name: str, build: Callable[..., Task], options: type[Options], summ
 
 @checked
 def listing(name: str) -> tuple[Described, ...]:
-    """The options of a task with their kinds, defaults and a line of help.
+    """Return the options of a task with their kinds, defaults and a line of help.
 
     >>> [(option.name, option.default) for option in listing("permuted-mnist")]
     [('valid', 0.1), ('permutation_seed', 0)]
@@ -104,7 +105,7 @@ def listing(name: str) -> tuple[Described, ...]:
 
 @checked
 def read_options(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Options given as text, as on a command line, in their types: for ``get``.
+    """Return options given as text, as on a command line, converted to their types, for ``get``.
 
     >>> read_options("recall", {"length": "131072", "fresh": "true"})
     {'length': 131072, 'fresh': True}
@@ -115,9 +116,9 @@ def read_options(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
 def _entry(name: str, given: Mapping[str, Any]) -> Entry:
     """The task of that name, if it has the options that are given."""
     if name not in TASKS:
-        raise ArgumentError("task", f"one of {', '.join(TASKS)}", repr(name))
+        raise unknown_name("task", TASKS, name)
     known = [field.name for field in fields(TASKS[name].options)]
     for option in given:
         if option not in known:
-            raise ArgumentError(option, f"one of the options {', '.join(known)} for task {name!r}", given[option])
+            raise unknown_name(option, known, option, f"one of the options {', '.join(known)} for task {name!r}")
     return TASKS[name]

@@ -1,4 +1,4 @@
-"""Losses and metrics as sums, which add up to the same mean over batches of any size; and what chance gets."""
+"""Losses and metrics as sums, which add up to the same mean over batches of any size; and the score of chance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Metric: TypeAlias = Literal["accuracy", "mse", "mae", "nats"]
 def total_loss(
     kind: Literal["classes", "values"], output: Tensor, targets: Tensor, weights: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Σ of the cross-entropy (classes) or of the mean squared error (values), and of the weights.
+    """Return the sums of the cross-entropy (classes) or the mean squared error (values) and of the weights.
 
     Args:
         output: (..., size).
@@ -33,7 +33,7 @@ def total_loss(
 
 
 def score(metric: Metric, output: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Σ of the metric and of the weights, in float64; arguments as for :func:`total_loss`.
+    """Return the sums of the metric and of the weights in float64; arguments as for :func:`total_loss`.
 
     >>> output = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
     >>> [part.item() for part in score("accuracy", output, torch.tensor([1, 1, 1]), torch.tensor([1.0, 1.0, 0.0]))]
@@ -50,7 +50,7 @@ def score(metric: Metric, output: Tensor, targets: Tensor, weights: Tensor | Non
 
 
 def best_constant(metric: Metric, targets: Tensor) -> float:
-    """The metric of the best constant answer: the largest class, the mean (mse) or the median (mae) of each value, or
+    """Return the metric of the best constant: the largest class, the mean (mse) or the median (mae) of each value, or
     the frequency of each class (nats).
 
     Args:

@@ -96,7 +96,7 @@ def from_hub(data_set: str, split: str, name: str, *version: str) -> Any:
 
 
 def file_from_hub(data_set: str, path: str, name: str) -> Path:
-    """One file of a data set of the hub; ``name``: the file that would do instead."""
+    """Return one file of a data set of the hub; ``name``: the local file that can replace it."""
 
     def download(hub: Any) -> Path:
         return Path(hub.hf_hub_download(data_set, path, repo_type="dataset"))
@@ -117,13 +117,13 @@ def _asked(package: str, ask: Callable[[Any], _Found], what: str, name: str) -> 
 
 
 def cache_folder() -> Path:
-    """Where results that take long are kept: the folder of STABLESSM_CACHE, or stablessm in the user's cache."""
+    """Return the cache folder: STABLESSM_CACHE, or stablessm in the user's cache."""
     named = os.environ.get(CACHE)
     return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stablessm"
 
 
 def content_digest(*parts: np.ndarray | bytes) -> str:
-    """SHA-256 of arrays or bytes one after the other: what they hold, however they were packed.
+    """Return the SHA-256 of the content of arrays or bytes, independent of how they were packed.
 
     >>> content_digest(np.arange(3, dtype=np.uint8))[:8]
     'ae4b3280'

@@ -1,4 +1,4 @@
-"""Tasks whose examples are tensors that lie ready, and how examples are split where nobody has split them."""
+"""Tasks whose examples are stored tensors, and the split of examples that have no official split."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class StoredTask(Task):
 
 
 def shuffled_split(count: int, valid: float, test: float, seed: int) -> dict[Split, Tensor]:
-    """Numbers of examples for each split, in an order that the seed decides; at least one to train and to test on.
+    """Return the indices of the examples of each split, shuffled by the seed; at least one for train and for test.
 
     >>> {split: len(rows) for split, rows in shuffled_split(20, 0.1, 0.2, 0).items()}
     {'train': 14, 'valid': 2, 'test': 4}

@@ -41,4 +41,4 @@ class SyntheticTask(Task):
 
     @abstractmethod
     def _made(self, split: Split, keys: Tensor) -> Batch:
-        """The examples that follow from these keys (B,)."""
+        """Return the examples of these keys (B,)."""

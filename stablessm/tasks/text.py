@@ -1,4 +1,4 @@
-"""Language modelling: which token comes next?"""
+"""Language modeling: which token comes next?"""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LanguageModelling(Task):
     loss is the mean cross-entropy of a token in nats, and so is the metric; chance is that of the best constant, which
     gives every token its frequency in test. ``stablessm.training.perplexity`` reads a split with the state carried on.
 
-    With ``carry`` row b of a training batch goes on where row b of the one before ended, and training hands the state
+    With ``carry`` row b of a training batch continues row b of the batch before, and training hands the state
     of a model on. An epoch begins at a token that seed and epoch decide, and goes around the text: windows and rows
     are cut elsewhere each time. Scores are then read with the state carried on, too.
 
@@ -101,7 +101,7 @@ class LanguageModelling(Task):
         return best_constant("nats", self._tensors["test.tokens"][1:])
 
     def decode(self, tokens: Tensor) -> str:
-        """The text of a row of tokens."""
+        """Return the text of a row of tokens."""
         return self.tokenizer.decode(tokens.tolist())
 
     def describe(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class LanguageModelling(Task):
         return {**super().describe(), "counts": counts}
 
     def lanes(self, split: Split, batch_size: int) -> Iterator[Batch]:
-        """The whole split in batches to be read in turn, with the state carried from one to the next.
+        """Yield the split in batches to be read in order, with the state carried from one to the next.
 
         Every lane holds whole documents, so that what a model says of a token does not depend on how many lanes there
         are; a text in one document is one lane, in longer windows. At most ``batch_size`` windows' tokens at a time.
@@ -152,7 +152,7 @@ class LanguageModelling(Task):
 
 
 def _edges(row: Stream, lanes: int) -> Tensor:
-    """Where lanes of about the same length begin, and the end; each begins with a document.
+    """Return the starts of lanes of about the same length, and the end; every lane begins with a document.
 
     >>> _edges(Stream(np.zeros(10), np.array([0, 2, 4, 9]), 0, 0, 0), 3).tolist()
     [0, 4, 9, 10]

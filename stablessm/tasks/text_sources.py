@@ -111,7 +111,7 @@ def source(text: str, separator: str | None, valid: float, test: float) -> Sourc
 
 
 def split_text(text: str, separator: str | None, valid: float, test: float) -> dict[Split, Text]:
-    """A text in one piece, cut into splits: between documents, or between characters if it is one document.
+    """Split a text between documents, or between characters if it is one document.
 
     >>> parts = split_text("a" * 80 + "b" * 10 + "c" * 10, None, 0.1, 0.1)
     >>> {split: len(part.documents[0]) for split, part in parts.items()}

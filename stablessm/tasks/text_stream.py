@@ -42,7 +42,7 @@ class Stream:
 
     @property
     def documents(self) -> int:
-        """How many there are."""
+        """Number of documents."""
         return len(self.starts)
 
 
@@ -56,7 +56,7 @@ class Encoded:
 
 
 def encoded(source: Source, level: Level, vocabulary: int | None, own: Tokenizer | None) -> Encoded:
-    """A text in tokens: from the cache folder (or the data folder) if it is there, even if the text is not.
+    """Return a text in tokens, from the cache folder or the data folder if it is there.
 
     Args:
         own: an earlier tokenizer; None: one is learnt from the training split.
@@ -114,7 +114,7 @@ def _save(path: Path, made: Encoded) -> None:
 
 
 def _load(path: Path) -> Encoded | None:
-    """What :func:`_save` wrote; None if it is damaged: it will be made again."""
+    """Return what :func:`_save` wrote; None if the file is damaged."""
     try:
         meta, arrays = record.load_arrays(path, _KIND)
         tokenizer = tokenizers.read(meta["tokenizer"], str(path))

@@ -20,9 +20,9 @@ Level: TypeAlias = Literal["char", "byte", "bpe", "word"]
 
 BORDER, UNKNOWN, LINE_END = "<|endoftext|>", "<unk>", "<eos>"
 DEFAULT_PIECES = 8192
-"""How many byte pairs are learnt if nobody says."""
+"""Default number of byte pairs to learn."""
 FILE = "tokenizer.json"
-"""Its name beside a model."""
+"""Name of the file that is stored with a model."""
 _FORMAT = "stablessm tokenizer"
 _AT_ONCE = 64
 """Texts encoded between two reports of progress."""
@@ -41,42 +41,42 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
-        """The ids of each text in turn, without borders."""
+        """Yield the ids of each text, without border tokens."""
 
     @abstractmethod
     def piece(self, token: int) -> bytes:
-        """What an id stands for; nothing for a border that is not part of the text."""
+        """Return the bytes of an id; none for a border token."""
 
     @abstractmethod
     def content(self) -> str:
-        """Everything, as JSON: :func:`read` makes it again."""
+        """Return everything as JSON, for :func:`read`."""
 
     @final
     def encode(self, text: str) -> np.ndarray:
-        """The ids of one text."""
+        """Return the ids of one text."""
         return next(self.encode_all([text]))
 
     @final
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of these ids; bytes that are no text become �."""
+        """Return the text of these ids; bytes that are no text become �."""
         return "".join(self.decode_stream(tokens))
 
     @final
     def decode_stream(self, tokens: Iterable[int]) -> Iterator[str]:
-        """The text as ids come, held back until a character is whole."""
+        """Yield text as ids arrive, each character once it is complete."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token in tokens:
             yield decoder.decode(self.piece(int(token)))
         yield decoder.decode(b"", final=True)
 
     def lost(self, text: str, tokens: np.ndarray) -> int:
-        """How many ids of a text are unknown: it cannot be read back from them."""
+        """Return the number of unknown ids, which cannot be decoded to the text."""
         return 0 if self.unknown is None else int((tokens == self.unknown).sum())
 
     @final
     @property
     def dtype(self) -> np.dtype:
-        """The smallest type that holds its ids."""
+        """The smallest dtype that holds the ids."""
         return np.dtype(np.uint16 if self.size <= 2**16 else np.uint32)
 
 
@@ -93,16 +93,16 @@ class Bytes(Tokenizer):
     border = 256
 
     def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
-        """Its bytes."""
+        """Yield the bytes of each text."""
         for text in texts:
             yield np.frombuffer(text.encode(), np.uint8).astype(self.dtype)
 
     def piece(self, token: int) -> bytes:
-        """The byte itself."""
+        """Return the byte."""
         return b"" if token == self.border else bytes([token])
 
     def content(self) -> str:
-        """There is nothing to learn."""
+        """Return nothing: there is nothing to learn."""
         return _own(self.level, [])
 
 
@@ -127,20 +127,20 @@ class Characters(Tokenizer):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Characters:
-        """Those of these texts, in the order of Unicode."""
+        """Return the tokenizer of the characters of these texts, in the order of Unicode."""
         return cls(sorted(set().union(*texts)))
 
     def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
-        """A character, an id."""
+        """Yield one id per character."""
         for text in texts:
             yield self._ids[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)]
 
     def piece(self, token: int) -> bytes:
-        """The character in UTF-8."""
+        """Return the character in UTF-8."""
         return (b"", "�".encode())[token] if token < 2 else self.characters[token - 2].encode()
 
     def content(self) -> str:
-        """The characters."""
+        """Return the characters."""
         return _own(self.level, self.characters)
 
 
@@ -173,21 +173,21 @@ class Words(Tokenizer):
         return cls((LINE_END, UNKNOWN, *frequent[: None if most is None else most - 2]))
 
     def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
-        """A word, an id."""
+        """Yield one id per word."""
         for text in texts:
             words = text.replace("\n", f" {LINE_END} ").split()
             yield np.array([self._ids.get(word, self.unknown) for word in words], self.dtype)
 
     def piece(self, token: int) -> bytes:
-        """The word and a space, or the end of the line."""
+        """Return the word and a space, or the end of the line."""
         return b"\n" if token == self.border else self.words[token].encode() + b" "
 
     def content(self) -> str:
-        """The words."""
+        """Return the words."""
         return _own(self.level, self.words)
 
     def lost(self, text: str, tokens: np.ndarray) -> int:
-        """Words that the text calls unknown itself are not lost."""
+        """Return the number of unknown words, without words that the text itself marks as unknown."""
         return super().lost(text, tokens) - text.split().count(UNKNOWN)
 
 
@@ -211,7 +211,7 @@ class BytePairs(Tokenizer):
 
     @classmethod
     def of(cls, texts: Sequence[str], most: int) -> BytePairs:
-        """At most so many tokens, learnt from these texts."""
+        """Learn at most ``most`` tokens from these texts."""
         package = require("tokenizers", "level=bpe")
         tokenizer = package.Tokenizer(package.models.BPE())
         tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -226,13 +226,13 @@ class BytePairs(Tokenizer):
         return cls(tokenizer)
 
     def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
-        """Many at a time, on all cores."""
+        """Yield the ids of each text; texts are encoded in groups, on all cores."""
         for first in range(0, len(texts), _AT_ONCE):
             for found in self._tokenizer.encode_batch_fast(list(texts[first : first + _AT_ONCE])):
                 yield np.array(found.ids, self.dtype)
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a pair of pairs."""
+        """Return the bytes of a token."""
         return b"" if token == self.border else self._pieces[token]
 
     @cached_property
@@ -242,12 +242,12 @@ class BytePairs(Tokenizer):
         return [b"" if piece == BORDER else bytes(byte[character] for character in piece) for piece in pieces]
 
     def content(self) -> str:
-        """As the package has it."""
+        """Return the JSON of the package ``tokenizers``."""
         return str(self._tokenizer.to_str())
 
 
 def learnt(level: Level, texts: Sequence[str], vocabulary: int | None) -> Tokenizer:
-    """The tokenizer of a level, made from these texts; ``vocabulary``: how many ids at most, for bpe and word.
+    """Return the tokenizer of a level, made from these texts; ``vocabulary``: largest number of ids (bpe, word).
 
     >>> learnt("char", ["abc"], None).size
     5
@@ -264,7 +264,7 @@ def learnt(level: Level, texts: Sequence[str], vocabulary: int | None) -> Tokeni
 
 
 def read(content: str, place: str) -> Tokenizer:
-    """What ``content()`` gave; ``place``: where it stood, for errors.
+    """Return the tokenizer with this ``content()``; ``place`` is named in errors.
 
     >>> read(Characters.of(["abc"]).content(), "here").decode([2, 3])
     'ab'
@@ -282,7 +282,7 @@ def read(content: str, place: str) -> Tokenizer:
 
 
 def load(path: str | Path) -> Tokenizer:
-    """The tokenizer in a file, or the one beside a model in its folder."""
+    """Return the tokenizer in a file or in the folder of a model."""
     path = Path(path)
     if path.is_dir():
         path = next((folder / FILE for folder in (path, path / "model") if (folder / FILE).is_file()), path / FILE)

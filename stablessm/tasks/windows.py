@@ -52,7 +52,7 @@ class WindowTask(Task):
         for split in SPLITS:
             begin, end = end, end + parts[split]
             self._first[split] = max(begin - window, 0)
-            self.sizes[split] = max(end - window - horizon + 1 - self._first[split], 0) if parts[split] else 0
+            self.sizes[split] = max(end - window - horizon + 1 - self._first[split], 0)
         for split in ("train", "test"):
             if not self.sizes[split]:
                 expected = f"a window and a horizon that fit into the {parts[split]} rows of {split}"
@@ -105,6 +105,6 @@ class WindowTask(Task):
         return self._rows(split, indices, steps)[..., self._tensors["targets"]]
 
     def _rows(self, split: Split, indices: Tensor, steps: Tensor) -> Tensor:
-        """(B, steps, columns) of the series."""
+        """Return rows of the series, (B, steps, columns)."""
         first = (indices + self._first[split]).to(self.device, non_blocking=True)
         return self._tensors["series"][first[:, None] + steps]

@@ -19,13 +19,13 @@ from stablessm.training.ranks import Ranks
 
 @final
 class Carry:
-    """The state in which the rows of a batch ended: those of the next batch go on from there. No gradient does.
+    """The final states of the rows of a batch, from which the rows of the next batch start. No gradient is carried.
 
     A step reads one batch or more (``begin``, ``run``, …); ``settle`` then takes the state over. After a bad step it
     stays as it was before, as the weights do, so that the step can be done again.
 
     Args:
-        rows: of a batch, those of all ranks together. Each rank has the state of its own.
+        rows: number of rows of a batch, over all ranks. Each rank keeps the state of its own rows.
 
     >>> def sums(x: Tensor, state: Tensor | None, **_: object) -> tuple[Tensor, Tensor]:
     ...     y = x.cumsum(1) + (0 if state is None else state[:, None])
@@ -42,15 +42,15 @@ class Carry:
     def __init__(self, rows: int, ranks: Ranks | None = None) -> None:
         self.rows, self.ranks = rows, ranks or Ranks()
         self.state: State = None
-        """Of this rank's rows, before the step that is being computed."""
+        """The state of this rank's rows before the step that is being computed."""
         self._after: State = None
 
     def begin(self, *, anew: bool) -> None:
-        """A step: from the state that is carried, or ``anew`` without one, as the first of an epoch."""
+        """Begin a step from the carried state, or ``anew`` without a state, as for the first step of an epoch."""
         self._after = None if anew else self.state
 
     def run(self, call: Any, batch: Batch, *, autocast: bool = False) -> Tensor:
-        """What ``call(x, state, reset=…) -> (outputs, state)`` says of the next batch."""
+        """Return the outputs of ``call(x, state, reset=…) -> (outputs, state)`` for the next batch."""
         output, state = apply_from(call, batch, self._after, autocast=autocast)
         self._after = nested.mapped(Tensor.detach, state)
         if self.ranks.size > 1:
@@ -58,7 +58,7 @@ class Carry:
         return output
 
     def settle(self, bad: Tensor) -> None:
-        """After a step: its state is carried on, unless ``bad`` is 1. A device is not waited for."""
+        """Keep the state of the step for the next one, unless ``bad`` is 1. Does not wait for the device."""
         if self.state is None:
             self.state = nested.mapped(Tensor.clone, self._after)
         else:
@@ -66,25 +66,25 @@ class Carry:
         self._after = None  # which may be a view of all states of the window
 
     def everyone(self) -> State:
-        """The state of the rows of all ranks: to be called by all of them."""
+        """Return the state of the rows of all ranks. All ranks must call it."""
         return nested.mapped(self._gathered, self.state)
 
     def of_rank(self, everyone: State, rank: int, device: torch.device) -> Carry:
-        """What a rank carries, from the state of all rows: for one process to do what it did."""
+        """Return what a rank carries, given the state of all rows, so that one process can repeat its step."""
         found = Carry(self.rows)
         found.state = nested.mapped(lambda whole: self._own(whole, rank).to(device), everyone)
         return found
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint: :meth:`everyone`, by name."""
+        """Return :meth:`everyone` by name, for a checkpoint."""
         return dict(nested.named(self.everyone()))
 
     def form(self) -> Any:
-        """For a checkpoint: what the names mean."""
+        """Return the structure of the state, for a checkpoint."""
         return nested.form(self.state)
 
     def restore(self, form: Any, tensors: Mapping[str, Tensor], device: torch.device) -> None:
-        """Go on from a checkpoint, written by any number of ranks."""
+        """Resume from a checkpoint that any number of ranks wrote."""
         copies = {name: tensor.clone() for name, tensor in tensors.items()}  # a file's are not aligned for pairs
         self.state = self.of_rank(nested.rebuilt(form, copies), self.ranks.rank, device).state
 

@@ -1,7 +1,7 @@
-"""Checkpoints: safetensors, with settings and checksums. Whole, or an error that says which.
+"""Checkpoints: safetensors files with settings and checksums.
 
-Each is one file, or, of a model in shards, a folder with a file a rank; any number of ranks reads either. What is
-random in a step follows from the seed and the number of the step, so that no random state has to be kept.
+A checkpoint is one file or, for a model in shards, a folder with one file per rank; any number of ranks can read
+either. Random numbers of a step follow from the seed and the number of the step, so no random state is stored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -21,17 +21,19 @@ from torch import Tensor
 from stablessm import _tensors, record
 from stablessm._errors import ArgumentError
 from stablessm.training.ranks import Ranks
-from stablessm.training.settings import require_same
+from stablessm.training.settings import require_resumable
 
 KEEP = 2
-"""How many are kept: the last, and the one before in case that is damaged."""
+"""Number of checkpoints that are kept: the last one, and the one before in case the last is damaged."""
 _CONTENT = "content.json"
 Like = Callable[[str, torch.Size, torch.dtype], Tensor]
-"""From a tensor's name, whole shape and dtype to the tensor that is to hold it: whole, or in shards."""
+"""Function from the name, whole shape and dtype of a tensor to the tensor to read into: whole, or in shards."""
+
+Agree = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, tuple[Any, Any]]]
 
 
 def whole_on_cpu(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return an empty tensor that holds all of it, on the CPU."""
+    """Return an empty tensor of the whole shape on the CPU."""
     return torch.empty(shape, dtype=dtype)
 
 
@@ -45,6 +47,8 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
     """Plain values that change along the run."""
+    changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Old and new values of settings that differ from those of a checkpoint that was read."""
 
 
 @final
@@ -52,7 +56,9 @@ class Checkpoints:
     """The checkpoints of one run, in ``folder``.
 
     Args:
-        settings: plain values that a run must share with the checkpoint it goes on from.
+        settings: plain values that are written into every checkpoint.
+        agree: from the settings of a checkpoint that is read and those of this run to the changes between them; raises
+            if the run cannot be resumed. By default every change is refused.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -65,8 +71,10 @@ class Checkpoints:
     stablessm._errors.ArgumentError: resume: expected the settings the run began with (lr = 0.1), got lr = 0.2
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], ranks: Ranks | None = None) -> None:
-        self.folder, self.settings, self.ranks = folder, record.plain(settings), ranks or Ranks()
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], ranks: Ranks | None = None, agree: Agree = require_resumable
+    ) -> None:
+        self.folder, self.settings, self.ranks, self.agree = folder, record.plain(settings), ranks or Ranks(), agree
 
     def save(self, checkpoint: Checkpoint, *, sharded: bool = False) -> None:
         """Write one, then remove all but the last ``KEEP``. ``sharded``: every rank writes its part."""
@@ -77,12 +85,12 @@ class Checkpoints:
         self.ranks.first(lambda: remove(*self.paths()[:-KEEP]))
 
     def load(self, *, last_good: bool = False, like: Like = whole_on_cpu) -> Checkpoint | None:
-        """The last one, None if there is none.
+        """Return the last checkpoint; None if there is none.
 
-        A damaged one is an error that names it; with ``last_good`` it is removed and the one before taken.
+        A damaged checkpoint raises an error that names it; ``last_good`` removes it and takes the one before.
 
         Args:
-            like: of a checkpoint in shards, what is to hold each tensor; all of it on the CPU by default.
+            like: for a checkpoint in shards, makes the tensor to read into (default: a whole tensor on the CPU).
         """
         damaged: list[str] = []
         for path in reversed(self._shared_paths()):
@@ -99,11 +107,11 @@ class Checkpoints:
         return None
 
     def paths(self) -> list[Path]:
-        """The files or folders, oldest first."""
+        """Return the files or folders of the checkpoints, oldest first."""
         return sorted((*self.folder.glob("step-*.safetensors"), *self.folder.glob("step-*[0-9]")))
 
     def last_step(self) -> int:
-        """Of the last one, 0 if there is none."""
+        """Return the step of the last checkpoint; 0 if there is none."""
         return int(self.paths()[-1].stem.partition("-")[2]) if self.paths() else 0
 
     def _shared_paths(self) -> list[Path]:
@@ -150,7 +158,7 @@ class Checkpoints:
         return {"step": checkpoint.step, "settings": self.settings, "facts": record.plain(checkpoint.facts)}
 
     def _tried(self, path: Path, like: Like) -> tuple[Checkpoint | None, str]:
-        """A checkpoint that all ranks could read, or None and what is wrong with it."""
+        """Return a checkpoint that all ranks could read, or None and the reason."""
         found, wrong = None, f"{path}, which another rank cannot read"
         try:
             with record.reading(path, "a checkpoint"):
@@ -161,11 +169,11 @@ class Checkpoints:
             return None, wrong
         content, tensors = found
         settings = {name: value for name, value in self.settings.items() if name in content["settings"]}
-        require_same("resume", "the settings the run began with", content["settings"], settings)
-        return Checkpoint(int(content["step"]), tensors, content["facts"]), ""
+        changed = self.agree(content["settings"], settings)
+        return Checkpoint(int(content["step"]), tensors, content["facts"], changed), ""
 
     def _read_folder(self, path: Path, like: Like) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Ranks share the work of the checksums."""
+        """Read a checkpoint in shards; the ranks share the work of verifying checksums."""
         written = record.read_json(path / _CONTENT)
         for name, digest in sorted(written["files"].items())[self.ranks.rank :: self.ranks.size]:
             record.require_digest(record.inside(path / name, path), digest)
@@ -185,7 +193,7 @@ def _content(text: str) -> dict[str, Any]:
 
 
 def _read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
-    """Every tensor of the folder, or this rank's shards of it; no rank waits for another."""
+    """Read every tensor of the folder, or this rank's shards of it; no rank waits for another."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -199,7 +207,7 @@ def _read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
 
 
 def remove(*paths: Path) -> None:
-    """Files, or folders with all that is in them; there or not."""
+    """Remove files, and folders with their content; missing ones are ignored."""
     for path in paths:
         if path.is_dir():
             shutil.rmtree(path)

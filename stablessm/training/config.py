@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any, Literal, final
 
@@ -14,30 +13,21 @@ import torch
 from stablessm._arguments import real_number, whole_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
+from stablessm.training import schedules
 
 FREE = ("device", "graph", "checkpoint_every", "parallel")
 """Settings that may differ when a run is resumed: results do not depend on them, apart from the device's rounding."""
-
-
-def rate(step: int, steps: int, warmup: float) -> float:
-    """Return the factor of the learning rate at a step: linear over the warm-up, then half a cosine down to zero.
-
-    The first step is not at rate 0, and the last is the last above it.
-
-    >>> [round(rate(step, 8, 0.25), 3) for step in range(8)]
-    [0.333, 0.667, 1.0, 0.933, 0.75, 0.5, 0.25, 0.067]
-    """
-    rising = math.floor(warmup * steps)
-    if step < rising:
-        return (step + 1) / (rising + 1)
-    return (1 + math.cos(math.pi * (step - rising) / (steps - rising))) / 2
+EXTENDS = ("epochs", "steps", "lr", "recurrent_lr", "schedule", "warmup", "cooldown", "patience")
+"""Settings that may differ when a run is extended."""
+_LATER = ("replicas", "schedule", "cooldown", "ema", "patience", "init_from")
+"""Settings that earlier versions did not have: noted unless they have their default value."""
 
 
 @final
 @checked
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train: AdamW, a linear warm-up, then a cosine to zero.
+    """How to train: AdamW with a schedule of the learning rate (a warm-up, then a cosine to zero by default).
 
     >>> TrainingConfig(epochs=2, batch_size=32).total_steps(batches=100)
     200
@@ -49,18 +39,23 @@ class TrainingConfig:
 
     epochs: int = 10
     steps: int | None = None
-    """Updates of the weights; instead of ``epochs``."""
+    """Number of updates of the weights, instead of ``epochs``."""
     batch_size: int = 64
-    """Sequences in memory at once."""
+    """Number of sequences per batch, over all ranks."""
     accumulate: int = 1
-    """Batches whose gradients are averaged for one step."""
+    """Batches of a step: its loss is the mean over the scored positions of all of them."""
     lr: float = 0.004
     recurrent_lr: float | None = None
-    """Of the parameters that set the dynamics; ``lr`` by default."""
+    """Learning rate of the recurrent parameters (default: ``lr``)."""
     weight_decay: float = 0.01
-    """Of all other parameters."""
+    """Weight decay of all parameters except the recurrent ones."""
+    schedule: schedules.Name = "cosine"
+    """How the learning rate changes after the warm-up: ``constant``, ``linear`` or ``cosine`` to zero, or ``wsd``
+    (constant, then linear to zero in the ``cooldown``). ``stablessm.training.schedules`` has the formulas."""
     warmup: float = 0.05
-    """Share of the steps in which the rate rises from 0."""
+    """Share of the steps in which the learning rate rises from 0."""
+    cooldown: float = 0.2
+    """Share of the steps, the last ones, in which the learning rate of ``wsd`` falls."""
     clip: float | None = 1.0
     """Largest norm of the gradient of all parameters."""
     autocast: bool = False
@@ -70,29 +65,37 @@ class TrainingConfig:
     graph: bool = False
     """On one GPU, for sequences of one length: both passes of a step as a CUDA graph, which the host starts at once."""
     seed: int = 0
-    """Of the order of the data and of dropout. A model's first weights are the caller's."""
+    """Seed of the order of the data and of dropout. The caller initializes the model."""
     select: Literal["best", "last"] = "best"
     """Which weights to keep: those with the best validation score, or the last."""
+    ema: float | None = None
+    """Decay d of an exponential moving average of the weights: after update t = 1, 2, … the average becomes d' times
+    itself plus 1 - d' times the weights, with d' = min(d, t / (t + 9)). Validation, selection and ``model/`` then use
+    the average instead of the weights."""
+    patience: int | None = None
+    """Stop when the validation metric has not improved in this number of validations in a row."""
+    init_from: str | None = None
+    """Folder of a run or of a saved model: its weights are the first weights of this run."""
     evaluate_every: int | None = None
-    """Steps; an epoch by default."""
+    """Number of steps between validations (default: an epoch)."""
     checkpoint_every: int | None = None
-    """Steps; a minute by default."""
+    """Number of steps between checkpoints (default: about a minute)."""
     log_every: int = 20
-    """Steps between looks at the loss: a device is not waited for in between."""
+    """Number of steps between log entries; the host does not wait for the device in between."""
     explode: float = 10.0
-    """A loss that is, over ten steps, so many times that of the untrained model (or of zeros) is a divergence."""
+    """A run has diverged when its loss, averaged over about ten steps, exceeds this factor times the first loss."""
     device: str = "auto"
     """``auto``: a GPU if there is one."""
     replicas: int = 1
     """Number of models that are trained as one computation, with the seeds ``seed``, ``seed + 1``, …"""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Under ``torchrun``: the whole model on every rank, or a shard of it. A single process takes no notice."""
+    """Under ``torchrun``: the whole model on every rank, or a shard of it. Ignored by a single process."""
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, least=0)
         for name in ("epochs", "batch_size", "accumulate", "log_every", "replicas"):
             whole_number(name, getattr(self, name))
-        for name in ("steps", "evaluate_every", "checkpoint_every"):
+        for name in ("steps", "evaluate_every", "checkpoint_every", "patience"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name))
         real_number("lr", self.lr, 0)
@@ -100,36 +103,43 @@ class TrainingConfig:
         for name in ("recurrent_lr", "clip"):
             if getattr(self, name) is not None:
                 real_number(name, getattr(self, name), 0)
-        if not 0 <= self.warmup < 1:
-            raise ArgumentError("warmup", "a share of the steps, from 0 up to 1", self.warmup)
+        for name in ("warmup", "cooldown"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ArgumentError(name, "a share of the steps, from 0 up to 1", getattr(self, name))
+        if self.schedule == "wsd" and not self.warmup + self.cooldown <= 1:
+            raise ArgumentError("cooldown", f"at most 1 - warmup = {1 - self.warmup:g}", self.cooldown)
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ArgumentError("ema", "a number between 0 and 1, such as 0.999, or None", self.ema)
         if not self.weight_decay >= 0:
             raise ArgumentError("weight_decay", "no negative number", self.weight_decay)
-        for name, choices in {"select": ("best", "last"), "parallel": ("ddp", "fsdp")}.items():
+        known = {"select": ("best", "last"), "parallel": ("ddp", "fsdp"), "schedule": schedules.NAMES}
+        for name, choices in known.items():
             if getattr(self, name) not in choices:
-                raise ArgumentError(name, " or ".join(map(repr, choices)), repr(getattr(self, name)))
+                expected = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
+                raise ArgumentError(name, expected, repr(getattr(self, name)))
         for name in ("graph", "compile"):
             if self.replicas > 1 and getattr(self, name):
                 raise ArgumentError("replicas", f"1 with {name}=True", self.replicas)
 
     @checked
     def total_steps(self, batches: int) -> int:
-        """Updates in all, where an epoch has so many batches."""
+        """Return the number of updates of the run, given the number of batches of an epoch."""
         return self.epochs * self.steps_per_epoch(batches) if self.steps is None else self.steps
 
     @checked
     def steps_per_epoch(self, batches: int) -> int:
-        """Updates in an epoch; batches that are too few for one more are left out."""
+        """Return the number of updates per epoch; remaining batches that are too few for an update are left out."""
         if batches < self.accumulate:
             raise ArgumentError("accumulate", f"at most the {batches} batches of an epoch", self.accumulate)
         return batches // self.accumulate
 
     @checked
-    def schedule(self, steps: int) -> Callable[[int], float]:
-        """Factor of the learning rate at each of so many steps."""
-        return partial(rate, steps=steps, warmup=self.warmup)
+    def rates(self, steps: int) -> Callable[[int], float]:
+        """Return the function from the number of a step to the factor of its learning rate, in a run of ``steps``."""
+        return partial(schedules.rate, steps=steps, warmup=self.warmup, schedule=self.schedule, cooldown=self.cooldown)
 
     def chosen_device(self) -> torch.device:
-        """Where to train."""
+        """Return the device to train on."""
         name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
             raise ArgumentError("device", "auto, cpu or cuda", repr(self.device))
@@ -142,7 +152,13 @@ class TrainingConfig:
             raise ArgumentError("graph", "the current GPU (torch.cuda.set_device, CUDA_VISIBLE_DEVICES)", device)
         return device
 
+    @staticmethod
+    def filled(binding: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings as :meth:`binding` gave them, with the default values that it leaves out."""
+        return {field.name: field.default for field in fields(TrainingConfig) if field.name in _LATER} | {**binding}
+
     def binding(self) -> dict[str, Any]:
-        """The settings that a resumed run must share."""
-        alone = () if self.replicas > 1 else ("replicas",)  # as before there were any
-        return {name: value for name, value in asdict(self).items() if name not in (*FREE, *alone)}
+        """Return the settings that a resumed run must share; without those of ``_LATER`` that have default values."""
+        default = self.filled({})
+        return {name: value for name, value in asdict(self).items()
+                if name not in FREE and not (name in default and value == default[name])}  # fmt: skip

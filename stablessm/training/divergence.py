@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm.instruments import Divergence, gradient_over_weight, report_modes, trace_divergence
 from stablessm.instruments.modes import Mode, mapped_weight, recurrent_modules
@@ -34,8 +35,8 @@ class BadStep:
 
 
 @final
-@dataclass(frozen=True)
-class DivergenceReport:
+@dataclass(frozen=True, repr=False)
+class DivergenceReport(Result):
     """Why a run was stopped."""
 
     step: int
@@ -45,17 +46,17 @@ class DivergenceReport:
     """The running mean of the loss over about ten steps."""
     gradient_norm: float
     limit: float
-    """The mean may not be above this: ``explode`` times the first loss, or that of an output of zeros if larger."""
+    """Upper limit of the mean: ``explode`` times the first loss, or times the loss of an output of zeros if larger."""
     trace: Divergence | None
     """The first bad value of that step, from ``stablessm.trace_divergence``; None if no value is above 1000."""
     mode: Mode | None
-    """The recurrent mode to blame: that of the trace, or the one that the gradient pushes hardest for its size."""
+    """The recurrent mode to blame: from the trace, or the mode with the largest gradient-to-weight ratio."""
     pushed: float | None
     """|gradient|/|w| of that mode, if that is why it is named."""
 
     @property
     def rule(self) -> str:
-        """What was broken."""
+        """The condition that was violated."""
         if not math.isfinite(self.loss):
             return f"the loss is {self.loss}"
         if not math.isfinite(self.gradient_norm):
@@ -76,7 +77,7 @@ class DivergenceReport:
         return "\n".join([*lines, f"remedy: {self.remedy}"])
 
     def plain(self) -> dict[str, Any]:
-        """For the record."""
+        """Return the report as plain values, for the record."""
         return {**asdict(self), "rule": self.rule, "remedy": self.remedy, "text": str(self)}
 
 
@@ -113,7 +114,7 @@ class Watch:
         self.means: list[Tensor] = []
 
     def start(self, loss: Tensor, explode: float) -> None:
-        """The loss that is normal, before the first step."""
+        """Set the initial loss, which the divergence limit is relative to."""
         self.mean, self.limit = loss.double(), explode * loss.double()
 
     def see(self, loss: Tensor, norm: Tensor) -> None:
@@ -128,11 +129,11 @@ class Watch:
         self.bad = torch.maximum(self.bad, 1 - good.float())
 
     def values(self) -> np.ndarray:
-        """(steps, 3), or (steps, 3, replicas): losses, norms and running means, for the host: waits for the device."""
+        """Return losses, norms and running means, (steps, 3) or (steps, 3, replicas). Waits for the device."""
         return torch.stack([self._stacked(seen) for seen in (self.losses, self.norms, self.means)], 1).cpu().numpy()
 
     def first_bad(self, replica: int = 0) -> tuple[int, BadStep] | None:
-        """Number of steps from the first bad step of a model to now, and that step; None if there was none."""
+        """Return the number of steps since the first bad step of a model, and that step; None if there was none."""
         if not self.bad.flatten()[replica]:
             return None
         seen = self.values().reshape(len(self.losses), 3, -1)[..., replica]
@@ -146,7 +147,7 @@ class Watch:
         self.losses, self.norms, self.means = [], [], []
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint."""
+        """Return what a checkpoint stores, by name."""
         seen = {"losses": self.losses, "norms": self.norms, "means": self.means}
         found = {"limit": self.limit, "mean": self.mean} | {name: self._stacked(part) for name, part in seen.items()}
         return found | ({"bad": self.bad} if self.bad.dim() else {})
@@ -184,7 +185,7 @@ def diagnose(model: nn.Module, replay: Callable[[], object], step: int, bad: Bad
 
 
 def _pushed_hardest(model: nn.Module) -> tuple[Mode, float] | tuple[None, None]:
-    """The mode whose weight has the largest gradient for its size, and that ratio."""
+    """Return the mode with the largest gradient-to-weight ratio, and that ratio."""
     weights = {name: mapped_weight(module) for name, module in recurrent_modules(model)}
     try:
         modes, ratios = report_modes(model), gradient_over_weight(model, recurrent_only=True)

@@ -19,19 +19,19 @@ from stablessm.training.ranks import Ranks
 
 
 def apply(model: Any, batch: Batch, *, autocast: bool = False) -> Tensor:
-    """What a model says of a batch, in float32 or better; of a layer's ``(output, state)`` the output."""
+    """Return the output of a model for a batch, in float32 or better; the state of ``(output, state)`` is dropped."""
     output = _called(model, batch, autocast=autocast)
     return _wide(output[0] if isinstance(output, tuple) else output)
 
 
 def apply_from(sequence: Any, batch: Batch, state: State, *, autocast: bool = False) -> tuple[Tensor, State]:
-    """What ``sequence(x, state, reset=…) -> (outputs, state)`` says of a batch that goes on from a state."""
+    """Return the outputs and the state of ``sequence(x, state, reset=…)`` for a batch that starts from a state."""
     output, state = _called(sequence, batch, state, autocast=autocast)
     return _wide(output), state
 
 
 def sequence_of(model: nn.Module) -> Any:
-    """The model as a function ``(x, state, reset=…) -> (outputs, state)``; an error if it cannot go on from a state.
+    """Return the function ``(x, state, reset=…) -> (outputs, state)`` of a model; raise if it has none.
 
     >>> sequence_of(nn.Linear(1, 1))
     Traceback (most recent call last):
@@ -57,9 +57,9 @@ def evaluate(
     autocast: bool = False,
     ranks: Ranks | None = None,
 ) -> dict[str, float]:
-    """The task's metric and loss over a whole split: the same whatever the batch size, but for rounding.
+    """Compute the task's metric and loss over a whole split: independent of the batch size, but for rounding.
 
-    Of a task that carries, the split is read with the state carried on, from the start of every document.
+    For a task that carries its state, the state is carried through every document of the split.
 
     The model runs where its parameters are, in evaluation mode; its mode is left as it was. ``ranks``
     (``stablessm.training.joined``): each process takes its rows of every batch, and all get the scores of all.
@@ -99,7 +99,7 @@ def outputs(
     autocast: bool = False,
     ranks: Ranks | None = None,
 ) -> Generator[tuple[Tensor, Batch, bool], None, None]:
-    """What a model says of a whole split: outputs, their batch, and whether this rank's rows of it count.
+    """Yield the outputs of a model over a split, their batch, and whether this rank's rows of it count.
 
     The model is in evaluation mode until the last one. Too few rows for all ranks, and some run along with what
     others have: a model in shards needs everyone.
@@ -127,7 +127,7 @@ def outputs(
 
 
 def _part(rows: int, ranks: Ranks) -> tuple[tuple[int, int], bool]:
-    """Which part of so many rows this rank takes, and whether it counts."""
+    """Return the part of a batch of this many rows that this rank takes, and whether it counts."""
     spare = ranks.rank >= rows
     return (0, rows) if spare else (ranks.rank, min(ranks.size, rows)), not spare
 

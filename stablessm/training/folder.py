@@ -18,7 +18,7 @@ from stablessm.layers import storage
 from stablessm.training.checkpoint import remove
 
 MODEL = "model"
-_MARKER = "training.json"
+MARKER = "training.json"
 _FOLDERS, _FILES = ("checkpoints", "tensorboard", MODEL), ("metrics.jsonl", "record.json")
 
 
@@ -27,25 +27,25 @@ def check_folder(folder: str | Path) -> None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ArgumentError("folder", "a folder", f"{folder}, a file")
-    for name in (*_FOLDERS, *_FILES, _MARKER):
+    for name in (*_FOLDERS, *_FILES, MARKER):
         record.inside(folder / name, folder)
     taken = [name for name in (*_FOLDERS, *_FILES) if (folder / name).exists()]
-    if taken and not (folder / _MARKER).is_file():
+    if taken and not (folder / MARKER).is_file():
         raise ArgumentError("folder", "an empty one, or that of an earlier training", f"{folder} (with {taken[0]})")
 
 
 def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, str], *, fresh: bool) -> None:
-    """Make the folder that of a run with these settings. ``fresh``: without what an earlier one left.
+    """Claim the folder for a run with these settings. ``fresh``: remove the files of an earlier run.
 
-    ``companions``: files to go beside the model, a tokenizer say.
+    ``companions``: files to store with the model, such as a tokenizer.
     """
     if fresh:
         for name in _FOLDERS:
             shutil.rmtree(folder / name, ignore_errors=True)
         for name in _FILES:
             (folder / name).unlink(missing_ok=True)
-    record.write_json(folder / _MARKER, settings)
-    torn = [folder.glob(f".{Path(name).stem}-*") for name in (*_FILES, _MARKER)]  # what a kill left of record.atomic
+    record.write_json(folder / MARKER, settings)
+    torn = [folder.glob(f".{Path(name).stem}-*") for name in (*_FILES, MARKER)]  # what a kill left of record.atomic
     torn += [(folder / name).glob(".*") for name in ("checkpoints", MODEL)]  # and of safetensors
     for path in itertools.chain.from_iterable(torn):
         remove(path)
@@ -56,10 +56,10 @@ def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, st
 
 @checked
 def settings_of(folder: str | Path) -> dict[str, Any]:
-    """What a run was called with: ``config``, ``task``, ``model`` and ``origin``, each by name."""
-    path = Path(folder) / _MARKER
+    """Return the settings of a run: ``config``, ``task``, ``model`` and ``origin``, each by name."""
+    path = Path(folder) / MARKER
     if not path.is_file():
-        raise ArgumentError("folder", f"that of a training, with a {_MARKER}", str(folder))
+        raise ArgumentError("folder", f"that of a training, with a {MARKER}", str(folder))
     expected = "the settings of a training, which the same stablessm train command writes again"
     found = record.read_json(path, expected)
     with record.reading(path, expected):

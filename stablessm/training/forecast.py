@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._arguments import real_number, whole_number
+from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm.tasks.base import Batch, Split
 from stablessm.tasks.new_data import Data, SeriesReader
@@ -19,8 +20,8 @@ from stablessm.training.evaluate import apply
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Forecast:
+@dataclass(frozen=True, eq=False, repr=False)
+class Forecast(Result):
     """The next rows of a series, in the units of the data."""
 
     columns: tuple[str, ...]
@@ -137,7 +138,7 @@ def unit_scores(errors: np.ndarray, names: Sequence[str]) -> dict[str, dict[str,
 
 @torch.no_grad()
 def _ahead(model: nn.Module, reader: SeriesReader, x: Tensor, horizon: int, autocast: bool) -> Tensor:
-    """Forecasts (B, horizon, targets) after windows (B, window, columns), standardized."""
+    """Return standardized forecasts (B, horizon, targets) after windows (B, window, columns)."""
     if horizon > reader.horizon and set(reader.targets) != set(reader.columns):
         others = ", ".join(name for name in reader.columns if name not in reader.targets)
         expected = f"at most {reader.horizon}, as in training, since the model does not forecast {others}"

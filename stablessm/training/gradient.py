@@ -41,14 +41,14 @@ class Strategy(ABC):
         """Take over what the step left for the next one, unless ``bad`` is 1."""
 
     def updated(self) -> None:  # noqa: B027
-        """The weights have changed."""
+        """Note that the weights have changed."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint has to keep, by name."""
+        """Return the tensors that a checkpoint stores, by name."""
         return {}
 
     def facts(self) -> Any:
-        """Plain values that a checkpoint has to keep."""
+        """Return plain values that a checkpoint stores."""
         return None
 
     def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027
@@ -83,7 +83,7 @@ class Objective(Strategy):
         self._replayed: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:
-        """The gradient of the sum: of each model's own loss in its own weights."""
+        """Leave the gradient of the sum of the losses in the parameters; return the losses."""
         arguments = self.batch(step)
         if not self.graph:
             return descend(self._noting(*arguments))
@@ -104,15 +104,14 @@ class Gradient(Strategy):
     """What a step of training computes, each rank for its rows of the batch.
 
     Args:
-        epoch: steps in one.
-        watch: is told what loss is normal, at step 0.
+        epoch: number of steps per epoch.
+        watch: gets the initial loss at step 0.
     """
 
     def __init__(
         self, trainee: Trainee, task: Task, config: TrainingConfig, epoch: int, watch: Watch, ranks: Ranks
     ) -> None:
-        if ranks.size > 1:
-            _require_parts(task, config.batch_size, ranks.size)
+        require_parts(task, config, ranks.size)
         if config.graph and ranks.size > 1:
             raise ArgumentError("graph", "one process", ranks.size)
         if config.graph and task.carries:
@@ -122,7 +121,10 @@ class Gradient(Strategy):
         self._graph: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:
-        """The gradient in the parameters that are trained, averaged over ranks; the loss over the rows of all."""
+        """Leave the gradient of the mean loss over all batches and ranks in the parameters; return that loss.
+
+        The mean is over the scored positions: long sequences count more than short ones, as in one large batch.
+        """
         self.seed(step, self.ranks.rank)
         self.carry.begin(anew=step % self.epoch == 0)
         batches = [self.batch(step, i, self.ranks.part) for i in range(self.config.accumulate)]
@@ -131,30 +133,36 @@ class Gradient(Strategy):
         return self._launched(step, batches)
 
     def _launched(self, step: int, batches: Sequence[Batch]) -> Tensor:
-        """Kernel by kernel."""
-        total = torch.zeros((), device=self.task.device)
+        """Compute the passes kernel by kernel."""
+        count = self._count(batches)
+        values = torch.zeros(
+            2, dtype=torch.float64, device=self.task.device
+        )  # the loss, and at step 0 the loss of an output of zeros
         for i, batch in enumerate(batches):
-            last = i + 1 == self.config.accumulate
-            with nullcontext() if last else self.trainee.accumulating():
+            with self.trainee.accumulating() if i + 1 < len(batches) else nullcontext():
                 output = self._output(self.trainee.runner, batch, self.carry)
-                loss, value = self._mean_loss(output, batch)
-                descend(loss / self.config.accumulate)
-            total = total + value / self.config.accumulate
-            if step == 0 and i == 0:
-                _, silent = self._mean_loss(torch.zeros_like(output), batch)
-                self.watch.start(torch.maximum(value, silent), self.config.explode)
-        return total
+                loss = part_of_loss(self.task, output, batch, count)
+                descend(loss * self.ranks.size)  # ranks average their gradients
+            silent = part_of_loss(self.task, torch.zeros_like(output), batch, count) if step == 0 else loss
+            values += torch.stack([loss.detach(), silent.detach()])
+        loss, silent = self.ranks.sum(values)
+        if step == 0:
+            self.watch.start(torch.maximum(loss, silent), self.config.explode)
+        return loss
 
     def _replayed(self, step: int, batches: Sequence[Batch]) -> Tensor:
-        """All at once, where the batches have the shapes of the first."""
+        """Replay the CUDA graph, if the batches have the shapes of the first ones."""
         names = [name for name, value in vars(batches[0]).items() if value is not None]
         arguments = [getattr(batch, name) for batch in batches for name in names]
         parameters = [parameter for parameter in self.trainee.trained.parameters() if parameter.requires_grad]
+        total = self._count(batches)
+        arguments += [] if total is None else [total]
 
         def losses(*tensors: Tensor) -> Iterator[Tensor]:
-            for first in range(0, len(tensors), len(names)):
+            count = None if total is None else tensors[-1]
+            for first in range(0, len(names) * len(batches), len(names)):
                 batch = Batch(**dict(zip(names, tensors[first:], strict=False)))
-                yield self.task.loss(self._output(self.trainee.runner, batch, self.carry), batch) / len(batches)
+                yield part_of_loss(self.task, self._output(self.trainee.runner, batch, self.carry), batch, count)
 
         if self._graph is None:
             if "lengths" in names:
@@ -170,55 +178,51 @@ class Gradient(Strategy):
         return _replay(self._graph, arguments, parameters)
 
     def settle(self, bad: Tensor) -> None:
-        """The state in which the batch ended is carried on."""
+        """Carry the final state of the batch to the next step, unless ``bad`` is 1."""
         self.carry.settle(bad)
 
     def updated(self) -> None:
-        """Buffers become those of rank 0."""
+        """Copy the buffers of rank 0 to all ranks."""
         self.ranks.share(self.trainee.trained, buffers_only=True)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state that is carried."""
+        """Return the carried state."""
         return self.carry.tensors()
 
     def facts(self) -> Any:
-        """The form of the state."""
+        """Return the structure of the carried state."""
         return self.carry.form()
 
     def restore(self, facts: Any, tensors: Mapping[str, Tensor]) -> None:
-        """The state that was carried."""
+        """Take the carried state of a checkpoint."""
         self.carry.restore(facts, tensors, self.task.device)
 
     def replay(self, step: int, carried: State = None) -> None:
-        """The gradient in the caller's model, which is whole: the parts of all ranks one after the other.
+        """Leave the gradient in the caller's model, which is whole: the parts of all ranks one after the other.
 
-        Parts weigh the same here: with padding it is not the exact gradient, but good enough to find a bad value.
         ``carried``: where a state is, ``carry.everyone()`` after that step.
         """
         model = self.trainee.model
         device, runner = next(model.parameters()).device, Carrying(model) if self.task.carries else model
-        for rank in range(self.ranks.size):
-            self.seed(step, rank)
-            carry = self.carry.of_rank(carried, rank, device)
-            carry.begin(anew=step % self.epoch == 0)
-            for i in range(self.config.accumulate):
-                batch = self.batch(step, i, (rank, self.ranks.size)).to(device)
-                loss = self.task.loss(self._output(runner, batch, carry), batch)
-                descend(loss / self.config.accumulate / self.ranks.size)
+        places = [(rank, i) for rank in range(self.ranks.size) for i in range(self.config.accumulate)]
+        batches = [self.batch(step, i, (rank, self.ranks.size)).to(device) for rank, i in places]
+        count = count_of(self.task, batches) if len(batches) > 1 else None
+        for (rank, i), batch in zip(places, batches, strict=True):
+            if i == 0:
+                self.seed(step, rank)
+                carry = self.carry.of_rank(carried, rank, device)
+                carry.begin(anew=step % self.epoch == 0)
+            descend(part_of_loss(self.task, self._output(runner, batch, carry), batch, count))
 
     def _output(self, runner: Any, batch: Batch, carry: Carry) -> Tensor:
         if self.task.carries:
             return carry.run(runner, batch, autocast=self.config.autocast)
         return apply(runner, batch, autocast=self.config.autocast)
 
-    def _mean_loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Over the rows of all ranks: something whose gradient, averaged over ranks, is its gradient; and its value."""
-        if self.ranks.size == 1:
-            loss = self.task.loss(output, batch)
-            return loss, loss.detach()
-        total, count = self.task.total_loss(output, batch)
-        totals, counts = self.ranks.sum(torch.stack([total.detach().double(), count.double()]))
-        return total * (self.ranks.size / counts), totals / counts
+    def _count(self, batches: Sequence[Batch]) -> Tensor | None:
+        """Return the number of scored positions of a step, on all ranks; None if a step is one batch of one rank."""
+        alone = self.config.accumulate * self.ranks.size == 1
+        return None if alone else self.ranks.sum(count_of(self.task, batches))
 
     def seed(self, step: int, rank: int = 0) -> None:
         """Seed what is random in a step: other on every rank."""
@@ -226,14 +230,14 @@ class Gradient(Strategy):
         torch.manual_seed((seed + rank * _APART) % 2**63)
 
     def batch(self, step: int, i: int, part: tuple[int, int] = (0, 1)) -> Batch:
-        """Batch i of the step, or a part of it."""
+        """Return batch i of a step, or a part of it."""
         epoch, index = divmod(step, self.epoch)
         at, size, seed = index * self.config.accumulate + i, self.config.batch_size, self.config.seed
         return self.task.batch("train", size, seed=seed, epoch=epoch, index=at, part=part)
 
 
 def descend(loss: Tensor) -> Tensor:
-    """Add the gradient of a loss, or of the sum of several, to that of the parameters; return its value."""
+    """Add the gradient of a loss (or of the sum of several) to ``grad`` of the parameters; return the loss."""
     loss.sum().backward()
     return loss.detach()
 
@@ -266,7 +270,7 @@ def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def _apart(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Each in memory of its own, where it can be clipped in place, and in order, as AdamW has its moments.
+    """Return gradients in memory of their own, so that they can be clipped in place, and contiguous.
 
     >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     >>> same, apart = (f(torch.autograd.grad((a + b).prod(), (a, b))) for f in (tuple, _apart))
@@ -283,11 +287,26 @@ def _apart(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     return found
 
 
-def _require_parts(task: Task, batch_size: int, ranks: int) -> None:
-    """Raise an error where the loss of a batch is not the sum of that of its parts."""
-    if batch_size < ranks:
-        raise ArgumentError("batch_size", f"a sequence or more for each of {ranks} ranks", batch_size)
-    cls = type(task)
-    if cls.loss is not Task.loss and cls.total_loss is Task.total_loss:
-        expected = "one that says by total_loss how its own loss adds up over ranks"
-        raise ArgumentError("task", expected, f"{cls.__name__}, with loss alone")
+def require_parts(task: Task, config: TrainingConfig, ranks: int) -> None:
+    """Raise an error where a step has several parts and their losses do not add up to the loss of the step."""
+    if config.batch_size < ranks:
+        raise ArgumentError("batch_size", f"a sequence or more for each of {ranks} ranks", config.batch_size)
+    own = [name for name in ("loss", "total_loss", "count") if getattr(type(task), name) is not getattr(Task, name)]
+    missing = {"total_loss", "count"} - set(own)
+    if own and missing and config.accumulate * ranks > 1:
+        expected = f"one that defines {' and '.join(sorted(missing))} too, to be trained with accumulate or ranks"
+        raise ArgumentError("task", expected, f"{type(task).__name__}, which overrides {' and '.join(own)} alone")
+
+
+def count_of(task: Task, batches: Iterable[Batch]) -> Tensor:
+    """Return the number of scored positions of all batches."""
+    return torch.stack([task.count(batch) for batch in batches]).sum()
+
+
+def part_of_loss(task: Task, output: Tensor, batch: Batch, count: Tensor | None) -> Tensor:
+    """Return what a batch adds to the mean loss over the ``count`` scored positions of a step.
+
+    Args:
+        count: None: the batch is the whole step.
+    """
+    return task.loss(output, batch) if count is None else task.total_loss(output, batch)[0] / count

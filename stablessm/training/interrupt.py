@@ -17,13 +17,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @final
 class Interrupted(KeyboardInterrupt):
-    """Training stopped when it was asked to; a checkpoint was left, and the same call goes on from there."""
+    """Training was stopped by a signal; a checkpoint was left, and the same call resumes the run."""
 
     @checked
     def __init__(self, number: int, step: int) -> None:
         if number not in signal.valid_signals():
             raise ArgumentError("number", "a signal", number)
-        super().__init__(f"{signal.Signals(number).name} after step {step}; the same call goes on from there")
+        super().__init__(f"{signal.Signals(number).name} after step {step}; the same call resumes the run")
         self.signal, self.step = number, step
 
 
@@ -34,7 +34,7 @@ class Request:
     signal: int | None = None
 
     def note(self, number: int, _: FrameType | None) -> None:
-        """A signal handler."""
+        """Note a signal; the second one interrupts at once."""
         if self.signal is not None:  # asked twice: now
             raise KeyboardInterrupt
         self.signal = number

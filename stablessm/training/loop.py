@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -18,22 +18,25 @@ from stablessm._locks import alone
 from stablessm.tasks.base import Task
 from stablessm.training import folder as run_folder
 from stablessm.training.checkpoint import Checkpoints, remove
-from stablessm.training.config import TrainingConfig
+from stablessm.training.config import EXTENDS, TrainingConfig
 from stablessm.training.divergence import Watch
 from stablessm.training.gradient import Gradient, Strategy
+from stablessm.training.loggers import Logger
 from stablessm.training.optimizer import Optimizer, StackedOptimizer
 from stablessm.training.precision import tensor_float32
 from stablessm.training.ranks import Ranks, joined
 from stablessm.training.replicas import Replica, Replicas
 from stablessm.training.result import TrainingResult, together
 from stablessm.training.session import Session, write_record
-from stablessm.training.settings import signature
+from stablessm.training.settings import require_resumable, signature
 from stablessm.training.stack import Stack
 from stablessm.training.steps import Cadence, StepLoop
 from stablessm.training.trainee import trainee
+from stablessm.training.warm_start import warm_start
 
 CHECKPOINT_SECONDS = 60.0
 """How much work a kill can cost, or twenty times what it takes to save it; unless ``checkpoint_every`` says."""
+_CHECKPOINTS = "checkpoints"
 REPLICA = "replica"
 """Folders of replicas: ``replica-0``, ``replica-1``, …"""
 
@@ -46,35 +49,38 @@ def train(
     folder: str | Path,
     *,
     resume: bool | Literal["last-good"] = True,
+    extend: bool = False,
     progress: bool = True,
     origin: Mapping[str, Any] | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> TrainingResult:
     """Train a model on a task. A killed run resumes from ``folder`` and ends in the same bits.
 
-    The folder gets ``model/`` (``stablessm.load`` reads it), ``record.json``, ``metrics.jsonl``, ``tensorboard/`` (with
-    the package tensorboard) and ``checkpoints/``; no second training may use it at the same time. A run stops early
-    when it diverges: when the loss or the norm of the gradient is not finite, or the loss, over about ten steps, is
-    more than ``config.explode`` times the loss of the first step (or of an output of zeros, if that is larger). SIGINT
-    and SIGTERM leave a checkpoint and raise ``Interrupted``.
+    The folder gets ``model/`` (``stablessm.load`` reads it), ``record.json``, ``metrics.jsonl``, ``tensorboard/`` and
+    ``checkpoints/``; no second training may use it at the same time. A run stops when it diverges: when the loss or the
+    norm of the gradient is not finite, or the loss, over about ten steps, is more than ``config.explode`` times the
+    loss of the first step (or of an output of zeros, if that is larger). SIGINT and SIGTERM leave a checkpoint and
+    raise ``Interrupted``.
 
-    The processes of ``torchrun`` (or of a ``torch.distributed`` group) train together: each takes its rows of the batch
-    of a single process, and losses and scores are those of all rows. Rank 0 writes the folder, which all ranks read.
-    Another number of processes may resume it.
+    The processes of ``torchrun`` (or of a ``torch.distributed`` group) train together: each takes its rows of every
+    batch. Rank 0 writes the folder, which all ranks read. Another number of processes may resume the run.
 
-    With ``config.replicas`` above 1, as many models are trained as one computation (``torch.vmap``): replica i with the
-    seed ``config.seed + i``, in the folder ``replica-i``, to the numbers of a training by itself but for rounding. A
-    replica that diverges stops, and the others continue.
+    ``config.replicas`` models are trained as one computation (``torch.vmap``): replica i with the seed
+    ``config.seed + i``, in the folder ``replica-i``. If one diverges, the others continue.
 
     Args:
         model: a module, or a function without arguments that makes one, which is called for each replica after
             ``torch.manual_seed`` with its seed. Replicas of a module start from its weights; replica 0 is the module.
-            It maps a batch's inputs to outputs, or to ``(outputs, state)`` as layers do; for a task that carries, it
-            has ``sequence(x, state, reset=…) -> (outputs, state)``. It ends on ``config.device`` (in shards, on the
-            CPU) with the weights that ``config.select`` says.
-        resume: ``True``: from the last checkpoint, if there is one. ``"last-good"``: from the one before if the last is
-            damaged. ``False``: start again, and remove what an earlier run left.
+            It maps a batch's inputs to outputs, or to ``(outputs, state)``; for a task that carries, it has
+            ``sequence(x, state, reset=…) -> (outputs, state)``. It ends on ``config.device`` (in shards, on the CPU)
+            with the weights that ``config.select`` says.
+        resume: ``True``: from the last checkpoint, if there is one. ``"last-good"``: from the checkpoint before if the
+            last one is damaged. ``False``: start again, and remove what an earlier run left.
+        extend: resume with other ``epochs``, ``steps``, ``lr``, ``recurrent_lr``, ``schedule``, ``warmup``,
+            ``cooldown`` or ``patience``; ``record.json`` lists the changes.
         progress: whether to show a bar (on a terminal), and to report that a run is resumed.
         origin: plain values to note in ``training.json``, such as where the task came from.
+        loggers: objects with the methods of :class:`~stablessm.training.loggers.Logger`, which get all metrics.
 
     >>> import tempfile, stablessm as ssm
     >>> x = torch.randn(64, 20, 1)
@@ -85,23 +91,31 @@ def train(
     >>> bool(result.losses[-1, 1] < result.losses[0, 1])
     True
     """
-    if resume not in (True, False, "last-good"):
-        raise ArgumentError("resume", "True, False or 'last-good'", repr(resume))
     folder = Path(folder)
     with joined() as ranks, ExitStack() as until_the_end:
-        if config.replicas > 1 and (ranks.size > 1 or task.carries):
-            expected = "1 under torchrun" if ranks.size > 1 else "1 with a task that carries its state"
-            raise ArgumentError("replicas", expected, config.replicas)
+        _require_possible(task, config, ranks, resume, extend)
         ranks.first(lambda: run_folder.check_folder(folder))
-        run = _Run(_models(model, config), task, config, folder, ranks)
+        models, again = _models(model, config), bool(resume and Checkpoints(folder / _CHECKPOINTS, {}).paths())
+        run = _Run(models, task, config, folder, ranks, loggers, extend=extend, again=again)
         ranks.first(lambda: until_the_end.enter_context(alone(folder.absolute())))
-        with tensor_float32(config.autocast and run.task.device.type == "cuda"):
+        with tensor_float32(config.autocast and run.task.device.type == "cuda"), run:
             run.complete(resume, origin or {}, progress=progress)
             return run.finish()
 
 
+def _require_possible(task: Task, config: TrainingConfig, ranks: Ranks, resume: object, extend: bool) -> None:
+    """Raise for arguments that exclude each other."""
+    if resume not in (True, False, "last-good"):
+        raise ArgumentError("resume", "True, False or 'last-good'", repr(resume))
+    if extend and resume is False:
+        raise ArgumentError("extend", "False with resume=False", extend)
+    if config.replicas > 1 and (ranks.size > 1 or task.carries):
+        expected = "1 under torchrun" if ranks.size > 1 else "1 with a task that carries its state"
+        raise ArgumentError("replicas", expected, config.replicas)
+
+
 def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) -> list[nn.Module]:
-    """The model of every replica."""
+    """Return the model of every replica."""
     if isinstance(model, nn.Module):
         return [model, *(copy.deepcopy(model) for _ in range(config.replicas - 1))]
     found = []
@@ -114,14 +128,31 @@ def _models(model: nn.Module | Callable[[], nn.Module], config: TrainingConfig) 
 
 @final
 class _Run:
-    """One call of ``train``: a step loop, and a session for every model."""
+    """One call of ``train``: a step loop, and a session for every model. Leaving ``with`` ends the loggers.
+
+    Args:
+        again: whether the run is resumed from a checkpoint.
+    """
 
     def __init__(
-        self, models: Sequence[nn.Module], task: Task, config: TrainingConfig, folder: Path, ranks: Ranks
+        self,
+        models: Sequence[nn.Module],
+        task: Task,
+        config: TrainingConfig,
+        folder: Path,
+        ranks: Ranks,
+        loggers: Sequence[Logger],
+        *,
+        extend: bool,
+        again: bool,
     ) -> None:
+        source = None if again else config.init_from
+        history = [] if source is None else [{"step": 0, "init_from": warm_start(models, source, folder)}]
         device = ranks.device(config.chosen_device())
         self.settings = {"config": config.binding(), "task": task.describe(), "model": signature(models[0])}
         self.folder, self.config, self.ranks, self.replicas = folder, config, ranks, len(models) > 1
+        self.extend, self.loggers, self.begun = extend, loggers, 0
+        self.result: TrainingResult | None = None
         batches, self.task = task.steps("train", config.batch_size), task.to(device)
         total, watch = config.total_steps(batches), Watch(device, len(models) if self.replicas else None)
         stack = Stack(models, device) if self.replicas else None
@@ -131,8 +162,8 @@ class _Run:
             trained = Replica(stack, i) if stack else trainee(model, own, device, ranks, carries=task.carries)
             gradient = Gradient(trained, self.task, own, config.steps_per_epoch(batches), watch, ranks)
             name = f"{REPLICA}-{i}" if self.replicas else ""
-            self.sessions.append(Session(gradient, folder / name, total, number=i, name=name))
-        first, schedule = self.sessions[0], config.schedule(total)
+            self.sessions.append(Session(gradient, folder / name, total, number=i, name=name, loggers=loggers))
+        first, schedule = self.sessions[0], config.rates(total)
         strategy: Strategy = first.gradient
         if stack is None:
             self.trained: nn.Module = first.trainee.trained
@@ -143,9 +174,10 @@ class _Run:
             optimizer = StackedOptimizer(stack, config, schedule)
         self.loop = StepLoop(
             self.trained, strategy, optimizer, watch, total, self.sessions, look=first.looks,
-            checkpoints=Checkpoints(folder / "checkpoints", self.settings, ranks),
+            checkpoints=Checkpoints(folder / _CHECKPOINTS, self.settings, ranks, self._agree),
             cadence=Cadence(config.checkpoint_every, CHECKPOINT_SECONDS), sharded=first.trainee.sharded,
         )  # fmt: skip
+        self.loop.history = history
 
     def complete(self, resume: bool | Literal["last-good"], origin: Mapping[str, Any], *, progress: bool) -> None:
         """Take all steps that are left."""
@@ -156,11 +188,16 @@ class _Run:
                 session.model.train()
             if resume:
                 self.loop.resume(last_good=resume == "last-good")
+                if self.extend and self.loop.step == 0:
+                    raise ArgumentError("extend", "a folder with checkpoints of a run", str(self.folder))
                 for session in self.sessions:
                     session.check_kept(last_good=resume == "last-good")
             self.ranks.first(lambda: self._claim(origin, fresh=not resume))
             for session in self.sessions:
                 session.begin()
+            for logger in self.loggers if self.ranks.main else ():
+                logger.begin(self.folder, {**self.settings, "config": asdict(self.config)}, self.loop.step)
+                self.begun += 1
             self.loop.run(progress=progress and self.ranks.main)
         finally:
             for session in self.sessions:
@@ -170,20 +207,36 @@ class _Run:
         """Select and score the weights of every model, and write the records."""
         found = [session.finish() for session in self.sessions]
         if not self.replicas:
+            self.result = found[0]
             return found[0]
         for session in self.sessions:  # the stack can go
             for tensor in (*session.model.parameters(), *session.model.buffers()):
                 tensor.data = tensor.data.clone()
-        result = together(self.folder, self.loop.seconds, found)
-        write_record(result, self.config, self.task, self.settings["model"], self.loop, self.ranks.size)
-        return result
+        self.result = together(self.folder, self.loop.seconds, found)
+        write_record(self.result, self.config, self.task, self.settings["model"], self.loop, self.ranks.size)
+        return self.result
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        """Tell the loggers that have begun how the run ended."""
+        for logger in self.loggers[: self.begun]:
+            logger.end(self.result)
+
+    def _agree(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, tuple[Any, Any]]:
+        """Return the settings that have changed since a checkpoint; raise if the run cannot be resumed with them."""
+        was, is_ = ({**each, "config": self.config.filled(each["config"])} for each in (before, now))
+        return require_resumable(was, is_, changeable=[f"config.{name}" for name in EXTENDS], extend=self.extend)
 
     def _claim(self, origin: Mapping[str, Any], *, fresh: bool) -> None:
-        """Make the folders those of this run."""
+        """Claim the folders of the run and of its replicas."""
         if fresh:
             remove(*self.folder.glob(f"{REPLICA}-*"))
         if self.replicas:
-            run_folder.claim(self.folder, {**self.settings, "origin": origin}, {}, fresh=fresh)
+            settings = {**self.settings, "origin": origin, "steps": self.loop.total}
+            run_folder.claim(self.folder, settings, {}, fresh=fresh)
         for session in self.sessions:
-            own = {**self.settings, "config": session.config.binding(), "origin": origin}
+            config = session.config.binding()
+            own = {**self.settings, "config": config, "origin": origin, "steps": self.loop.total}
             run_folder.claim(session.folder, own, self.task.companions, fresh=fresh)

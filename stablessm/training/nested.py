@@ -15,7 +15,7 @@ State: TypeAlias = Any
 
 
 def mapped(function: Callable[..., Tensor], *states: State) -> State:
-    """The state with ``function`` of every tensor: of the tensors in one place, where several states are given.
+    """Return the state with ``function`` applied to every tensor (or to the tensors at one place of several states).
 
     >>> mapped(torch.add, (torch.tensor(1), [None]), (torch.tensor(2), [None]))
     (tensor(3), [None])
@@ -35,7 +35,7 @@ def mapped(function: Callable[..., Tensor], *states: State) -> State:
 
 
 def named(state: State, name: str = "state") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor with a name that says its place; complex numbers as pairs.
+    """Yield every tensor with a name that says its place; complex numbers as pairs.
 
     >>> [name for name, _ in named((torch.ones(1), {"a": torch.ones(1)}))]
     ['state.0', 'state.1.a']
@@ -51,7 +51,7 @@ def named(state: State, name: str = "state") -> Iterator[tuple[str, Tensor]]:
 
 
 def form(state: State) -> Any:
-    """What is where, as JSON can hold it: for :func:`rebuilt`.
+    """Return the structure of a state as JSON values, for :func:`rebuilt`.
 
     >>> form((torch.ones(1), [None]))
     {'tuple': ['real', {'list': [None]}]}
@@ -66,7 +66,7 @@ def form(state: State) -> Any:
 
 
 def rebuilt(form: Any, tensors: Mapping[str, Tensor], name: str = "state") -> State:
-    """The state of that form, from its named tensors.
+    """Return the state of that structure from its named tensors.
 
     >>> state = (torch.tensor([1j]), {"a": None})
     >>> rebuilt(form(state), dict(named(state)))

@@ -25,7 +25,7 @@ class Optimizer:
     Recurrent parameters have their own learning rate and no weight decay (``stablessm.param_groups``).
 
     Args:
-        schedule: factor of the learning rate at each step (``TrainingConfig.schedule``).
+        schedule: factor of the learning rate at each step (``TrainingConfig.rates``).
     """
 
     def __init__(self, model: nn.Module, config: TrainingConfig, schedule: Schedule) -> None:
@@ -63,7 +63,7 @@ class Optimizer:
         self._adam.step()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The moments, for a checkpoint: ``PARAMETER/MOMENT``."""
+        """Return the moments for a checkpoint, named ``PARAMETER/MOMENT``."""
         state = {name: self._adam.state.get(p, {}) for name, p in self._updated.items()}
         return {f"{name}/{moment}": value for name, moments in state.items() for moment, value in moments.items()}
 
@@ -79,7 +79,7 @@ class Optimizer:
         return param_groups(model, config.lr, recurrent_lr=config.recurrent_lr, weight_decay=config.weight_decay)
 
     def _updated_tensors(self) -> Mapping[str, Tensor]:
-        """What AdamW changes: the parameters."""
+        """Return the tensors that AdamW changes: the parameters."""
         return self._named
 
 
@@ -143,5 +143,5 @@ class StackedOptimizer(Optimizer):
         return found
 
     def _updated_tensors(self) -> Mapping[str, Tensor]:
-        """What AdamW changes: zeros, which become the updates."""
+        """Return the tensors that AdamW changes: zeros, which become the updates."""
         return {name: torch.zeros_like(p) for name, p in self._named.items()}

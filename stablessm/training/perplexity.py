@@ -11,14 +11,15 @@ import torch
 from torch import nn
 
 from stablessm._checked import Size, checked
+from stablessm._display import Result
 from stablessm.tasks.base import Split
 from stablessm.tasks.text import LanguageModelling
 from stablessm.training.evaluate import outputs
 
 
 @final
-@dataclass(frozen=True)
-class Perplexity:
+@dataclass(frozen=True, repr=False)
+class Perplexity(Result):
     """The cross-entropy of a whole split, and what it is shared among.
 
     >>> found = Perplexity(nats=300 * math.log(2), tokens=100, words=50, bytes=300, lost=0, carried=True)
@@ -59,7 +60,7 @@ class Perplexity:
         return _share(self.nats, self.bytes) / math.log(2)
 
     def plain(self) -> dict[str, Any]:
-        """Everything, for a record."""
+        """Return all numbers as plain values, for a record."""
         found = {f"perplexity_{name}": getattr(self, name) for name in ("per_token", "per_word", "per_byte")}
         return {**asdict(self), **found, "bits_per_byte": self.bits_per_byte}
 

@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def tensor_float32(on: bool) -> Iterator[None]:
-    """Inside, if ``on``, float32 products may be computed in TF32: ten bits of mantissa, as exact as half precision.
+    """Allow TF32 (ten bits of mantissa, as in half precision) for float32 products within the block, if ``on``.
 
     >>> with tensor_float32(True):
     ...     torch.get_float32_matmul_precision()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from stablessm import record
+from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm.layers import storage
 from stablessm.tasks import new_data
@@ -27,8 +28,8 @@ from stablessm.training.settings import task_of
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Predictions:
+@dataclass(frozen=True, eq=False, repr=False)
+class Predictions(Result):
     """Class probabilities or values of many sequences."""
 
     sequences: tuple[str, ...]
@@ -107,7 +108,7 @@ class TrainedModel:
         return record.reading(self.folder / "training.json", "the settings of a training", arguments=False)
 
     def _training_data(self) -> tuple[Task | None, str]:
-        """The data of the training, or why they cannot be read."""
+        """Return the data of the training; raise an error that says why they cannot be read."""
         if self._task is None:
             try:
                 with self._reading():

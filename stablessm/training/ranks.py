@@ -1,4 +1,4 @@
-"""The processes that train one model together, as ``torchrun`` starts them; and what they tell each other."""
+"""The processes that train one model together, as ``torchrun`` starts them, and their communication."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 @checked
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this is. Every method but ``part`` and ``main`` is to be called by all of them.
+    """The rank of this process and the number of ranks. All ranks must call every method (not ``part`` and ``main``).
 
     >>> alone = Ranks()
     >>> alone.main, alone.part, alone.sum(torch.tensor(3.0)).item(), alone.highest(4, 0)
@@ -36,17 +36,17 @@ class Ranks:
 
     @property
     def main(self) -> bool:
-        """Whether this is the one that writes and says things."""
+        """Whether this is rank 0, the only rank that writes files and output."""
         return self.rank == 0
 
     @property
     def part(self) -> tuple[int, int]:
-        """Which rows of a batch are this one's, for ``Task.batch``."""
+        """The part of a batch that belongs to this rank, for ``Task.batch``."""
         return self.rank, self.size
 
     @checked
     def sum(self, values: Tensor) -> Tensor:
-        """Over all ranks: the same bits on each."""
+        """Return the sum over all ranks: the same bits on each rank."""
         if self.size == 1:
             return values
         total = values.detach().clone()
@@ -54,7 +54,7 @@ class Ranks:
         return total
 
     def highest(self, *numbers: int) -> list[int]:
-        """The largest of each number over all ranks; on the host, so that no device is waited for."""
+        """Return the largest value of each number over all ranks; on the host, without waiting for a device."""
         if self.size == 1:
             return list(numbers)
         found = torch.tensor(numbers, dtype=torch.int64, device=_host())
@@ -63,7 +63,7 @@ class Ranks:
 
     @checked
     def gather(self, values: Tensor) -> Tensor:
-        """(ranks, ...): everyone's, of the same shape and dtype, in the order of ranks; for small ones on the CPU."""
+        """Return the values of all ranks, (ranks, ...), of one shape and dtype; for small tensors on the CPU."""
         if self.size == 1:
             return values[None]
         parts = [torch.empty_like(values, device=_host()) for _ in range(self.size)]
@@ -72,7 +72,7 @@ class Ranks:
 
     @checked
     def first(self, work: Callable[[], object]) -> None:
-        """Rank 0 does it and the others wait; if it fails there, all fail."""
+        """Call ``work`` on rank 0 while the others wait; if it raises there, all ranks raise."""
         failure: Exception | None = None
         try:
             if self.main:
@@ -88,7 +88,7 @@ class Ranks:
     @torch.no_grad()
     @checked
     def share(self, module: nn.Module, *, buffers_only: bool = False) -> None:
-        """Every rank's module gets the parameters and buffers of rank 0's."""
+        """Copy the parameters and buffers of rank 0's module to the modules of all ranks."""
         if self.size == 1:
             return
         for tensor in (*(() if buffers_only else module.parameters()), *module.buffers()):
@@ -98,7 +98,7 @@ class Ranks:
 
     @checked
     def device(self, chosen: torch.device) -> torch.device:
-        """The GPU of this rank, where ``cuda`` was chosen."""
+        """Return the GPU of this rank, where ``cuda`` was chosen."""
         if self.size == 1 or chosen.type != "cuda" or chosen.index is not None:
             return chosen
         own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", self.rank)))
@@ -109,7 +109,7 @@ class Ranks:
 
 
 def launched() -> Ranks:
-    """Which of how many a launcher such as ``torchrun`` says this is; nobody is told."""
+    """Return the rank and the number of ranks that a launcher such as ``torchrun`` set; starts no process group."""
     if not all(os.environ.get(name) for name in _LAUNCHED):
         return Ranks()
     return Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
@@ -117,7 +117,7 @@ def launched() -> Ranks:
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """The processes of ``torch.distributed``, which is started if a launcher asks for more than one.
+    """Join the processes of ``torch.distributed``, which is started if a launcher asks for several processes.
 
     An error leaves the group to end with its process: the others may wait for this one, and that tells them.
 
@@ -134,5 +134,5 @@ def joined() -> Iterator[Ranks]:
 
 
 def _host() -> torch.device:
-    """Where small messages lie: the CPU, unless the group was started for GPUs alone."""
+    """Return the device for small messages: the CPU, unless the group was started for GPUs alone."""
     return torch.device("cpu" if "gloo" in str(dist.get_backend_config()) else "cuda")

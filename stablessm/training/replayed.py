@@ -52,7 +52,7 @@ class Replayed(Generic[Result]):
         return [argument.shape for argument in arguments] == [own.shape for own in self.arguments]
 
     def __call__(self, *arguments: Tensor) -> Result:
-        """The result, which the next call overwrites."""
+        """Return the result, which the next call overwrites."""
         for own, argument in zip(self.arguments, arguments, strict=True):
             own.copy_(argument)
         self.graph.replay()

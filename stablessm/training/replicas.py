@@ -15,7 +15,7 @@ from stablessm.instruments import GradientOverWeight
 from stablessm.tasks.base import Batch
 from stablessm.training.divergence import Watch
 from stablessm.training.evaluate import apply
-from stablessm.training.gradient import Gradient, Strategy, descend
+from stablessm.training.gradient import Gradient, Strategy, count_of, descend, part_of_loss
 from stablessm.training.stack import Stack, stacked_name
 from stablessm.training.trainee import Trainee
 
@@ -31,7 +31,7 @@ class Replica(Trainee):
         self.model = self.trained = self.runner = stack.models[number]
 
     def ratios(self) -> GradientOverWeight:
-        """From the rows of the stack's gradients."""
+        """Return the ratios from the rows of the stack's gradients."""
         for name, parameter in self.model.named_parameters():
             gradient = self.stack.get_parameter(stacked_name(name)).grad
             parameter.grad = None if gradient is None else gradient[self.number]
@@ -44,12 +44,12 @@ class Replica(Trainee):
 class Replicas(Strategy):
     """The gradient of every model on its own batch, by ``torch.vmap``.
 
-    Batches and dropout of a model are those of a training of this model alone. Other random numbers that a model draws
+    A model has the batches and the dropout of a training of this model alone. Other random numbers that a model draws
     are the same for all models.
 
     Args:
         each: the gradient of each model alone, with its own seed.
-        watch: is told the normal loss of each model, at step 0.
+        watch: gets the initial loss of each model at step 0.
     """
 
     def __init__(self, stack: Stack, each: Sequence[Gradient], watch: Watch) -> None:
@@ -57,26 +57,31 @@ class Replicas(Strategy):
         self.config, self.task = each[0].config, each[0].task
 
     def compute(self, step: int) -> Tensor:
-        """The gradients in the stack; the losses (replicas,)."""
+        """Leave the gradients in the stack; return the mean losses (replicas,) over the scored positions."""
         streams, device = _Streams(self.each, step, self.task.device), self.task.device
         total, numbers = torch.zeros(len(self.each), device=device), torch.arange(len(self.each), device=device)
-        for i in range(self.config.accumulate):
-            names, tensors = _together([gradient.batch(step, i) for gradient in self.each])
+        accumulate, silent = range(self.config.accumulate), torch.zeros_like(total)
+        batches = [[gradient.batch(step, i) for i in accumulate] for gradient in self.each]
+        counts = torch.stack([count_of(self.task, own) for own in batches])
+        for i in accumulate:
+            names, tensors = _together([own[i] for own in batches])
 
-            def losses(model: nn.Module, number: Tensor, *own: Tensor) -> tuple[Tensor, Tensor]:
+            def losses(model: nn.Module, number: Tensor, count: Tensor, *own: Tensor) -> tuple[Tensor, Tensor]:
                 batch = Batch(**dict(zip(names, own, strict=True)))  # noqa: B023 (called at once)
                 with streams.of(number):
                     output = apply(model, batch, autocast=self.config.autocast)
-                return self.task.loss(output, batch), self.task.loss(torch.zeros_like(output), batch)
+                of_step = None if len(accumulate) == 1 else count
+                found = (part_of_loss(self.task, each, batch, of_step) for each in (output, torch.zeros_like(output)))
+                return tuple(found)  # type: ignore[return-value]
 
             try:
-                loss, silent = self.stack.call(losses, numbers, *tensors)
+                loss, of_zeros = self.stack.call(losses, numbers, counts, *tensors)
             except RuntimeError as error:
                 expected = "1, or a model and a loss that torch.vmap can run"
                 raise ArgumentError("replicas", expected, f"{len(self.each)} ({error})") from error
-            total = total + descend(loss / self.config.accumulate)
-            if step == 0 and i == 0:
-                self.watch.start(torch.maximum(loss, silent).detach(), self.config.explode)
+            total, silent = total + descend(loss), silent + of_zeros.detach()
+        if step == 0:
+            self.watch.start(torch.maximum(total, silent), self.config.explode)
         return total
 
 
@@ -98,7 +103,7 @@ class _Streams(TorchFunctionMode):
             self.states.append(self.generator.get_state())
 
     def of(self, number: Tensor) -> _Streams:
-        """Within, dropout is that of model ``number``, a tensor that ``torch.vmap`` maps over."""
+        """Within, dropout is drawn for model ``number``, a tensor that ``torch.vmap`` maps over."""
         self.number = number
         return self
 
@@ -122,7 +127,7 @@ class _Streams(TorchFunctionMode):
 
 
 def _together(batches: Sequence[Batch]) -> tuple[list[str], list[Tensor]]:
-    """The tensors of batches, (replicas, …) by name; padded ones as long as the longest."""
+    """Return the tensors of batches, (replicas, …) by name, padded to the longest."""
     names = [name for name, value in vars(batches[0]).items() if value is not None]
     longest, found = max(batch.inputs.shape[1] for batch in batches), []
     for name in names:

@@ -9,13 +9,14 @@ from typing import Any, final
 
 import numpy as np
 
+from stablessm._display import Result
 from stablessm.training.divergence import DivergenceReport
 from stablessm.training.metrics import losses, write_means
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class TrainingResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainingResult(Result):
     """A finished run; the same is in ``record.json`` and ``metrics.jsonl`` of its folder."""
 
     folder: Path
@@ -35,6 +36,10 @@ class TrainingResult:
     replicas: tuple[TrainingResult, ...] = ()
     """One for each model, with ``TrainingConfig(replicas=)``; scores and losses are then means over the models that did
     not diverge, ``best`` and ``last`` None, and ``diverged`` that of the first model that did."""
+    early: str | None = None
+    """Why early stopping (``TrainingConfig(patience=)``) ended the run, if it did."""
+    history: tuple[Mapping[str, Any], ...] = ()
+    """Where the first weights came from (``init_from``), and the settings that ``extend`` changed, with their steps."""
 
     def __str__(self) -> str:
         if self.replicas:
@@ -47,8 +52,8 @@ class TrainingResult:
         for split, scores in self.scores.items():
             told = ", ".join(f"{name} {_number(value)}" for name, value in scores.items() if name != "step")
             lines.append(f"{split}: {told}")
-        if self.diverged is not None:
-            lines.append(str(self.diverged))
+        lines.extend(_told(event) for event in self.history)
+        lines.extend(str(why) for why in (self.early, self.diverged) if why is not None)
         return "\n".join(lines)
 
     def _told_together(self) -> Iterator[str]:
@@ -57,9 +62,9 @@ class TrainingResult:
             each = {name: [one.scores[split][name] for one in self.replicas if split in one.scores] for name in scores}
             told = (f"{name} {np.mean(found):.4g} ± {np.std(found):.2g}" for name, found in each.items())
             yield f"{split}: {', '.join(told)}"
+        yield from map(_told, self.history)
         for one in self.replicas:
-            if one.diverged is not None:
-                yield f"{one.folder.name} {one.diverged}"
+            yield from (f"{one.folder.name} {why}" for why in (one.early, one.diverged) if why is not None)
 
 
 def together(folder: Path, seconds: float, replicas: Sequence[TrainingResult]) -> TrainingResult:
@@ -69,12 +74,22 @@ def together(folder: Path, seconds: float, replicas: Sequence[TrainingResult]) -
     rows = write_means(folder, [one.folder for one in replicas])
     diverged = next((one.diverged for one in replicas if one.diverged is not None), None)
     steps = max(one.steps for one in replicas)
-    return TrainingResult(folder, steps, seconds, losses(rows), None, None, scores, diverged, tuple(replicas))
+    return TrainingResult(
+        folder, steps, seconds, losses(rows), None, None, scores, diverged, tuple(replicas), history=replicas[0].history
+    )
 
 
 def _means(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = [name for name in scores[0] if name not in ("step", "examples")]
     return {name: float(np.mean([one[name] for one in scores])) for name in names}
+
+
+def _told(event: Mapping[str, Any]) -> str:
+    """Return an event of a run's history in words."""
+    if "init_from" in event:
+        return f"first weights from {event['init_from']['folder']}"
+    changes = ", ".join(f"{name} from {old} to {new}" for name, (old, new) in event["changed"].items())
+    return f"changed after step {event['step']}: {changes}"
 
 
 def _number(value: float) -> str:

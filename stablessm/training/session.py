@@ -7,7 +7,8 @@ import datetime
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, final
 
@@ -20,10 +21,12 @@ from stablessm.instruments import GradientOverWeight
 from stablessm.instruments.modes import recurrent_modules
 from stablessm.tasks.base import Split, Task
 from stablessm.training import folder as run_folder
+from stablessm.training.average import Average
 from stablessm.training.config import TrainingConfig
 from stablessm.training.divergence import BadStep, DivergenceReport, diagnose
 from stablessm.training.evaluate import evaluate
 from stablessm.training.gradient import Gradient
+from stablessm.training.loggers import Logger, TensorBoard
 from stablessm.training.metrics import Metrics, losses, read_rows
 from stablessm.training.result import TrainingResult
 from stablessm.training.settings import signature
@@ -37,21 +40,40 @@ class Session(Hooks):
     Args:
         gradient: of this model alone; it has the task, the config and the ranks.
         number: which of the models that are trained as one this is.
-        name: of the folder in that of the run, if there are several models.
+        name: folder of this model in the folder of the run, if there are several models.
+        loggers: the caller's, which have begun.
     """
 
     loop: StepLoop
     """Set before the first step."""
 
-    def __init__(self, gradient: Gradient, folder: Path, total: int, *, number: int = 0, name: str = "") -> None:
+    def __init__(
+        self,
+        gradient: Gradient,
+        folder: Path,
+        total: int,
+        *,
+        number: int = 0,
+        name: str = "",
+        loggers: Sequence[Logger] = (),
+    ) -> None:
         self.gradient, self.folder, self.total, self.number, self.name = gradient, folder, total, number, name
         self.trainee, self.config, self.ranks = gradient.trainee, gradient.config, gradient.ranks
         self.model, self.task = self.trainee.model, gradient.task
         self.validates = self.task.steps("valid", self.config.batch_size) > 0
+        if self.config.patience is not None and not self.validates:
+            raise ArgumentError("patience", "None for a task without a validation split", self.config.patience)
+        ema, prefix = self.config.ema, f"{name}/" if name else ""
+        self.average = None if ema is None else Average(self.trainee, ema, prefix)
+        self._board, self._loggers = TensorBoard(), loggers
         self.recurrent = any(True for _ in recurrent_modules(self.model))
         self.best: dict[str, Any] | None = None
         self.last: dict[str, Any] | None = None
         self.diverged: DivergenceReport | None = None
+        self.waited = 0
+        """Validations since the best one."""
+        self.early: int | None = None
+        """The step at which ``patience`` ended."""
         self.ratios: GradientOverWeight | None = None
         self.metrics: Metrics | None = None
         self._told, self._mode = "", self.model.training
@@ -66,13 +88,14 @@ class Session(Hooks):
         if self.metrics is not None and self._said not in (None, self.metrics.digest):
             what = "metrics.jsonl is damaged: it is not what this run wrote, and its curves are incomplete or wrong"
             warnings.warn(f"{self.folder / 'metrics.jsonl'}: {what}", stacklevel=2)
+        if self.ranks.main:
+            self._board.begin(self.folder, {}, self.loop.step)
         self.mark, self.marked = time.perf_counter(), self.loop.step
 
     def close(self) -> None:
         """Close the files; the model gets back the mode it had."""
         self.model.train(self._mode)
-        if self.metrics is not None:
-            self.metrics.close()
+        self._board.end(None)
 
     def looks(self, step: int) -> bool:
         """Whether there is something to log or to validate after a step."""
@@ -83,7 +106,9 @@ class Session(Hooks):
         self.ratios = self.trainee.ratios() if self.recurrent and self._logs(step + 1) and not self.stopped else None
 
     def updated(self, step: int) -> None:
-        """Notice a divergence: on a CPU at once, while a GPU would have to be waited for."""
+        """Average the weights, and notice a divergence: on a CPU at once, while a GPU would have to be waited for."""
+        if self.average is not None and not self.stopped:
+            self.average.update(step)
         if self.gradient.task.device.type == "cpu" or self.looks(step):
             self.saving()
 
@@ -104,7 +129,7 @@ class Session(Hooks):
         count = (step - self.marked) * self.config.accumulate * self.config.batch_size
         speed = count / (time.perf_counter() - self.mark)
         row: dict[str, Any] = {"epoch": step / self.gradient.epoch, "loss": float(found.mean())}
-        rate = self.config.lr * self.config.schedule(self.total)(step - 1)
+        rate = self.config.lr * self.config.rates(self.total)(step - 1)
         row |= {"gradient_norm": float(norms.max()), "lr": rate}
         if self.ratios is not None:
             by_name = {name: entry.maximum for name, entry in self.ratios.parameters.items()}
@@ -119,17 +144,23 @@ class Session(Hooks):
 
     @property
     def stopped(self) -> bool:
+        """Whether this model has diverged, or early stopping has ended its training."""
+        return self.lost or self.early is not None
+
+    @property
+    def lost(self) -> bool:
         """Whether this model has diverged."""
         return self.diverged is not None
 
     def told(self) -> str:
-        """Loss, speed and score."""
+        """Return loss, speed and score."""
         return self._told
 
     def facts(self) -> dict[str, Any]:
-        """The scores, and the step at which this model diverged, if the others have gone on."""
+        """Return the scores, and the step at which this model diverged or stopped early."""
         found: dict[str, Any] = {"best": self.best, "last": self.last, "kept": self._kept}
         found["metrics"] = None if self.metrics is None else self.metrics.digest
+        found |= {"waited": self.waited, "early": self.early}
         if self.diverged is not None:
             names = ("step", *(field.name for field in dataclasses.fields(BadStep)))
             found["diverged"] = {name: getattr(self.diverged, name) for name in names}
@@ -139,10 +170,20 @@ class Session(Hooks):
         """Take over the scores; a model that had diverged is searched again for the reason."""
         self.best, self.last = (_scores(facts[name]) for name in ("best", "last"))
         self._kept, self._said = facts.get("kept"), facts.get("metrics")
+        self.waited, patience = int(facts.get("waited", 0)), self.config.patience
+        self.early = facts.get("early") if patience is not None and self.waited >= patience else None
+        if self.average is not None:
+            self.average.restore(tensors)
+        if self.name and facts.get("early") is not None and not self.stopped:
+            self.loop.watch.bad[self.number] = 0
         bad = facts.get("diverged")
         if bad is not None:
             values = {name: float(value) for name, value in bad.items() if name != "step"}
             self._diverge(int(bad["step"]), BadStep(**values))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the averaged weights."""
+        return {} if self.average is None else self.average.tensors()
 
     def _diverge(self, step: int, bad: BadStep) -> None:
         """Take the step at which it happened again: it left the weights as they were then."""
@@ -176,31 +217,48 @@ class Session(Hooks):
             self.ranks.share(self.model)
             self.trainee.spread()
         else:
+            if self.average is not None and not self.lost:
+                self.average.apply()
             self._keep()
         if self.diverged is None:
             if self.validates:
                 scores["valid"] = dict((self.best if selects else self.last) or {})
             if self.task.steps("test", config.batch_size):
                 scores["test"] = self._scores_of("test")
-        step = self.loop.step if self.diverged is None else self.diverged.step
+        step = (self.early or self.loop.step) if self.diverged is None else self.diverged.step
         seen, seconds = losses(read_rows(self.folder)), self.loop.seconds
-        result = TrainingResult(self.folder, step, seconds, seen, self.best, self.last, scores, self.diverged)
+        result = TrainingResult(
+            self.folder, step, seconds, seen, self.best, self.last, scores, self.diverged,
+            early=None if self.early is None else self._told_early(), history=tuple(self.loop.history),
+        )  # fmt: skip
         model, ranks = signature(self.model), self.ranks
         ranks.first(lambda: write_record(result, config, self.task, model, self.loop, ranks.size, self.metrics))
         return result
 
     def _evaluate(self) -> None:
+        """Score the weights, or their average, on the validation split; keep them if they are the best so far."""
         metric = self.task.metric
-        scores = self._scores_of("valid")
-        self._say(split="valid", **scores)
-        self.last = {"step": self.loop.step, **scores}
-        sign = 1 if self.task.higher_is_better else -1
-        better = self.best is None or sign * scores[metric] > sign * self.best[metric]
-        if better and math.isfinite(scores[metric]):
-            self.best = self.last
-            if self.config.select == "best":
-                self._keep()
-                self.loop.checkpoint_due = True
+        with nullcontext() if self.average is None else self.average.applied():
+            scores = self._scores_of("valid")
+            self._say(split="valid", **scores)
+            self.last = {"step": self.loop.step, **scores}
+            sign = 1 if self.task.higher_is_better else -1
+            better = self.best is None or sign * scores[metric] > sign * self.best[metric]
+            self.waited += 1
+            if better and math.isfinite(scores[metric]):
+                self.best, self.waited = self.last, 0
+                if self.config.select == "best":
+                    self._keep()
+                    self.loop.checkpoint_due = True
+        patience = self.config.patience
+        if patience is not None and self.waited >= patience and self.loop.step < self.total:
+            self.early = self.loop.step
+            if self.name:  # the other models go on: an update of this one is skipped, as if it were bad
+                self.loop.watch.bad[self.number] = 1
+
+    def _told_early(self) -> str:
+        best = "" if self.best is None else f" since step {self.best['step']}"
+        return f"stopped early: valid {self.task.metric} has not improved in {self.waited} validations{best}"
 
     def _scores_of(self, split: Split) -> dict[str, Any]:
         size, autocast = self.config.batch_size, self.config.autocast
@@ -214,8 +272,11 @@ class Session(Hooks):
         self._kept = run_folder.keep(self.model, self.folder)
 
     def _say(self, **values: Any) -> None:
-        if self.metrics is not None:
-            self.metrics.write(self.loop.step, **values)
+        if self.metrics is None:
+            return
+        self.metrics.write(self.loop.step, **values)
+        for logger in (self._board, *self._loggers):
+            logger.log(self.loop.step, {**values, **({"replica": self.number} if self.name else {})})
 
     def _logs(self, step: int) -> bool:
         return step % self.config.log_every == 0 or step == self.total
@@ -237,6 +298,7 @@ def write_record(
     """Write ``record.json``, with the checksum of ``metrics``."""
     results: dict[str, Any] = {"steps": result.steps, "seconds": result.seconds, "best": result.best}
     results |= {"last": result.last, "scores": result.scores, "metric": task.metric, "chance": task.chance}
+    results |= {"early": result.early, "planned": loop.total}
     if result.replicas:
         results["replicas"] = [{"folder": one.folder.name, "scores": one.scores} for one in result.replicas]
     record.write_record(
@@ -251,13 +313,14 @@ def write_record(
         threads=torch.get_num_threads(),
         ranks=ranks,
         results=results,
+        history=loop.history,
         files={} if metrics is None else {"metrics.jsonl": metrics.digest},
         diverged=None if result.diverged is None else result.diverged.plain(),
     )
 
 
 def _scores(plain: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Scores as a checkpoint has them, where NaN is a word."""
+    """Return scores from a checkpoint, in which NaN is a string."""
     if plain is None:
         return None
     return {name: value if isinstance(value, int) else float(value) for name, value in plain.items()}

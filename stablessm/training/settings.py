@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -13,18 +13,35 @@ from stablessm import record, tasks
 from stablessm._errors import ArgumentError
 
 
-def require_same(argument: str, expected: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise an error that names every setting that is not as it was.
+def require_same(
+    argument: str, expected: str, before: Mapping[str, Any], now: Mapping[str, Any], remedy: str = ""
+) -> None:
+    """Raise an error that names every setting that is not as it was, and the ``remedy``.
 
     >>> require_same("resume", "the settings it began with", {"lr": 0.1, "data": {"n": 3}}, {"lr": 0.1, "data": {}})
     Traceback (most recent call last):
     ...
     stablessm._errors.ArgumentError: resume: expected the settings it began with (data.n = 3), got data.n = null
     """
-    differing = list(_differences(before, record.plain(now)))
+    differing = differences(before, now)
     if differing:
-        was, is_ = (", ".join(f"{name} = {pair[i]}" for name, *pair in differing) for i in range(2))
-        raise ArgumentError(argument, f"{expected} ({was})", is_)
+        was, is_ = (", ".join(f"{name} = {_short(pair[i])}" for name, pair in differing.items()) for i in range(2))
+        raise ArgumentError(argument, f"{expected} ({was}){remedy}", is_)
+
+
+def require_resumable(
+    before: Mapping[str, Any], now: Mapping[str, Any], *, changeable: Collection[str] = (), extend: bool = False
+) -> dict[str, tuple[Any, Any]]:
+    """Return the old and the new value of the settings that an extended run changes; raise for all others.
+
+    Args:
+        changeable: dotted names of the settings that ``extend`` allows to change.
+    """
+    changed = differences(before, now)
+    allowed = changed.keys() <= set(changeable)
+    if not (extend and allowed):
+        require_same("resume", "the settings the run began with", before, now, " or extend=True" if allowed else "")
+    return changed
 
 
 def task_of(settings: Mapping[str, Any]) -> tasks.Task:
@@ -45,7 +62,7 @@ def task_of(settings: Mapping[str, Any]) -> tasks.Task:
 
 
 def signature(model: nn.Module) -> dict[str, Any]:
-    """What a checkpoint must fit: class, options, and the shape of every tensor."""
+    """Return what a checkpoint must fit: class, options, and the shape of every tensor."""
     config = getattr(model, "config", None)
     has_options = dataclasses.is_dataclass(config) and not isinstance(config, type)
     options = dataclasses.asdict(config) if has_options else {}  # type: ignore[arg-type]
@@ -57,13 +74,21 @@ def signature(model: nn.Module) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
-    """Dotted name, old and new value of what is not the same."""
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the old and the new value of every setting that is not as it was, by dotted name.
+
+    >>> differences({"lr": 0.1, "data": {"n": 3}}, {"lr": 0.1, "data": {"n": 4}})
+    {'data.n': (3, 4)}
+    """
+    return {name: (old, new) for name, old, new in _differences(before, record.plain(now))}
+
+
+def _differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for key in sorted(before.keys() | now.keys()):
             yield from _differences(before.get(key), now.get(key), f"{name}.{key}" if name else key)
     elif before != now:
-        yield name, _short(before), _short(now)
+        yield name, before, now
 
 
 def _short(value: Any) -> str:

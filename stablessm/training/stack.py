@@ -74,15 +74,15 @@ class _Call(nn.Module):
 
 
 def stacked_name(name: str) -> str:
-    """The name in a stack of a parameter or buffer: PyTorch allows no dots there."""
+    """Return the name of a parameter or buffer in a stack, without dots, which PyTorch does not allow."""
     return name.replace(".", "/")
 
 
 def over(values: Tensor, like: Tensor) -> Tensor:
-    """One number for each model, (models,), such that it multiplies a stacked tensor."""
+    """Return one number per model, (models,), in a shape that multiplies a stacked tensor."""
     return values.to(like.dtype).view(-1, *(1,) * (like.dim() - 1))
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Parameters, tied ones once, and buffers."""
+    """Return parameters (tied ones once) and buffers."""
     return [*model.named_parameters(), *model.named_buffers()]

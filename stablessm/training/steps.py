@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from stablessm._errors import ArgumentError
 from stablessm.training.checkpoint import Checkpoint, Checkpoints, whole_on_cpu
 from stablessm.training.divergence import Watch
 from stablessm.training.gradient import Strategy
@@ -23,41 +24,46 @@ _VIEW = "FSDP2-wrapped module .* returned a view tensor"
 
 
 class Hooks:
-    """What a training does between the parts of a step, and what that has to keep. Nothing, unless overridden."""
+    """What a training does between the parts of a step, and its state in checkpoints. Methods do nothing by default."""
 
     name = ""
-    """Key of the hook's facts in a checkpoint; without one they are among those of the loop."""
+    """Key of the hook's facts in a checkpoint; without a name they are merged with the facts of the loop."""
 
     def computed(self, step: int) -> None:
-        """The gradient of a step has been computed."""
+        """Called when the gradient of a step has been computed."""
 
     def clipped(self, step: int) -> None:
-        """It has been clipped, and the watch has seen it."""
+        """Called when the gradient has been clipped and the watch has seen its norm."""
 
     def updated(self, step: int) -> None:
-        """So many updates have been made."""
+        """Called after every update; ``step`` is the number of updates so far."""
 
     def looked(self, step: int) -> None:
-        """The host looks at the device, and the watch then forgets what it has seen."""
+        """Called when the host reads results from the device; the watch is cleared after that."""
 
     def saving(self) -> None:
-        """A checkpoint will be written, unless all hooks have stopped."""
+        """Called before a checkpoint is written; none is written if all hooks are lost."""
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing is left to do before the last step: a loop ends when all its hooks say so."""
+        """Whether the training is over before its last step; the loop ends when all hooks have stopped."""
         return False
 
+    @property
+    def lost(self) -> bool:
+        """Whether nothing is left to keep either: no checkpoint is written when all hooks say so."""
+        return self.stopped
+
     def told(self) -> str:
-        """What a progress bar says."""
+        """Return the text of the progress bar."""
         return ""
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps, by name."""
+        """Return the tensors that a checkpoint stores, by name."""
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """Plain values that a checkpoint keeps."""
+        """Return plain values that a checkpoint stores."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -66,7 +72,7 @@ class Hooks:
 
 @final
 class Cadence:
-    """When to write a checkpoint: every so many steps, or after so many seconds and twenty times what one takes."""
+    """When to write a checkpoint: every ``steps`` steps, or after ``seconds`` and 20 times the time of a checkpoint."""
 
     def __init__(self, steps: int | None = None, seconds: float = 60.0) -> None:
         self.steps, self.seconds, self.cost, self.last = steps, seconds, 0.0, time.perf_counter()
@@ -90,7 +96,7 @@ class StepLoop:
         trained: whose parameters are updated.
         strategy: how the gradient of a step is computed.
         total: number of steps.
-        look: whether the host looks at what the device has computed, after so many steps.
+        look: from the number of steps made to whether the host reads results from the device.
         checkpoints: where to leave some; None: nowhere.
         sharded: whether every rank has a part of ``trained``.
     """
@@ -116,13 +122,15 @@ class StepLoop:
         device = next(trained.parameters()).device
         self._gpus = [device] if device.type == "cuda" else []
         self.step, self.saved = 0, -1
+        self.history: list[Any] = []
+        """What a record says of the run's past: weights that it began from, and settings that changed on the way."""
         self.checkpoint_due = False
         """A hook may ask for a checkpoint after this step."""
         self.started, self.seconds_before = time.perf_counter(), 0.0
 
     @property
     def seconds(self) -> float:
-        """Over all interruptions, as far as checkpoints tell."""
+        """Seconds of training over all interruptions, up to the last checkpoint of each."""
         return self.seconds_before + time.perf_counter() - self.started
 
     def run(self, *, progress: bool = False, name: str | None = None) -> None:
@@ -150,7 +158,7 @@ class StepLoop:
             return
         for hook in self.hooks:
             hook.saving()
-        if self._stopped:
+        if self._lost:
             return
         began = time.perf_counter()
         parts = {
@@ -158,7 +166,7 @@ class StepLoop:
             "carry": self.strategy.tensors(), "hooks": _merged(hook.tensors() for hook in self.hooks),
         }  # fmt: skip
         tensors = {f"{part}:{name}": value for part, named in parts.items() for name, value in named.items()}
-        facts: dict[str, Any] = {"seconds": self.seconds, "carry": self.strategy.facts()}
+        facts: dict[str, Any] = {"seconds": self.seconds, "carry": self.strategy.facts(), "history": self.history}
         facts |= _merged({hook.name: hook.facts()} if hook.name else hook.facts() for hook in self.hooks)
         self.checkpoints.save(Checkpoint(self.step, tensors, facts), sharded=self.sharded)
         self.saved = self.step
@@ -169,6 +177,8 @@ class StepLoop:
         found = None if self.checkpoints is None else self.checkpoints.load(last_good=last_good, like=self._like)
         if found is None:
             return
+        if found.step > self.total:
+            raise ArgumentError("steps", f"at least the {found.step} steps that the run has made", self.total)
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "watch": {}, "carry": {}, "hooks": {}}
         for key, tensor in found.tensors.items():
             part, _, name = key.partition(":")
@@ -178,6 +188,11 @@ class StepLoop:
         self.watch.restore(**parts["watch"])
         self.strategy.restore(found.facts.get("carry"), parts["carry"])
         self.step, self.seconds_before = found.step, float(found.facts["seconds"])
+        changed = {name.removeprefix("config."): list(pair) for name, pair in found.changed.items()}
+        self.history = [
+            *found.facts.get("history", ()),
+            *([{"step": self.step, "changed": changed}] if changed else ()),
+        ]
         with torch.random.fork_rng(self._gpus):
             for hook in self.hooks:
                 hook.restore(parts["hooks"], found.facts[hook.name] if hook.name else found.facts)
@@ -205,10 +220,10 @@ class StepLoop:
             self.watch.clear()
 
     def _leave_checkpoint(self, signal: int | None) -> None:
-        wanted = self.checkpoint_due or self.step == self.total or self.cadence.due(self.step)
+        wanted = self.checkpoint_due or self._stopped or self.step == self.total or self.cadence.due(self.step)
         number, due = self.ranks.highest(signal or 0, self.ranks.main and wanted)
         self.checkpoint_due = False
-        if (due or number) and not self._stopped:
+        if (due or number) and not self._lost:
             self.checkpoint()
         if number and not self._stopped:
             raise Interrupted(number, self.step)
@@ -217,8 +232,12 @@ class StepLoop:
     def _stopped(self) -> bool:
         return bool(self.hooks) and all(hook.stopped for hook in self.hooks)
 
+    @property
+    def _lost(self) -> bool:
+        return bool(self.hooks) and all(hook.lost for hook in self.hooks)
+
     def _like(self, key: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """What is to hold a tensor of a checkpoint in shards: the same shards where it is a parameter or its moment."""
+        """Return the tensor to read into from a checkpoint in shards: sharded for parameters and their moments."""
         part, _, name = key.partition(":")
         of = dict(self.trained.named_parameters()).get(name if part == "model" else name.rpartition("/")[0])
         if of is None or of.shape != shape:

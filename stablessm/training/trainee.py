@@ -40,6 +40,9 @@ class Trainee:
     def spread(self) -> None:
         """Take the weights of the caller's model. No-op where they are the same tensors."""
 
+    def changed(self) -> None:
+        """Note that the parameters of ``trained`` were changed other than by an optimizer."""
+
     def ratios(self) -> GradientOverWeight:
         """Return the gradient over weight of the recurrent parameters, after a backward pass."""
         return gradient_over_weight(self.model, recurrent_only=True)
@@ -55,7 +58,7 @@ class Carrying(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor, state: State, **options: Tensor) -> tuple[Tensor, State]:
-        """Outputs, and the state to go on from."""
+        """Return outputs and the final state."""
         found: tuple[Tensor, State] = sequence_of(self.model)(x, state, **options)
         return found
 
@@ -74,7 +77,7 @@ class Whole(Trainee):
             )  # buffers: the loop's matter, after a step
 
     def accumulating(self) -> AbstractContextManager[object]:
-        """DDP's ``no_sync``."""
+        """Return DDP's ``no_sync`` context."""
         if isinstance(self.runner, nn.parallel.DistributedDataParallel):
             return self.runner.no_sync()
         return nullcontext()
@@ -109,21 +112,29 @@ class Sharded(Trainee):
 
     @torch.no_grad()
     def collect(self) -> None:
-        """One tensor after the other, on every rank."""
+        """Gather the weights into the caller's model, one tensor at a time, on every rank."""
         own = self.model.state_dict()
         for name, tensor in self.trained.state_dict().items():
             own[name].copy_(whole(tensor))
 
     @torch.no_grad()
     def spread(self) -> None:
-        """Every rank takes its shards of its model's tensors."""
+        """Copy this rank's shards from the caller's model."""
         own = self.model.state_dict()
         for name, tensor in self.trained.state_dict().items():
             tensor.copy_(placed(own[name], tensor))
 
+    def changed(self) -> None:
+        """Drop the whole weights that an evaluation, which has no backward pass, leaves for the next forward pass."""
+        from torch.distributed.fsdp import FSDPModule
+
+        for module in self.trained.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
     @torch.no_grad()
     def ratios(self) -> GradientOverWeight:
-        """From the whole weights and gradients, of recurrent parameters alone."""
+        """Return the ratios from whole weights and gradients, gathered for recurrent parameters alone."""
         for name, module in recurrent_modules(self.model):
             for own in module.recurrent_parameters:
                 parameter, shard = module.get_parameter(own), self.trained.get_submodule(name).get_parameter(own)
@@ -138,7 +149,7 @@ class Sharded(Trainee):
 def trainee(
     model: nn.Module, config: TrainingConfig, device: torch.device, ranks: Ranks, *, carries: bool = False
 ) -> Trainee:
-    """As ``config.parallel`` says; whole where there is one rank. ``carries``: with a state in and out."""
+    """Return the trainee for ``config.parallel``; whole for one rank. ``carries``: with a state in and out."""
     cls = Sharded if ranks.size > 1 and config.parallel == "fsdp" else Whole
     return cls(model, device, ranks, compiled=config.compile, carries=carries)
 
@@ -149,13 +160,13 @@ def _runner(model: nn.Module, compiled: bool, carries: bool) -> Any:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor of which every rank may have a shard; to be called by all of them."""
+    """Return the whole tensor of which every rank may have a shard. All ranks must call it."""
     found: Tensor = getattr(tensor, "full_tensor", lambda: tensor)()
     return found
 
 
 def placed(tensor: Tensor, like: Any) -> Tensor:
-    """A tensor that every rank has, where and in the shards (a DTensor's placements) that ``like`` is in."""
+    """Return a tensor that every rank has on the device and in the shards (DTensor placements) of ``like``."""
     there = tensor.to(like.device)
     if hasattr(like, "placements") and not hasattr(tensor, "placements"):
         from torch.distributed.tensor import distribute_tensor
@@ -166,7 +177,7 @@ def placed(tensor: Tensor, like: Any) -> Tensor:
 
 @torch.no_grad()
 def load(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """A module's state from tensors that are whole or in the module's shards."""
+    """Load a module's state from tensors that are whole or in the module's shards."""
     own = module.state_dict()
     module.load_state_dict({name: placed(tensor, own[name]) for name, tensor in tensors.items()})
 

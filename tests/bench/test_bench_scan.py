@@ -380,6 +380,15 @@ def test_the_gain_of_bfloat16_is_that_of_the_largest_size() -> None:
     rows += [row("8x20x20", "float32", 2.0), row("8x20x20", "bfloat16", 1.0)]
     assert scan.summarise(rows)["least_gain_of_bfloat16_at_largest_size"] == 2.0
     assert "least_ahead_of_best_peer" not in scan.summarise(rows)
+    assert not any(name.startswith("queued_") for name in scan.summarise(rows))
+    queued = [
+        {**row, "queued_ms": row["ms"] ** 2, "queued_times_floor": 3.0, "queued_best_peer_over_this": 5.0}
+        for row in rows
+    ]
+    found = scan.summarise(queued)
+    assert found["queued_least_ahead_of_best_peer"] == 5.0
+    assert found["queued_least_gain_of_bfloat16_at_largest_size"] == 4.0
+    assert found["least_gain_of_bfloat16_at_largest_size"] == 2.0
 
 
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

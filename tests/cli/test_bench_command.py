@@ -26,7 +26,7 @@ def test_help_shows_examples() -> None:
 
 
 def test_a_record_is_written(tmp_path: Path) -> None:
-    code, text = run("scan", "--smoke", "--sizes", "1x10x2", "--dtype", "float32", "--out", str(tmp_path))
+    code, text = run("scan", "--size", "smoke", "--shapes", "1x10x2", "--dtype", "float32", "--out", str(tmp_path))
     assert code == 0, text
     record = json.loads((tmp_path / "scan-cpu.json").read_text(encoding="utf-8"))
     assert {row["size"] for row in record["rows"]} == {"1x10x2"}
@@ -80,7 +80,7 @@ def test_an_interrupted_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(scan, "run", interrupted)
     code, text = run("scan", "--smoke", "--out", str(tmp_path))
     assert code == 130
-    assert "not complete" in text
+    assert "incomplete" in text
 
 
 def test_torch_and_numpy_are_enough(tmp_path: Path) -> None:

@@ -18,19 +18,19 @@ def run(*arguments: str) -> str:
 
 def test_help_shows_examples() -> None:
     text = run("--help")
-    assert "stablessm env --json" in text
+    assert "stablessm env --check" in text
     assert "stablessm demo" in text
-    assert "Example: stablessm demo --open" in run("demo", "--help")
+    assert "stablessm demo --open" in run("demo", "--help")
     assert run("--version").startswith(f"{stablessm.__version__} (commit ")
 
 
 def test_env_runs_every_backend() -> None:
-    found = json.loads(run("env", "--json"))
+    found = json.loads(run("env", "--check", "--json"))
     assert found["auto"]["cpu"] == "cpu"
     for name in ("reference", "cpu", "triton"):  # the tests run Triton in its interpreter
         assert found["backends"][name]["ran"], found["backends"][name]
         assert "relative error" in found["backends"][name]["detail"]
-    assert "scan backends, tried just now" in run("env")
+    assert "scan backends, after a trial run" in run("env", "--check")
 
 
 def test_env_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def test_env_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("no such instruction")
 
     monkeypatch.setattr(cpu_linear, "forward", broken)
-    probe = json.loads(run("env", "--json"))["backends"]["cpu"]
+    probe = json.loads(run("env", "--check", "--json"))["backends"]["cpu"]
     assert probe == {"ran": False, "detail": "failed: RuntimeError: no such instruction"}
 
 

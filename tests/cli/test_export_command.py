@@ -30,7 +30,7 @@ def test_onnx(tmp_path):
     ssm.save(ssm.S4D(3, 4), tmp_path / "layer")
     export(tmp_path / "layer", tmp_path / "step.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "step.onnx", providers=["CPUExecutionProvider"])
-    assert [port.shape for port in session.get_inputs()] == [[1, 3], [1, 3, 4, 2]]
+    assert [port.shape for port in session.get_inputs()] == [["batch", 3], ["batch", 3, 4, 2]]
 
 
 def test_a_saved_network(tmp_path):
@@ -38,16 +38,29 @@ def test_a_saved_network(tmp_path):
     ssm.save(model, tmp_path / "model")
     export(tmp_path / "model", tmp_path / "step.pt2")
     exported = torch.export.load(tmp_path / "step.pt2")
-    states = [torch.zeros_like(example) for example in exported.example_inputs[0][1:]]
+    states = [torch.zeros_like(example[:1]) for example in exported.example_inputs[0][1:]]
     x = torch.randn(1, 30, 3)
     for x_t in x.unbind(1):
         y_t, *states = exported.module()(x_t, *states)
     assert torch.allclose(y_t, model(x), atol=1e-5)
 
 
+def test_whole_sequences(tmp_path):
+    layer = ssm.RealSSM(3, 8, 2)
+    ssm.save(layer, tmp_path / "layer")
+    export(tmp_path / "layer", tmp_path / "sequence.pt2", "--kind", "sequence")
+    x = torch.randn(4, 50, 3)
+    y, _ = torch.export.load(tmp_path / "sequence.pt2").module()(x, torch.zeros(4, 8))
+    assert torch.allclose(y, layer(x)[0], atol=1e-5)
+
+
 def test_errors(tmp_path):
     ssm.save(ssm.LRU(3, 8, 2), tmp_path / "layer")
     assert "PATH: expected a file that ends in .onnx or .pt2" in export(tmp_path / "layer", "step.h5", code=2)
+    wrong = ("--kind", "frame"), ("--kind", "sequence", "--batch", 2)
+    told = [export(tmp_path / "layer", tmp_path / "step.pt2", *options, code=2) for options in wrong]
+    assert "--kind: expected one of 'step', 'sequence'" in told[0]
+    assert "--batch-size: expected no value, since --kind sequence takes any number of sequences" in told[1]
     assert "no such folder" in export(tmp_path / "nothing", "step.pt2", code=2)
     ssm.save(ssm.Bidirectional(ssm.LRU(3, 8, 2)), tmp_path / "both")
     assert "got Bidirectional" in export(tmp_path / "both", tmp_path / "step.pt2", code=2)

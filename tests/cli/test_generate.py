@@ -151,7 +151,7 @@ def test_the_document_ends_the_text(trained: Path, tmp_path: Path) -> None:
 
 def test_wrong_arguments_are_named(trained: Path, tmp_path: Path) -> None:
     for arguments, told in {
-        (trained / "runs/char", "ZOO!"): "PROMPT: expected characters that the model has seen, got 'ZO!'",
+        (trained / "runs/char", "ZOO!"): "PROMPT: expected characters that occur in the training text, got 'ZO!'",
         (trained / "nowhere", "x"): "MODEL: expected a folder saved by stablessm",
         (trained / "runs/char/model", "x", "--device", "tpu"): "device: expected auto, cpu or cuda",
     }.items():
@@ -159,7 +159,7 @@ def test_wrong_arguments_are_named(trained: Path, tmp_path: Path) -> None:
     ssm.save(ssm.RealSSM(1, 4, 1), tmp_path)
     assert "tokenizer: expected a tokenizer.json" in call("generate", tmp_path, "x", code=2)
     (tmp_path / "tokenizer.json").write_text(tokenizers.load(trained / "runs/char").content(), encoding="utf-8")
-    assert "MODEL: expected a language model of the" in call("generate", tmp_path, "x", code=2)
+    assert "MODEL: expected a language model with the" in call("generate", tmp_path, "x", code=2)
     assert "stablessm generate runs/mine" in call("generate", "--help")
 
 

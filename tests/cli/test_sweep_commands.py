@@ -30,7 +30,7 @@ def test_run_in_jobs_and_status(tmp_path):
     given = "run", REFERENCE, "--set", "fails=2", "--set", f"tally={tally}", "--jobs", "2"
     failed = invoke(*given, code=1)
     assert "/walk-2: RuntimeError: lost my way" in failed
-    assert "the same command computes again what failed" in failed
+    assert "the same command computes the failed parts again" in failed
     told = invoke("status")
     assert "failed: RuntimeError: lost my way" in told
     (row,) = [line for line in told.splitlines() if "walks/smoke-" in line and "│" in line]
@@ -66,7 +66,7 @@ def test_search_and_its_errors():
     assert "--over: expected one of task.train_examples" in invoke(*wrong, code=2)
     assert not Path("nothing").exists()
     assert "--objective: expected STAGE/ARRAY:HOW" in invoke("search", "ia-fig1", "--over", "lr=int:1:2", code=2)
-    assert "a task has its metric" in invoke("search", "recall", "--over", "lr=int:1:2", "--maximize", code=2)
+    assert "a task has a metric of its own" in invoke("search", "recall", "--over", "lr=int:1:2", "--maximize", code=2)
     assert "Examples:" in invoke("search", "--help")
     assert "Examples:" in invoke("status", "--help")
 
@@ -89,10 +89,10 @@ def test_without_an_extra_commands_say_what_to_install(monkeypatch, tmp_path, pa
     ("options", "said"),
     [
         (("--on", "moon"), "--on: expected processes, ray or slurm"),
-        (("--address", "auto"), "--address: expected --on ray beside it"),
-        (("--slurm", "partition=gpu"), "--slurm: expected --on slurm beside it"),
-        (("--executor", "local"), "--executor: expected --on slurm beside it"),
-        (("--jobs", "2", "--minutes", "5"), "--minutes: expected --on slurm beside it"),
+        (("--address", "auto"), "--address: expected --on ray, got"),
+        (("--slurm", "partition=gpu"), "--slurm: expected --on slurm, got"),
+        (("--executor", "local"), "--executor: expected --on slurm, got"),
+        (("--jobs", "2", "--minutes", "5"), "--minutes: expected --on slurm, got"),
         (("--memory", "4GB"), "--memory: expected --on ray or --on slurm"),
         (("--jobs", "0"), "--jobs: expected a whole number, at least 1"),
         (("--on", "slurm", "--slurm", "partition"), "--slurm: expected KEY=VALUE"),

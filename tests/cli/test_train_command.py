@@ -54,7 +54,10 @@ def test_a_csv_file_trains_is_evaluated_and_reported(load, monkeypatch):
 def test_the_data_must_be_that_of_the_training(load):
     told = call("train", *load, *QUICK, "--steps", "2", "--out", "runs/one/run")
     assert "on average" in told
-    assert "complete: 0 of 0 runs in" in call("status", "--out", "runs/one")  # a model is no run of an experiment
+    told = call("status", "--out", "runs/one")
+    assert "complete: 0 of 0 runs in" in told  # a model is no run of an experiment
+    assert "finished: 1 of 1 trainings in runs/one" in told
+    assert "2 of 2" in call("status", "--out", "runs/one", "--all")
     call("train", *load, *QUICK, "--steps", "2", "--out", "run")
     rows = Path("load.csv").read_text(encoding="utf-8").splitlines()
     Path("load.csv").write_text("\n".join([*rows[:100], "99,7.5,0.1", *rows[101:]]), encoding="utf-8")
@@ -170,11 +173,12 @@ def test_going_on_starting_again_and_damage(load):
     command = ("train", *load, *QUICK, "--steps", "12", "--evaluate-every", "4", "--out", "run")
     first = call(*command)
     weights = Path("run/model/model.safetensors").read_bytes()
-    assert (
-        "cannot train: resume: expected the settings the run began with (config.lr = 0.004), got config.lr = 0.1"
-        in (refused := call(*command, "--lr", "0.1", code=2))
+    refused = call(*command, "--lr", "0.1", code=2)
+    expected = (
+        "resume: expected the settings the run began with (config.lr = 0.004) or extend=True, got config.lr = 0.1"
     )
-    assert "--last-good goes on from the checkpoint before, --fresh starts again" in refused
+    assert f"cannot train: {expected}" in refused
+    assert "--extend allows other steps, learning rates and schedules" in refused
     again = call(*command).splitlines()
     assert first.splitlines()[-1] == again[-1]
     assert "resuming after step 12 of 12" in again
@@ -183,6 +187,12 @@ def test_going_on_starting_again_and_damage(load):
     assert f"{last.name}" in call(*command, code=2)
     call(*command, "--last-good")
     assert Path("run/model/model.safetensors").read_bytes() == weights
+    longer = [{"12": "20", "run": str(Path("run"))}.get(word, word) for word in command]
+    assert "changed after step 12: lr from 0.004 to 0.001, steps from 12 to 20" in call(
+        *longer, "--lr", "0.001", "--extend"
+    )
+    branch = [{"run": "branch"}.get(word, word) for word in command]
+    assert f"first weights from {Path('run').resolve()}" in " ".join(call(*branch, "--init-from", "run").split())
     call(*command, "--fresh", "--lr", "0.1")
     assert Path("run/model/model.safetensors").read_bytes() != weights
 
@@ -203,7 +213,7 @@ def test_a_terminated_command_leaves_a_checkpoint_and_goes_on(load):
 
     threading.Thread(target=terminate, daemon=True).start()
     text = call("train", *load, *QUICK, "--steps", "100000", "--out", "run", code=128 + signal.SIGTERM)
-    assert "the same command goes on from there" in text
+    assert "the same command resumes the run" in text
     step = int(text.split("stopped after step ")[1].split(";")[0])
     assert f"step-{step:09d}.safetensors" in {path.name for path in Path("run/checkpoints").iterdir()}
 
@@ -215,11 +225,11 @@ def test_wrong_arguments_are_named(load):
         ("train", "recall", "-o", "lenght=3"): "lenght: expected one of the options",
         ("train", "recall", "-o", "length"): "--option: expected KEY=VALUE, got 'length'",
         ("train", "recall", "-o", "length=long"): "length: expected a whole number",
-        ("train", "recall", "--target", "x"): "--target, --label: expected --data beside it",
+        ("train", "recall", "--target", "x"): "--target, --label: expected --data with a CSV file",
         ("train", "--data", "absent.csv"): "--data: expected a file, got absent.csv (no such file)",
         ("train", "--data", "load.csv", "--target", "sun"): "target: expected a column of load.csv",
         ("train", "recall", "--model", "huge"): "--model: expected one of tiny",
-        ("train", "recall", "--data", "load.csv"): "TASK: expected none, or series, beside this --data",
+        ("train", "recall", "--data", "load.csv"): "TASK: expected no TASK, or series, for this --data",
         (
             "train",
             "--data",
@@ -230,7 +240,7 @@ def test_wrong_arguments_are_named(load):
             "wind",
         ): "--target, --label: expected one of them",
         ("train", "--data", "load.csv", "--label", "wind"): "-o sequence=VALUE sets it",
-        ("train", "recall", "--last-good", "--fresh"): "--last-good: expected no --fresh beside it",
+        ("train", "recall", "--last-good", "--fresh"): "--last-good: expected no --fresh, got both",
         ("train", "recall", "--epochs", "3", "--steps", "3"): "--epochs, --steps: expected one of them, got both",
         ("train", "recall", "--map", "exp", "--set", "map=best"): "--map, --set map: expected one of them, got both",
         ("train", "recall", "--set", "mixer_options=3"): "mixer_options: expected options by name, got 3",
@@ -252,7 +262,7 @@ def test_lists_and_help():
     assert "vocabulary" in call("train", "recall", "--list")
     assert "must be given" in call("train", "series", "--list")
     assert "paper-images 17,546 StableSSM, tables 5 and 6" in " ".join(call("train", "--list").split())
-    assert "stablessm train mnist --model paper-images --map best" in call("train", "--help")
+    assert "stablessm train mnist --model paper-images --epochs 10" in call("train", "--help")
     assert "stablessm eval runs/mnist --split valid" in call("eval", "--help")
 
 

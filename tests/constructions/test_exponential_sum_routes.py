@@ -61,7 +61,7 @@ FOUND: dict[str, tuple[int, str, float, float, float, int]] = {
     "positive": (6, "mixture, minimax", 2.064e-05, 36.78, 0.0002239, 34),
     "relative": (8, "mixture, minimax", 0.0003743, 122.5, 3.744e-06, 31),
     "geometric": (9, "mixture, minimax", 0.002605, 22.97, math.nan, 98),
-    "wave": (3, "Hankel, minimax", 2.446e-15, 2.139, 0, 42),
+    "wave": (3, "Hankel", 2.4e-15, 2.139, 0, 8),
     "stretched": (3, "mixture, minimax", 0.01282, 2.266, 0.004603, 125),
     "bump": (7, "Hankel, minimax", 0.008779, 21.99, 0.09495, 29),
     "real": (3, "Hankel, minimax", 0.097, 2.732e08, 0.1631, 126),

@@ -57,7 +57,7 @@ def sums(draw: st.DrawFn) -> tuple[np.ndarray, int]:
     return values, order
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(case=sums(), tol=st.sampled_from([1e-3, 1e-6]), head=st.integers(0, 3))
 def test_sums_of_modes_are_found_at_their_order(case: tuple[np.ndarray, int], tol: float, head: int) -> None:
     values, order = case
@@ -67,7 +67,7 @@ def test_sums_of_modes_are_found_at_their_order(case: tuple[np.ndarray, int], to
     assert not layer.failed
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     mix=st.lists(st.integers(-9, 9), min_size=3, max_size=3).filter(any),
     rough=st.sampled_from([0.0, 1e-6, 1e-2]),
@@ -94,7 +94,7 @@ def test_the_stated_error_is_the_error_of_the_stream(
     assert bool(fit.reason) == bool(layer.failed) == (fit.taps == 400)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 99), tol=st.sampled_from([1e-2, 1e-5]))
 def test_outputs_differ_by_the_error_times_the_largest_input(seed: int, tol: float) -> None:
     filters = noise(4, 3, seed=seed) @ SMOOTH
@@ -156,7 +156,7 @@ def test_arrays_and_numbers_of_any_kind() -> None:
         torch.testing.assert_close(layer.kernel(400), expected)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(length=st.integers(33, 90), shape=st.sampled_from([(3,), (3, 1), (1, 3), (9, 2)]), seed=st.integers(0, 99))
 def test_no_fit_is_larger_than_a_buffer(length: int, shape: tuple[int, ...], seed: int) -> None:
     filters = (noise(*shape, 3, seed=seed) @ SMOOTH)[..., :length]
@@ -178,7 +178,7 @@ def test_a_few_first_taps_of_their_own_are_worth_keeping() -> None:
 
 
 @given(length=st.integers(1, 60), head=st.integers(0, 60), scale=st.sampled_from([1e-300, 1.0, 1e307]))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_filters_of_any_length_and_size(length: int, head: int, scale: float) -> None:
     filters = scale * np.stack([0.9 ** np.arange(length), np.eye(length)[-1]])
     layer = from_convolution(filters, head=head)

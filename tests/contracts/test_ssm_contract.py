@@ -43,14 +43,14 @@ def cases(draw_from: st.DrawFn, channels: tuple[int, ...], states: tuple[int, ..
 @pytest.mark.parametrize("backend", [name for name in FAST if name != "triton"])
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(case=cases(channels=(1, 3, 16, 35), states=(1, 2, 5, 9)))
 def test_matches_reference(backend: str, dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
     check_against_reference(backend, dtype, length, **case)
 
 
 @pytest.mark.parametrize("length", [0, 1, 65])
-@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=str)
 @settings(max_examples=1)  # Triton's interpreter is slow
 @given(case=cases(channels=(1, 3), states=(1, 5)))
 def test_triton_matches_reference(dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ def test_triton_sums_over_many_sequences(dtype: torch.dtype, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("length", [0, 1, 64, 300])
-@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=str)
 @settings(max_examples=3)
 @given(case=cases(channels=(1, 3), states=(1, 5)))
 def test_blocks_of_a_scan_match_reference(dtype: torch.dtype, length: int, case: dict[str, Any]) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 
 import pytest
 import smoke_numbers
 
-from stablessm import ArgumentError
+from stablessm import ArgumentError, record
 from stablessm.experiments import catalogue
 from stablessm.experiments.frame.base import execute
 from stablessm.report.figure import Figure
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("id", catalogue.IDS)
@@ -38,6 +40,14 @@ def test_smoke(id, tmp_path, monkeypatch):
     assert not smoke_numbers.differences(smoke_numbers.numbers(folder), pinned), "meant? python tests/smoke_numbers.py"
 
 
+@pytest.mark.parametrize("id", catalogue.IDS)
+def test_the_committed_record_has_the_present_settings_of_the_paper(id):
+    (path,) = (ROOT / "results" / id).rglob("record.json")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert (content["id"], content["size"]) == (id, "paper")
+    assert content["config"] == json.loads(json.dumps(record.plain(asdict(catalogue.get(id).configs["paper"]))))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("id", catalogue.IDS)
 def test_the_same_run_again_gives_the_same_bits(id, tmp_path, monkeypatch):
@@ -57,6 +67,8 @@ def test_description(id):
     assert "**Question.**" in text
     assert "**Claim**" in text
     assert set(experiment.configs) == set(experiment.minutes) == {"smoke", "paper"}
+    assert 0 < experiment.minutes["smoke"] <= 0.25
+    assert experiment.minutes["smoke"] < experiment.minutes["paper"]
     for config in experiment.configs.values():
         assert is_dataclass(config)
         assert type(config).__dataclass_params__.frozen

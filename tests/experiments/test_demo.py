@@ -39,7 +39,7 @@ def test_direct_breaks_where_stable_maps_do_not(tmp_path):
     for map in MAPS:
         assert all(
             low <= high or math.isinf(high)
-            for low, high in zip(errors[map], errors[f"{map}, no more than"], strict=True)
+            for low, high in zip(errors[map], errors[f"{map}, upper bound"], strict=True)
         )
 
 

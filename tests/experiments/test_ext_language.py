@@ -39,7 +39,7 @@ def claims(folder, pieces, words):
 def test_claims_follow_the_numbers(tmp_path):
     good = claims(tmp_path / "good", measured(60.0, windows=1.1), measured(90.0))
     assert [claim.verdict for claim in good] == ["holds", "reproduced", "reproduced", "partly"]
-    assert f"{np.log2(60) / 4:.3f} bits a byte" in good[0].ours
+    assert f"{np.log2(60) / 4:.3f} bits per byte" in good[0].ours
     assert "A sample: The city is old" in good[0].why
     bad = claims(tmp_path / "bad", measured(600.0, windows=0.9), measured(110.0, windows=0.9))
     assert [claim.verdict for claim in bad] == ["does not hold", "partly", "not reproduced", "not reproduced"]

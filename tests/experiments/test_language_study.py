@@ -346,8 +346,8 @@ def test_table_3_follows_the_numbers(tmp_path):
     claims = table3.claims(config, run)
     assert verdicts(claims[:4]) == ["reproduced", "reproduced", "partly", "reproduced"]
     assert verdicts(claims[4:]) == ["reproduced", *3 * ["not reproduced"]]
-    assert "100 steps at 0.01, to which the rate rises in 10" in claims[0].statement
-    assert "100 of the 1000 steps in which the rate rises to 0.01" in claims[4].statement
+    assert "100 steps at the rate 0.01 after 10 warm-up steps" in claims[0].statement
+    assert "the first 100 of 1000 warm-up steps to the rate 0.01" in claims[4].statement
     assert "seed 2 diverged at step 42" in claims[3].ours
     assert "forward: inf in 'blocks.0'" in claims[3].why
     drawn = table3.figures(config, run)

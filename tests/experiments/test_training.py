@@ -42,7 +42,7 @@ def train_alone(model, batches=batch):
         optimiser.zero_grad()
         loss.backward()
         assert torch.nn.utils.clip_grad_norm_(model.parameters(), OPTIONS.clip) > 0
-        optimiser.param_groups[0]["lr"] = OPTIONS.lr * TrainingConfig(warmup=0.0).schedule(OPTIONS.steps)(step)
+        optimiser.param_groups[0]["lr"] = OPTIONS.lr * TrainingConfig(warmup=0.0).rates(OPTIONS.steps)(step)
         optimiser.step()
         losses.append(loss.item())
     return model, np.reshape(losses, (OPTIONS.epochs, OPTIONS.batches)).mean(1)

@@ -21,7 +21,7 @@ HORIZON = 40
 def test_every_architecture_is_measured_by_tokens(name):
     model = hf_models.model(name)
     curve = ssm.memory_function(model, HORIZON, tokens=[5, 9], prefix=[1, 3, 3])
-    assert curve.unit == "tokens"
+    assert (curve.unit, curve.exact, curve.norm, curve.bound, curve.dt) == ("tokens", True, "unit", 1.0, 1.0)
     assert curve.inputs == ("5", "9")
     ids = torch.tensor([[1, 3, 3, *[9] * HORIZON]])
     with torch.no_grad():

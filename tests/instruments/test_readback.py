@@ -105,7 +105,7 @@ def test_the_bound_on_the_capacity_holds_for_little_data_too(seed: int) -> None:
 
 def test_a_linear_recurrence_has_the_capacity_of_theory() -> None:
     """Jaeger 2001: lag k is explained to v_kᵀ G⁻¹ v_k, v_k = λ^k, G = Σ v_k v_kᵀ; in total the number of states."""
-    lam = 0.9 * ssm.reconstruction.optimised(5, 10)
+    lam = 0.9 * ssm.reconstruction.optimized(5, 10)
     layer = ssm.LRU(1, 5, 1, eigenvalues=lam).double()
     found = readback(layer, white(30, 220), lags=60)
     powers = lam[:, None] ** torch.arange(500)

@@ -8,8 +8,9 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounter
 
 import stablessm as ssm
 from stablessm.layers import discretize, initialize
@@ -318,3 +319,24 @@ def test_layers_compile_without_graph_breaks(build: object) -> None:
     layer, x = build(), torch.randn(2, 20, 2)
     y, _ = torch.compile(layer, fullgraph=True, backend="aot_eager")(x)
     torch.testing.assert_close(y, layer(x)[0], rtol=1e-4, atol=1e-5)
+
+
+@given(
+    options=st.sampled_from([{}, {"solver": "exponential"}, {"recurrence": "diagonal", "solver": "exponential"}]),
+    activation=st.sampled_from(["linear", "tanh", "sigmoid", "relu"]),
+    varying=st.booleans(),
+)
+@settings(deadline=None, max_examples=8)
+def test_a_compiled_rnn_runs_its_loop_outside_of_the_graph(options, activation, varying) -> None:
+    """The number of steps must not be the number of operations that are compiled."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    layer = ssm.ContinuousRNN(3, 4, 2, dt=0.1, activation=activation, **options).double()
+    x, dt = torch.randn(2, 100, 3, dtype=F64), torch.rand(2, 100) if varying else None
+    counter = CompileCounter()
+    y, state = torch.compile(layer, backend=counter)(x, dt=dt)
+    assert counter.op_count < 100
+    truth, final = layer(x, dt=dt)
+    torch.testing.assert_close((y, state), (truth, final))
+    ours, theirs = (torch.autograd.grad(out.square().sum(), layer.M)[0] for out in (y, truth))
+    torch.testing.assert_close(ours, theirs)

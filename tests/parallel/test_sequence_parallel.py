@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scan_cases import draw, draw_decay
+from ssm_cases import draw_layer
 from torch import nn
 
 import stablessm as ssm
@@ -20,6 +25,55 @@ def test_one_rank_is_the_whole() -> None:
     truth = model(tokens)
     with parallel.sequence_parallel(model):
         assert torch.allclose(model(tokens), truth, atol=1e-6)
+
+
+RESETS = {None: None, 1: torch.arange(7) == 3, 2: torch.eye(7, dtype=torch.bool)[2:4]}
+CASES = {
+    "dtype": st.sampled_from([torch.float64, torch.complex128]), "initial": st.booleans(),
+    "reset": st.sampled_from(list(RESETS)), "seed": st.integers(0, 2**31),
+}  # fmt: skip
+
+
+@settings(max_examples=15)
+@given(shape=st.sampled_from([(3,), (7, 3), (2, 7, 3)]), **CASES)
+def test_a_scan_on_one_rank_is_the_scan(shape, dtype, initial, reset, seed) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    tensors = [draw_decay(shape, dtype, generator), draw((2, 7, 3), dtype, generator)]
+    tensors += [draw((2, 3), dtype, generator)] if initial else []
+    found = parallel.sequence_scan(*tensors, reset=RESETS[reset])
+    torch.testing.assert_close(found, ssm.linear_scan(*tensors, reset=RESETS[reset], backend="reference"))
+
+
+@settings(max_examples=15)
+@given(skip=st.booleans(), lengths=st.sampled_from([None, (7, 0), (3, 5)]), **CASES)
+def test_a_fused_scan_on_one_rank_is_the_scan(skip, lengths, dtype, initial, reset, seed) -> None:
+    tensors, _ = draw_layer(dtype, 2, 7, 3, 2, skip=skip, initial=initial, seed=seed)
+    options = {"reset": RESETS[reset], "lengths": None if lengths is None else torch.tensor(lengths)}
+    found = parallel.sequence_ssm_scan(*tensors, **options)
+    torch.testing.assert_close(found, ssm.ssm_scan(*tensors, **options, backend="reference"))
+
+
+def test_the_place_among_ranks_is_that_of_the_group_or_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = object()
+    monkeypatch.setattr(dist, "get_rank", lambda asked=None: 1 if asked is group else 2)
+    monkeypatch.setattr(dist, "get_world_size", lambda asked=None: 3 if asked is group else 4)
+    for available, begun, place in ((True, True, (2, 4)), (True, False, (0, 1)), (False, True, (0, 1))):
+        monkeypatch.setattr(dist, "is_available", lambda found=available: found)
+        monkeypatch.setattr(dist, "is_initialized", lambda found=begun: found)
+        assert parallel.carry.place() == place
+        assert parallel.carry.place(group) == (1, 3)
+    monkeypatch.setattr(dist, "is_available", lambda: True)
+    assert [parallel.own_steps(8), parallel.own_steps(9, group)] == [slice(4, 6), slice(3, 6)]
+
+
+def test_a_wrong_state_or_input_is_named() -> None:
+    layer, x = ssm.LRU(2, 3, 2), torch.randn(4, 9, 2)
+    with parallel.sequence_parallel(layer):
+        for state in (torch.zeros(3, 3) + 0j, torch.zeros(4, 2) + 0j, "state"):
+            with pytest.raises(ssm.ArgumentError, match=r"^state: expected"):
+                layer(x, state)
+        with pytest.raises(ssm.ArgumentError, match=r"^x: expected"):
+            layer(torch.tensor(1.0))
 
 
 def test_a_call_by_name_is_the_same() -> None:

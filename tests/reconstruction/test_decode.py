@@ -18,7 +18,7 @@ from stablessm.reconstruction import (
     condition_number,
     decode,
     diagnose,
-    optimised,
+    optimized,
     roots_of_unity,
     uniform_ring,
 )
@@ -76,7 +76,7 @@ def test_equations_are_the_vandermonde_matrix(length: int, count: int, real: boo
     length=st.integers(1, 90), more=st.integers(0, 20), seed=st.integers(0, 99), method=st.sampled_from(["svd", "gram"])
 )
 def test_inputs_come_back_from_any_step(length: int, more: int, seed: int, method: str) -> None:
-    lam = optimised(length + more, 2 * length)
+    lam = optimized(length + more, 2 * length)
     u = noise(2, 3, length, seed=seed)
     back = decode(run(u, lam), lam, length, method=method)
     torch.testing.assert_close(back, u, atol=1e-10, rtol=0)
@@ -85,7 +85,7 @@ def test_inputs_come_back_from_any_step(length: int, more: int, seed: int, metho
 @given(length=st.integers(2, 60), seed=st.integers(0, 99))
 @settings(max_examples=20)
 def test_half_as_many_states_do_for_real_inputs(length: int, seed: int) -> None:
-    lam = optimised((length + 1) // 2, length)
+    lam = optimized((length + 1) // 2, length)
     u = noise(length, seed=seed)
     torch.testing.assert_close(decode(run(u, lam), lam, length), u, atol=1e-10, rtol=0)
 
@@ -113,7 +113,7 @@ def test_roots_of_unity_give_images_back_to_machine_precision(length: int) -> No
 
 
 def test_single_precision_is_as_good_as_its_state() -> None:
-    lam = optimised(200, 200)
+    lam = optimized(200, 200)
     u = noise(200)
     exact = run(u, lam)
     errors = {}
@@ -140,7 +140,7 @@ def test_no_overflow_far_above_or_below_one(low: float, high: float, method: str
 
 @pytest.mark.parametrize("radius", [0.99, 1.002])
 def test_eigenvalues_on_both_sides_of_the_circle(radius: float) -> None:
-    lam = radius * optimised(64, 64)
+    lam = radius * optimized(64, 64)
     u = noise(64)
     torch.testing.assert_close(decode(run(u, lam), lam, 64), u, atol=1e-10, rtol=0)
 
@@ -168,9 +168,9 @@ def test_ill_posed_requests_say_their_rank_and_a_remedy(
 
 
 def test_following_the_advice_helps() -> None:
-    few = diagnose(optimised(10, 60), 60)
+    few = diagnose(optimized(10, 60), 60)
     assert (few.rank, few.determined) == (20, False)
-    enough = diagnose(optimised(30, 60), 60)
+    enough = diagnose(optimized(30, 60), 60)
     assert enough.determined
     assert not enough.advice
     assert enough.expected_error < 1e-14
@@ -228,7 +228,7 @@ def test_gram_and_svd_agree_where_the_gram_matrix_is_good_enough() -> None:
 
 @pytest.mark.parametrize("real", [True, False])
 def test_real_inputs_use_both_parts(real: bool) -> None:
-    lam = optimised(24, 48)
+    lam = optimized(24, 48)
     u = noise(48)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", IllConditionedWarning)
@@ -238,7 +238,7 @@ def test_real_inputs_use_both_parts(real: bool) -> None:
 
 
 def test_channels_are_decoded_apart() -> None:
-    lam = torch.stack([optimised(20, 30), uniform_ring(20, 0.98)])
+    lam = torch.stack([optimized(20, 30), uniform_ring(20, 0.98)])
     u = noise(2, 30, 2)
     state = torch.stack([run(u[..., m], lam[m]) for m in range(2)], -2)
     assert state.shape == (2, 2, 20)
@@ -249,7 +249,7 @@ def test_channels_are_decoded_apart() -> None:
 
 
 def test_one_warning_for_all_channels_where_decode_was_called() -> None:
-    lam = torch.stack([uniform_ring(5, 0.9), torch.full((5,), 0.5 + 0j), optimised(5, 10)])
+    lam = torch.stack([uniform_ring(5, 0.9), torch.full((5,), 0.5 + 0j), optimized(5, 10)])
     with pytest.warns(IllConditionedWarning) as caught:
         decode(torch.zeros(3, 5), lam, 10)
     assert [(w.filename, w.category) for w in caught] == [(__file__, IllConditionedWarning)]
@@ -257,7 +257,7 @@ def test_one_warning_for_all_channels_where_decode_was_called() -> None:
 
 
 def test_arrays_are_taken() -> None:
-    lam = optimised(5, 8)
+    lam = optimized(5, 8)
     u = noise(8)
     for step in (1, -1):  # torch knows no negative strides
         state, values = run(u, lam).numpy()[::step], lam.numpy()[::step]
@@ -266,7 +266,7 @@ def test_arrays_are_taken() -> None:
 
 @pytest.mark.parametrize("method", ["svd", "gram"])
 def test_a_batch_may_be_empty_and_share_its_beginning(method: str) -> None:
-    lam = optimised(5, 8)
+    lam = optimized(5, 8)
     assert decode(torch.zeros(2, 0, 5), lam, 8, method=method).shape == (2, 0, 8)
     u, before = noise(3, 8), noise(5, seed=1)
     back = decode(run(u, lam) + lam**8 * before, lam, 8, initial=before, method=method)
@@ -274,7 +274,7 @@ def test_a_batch_may_be_empty_and_share_its_beginning(method: str) -> None:
 
 
 def test_the_largest_eigenvalues() -> None:
-    lam = 1e290 * optimised(4, 8)
+    lam = 1e290 * optimized(4, 8)
     assert bool(equations(lam, 8, real=True).dense().isfinite().all())
     with pytest.raises(ssm.ArgumentError, match=r"eigenvalues: expected \|λ\| of at most 1e\+290"):
         diagnose(1.1 * lam, 8)
@@ -297,7 +297,7 @@ def test_the_cutoff_of_gram_is_smooth_and_that_of_svd_sharp() -> None:
 
 
 def test_a_layer_of_ours_can_be_read_back() -> None:
-    layer = ssm.LRU(1, 40, 1, eigenvalues=0.999 * optimised(40, 60), normalise=False).double()
+    layer = ssm.LRU(1, 40, 1, eigenvalues=0.999 * optimized(40, 60), normalise=False).double()
     x = noise(3, 60, 1)
     _, state = layer(x)
     B = torch.complex(*layer.B[..., 0].mT)

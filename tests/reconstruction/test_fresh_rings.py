@@ -23,7 +23,7 @@ from stablessm.reconstruction import (
     diagnose,
     fourier,
     haar,
-    optimised,
+    optimized,
     pca,
     required_state_size,
     roots_of_unity,
@@ -87,11 +87,11 @@ def test_the_expected_error_is_measured_within_a_factor_of_three(
 ) -> None:
     """Rings, roots of unity and optimized placements; well conditioned, hardly determined and not determined."""
     count = math.ceil(share * request.unknowns)
-    where = placed.draw(st.sampled_from(["ring", "ring", "roots", "optimised", "growing"]))
+    where = placed.draw(st.sampled_from(["ring", "ring", "roots", "optimized", "growing"]))
     lam = {
         "ring": lambda: uniform_ring(count, request.r_min, request.r_max, seed=seed),
         "roots": lambda: roots_of_unity(count),
-        "optimised": lambda: optimised(count, request.length),
+        "optimized": lambda: optimized(count, request.length),
         "growing": lambda: uniform_ring(count, 0.95, 1.02, seed=seed),
     }[where]()
     if placed.draw(st.booleans()):  # eigenvalues may be known more exactly than the state is
@@ -120,7 +120,7 @@ def test_a_complex_input_several_channels_and_damping_are_expected_too() -> None
 
 
 def test_a_state_that_overflows_has_no_finite_error() -> None:
-    assert diagnose(1e3 * optimised(4, 200), 200, precision=torch.float32).expected_error == math.inf
+    assert diagnose(1e3 * optimized(4, 200), 200, precision=torch.float32).expected_error == math.inf
 
 
 def misses(request: Request, tol: float, rings: int, seed: int) -> int:

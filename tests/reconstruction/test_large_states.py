@@ -8,7 +8,7 @@ import sys
 import pytest
 
 _DECODE = """
-lam = reconstruction.optimised(4096, 16384) if {best} else reconstruction.uniform_ring(4096, 0.999)
+lam = reconstruction.optimized(4096, 16384) if {best} else reconstruction.uniform_ring(4096, 0.999)
 u = torch.randn(1, 16384, dtype=torch.float64)
 E = equations(lam, 16384, real=False)
 with warnings.catch_warnings(record=True) as caught:
@@ -24,7 +24,7 @@ _CONDITION = """
 assert 1 < reconstruction.condition_number(reconstruction.uniform_ring(4096, 0.999, 1.0002), 16384)
 """
 _BEST = """
-assert abs(reconstruction.condition_number(reconstruction.optimised(4096, 16384), 16384) - 1) < 1e-9
+assert abs(reconstruction.condition_number(reconstruction.optimized(4096, 16384), 16384) - 1) < 1e-9
 """
 _AROUND = """
 import resource, warnings

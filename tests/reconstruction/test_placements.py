@@ -17,7 +17,7 @@ from stablessm.reconstruction import (
     diagnose,
     fourier,
     haar,
-    optimised,
+    optimized,
     roots_of_unity,
     timestamp,
     uniform_ring,
@@ -42,9 +42,9 @@ def test_rings_are_uniform_in_area() -> None:
 
 @given(length=st.integers(2, 80), data=st.data())
 @settings(max_examples=40)
-def test_optimised_eigenvalues_are_perfectly_conditioned_on_the_circle(length: int, data: st.DataObject) -> None:
+def test_optimized_eigenvalues_are_perfectly_conditioned_on_the_circle(length: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, length))
-    lam = optimised(count, length)
+    lam = optimized(count, length)
     assert len(lam) == count
     assert float(lam.abs().max()) <= 1 + 1e-12
     assert condition_number(lam, length, real=True) == pytest.approx(1, abs=1e-9)
@@ -52,8 +52,8 @@ def test_optimised_eigenvalues_are_perfectly_conditioned_on_the_circle(length: i
 
 @pytest.mark.parametrize(("count", "length"), [(64, 256), (128, 256), (200, 256)])
 @pytest.mark.parametrize("r_max", [1.0, 0.999])
-def test_optimised_beats_both_random_rings(count: int, length: int, r_max: float) -> None:
-    best = condition_number(optimised(count, length, r_max=r_max), length, real=True)
+def test_optimized_beats_both_random_rings(count: int, length: int, r_max: float) -> None:
+    best = condition_number(optimized(count, length, r_max=r_max), length, real=True)
     for r_min in (0.95, 0.99):
         for seed in range(3):
             ring = r_max * uniform_ring(count, r_min, seed=seed)
@@ -66,7 +66,7 @@ def test_optimised_beats_both_random_rings(count: int, length: int, r_max: float
 def test_no_move_of_angles_or_radii_improves_it(seed: int, size: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     for count, length, r_max in ((6, 32, 0.97), (12, 20, 0.97)):
-        lam = optimised(count, length, r_max=r_max)
+        lam = optimized(count, length, r_max=r_max)
         moved = torch.polar(
             (lam.abs() - size * torch.rand(count, generator=generator, dtype=torch.float64)).clamp(min=0),
             lam.angle() + size * torch.randn(count, generator=generator, dtype=torch.float64),
@@ -77,9 +77,9 @@ def test_no_move_of_angles_or_radii_improves_it(seed: int, size: float) -> None:
 
 @pytest.mark.parametrize("basis", [haar, dct, fourier])
 @pytest.mark.parametrize("count", [17, 24, 48])
-def test_optimised_for_a_basis(basis, count: int) -> None:
+def test_optimized_for_a_basis(basis, count: int) -> None:
     psi = basis(512, 32)
-    lam = optimised(count, 512, basis=psi)
+    lam = optimized(count, 512, basis=psi)
     best = condition_number(lam, 512, basis=psi, real=True)
     assert best < 3
     assert float(lam.abs().max()) <= 1 + 1e-12
@@ -92,18 +92,18 @@ def test_optimised_for_a_basis(basis, count: int) -> None:
 def test_half_as_many_states_as_functions_do(name, functions: int, length: int) -> None:
     """Then a real eigenvalue, which gives one equation, is one too few."""
     psi, count = name(length, functions), (functions + 1) // 2
-    found = diagnose(optimised(count, length, basis=psi), length, basis=psi)
+    found = diagnose(optimized(count, length, basis=psi), length, basis=psi)
     assert found.determined
     assert found.condition < 1e3
     for few in {1, count - 1} - {0, count}:
-        lam = optimised(few, length, basis=psi)
+        lam = optimized(few, length, basis=psi)
         assert diagnose(lam, length, basis=psi).rank >= 2 * few - 1
         assert condition_number(lam, length, basis=psi, real=True) == math.inf
 
 
 def test_a_placement_of_lower_rank_never_wins() -> None:
     psi = haar(64, 6)  # the constant asks for λ = 1
-    assert diagnose(optimised(3, 64, basis=psi), 64, basis=psi).rank == 6
+    assert diagnose(optimized(3, 64, basis=psi), 64, basis=psi).rank == 6
 
 
 @pytest.mark.parametrize("count", [32, 150])
@@ -188,9 +188,9 @@ def test_timestamps_that_cannot_be_told_apart_are_refused() -> None:
         (lambda: timestamp(torch.tensor([torch.nan]), 0.5), "state0"),
         (lambda: uniform_ring(0, 0.5), "count"),
         (lambda: uniform_ring(3, 0.9, 0.5), "r_min, r_max"),
-        (lambda: optimised(3, 8, r_max=1.5), "r_max"),
-        (lambda: optimised(3, 8, basis=torch.eye(7)), "basis"),
-        (lambda: optimised(30, 8, basis=torch.eye(8)), "count"),
+        (lambda: optimized(3, 8, r_max=1.5), "r_max"),
+        (lambda: optimized(3, 8, basis=torch.eye(7)), "basis"),
+        (lambda: optimized(30, 8, basis=torch.eye(8)), "count"),
         (lambda: roots_of_unity(-1), "count"),
         (lambda: roots_of_unity(2.0), "count"),
         (lambda: uniform_ring(True, 0.5), "count"),
@@ -199,3 +199,10 @@ def test_timestamps_that_cannot_be_told_apart_are_refused() -> None:
 def test_errors_name_the_argument(call, argument: str) -> None:
     with pytest.raises(ssm.ArgumentError, match=f"^{argument}: expected"):
         call()
+
+
+def test_the_old_spelling_of_optimized_warns() -> None:
+    from stablessm import reconstruction
+
+    with pytest.warns(DeprecationWarning, match="reconstruction.optimized"):
+        assert reconstruction.optimised is optimized

@@ -21,7 +21,7 @@ from stablessm.reconstruction import (
     diagnose,
     fourier,
     haar,
-    optimised,
+    optimized,
     pca,
     required_state_size,
     uniform_ring,
@@ -101,7 +101,7 @@ def test_pca_finds_the_subspace_of_the_data() -> None:
 )
 def test_inputs_come_back_at_every_step(name: str, functions: int, step: int, seed: int) -> None:
     basis = BASES[name](100, functions)
-    lam = optimised(2 * functions, 100, basis=basis)
+    lam = optimized(2 * functions, 100, basis=basis)
     u = coefficients(2, functions, seed=seed) @ basis.mT
     state = last_state(u[:, :step], lam)
     decoder = SparseDecoder(lam, basis, step)
@@ -119,7 +119,7 @@ def test_inputs_come_back_at_every_step(name: str, functions: int, step: int, se
 
 def test_a_state_far_smaller_than_the_input() -> None:
     basis = haar(4096, 32)
-    lam = optimised(16, 4096, basis=basis)
+    lam = optimized(16, 4096, basis=basis)
     alpha = coefficients(3, 32)
     u = alpha @ basis.mT
     decoder = SparseDecoder(lam, basis)
@@ -135,7 +135,7 @@ def test_a_learned_basis() -> None:
     truth = dct(200, 6)
     data = coefficients(50, 6) @ truth.mT
     basis = pca(data, 6)
-    lam = optimised(6, 200, basis=basis)
+    lam = optimized(6, 200, basis=basis)
     u = coefficients(6, seed=5) @ truth.mT
     torch.testing.assert_close(decode_sparse(last_state(u, lam), lam, basis), u, atol=1e-10, rtol=0)
 
@@ -162,7 +162,7 @@ def test_channels_share_their_coefficients() -> None:
 def test_too_small_a_state_is_said_to_be() -> None:
     basis = haar(256, 32)
     with pytest.warns(IllConditionedWarning, match=r"rank 16 of 32.*use at least 16 states instead of 8"):
-        decode_sparse(torch.zeros(8), optimised(8, 256, basis=basis).to(torch.complex64), basis)
+        decode_sparse(torch.zeros(8), optimized(8, 256, basis=basis).to(torch.complex64), basis)
 
 
 def test_states_of_another_shape_or_none() -> None:
@@ -191,7 +191,7 @@ def test_with_fewer_equations_than_functions_the_condition_number_is_infinite(
 
 def test_functions_that_have_not_begun_are_no_reason_to_warn(recwarn: pytest.WarningsRecorder) -> None:
     basis = haar(64, 16)
-    lam = optimised(16, 64, basis=basis)
+    lam = optimized(16, 64, basis=basis)
     decoder = SparseDecoder(lam, basis, 20)
     assert decoder.diagnosis.rank == decoder.basis_rank < 16
     u = coefficients(16) @ basis.mT

@@ -80,15 +80,15 @@ def test_drawn_in_a_browser(tmp_path: Path) -> None:
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.goto((tmp_path / "report.html").as_uri())
-        tab.locator("figure").first.scroll_into_view_if_needed()
-        plots = tab.locator(".plot")
-        plots.first.locator(".heatmaplayer image").wait_for(state="attached")
-        assert plots.count() == 2
-        labels = plots.first.locator(".ytick text").all_text_contents()
-        assert sorted(labels) == ["found <b>", "seen"]
-        order = "plot => plot._fullLayout.yaxis.range[0] > plot._fullLayout.yaxis.range[1]"
-        assert plots.first.evaluate(order), "the first row is on top"
-        assert plots.nth(1).locator(".trace path").count() >= 1
+        tab.locator(".run figure").first.scroll_into_view_if_needed()
+        panels = tab.locator(".run .panel")
+        panels.first.locator("canvas").wait_for(state="attached")
+        assert panels.count() == 2
+        assert panels.first.locator(".rows span").all_text_contents() == ["seen", "found <b>"]
+        ink = "canvas => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"
+        pixels = np.array(panels.first.locator("canvas").evaluate(ink)).reshape(*np.shape(mixed().panels[0].pixels), 4)
+        np.testing.assert_array_equal(pixels[..., 3], mixed().panels[0].pixels)
+        assert panels.nth(1).locator(".series path").count() >= 1
         tab.screenshot(path=tmp_path / "page.png")
         browser.close()
     assert not complaints

@@ -2,70 +2,39 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import report_runs
 import typer
+from html_structure import Structure
 from report_runs import CLAIMS, write_run
 from typer.testing import CliRunner
 
 from stablessm import ArgumentError
 from stablessm.cli.report import report as report_command
-from stablessm.report import folder as run_folder
 from stablessm.report import markup, page, section
 from stablessm.report.claim import VERDICTS
+from stablessm.report.figure import Style
+from stablessm.report.papers import PAPERS, paper_of
 from stablessm.report.runs import collect
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{main}} \" ' & \u2028"
 
 
-class Structure(HTMLParser):
-    """Which elements open, the text outside scripts, and whether every element is closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.stack: list[str] = []
-        self.words: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attributes)))
-        if tag not in ("meta", "img", "link"):
-            self.stack.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.stack.pop() == tag
-
-    def handle_data(self, text: str) -> None:
-        if not {"script", "style"} & set(self.stack):
-            self.words.append(text)
-
-    def ids(self) -> list[str]:
-        return [found["id"] or "" for _, found in self.tags if "id" in found]
-
-
 def made(folder: Path) -> tuple[str, Structure]:
     collection = collect([folder])
-    text = page.render(collection)
+    text = page.render(collection, folder)
     structure = Structure(text)
     assert not structure.stack
     assert len(set(structure.ids())) == len(structure.ids())
     return text, structure
-
-
-@pytest.fixture(autouse=True)
-def _drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    report_runs.draw_once(monkeypatch)
 
 
 def test_the_markup_is_the_one_that_was_looked_at(tmp_path: Path) -> None:
@@ -92,16 +61,14 @@ def test_has_everything(tmp_path: Path) -> None:
     ):
         assert expected in words, expected
     files = {
-        found["download"]: found.get("href") for tag, found in structure.tags if tag == "a" and "download" in found
+        found["href"] for tag, found in structure.tags if tag == "a" and not found["href"].startswith(("#", "http"))
     }
-    assert set(files) == {f"ia-fig1-{n}" for n in ("curves.svg", "curves.npz", "record.json", "metrics.jsonl")}
-    _, encoded = (files["ia-fig1-curves.npz"] or "").split(",")
-    assert base64.b64decode(encoded) == (tmp_path / "run" / "curves.npz").read_bytes()
-    assert text.count("plotly.js v") == 1
+    assert files == {"run/curves.npz", "run/record.json", "run/metrics.jsonl"}, "relative to the page"
+    assert all((tmp_path / file).is_file() for file in files)
     assert "default-src 'none'" in text
     links = [found["href"] for tag, found in structure.tags if found.get("href", "").startswith("#")]
     assert {link[1:] for link in links} <= set(structure.ids())
-    assert all("alt" in found for tag, found in structure.tags if tag == "img")
+    assert "img" not in {tag for tag, _ in structure.tags}, "figures are numbers, not pictures"
 
 
 def test_the_numbers_are_those_of_the_record(tmp_path: Path) -> None:
@@ -124,6 +91,7 @@ def test_the_numbers_are_those_of_the_record(tmp_path: Path) -> None:
     for n, row in enumerate(cells):
         found = {label: re.sub("<[^>]*>", "", cell) for label, cell in row}
         said = f"{VERDICTS[claims[n]['verdict']]} {claims[n]['verdict']}" if claims[n]["verdict"] else "– no verdict"
+        said += "differences"
         assert found == {"id": "ia-fig1smoke", "claim": f"s{n}", "paper": f"p{n}", "ours": f"o{n}", "verdict": said}
     listed = re.findall(r'<li class="([^"]*)"><p>(.*?)</p><dl>(.*?)</dl><p class="why">(.*?)</p>', text, re.DOTALL)
     assert [(kind, re.sub("<[^>]*>", "", dl), why) for kind, _, dl, why in listed] == [
@@ -132,7 +100,8 @@ def test_the_numbers_are_those_of_the_record(tmp_path: Path) -> None:
     button = r'<button data-filter="([^"]*)" type="button" aria-pressed="false">.*?<b>(\d+)</b>'
     filters = re.findall(button, text)
     assert filters == [(kind, "1") for kind in kinds]
-    assert re.findall(r'<i class="([^"]*)" style="flex-grow:(\d+)">', text) == [(kind, "1") for kind in kinds]
+    shares = re.findall(r'<i class="([^"]*)" style="flex-grow:(\d+)">', text)
+    assert shares == 2 * [(kind, "1") for kind in kinds], "in the summary of the paper and above the table"
     tables = re.findall(r"<summary>(.*?)</summary><table.*?>(.*?)</table>", text, re.DOTALL)
     rows = [(title, re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', body)) for title, body in tables]
     assert rows == [
@@ -157,16 +126,64 @@ def test_the_numbers_are_those_of_the_record(tmp_path: Path) -> None:
     ids = structure.ids()
     assert [name for name in ids if name.startswith("run-")] == [
         "run-ia-fig1-smoke",
-        *(f"run-ia-fig1-smoke.{n}{part}" for n in (1, 2) for part in ("", "-img", "-data")),
+        *(f"run-ia-fig1-smoke.{n}{part}" for n in (1, 2) for part in ("", "-data")),
+        "run-ia-fig1-smoke.differences",
     ]
-    attributes = [found for _, found in structure.tags]
-    assert [found["data-href-of"] for found in attributes if "data-href-of" in found] == [
-        f"run-ia-fig1-smoke.{n}-img" for n in (1, 2)
-    ]
-    assert [found["data-src-of"] for found in attributes if "data-src-of" in found] == ["run-ia-fig1-smoke.1-img"]
-    assert [found["data-figure"] for found in attributes if "data-figure" in found] == [
-        f"run-ia-fig1-smoke.{n}-data" for n in (1, 2)
-    ]
+    drawn = [found["data-figure"] for _, found in structure.tags if "data-figure" in found]
+    assert drawn == [f"run-ia-fig1-smoke.{n}-data" for n in (1, 1, 1, 2)], "summary, thumbnail and section"
+
+
+def test_deviations_stand_beside_the_verdicts(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", "ext-1", source="beyond the papers", deviations="One seed & one width.")
+    write_run(tmp_path / "c", "ia-fig2", deviations=None)
+    text, _ = made(tmp_path)
+    asides = re.findall(r'</ul></div><aside id="([^"]*)" class="differences"><h3>(.*?)</h3>(.*?)</aside></div>', text)
+    assert asides == [
+        (
+            "run-ia-fig1-smoke.differences",
+            "Differences from the paper",
+            "<p>The paper gives no widths.</p><p>The horizon is ours.</p>",
+        ),
+        ("run-ext-1-smoke.differences", "Limits", "<p>One seed &amp; one width.</p>"),
+    ]  # fmt: skip
+    assert text.count('">differences</a>') == 6, "three claims of each run that has some"
+
+
+def test_summaries_of_papers_open_the_page(tmp_path: Path) -> None:
+    verdicts = {"IAT": ["reproduced", "partly", "partly"], "StableSSM": ["not reproduced"], "my work": ["holds"]}
+    for key, found in verdicts.items():
+        claims = [{"statement": f"{key} {n}", "verdict": verdict} for n, verdict in enumerate(found)]
+        write_run(tmp_path / key, f"{key}-1", source=f"{key}, figure 1", claims=claims)
+    text, _ = made(tmp_path)
+    articles = re.findall(r'<article class="paper">(.*?)</article>', text, re.DOTALL)
+    assert len(articles) == 2, "one for each paper that has runs"
+    assert text.index("</article>") < text.index('id="claims"')
+    counts = [re.findall(r"</span> (\d+ [a-z ]+)</span></span>", article) for article in articles]
+    assert counts == [["1 reproduced", "2 partly"], ["1 not reproduced"]]
+    assert "IAT 1" in articles[0], "the claim that the paper is about"
+    for paper, article in zip((PAPERS[0], PAPERS[3]), articles, strict=True):
+        assert paper.title in article
+        assert paper.finding in article
+        assert f"https://arxiv.org/abs/{paper.arxiv}" in article
+        assert article.count("data-figure=") == 1
+
+
+def test_the_papers_lead_with_experiments_that_exist() -> None:
+    results = Path(__file__).parents[2] / "results"
+    for paper in PAPERS:
+        (run,) = collect([results / paper.lead]).runs
+        assert paper_of(run) == paper.key
+        assert len(run.claims) > paper.claim
+        assert len(run.figures[paper.figure].panels) > max(paper.panels)
+
+
+def test_the_page_of_all_committed_records_is_small(tmp_path: Path) -> None:
+    collection = collect([Path(__file__).parents[2] / "results"])
+    assert len(collection.front) > 35
+    text = page.render(collection, tmp_path)
+    assert len(text.encode()) < 6_000_000
+    assert "base64" not in text
 
 
 def test_a_weaker_run_says_so_and_a_second_one_has_a_place(tmp_path: Path) -> None:
@@ -187,9 +204,9 @@ def test_a_weaker_run_says_so_and_a_second_one_has_a_place(tmp_path: Path) -> No
     ]
     words = "".join(structure.words)
     assert "4 experiments, 12 claims." in words
-    assert "paper size before smoke; 2 more below." in words
+    assert "paper size before smoke size; 2 more below." in words
     assert "not finished: running" in words
-    assert words.count("smoke size") == 3
+    assert words.count("smoke size") == 4, "in the summary and above each run"
     navigation = re.findall(r'<li><a href="#(run-[^"]*)">(.*?)<span>(.*?)</span></a></li>', text)
     assert [(anchor, re.sub("<[^>]*>", "", label)) for anchor, label, _ in navigation[:3]] == [
         ("run-ia-fig-4-smoke", "IA fig/4"),
@@ -215,6 +232,7 @@ def test_every_class_that_the_style_sheet_knows_is_used(tmp_path: Path) -> None:
     _, full = made(tmp_path)
     _, empty = made(tmp_path / "nothing")
     used = {name for each in (full, empty) for _, found in each.tags for name in (found.get("class") or "").split()}
+    used |= set(get_args(Style))
     missing = {name for name in styled - used if not any(re.search(rf"\b{name}\b", text) for text in scripts)}
     assert not missing
     assert len(styled & used) > 25
@@ -262,22 +280,16 @@ def test_sizes(count: int, said: str) -> None:
     assert section.size(count) == said
 
 
-def test_arrays_are_embedded_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_run(tmp_path)
-    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
-    total = sizes["curves.npz"] + sizes["metrics.jsonl"]
-    assert run_folder.EMBEDDED == 2_000_000
-    for most, whole in ((total, True), (total - 1, False)):
-        monkeypatch.setattr(run_folder, "EMBEDDED", most)
-        (run,) = collect([tmp_path]).runs
-        assert {file.name: file.size for file in run.files} == {
-            name: sizes[name] for name in ("record.json", "curves.npz", "metrics.jsonl")
-        }
-        assert {file.name: file.content is not None for file in run.files} == {
-            "record.json": True,
-            "curves.npz": whole,
-            "metrics.jsonl": whole,
-        }
+def test_files_are_linked_with_their_sizes(tmp_path: Path) -> None:
+    write_run(tmp_path / "a b#")
+    (run,) = collect([tmp_path]).runs
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "a b#").iterdir()}
+    assert {file.name: file.size for file in run.files} == {
+        name: sizes[name] for name in ("record.json", "curves.npz", "metrics.jsonl")
+    }
+    (tmp_path / "pages").mkdir()
+    text = page.render(collect([tmp_path]), tmp_path / "pages")
+    assert 'href="../a%20b%23/curves.npz"' in text
 
 
 def test_what_is_no_text_is_shown_as_json(tmp_path: Path) -> None:
@@ -293,7 +305,7 @@ def test_more_than_six_arrays_are_folded(tmp_path: Path, count: int) -> None:
         shutil.copy(tmp_path / "curves.npz", tmp_path / name)
     text, _ = made(tmp_path)
     assert (f"{count} arrays" in text) == (count == 7)
-    assert text.count(".npz<small>") == count
+    assert text.count(".npz</a><small>") == count
 
 
 def test_figure_data_is_the_same_numbers(tmp_path: Path) -> None:
@@ -306,7 +318,7 @@ def test_figure_data_is_the_same_numbers(tmp_path: Path) -> None:
 
 def test_everything_is_escaped(tmp_path: Path) -> None:
     claims = [{"statement": NASTY, "paper": NASTY, "ours": NASTY, "verdict": NASTY, "why": NASTY}]
-    keys = ("title", "question", "source", "claim", "size", "status", "command", "commit", "date")
+    keys = ("title", "question", "source", "claim", "deviations", "size", "status", "command", "commit", "date")
     changes: dict[str, Any] = dict.fromkeys(keys, NASTY)
     tables = {key: {NASTY: NASTY} for key in ("config", "versions", "hardware")}
     write_run(tmp_path / "run", name=NASTY, claims=claims, **changes, **tables)
@@ -404,17 +416,7 @@ def test_only_the_id_is_needed(tmp_path: Path) -> None:
     )
     assert not collect([tmp_path]).problems
     text, _ = made(tmp_path)
-    assert "plotly.js v" not in text, "a page without plots does not carry plotly"
-
-
-def test_large_arrays_are_named_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_folder, "EMBEDDED", 400)
-    write_run(tmp_path)
-    _, structure = made(tmp_path)
-    assert "ia-fig1-curves.npz" not in [found.get("download") for _, found in structure.tags]
-    assert str(tmp_path / "curves.npz") in "".join(structure.words)
-    damage(tmp_path, "curves.npz")
-    assert [problem.reason[:10] for problem in collect([tmp_path]).problems] == ["curves.npz"]
+    assert "IntersectionObserver" not in text, "a page without plots has no script that draws"
 
 
 def test_many_arrays_are_folded(tmp_path: Path) -> None:
@@ -423,7 +425,7 @@ def test_many_arrays_are_folded(tmp_path: Path) -> None:
     for name in names:
         shutil.copy(tmp_path / "curves.npz", tmp_path / name)
     _, structure = made(tmp_path)
-    assert {f"ia-fig1-{name}" for name in names} < {found.get("download") for _, found in structure.tags}
+    assert set(names) < {found.get("href") for _, found in structure.tags}
     assert "9 arrays, 4 kB" in "".join(structure.words)
 
 
@@ -443,7 +445,7 @@ def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyP
     out = tmp_path / "report.html"
     page.write(out, [tmp_path])
     first = out.read_text(encoding="utf-8")
-    monkeypatch.setattr(page, "render", lambda collection: 1 / 0)
+    monkeypatch.setattr(page, "render", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         page.write(out, [tmp_path])
     assert out.read_text(encoding="utf-8") == first

@@ -70,6 +70,11 @@ def test_a_record_without_its_parts_is_named(tmp_path: Path, part: str) -> None:
     assert "not a whole record of a training" in found.problems[0].reason
 
 
+def test_a_step_that_is_no_number_is_named(tmp_path: Path) -> None:
+    found = collect([written(tmp_path / "digits", [*ROWS, {"step": "sixty", "loss": 1.0}])])
+    assert "metrics.jsonl" in found.problems[0].reason
+
+
 def test_torn_metrics_are_named_and_the_run_shows(tmp_path: Path) -> None:
     folder = written(tmp_path / "torn")
     (folder / "metrics.jsonl").write_text('{"step": 20, "lo', encoding="utf-8")

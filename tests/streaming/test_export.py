@@ -36,7 +36,7 @@ def through_onnxruntime(path, x: Tensor) -> Tensor:
     first, *others = session.get_inputs()
     assert first.name == "x"
     assert [port.name for port in session.get_outputs()] == ["y", *(f"next_{port.name}" for port in others)]
-    states = [torch.zeros(port.shape, dtype=getattr(torch, _DTYPES[port.type])) for port in others]
+    states = [torch.zeros(len(x), *port.shape[1:], dtype=getattr(torch, _DTYPES[port.type])) for port in others]
 
     def step(x_t: Tensor, *states: Tensor) -> list[Tensor]:
         named = dict(zip((port.name for port in (first, *others)), (x_t, *states), strict=True))
@@ -58,9 +58,24 @@ def test_onnxruntime_gives_the_numbers_of_forward(name, tmp_path):
 def test_onnx_in_double_precision_and_batches(tmp_path):
     pytest.importorskip("onnxscript")
     model = make("lru", torch.float64)
-    ssm.export_step(model, tmp_path / "step.onnx", format="onnx", batch=4)
-    x = torch.randn(4, 100, 3, dtype=torch.float64)
-    assert relative_error(through_onnxruntime(tmp_path / "step.onnx", x), forward(model, x)) <= 1e-12
+    ssm.export_step(model, tmp_path / "step.onnx", format="onnx")
+    for batch in (1, 4):
+        x = torch.randn(batch, 100, 3, dtype=torch.float64)
+        assert relative_error(through_onnxruntime(tmp_path / "step.onnx", x), forward(model, x)) <= 1e-12
+
+
+@pytest.mark.parametrize("format", ["torch", "onnx"])
+def test_a_number_of_streams_can_be_fixed(format, tmp_path):
+    if format == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
+        ssm.export_step(ssm.S4D(3, 2), tmp_path / "step.onnx", batch=5)
+        session = onnxruntime.InferenceSession(tmp_path / "step.onnx", providers=["CPUExecutionProvider"])
+        assert [port.shape for port in session.get_inputs()] == [[5, 3], [5, 3, 2, 2]]
+    else:
+        step = ssm.export_step(ssm.S4D(3, 2), batch=1).module()
+        with pytest.raises(AssertionError):
+            step(torch.zeros(2, 3), torch.zeros(2, 3, 2, 2))
 
 
 @pytest.mark.parametrize("format", ["torch", "onnx"])
@@ -70,10 +85,10 @@ def test_tokens_go_in_as_whole_numbers(format, tmp_path):
     tokens = torch.randint(0, 11, (2, 40))
     if format == "onnx":
         pytest.importorskip("onnxscript")
-        ssm.export_step(model, tmp_path / "step.onnx", format="onnx", batch=2)
+        ssm.export_step(model, tmp_path / "step.onnx", format="onnx")
         y = through_onnxruntime(tmp_path / "step.onnx", tokens)
     else:
-        exported = ssm.export_step(model, batch=2)
+        exported = ssm.export_step(model)
         states = (torch.zeros_like(example) for example in exported.example_inputs[0][1:])
         y, _ = stepped(exported.module(), tokens, *states)
     assert relative_error(y, forward(model, tokens)) <= 1e-5
@@ -82,12 +97,13 @@ def test_tokens_go_in_as_whole_numbers(format, tmp_path):
 @pytest.mark.parametrize("name", MODELS)
 def test_torch_export_gives_the_numbers_of_forward(name, tmp_path):
     model = make(name, torch.float64)
-    exported = ssm.export_step(model, tmp_path / "step.pt2", batch=2)
-    x = torch.randn(2, 30, width(model), dtype=torch.float64)
-    shapes = [example.shape for example in exported.example_inputs[0][1:]]
+    exported = ssm.export_step(model, tmp_path / "step.pt2")
     step = torch.export.load(tmp_path / "step.pt2").module()
-    y, _ = stepped(step, x, *(torch.zeros(shape, dtype=x.dtype) for shape in shapes))
-    assert relative_error(y, forward(model, x)) <= 1e-12
+    for batch in (1, 3):
+        x = torch.randn(batch, 30, width(model), dtype=torch.float64)
+        states = (torch.zeros(batch, *example.shape[1:], dtype=x.dtype) for example in exported.example_inputs[0][1:])
+        y, _ = stepped(step, x, *states)
+        assert relative_error(y, forward(model, x)) <= 1e-12
 
 
 @pytest.mark.parametrize("name", ["real", "lru", "s4d"])

@@ -317,7 +317,7 @@ def test_identity_products_are_left_out():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Streamer(ssm.Bidirectional(ssm.LRU(1, 2, 1))), "model: expected RealSSM.*got Bidirectional"),
+        (lambda: Streamer(ssm.Bidirectional(ssm.LRU(1, 2, 1))), "model: expected a model that reads.*got Bidir"),
         (lambda: Streamer(nn.Linear(2, 2)), "model: expected at least one layer with a state, got Linear"),
         (lambda: Streamer(nn.ReLU()), "model: expected a module with parameters, got ReLU"),
         (lambda: Streamer("lru"), "model: expected a module with parameters, got str"),

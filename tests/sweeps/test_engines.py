@@ -215,7 +215,7 @@ def test_a_cluster_that_is_somebody_elses(ray, tmp_path, monkeypatch):
     assert (fake.inits, fake.shut) == ([], 0)
     fake = ray(runs=False)
     monkeypatch.setattr(ray_cluster, "_answers", lambda address: True)
-    with pytest.raises(ArgumentError, match="--address: expected that of a Ray cluster, got 'there:1'"):
+    with pytest.raises(ArgumentError, match="--address: expected the address of a Ray cluster, got 'there:1'"):
         list(RayCluster(address="there:1").run(jobs(tmp_path, 2)))
     assert fake.inits == [{"address": "there:1", **QUIET}]
 

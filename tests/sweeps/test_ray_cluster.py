@@ -156,7 +156,7 @@ def test_without_an_address(tmp_path):
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "host:port"])
 def test_an_address_without_a_cluster_is_refused(address):
-    with pytest.raises(ArgumentError, match="--address: expected auto, or that of a Ray cluster"):
+    with pytest.raises(ArgumentError, match="--address: expected auto, or the address of a Ray cluster"):
         RayCluster(address=address)
 
 
@@ -177,7 +177,9 @@ def test_a_node_must_have_room_for_a_job():
 
     RayCluster(resources=Resources(2, 0, 10**9))._require_room(OneNode)
     for needs in (Resources(3), Resources(1, 1), Resources(1, 0, 2 * 10**9)):
-        with pytest.raises(ArgumentError, match="--cpus, --gpus, --memory: expected what a node of the cluster has"):
+        with pytest.raises(
+            ArgumentError, match="--cpus, --gpus, --memory: expected resources that one node of the cluster has"
+        ):
             RayCluster(resources=needs)._require_room(OneNode)
     with pytest.warns(UserWarning, match="no node of the cluster has 3 CPUs"):  # one may be added
         RayCluster(resources=Resources(3), address="auto")._require_room(OneNode)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import distributed_cases
 import numpy as np
 import pytest
 from distributed_cases import Wide, network
+from training_task import SCORED, loss_and_gradient
 
 import stablessm
 from stablessm import ArgumentError
@@ -159,9 +161,39 @@ def test_a_checkpoint_of_one_goes_on_with_two_and_other_things_that_two_do(launc
     check_same(results[1], alone)
     assert results[2][0]["weights"] == results[2][1]["weights"]
     assert set(results[3]) == {"batch_size: expected a sequence or more for each of 2 ranks, got 1"}
-    assert all(told.startswith("task: expected one that says by total_loss how") for told in results[5])
+    assert all(told.startswith("task: expected one that defines count and total_loss too") for told in results[5])
     (expected,) = launch(1, "diverges", folder=str(runs / "diverged-alone"))
     assert results[4] == (expected, expected)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_step_of_several_ranks_is_one_large_batch(launch, ranks):
+    """Random lengths and weights, random splits over batches and ranks: the loss and gradient of one process."""
+    chance, cases = random.Random(ranks), []
+    for seed in range(8):
+        kinds = {"kind": chance.choice(["values", "classes"]), "scored": chance.choice(SCORED)}
+        cases.append(
+            {"seed": seed, "batch_size": chance.randint(ranks, 6), "accumulate": chance.randint(1, 4), **kinds}
+        )
+    found = launch(ranks, "gradients", cases=cases)
+    for i, case in enumerate(cases):
+        whole = {**case, "batch_size": case["batch_size"] * case["accumulate"], "accumulate": 1}
+        expected = loss_and_gradient(**whole, ranks=Ranks())
+        for own in found:
+            np.testing.assert_allclose(own[i], expected, rtol=1e-11, atol=1e-13, err_msg=str(case))
+
+
+def test_averages_and_early_stopping_of_two_ranks(launch, runs):
+    (alone,) = launch(1, "averaged", folder=str(runs / "averaged"))
+    several = launch.several(
+        2,
+        ("averaged", {"folder": str(runs / "averaged-ddp")}),
+        ("averaged", {"folder": str(runs / "averaged-fsdp"), "parallel": "fsdp"}),
+        ("averaged", {"folder": str(runs / "averaged-fsdp"), "parallel": "fsdp"}),  # resumed: nothing is left to do
+    )
+    assert 4 < len(alone["losses"]) < 28
+    for results in several:
+        check_same(results, alone, steps=len(alone["losses"]))
 
 
 @pytest.mark.slow
@@ -261,7 +293,7 @@ def test_torchrun(tmp_path):
         while not (said.exists() and said.stat().st_size) and time.monotonic() < waited:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        assert "the same command goes on from there" in process.communicate(timeout=60)[0]
+        assert "the same command resumes the run" in process.communicate(timeout=60)[0]
     assert process.returncode != 0
     assert list((tmp_path / "endless" / "checkpoints").iterdir())
     bad = subprocess.run([*start, "recall", "--model", "none"], **options, check=False)

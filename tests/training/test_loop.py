@@ -15,8 +15,7 @@ from training_task import Net, Sums
 
 import stablessm as ssm
 from stablessm import ArgumentError
-from stablessm.training import Interrupted, TrainingConfig, evaluate, train
-from stablessm.training.config import rate
+from stablessm.training import Interrupted, TrainingConfig, evaluate, schedules, train
 
 
 def config(**changes):
@@ -156,14 +155,22 @@ def test_without_validation_the_last_weights_are_kept(tmp_path):
     assert evaluate(model, task, "test", 8) == result.scores["test"]
 
 
-@given(st.integers(1, 300), st.floats(0, 0.99))
-def test_the_rate_rises_then_falls(steps, warmup):
-    values = np.array([rate(step, steps, warmup) for step in range(steps)])
+@given(st.integers(1, 300), st.floats(0, 0.99), st.floats(0, 0.99), st.sampled_from(schedules.NAMES))
+def test_the_rate_rises_then_falls(steps, warmup, cooldown, schedule):
+    """The formulas of the documentation, written as arrays."""
+    values = np.array([schedules.rate(step, steps, warmup, schedule, cooldown) for step in range(steps)])
     assert ((values > 0) & (values <= 1)).all()
-    peak = math.floor(warmup * steps)
-    assert (np.diff(values[: peak + 1]) > 0).all()
-    assert (np.diff(values[peak:]) < 0).all()
-    assert values[peak] == 1
+    rising, cooling = math.floor(warmup * steps), math.floor(cooldown * steps)
+    np.testing.assert_allclose(values[:rising], np.arange(1, rising + 1) / (rising + 1), rtol=1e-12)
+    along = np.arange(steps - rising) / (steps - rising)
+    expected = {
+        "constant": 0 * along + 1, "linear": 1 - along, "cosine": np.cos(np.pi * along / 2) ** 2,
+        "wsd": np.minimum(1, np.arange(steps, 0, -1)[rising:] / (cooling + 1)),
+    }  # fmt: skip
+    np.testing.assert_allclose(values[rising:], expected[schedule], rtol=1e-9)
+    if schedule == "wsd" and rising + cooling < steps:
+        assert (values[rising : steps - cooling] == 1).all()
+        assert (np.diff(values[steps - cooling - 1 :]) < 0).all()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -197,9 +204,16 @@ def test_bad_settings_are_named(tmp_path):
     for name, value in {
         "epochs": 0, "steps": 0, "batch_size": 0, "accumulate": 0, "lr": 0.0, "recurrent_lr": math.nan, "clip": -1.0,
         "warmup": 1.0, "weight_decay": -1.0, "seed": -1, "select": "first", "explode": 1.0, "log_every": 0,
+        "schedule": "step", "cooldown": 1.0, "ema": 1.0, "patience": 0,
     }.items():  # fmt: skip
         with pytest.raises(ArgumentError, match=f"{name}: expected"):
             config(**{name: value})
+    with pytest.raises(ArgumentError, match=r"cooldown: expected at most 1 - warmup = 0.4, got 0.5"):
+        config(schedule="wsd", warmup=0.6, cooldown=0.5)
+    with pytest.raises(ArgumentError, match="ema: expected"):
+        config(ema=0.0)
+    with pytest.raises(ArgumentError, match="patience: expected None for a task without a validation split, got 2"):
+        run(tmp_path, task=Sums(valid=0), patience=2)
     with pytest.raises(ArgumentError, match="accumulate: expected at most the 8 batches"):
         run(tmp_path, accumulate=9)
     with pytest.raises(ArgumentError, match="device: expected auto, cpu or cuda, got 'mps'"):

@@ -22,8 +22,8 @@ import stablessm as ssm
 from stablessm import ArgumentError
 from stablessm.training import DivergenceReport, Interrupted, TrainingConfig, TrainingResult, session, steps, train
 from stablessm.training.divergence import BadStep, Watch, _pushed_hardest
-from stablessm.training.gradient import Gradient, _require_parts
-from stablessm.training.metrics import Metrics
+from stablessm.training.gradient import Gradient, require_parts
+from stablessm.training.loggers import TensorBoard
 from stablessm.training.ranks import Ranks
 from stablessm.training.steps import Cadence
 from stablessm.training.trainee import trainee
@@ -45,6 +45,8 @@ def drawn(seed):
         "warmup": chance.uniform(0.2, 0.6), "seed": chance.randrange(2, 99),
         "log_every": chance.choice([2, 3]), "evaluate_every": chance.choice([3, 4]), "select": "last", "explode": 30.0,
         "recurrent_lr": chance.choice([None, chance.uniform(0.1, 0.3)]), "clip": chance.choice([None, 0.1]),
+        "schedule": ("cosine", "linear", "constant", "wsd")[seed], "cooldown": chance.uniform(0.25, 0.4),
+        "ema": (None, 0.7)[seed % 2],
     }  # fmt: skip
     return options | ({"steps": chance.randrange(7, 13)} if seed % 2 else {"epochs": chance.choice([2, 3])})
 
@@ -60,9 +62,14 @@ def plainly(model, task, options):
     groups = [{"params": others, "weight_decay": config.weight_decay}, {"params": recurrent, "weight_decay": 0.0}]
     adam = torch.optim.AdamW(groups, foreach=False)
     rising, losses, norms, factors = int(config.warmup * total), [], [], []
+    means = [p.detach().clone() for p in model.parameters()]
     for step in range(total):
-        falling = 0.5 + 0.5 * math.cos(math.pi * (step - rising) / (total - rising))
-        factors.append((step + 1) / (rising + 1) if step < rising else falling)
+        left = (total - step) / (total - rising)
+        after = {
+            "constant": 1.0, "linear": left, "cosine": 0.5 - 0.5 * math.cos(math.pi * left),
+            "wsd": min(1.0, (total - step) / (int(config.cooldown * total) + 1)),
+        }  # fmt: skip
+        factors.append((step + 1) / (rising + 1) if step < rising else after[config.schedule])
         for group, rate in zip(adam.param_groups, rates, strict=True):
             group["lr"] = rate * factors[-1]
         adam.zero_grad()
@@ -75,6 +82,10 @@ def plainly(model, task, options):
         losses.append(sum(parts).item())
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf).item())
         adam.step()
+        kept = min(config.ema or 0.0, (step + 1) / (step + 10))
+        means = [kept * mean + (1 - kept) * p.detach() for mean, p in zip(means, model.parameters(), strict=True)]
+    for p, mean in zip(model.parameters(), means, strict=True):
+        p.data.copy_(mean)
     return losses, norms, factors, epoch
 
 
@@ -105,11 +116,11 @@ def test_a_training_is_a_plain_loop(tmp_path, seed):
         assert row["epoch"] == step / epoch
         assert ("gradient_over_weight" in row) == (step in logged)
     limit = load_file(max((tmp_path / "checkpoints").iterdir()))["watch:limit"]
-    first = task.batch("train", options["batch_size"], seed=options["seed"], epoch=0, index=0).targets
+    first = task.batch("train", options["batch_size"] * options["accumulate"], seed=options["seed"])
     torch.manual_seed(seed)
-    fresh = Net(dropout=0.0).double()
-    start = (fresh(task.batch("train", options["batch_size"], seed=options["seed"]).inputs) - first).square().mean()
-    assert limit.item() == pytest.approx(30.0 * max(start.item(), first.square().mean().item()), rel=1e-9, abs=0)
+    start = (Net(dropout=0.0).double()(first.inputs) - first.targets).square().mean()
+    silent = first.targets.square().mean()
+    assert limit.item() == pytest.approx(30.0 * max(start.item(), silent.item()), rel=1e-9, abs=0)
 
 
 def test_what_a_training_that_logs_says_of_its_speed(tmp_path, monkeypatch):
@@ -248,7 +259,7 @@ def test_tensorboard_gets_what_is_written(tmp_path, replicas):
 def test_tensorboard_drops_what_will_be_said_again(tmp_path, monkeypatch):
     board, told = pytest.importorskip("torch.utils.tensorboard"), []
     monkeypatch.setattr(board, "SummaryWriter", lambda folder, purge_step: told.append((folder, purge_step)))
-    Metrics(tmp_path, 5)
+    TensorBoard().begin(tmp_path, {}, 5)
     assert told == [(str(tmp_path / "tensorboard"), 6)]
 
 
@@ -263,10 +274,13 @@ def test_batches_that_are_too_few():
 def test_what_a_resumed_run_may_change():
     free = {"device": "cpu", "graph": True, "checkpoint_every": 3, "parallel": "fsdp"}
     assert TrainingConfig(**free).binding() == TrainingConfig().binding()
-    assert "replicas" not in TrainingConfig().binding()
-    assert TrainingConfig(replicas=2).binding() == TrainingConfig().binding() | {"replicas": 2}
-    names = {field for field in vars(TrainingConfig()) if field not in (*free, "replicas")}
+    later = {"replicas": 2, "schedule": "wsd", "cooldown": 0.3, "ema": 0.9, "patience": 3, "init_from": "there"}
+    for name, value in later.items():
+        assert name not in TrainingConfig().binding()
+        assert TrainingConfig(**{name: value}).binding() == TrainingConfig().binding() | {name: value}
+    names = {field for field in vars(TrainingConfig()) if field not in (*free, *later)}
     assert TrainingConfig().binding().keys() == names
+    assert TrainingConfig.filled(TrainingConfig(ema=0.9).binding()).keys() == names | later.keys()
 
 
 def test_a_training_leaves_the_modes_of_models(tmp_path):
@@ -344,7 +358,7 @@ def test_a_step_that_is_done_again_has_its_gradient(accumulate):
         torch.testing.assert_close([parameter.grad for parameter in model.parameters()], expected)
 
 
-def test_ranks_need_losses_that_add_up():
+def test_parts_of_a_step_need_losses_that_add_up():
     class Own(Sums):
         def loss(self, output, batch):
             return super().loss(output, batch)
@@ -353,9 +367,18 @@ def test_ranks_need_losses_that_add_up():
         def total_loss(self, output, batch):
             return super().total_loss(output, batch)
 
-    for task in (Sums(), Both()):
-        _require_parts(task, 2, 2)
+    class All(Both):
+        def count(self, batch):
+            return super().count(batch)
+
+    one, two = (TrainingConfig(batch_size=2, accumulate=n) for n in (1, 2))
+    for task in (Sums(), All()):
+        for config, ranks in ((one, 1), (one, 2), (two, 1), (two, 2)):
+            require_parts(task, config, ranks)
         with pytest.raises(ArgumentError, match="batch_size: expected a sequence or more for each of 3 ranks, got 2"):
-            _require_parts(task, 2, 3)
-    with pytest.raises(ArgumentError, match="task: expected one that says by total_loss"):
-        _require_parts(Own(), 2, 2)
+            require_parts(task, one, 3)
+    for task, missing in ((Own(), "count and total_loss"), (Both(), "count")):
+        require_parts(task, one, 1)
+        for config, ranks in ((one, 2), (two, 1)):
+            with pytest.raises(ArgumentError, match=f"task: expected one that defines {missing} too"):
+                require_parts(task, config, ranks)

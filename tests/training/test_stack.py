@@ -54,7 +54,7 @@ def test_every_model_of_a_stack_is_trained_as_torch_would(seed, rates, decay, cl
     x = torch.randn(len(rates), 6, 3, 5, 1, dtype=torch.float64)
     stack = Stack(models, CPU)
     config = TrainingConfig(lr=0.01, recurrent_lr=recurrent, weight_decay=decay, clip=clip, warmup=0.3)
-    optimizer = StackedOptimizer(stack, config, config.schedule(6), rates)
+    optimizer = StackedOptimizer(stack, config, config.rates(6), rates)
     strategy = Objective(lambda batch: stack.call(squares, batch), lambda step: [x[:, step]])
     for step in range(6):
         optimizer.clear()
@@ -72,7 +72,7 @@ def test_every_model_of_a_stack_is_trained_as_torch_would(seed, rates, decay, cl
             if clip is not None:
                 clip_grad_norm_(model.parameters(), clip)
             for group, lr in zip(adam.param_groups, full, strict=True):
-                group["lr"] = lr * config.schedule(6)(step)
+                group["lr"] = lr * config.rates(6)(step)
             adam.step()
         for name, tensor in model.state_dict().items():
             torch.testing.assert_close(own.state_dict()[name], tensor, rtol=1e-9, atol=1e-12, msg=name)
@@ -86,7 +86,7 @@ def test_what_is_skipped_stays_and_the_others_do_not_notice(bad):
     before = copy.deepcopy(models[1].state_dict())
     for group, spoilt in ((models, True), (twins, False)):
         stack, config = Stack(group, CPU), TrainingConfig(clip=0.1)
-        optimizer = StackedOptimizer(stack, config, config.schedule(4))
+        optimizer = StackedOptimizer(stack, config, config.rates(4))
         for step in range(4):
             optimizer.clear()
             gradient.descend(stack.call(squares, torch.ones(2, 5, 1), shared=True))

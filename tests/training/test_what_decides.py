@@ -35,8 +35,10 @@ def losses(folder, *, dropout=0.0, task=None, **changes):
 def test_the_defaults_are_these():
     assert dataclasses.asdict(TrainingConfig()) == {
         "epochs": 10, "steps": None, "batch_size": 64, "accumulate": 1, "lr": 0.004, "recurrent_lr": None,
-        "weight_decay": 0.01, "warmup": 0.05, "clip": 1.0, "autocast": False, "compile": False, "graph": False,
-        "seed": 0, "select": "best", "evaluate_every": None, "checkpoint_every": None, "log_every": 20,
+        "weight_decay": 0.01, "schedule": "cosine", "warmup": 0.05, "cooldown": 0.2, "clip": 1.0,
+        "autocast": False, "compile": False, "graph": False,
+        "seed": 0, "select": "best", "ema": None, "patience": None, "init_from": None,
+        "evaluate_every": None, "checkpoint_every": None, "log_every": 20,
         "explode": 10.0, "device": "auto", "replicas": 1, "parallel": "ddp",
     }  # fmt: skip
     x = torch.randn(200, 5, 1)

@@ -30,7 +30,7 @@ class Fit:
 
 
 def fit(values: np.ndarray, tol: float, max_order: int, finite: bool) -> Fit:
-    """The sum of lowest order found with Σ |values - ρ| ≤ tol, or the closest up to ``max_order``.
+    """Fit the sum of lowest order found with Σ |values - ρ| ≤ tol, or the closest up to ``max_order``.
 
     Args:
         values: (L,) the filter. If ``finite`` it is zero from L on, which the sum is then held to up to 2L.
@@ -62,14 +62,14 @@ def fit(values: np.ndarray, tol: float, max_order: int, finite: bool) -> Fit:
 
 
 def _faded(values: np.ndarray) -> np.ndarray:
-    """The filter, continued by its reflection in its last point and faded out: a cut would cost modes of its own."""
+    """Return the filter, extended by its reflection in its last point and faded out; a cut would need extra modes."""
     size = len(values) // 2
     fade = np.cos(np.pi / 2 * np.arange(1, size + 1) / (size + 1)) ** 2
     return np.concatenate([values, (2 * values[-1] - values[-2 : -2 - size : -1]) * fade])
 
 
 def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, finite: bool) -> Fit:
-    """The smallest order that meets ``tol``: upwards in steps of a fifth, then between the last two."""
+    """Find the smallest order that meets ``tol``: upwards in steps of a fifth, then between the last two."""
     tried: list[Fit] = []
     while low < most:
         high = min(low + max(1, low // 5), most)
@@ -89,7 +89,7 @@ def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, fi
 
 
 def _least_squares(goal: np.ndarray, eigenvalues: np.ndarray, finite: bool) -> Fit:
-    """Weights for these eigenvalues; for a finite filter the error bounds what comes after the goal too."""
+    """Fit weights for these eigenvalues; for a finite filter the error includes a bound on later values."""
     rates = stable_rates(eigenvalues)
     columns = _STEPS.matrix(rates, np.arange(len(goal)))
     coefficients = solve(columns, goal[:, None])

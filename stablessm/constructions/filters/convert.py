@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._checked import Count, Size, checked
-from stablessm._errors import ArgumentError, NumericalError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions.filters.from_convolution import from_convolution
 from stablessm.constructions.filters.layer import FilterFit, RecurrentConvolution
 from stablessm.instruments.systems import evaluating
@@ -23,7 +24,7 @@ from stablessm.scan.checks import check_tensor
 @final
 @checked
 @dataclass(frozen=True, repr=False)
-class LongFilter(ShortRepr):
+class LongFilter(Result):
     """What a module that convolves over time amounts to."""
 
     taps: Tensor
@@ -41,7 +42,7 @@ Find: TypeAlias = Callable[[str, nn.Module], LongFilter | None]
 
 @final
 @dataclass(frozen=True, repr=False)
-class ConvertedModule:
+class ConvertedModule(Result):
     """One module that was replaced."""
 
     name: str
@@ -104,7 +105,7 @@ class _Replacement(nn.Module):
         self._tape = tape
 
     def _stand_in_for(self, replaced: nn.Module) -> None:
-        """Last in ``__init__``, since names of our own come first."""
+        """Refer to the replaced module; called last in ``__init__``, since our own attribute names come first."""
         self.training = replaced.training
         self.__dict__["replaced"] = replaced  # not a submodule: its parameters are no part of the converted model
 
@@ -187,7 +188,7 @@ class StreamingModel(nn.Module):
         self.training, self.difference = model.training, None
 
     def forward(self, x: Tensor, state: tuple[Any, ...] | None = None) -> tuple[Tensor, tuple[Any, ...]]:
-        """(batch, time, …) to (batch, time, …), and the state after the last step: a state for each call of a layer."""
+        """Map (batch, time, …) to (batch, time, …), and return a state for each call of a layer."""
         self._check("x", x, 2)
         if not isinstance(state, tuple | list | None):
             raise ArgumentError("state", "what forward and step return", type(state).__name__)
@@ -200,7 +201,7 @@ class StreamingModel(nn.Module):
         return y, state
 
     def step(self, x_t: Tensor, state: tuple[Any, ...] | None = None) -> tuple[Tensor, tuple[Any, ...]]:
-        """One step, (batch, …) to (batch, …): tokens have shape (batch,)."""
+        """Advance by one step, (batch, …) to (batch, …); tokens have shape (batch,)."""
         self._check("x_t", x_t, 1)
         y, state = self(x_t[:, None], state)
         return y[:, 0], state
@@ -223,7 +224,7 @@ class StreamingModel(nn.Module):
         return tuple((name, i) for name, i, fit in every if fit.failed)
 
     def report(self) -> str:
-        """One line for each module that was replaced."""
+        """Return one line for each module that was replaced."""
         return "\n".join(map(str, self.converted))
 
 
@@ -240,7 +241,7 @@ def convert(
     head: Count = 1,
     dtype: torch.dtype = torch.float64,
 ) -> StreamingModel:
-    """A copy of a convolutional model that generates in constant memory: its long filters become recurrences.
+    """Copy a convolutional model and replace its long filters by recurrences, so that it generates in constant memory.
 
     Replaced are modules with a method ``filters(length) -> (channels, length)`` that are called on (batch, time,
     channel), and causal ``nn.Conv1d``: stride 1, depthwise or with one group, padded by dilation · (kernel - 1), so
@@ -287,7 +288,7 @@ class _Conversion:
         self._replaced: dict[int, nn.Module] = {}
 
     def walk(self, name: str, module: nn.Module) -> nn.Module:
-        """What takes the place of a module; a module in two places stays one."""
+        """Return the replacement of a module; a module used in two places gets one replacement."""
         if id(module) not in self._replaced:
             self._replaced[id(module)] = self._replacement(name, module)
         return self._replaced[id(module)]
@@ -346,7 +347,7 @@ def _taps(name: str, module: nn.Module, length: int) -> Tensor:
 
 
 def _check(model: nn.Module, streaming: StreamingModel, example: Tensor, allowed: float) -> float:
-    """That one pass and single steps agree, and both with the original, dropout off; how far off that is."""
+    """Check that one pass, single steps and the original agree with dropout off; return the difference."""
     if example.dim() < 2 or not example.numel():
         raise ArgumentError("example", "an input (batch, time, …), not empty", f"shape {tuple(example.shape)}")
     with evaluating(model), evaluating(streaming):

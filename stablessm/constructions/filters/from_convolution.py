@@ -42,7 +42,7 @@ def from_convolution(
     finite: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> RecurrentConvolution:
-    """Filters as a recurrent layer: y[t] = Σ_k filters[k] x[t-k], channel by channel, in constant memory.
+    """Build a recurrent layer for filters: y[t] = Σ_k filters[k] x[t-k] for each channel, in constant memory.
 
     Each filter is a few exact taps and a sum of exponentials, found by balanced truncation of its Hankel operator (the
     kernel of SSM-UA, eq. 14, without training). It is stable, and short, though not provably the shortest. The
@@ -104,7 +104,7 @@ def _checked(filters: Any) -> np.ndarray:
 
 
 def _used(row: np.ndarray) -> np.ndarray:
-    """A filter without the zeros at its end."""
+    """Return a filter without the zeros at its end."""
     return row[: len(row) - int(np.argmax(row[::-1] != 0))] if row.any() else row[:0]
 
 
@@ -121,7 +121,7 @@ def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool) 
 
 
 def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]:
-    """Buffers for the fitted filters of an input where one for all of them takes no more numbers than their modes."""
+    """Use one buffer for all fitted filters of an input if it takes no more numbers than their modes."""
     plans = list(plans)
     for source in range(d_input):
         rows = range(source, len(plans), d_input)
@@ -137,7 +137,7 @@ def _cheapest(plans: list[_Plan], flat: np.ndarray, d_input: int) -> list[_Plan]
 def _build(
     plans: list[_Plan], shape: tuple[int, ...], flat: np.ndarray, finite: bool, dtype: torch.dtype
 ) -> RecurrentConvolution:
-    """Filters with equally many taps and modes, within a factor of two, run together."""
+    """Build the layer; filters with similar numbers of taps and modes (within a factor of two) run together."""
     members: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, plan in enumerate(plans):
         modes = 0 if plan.modes is None else len(plan.modes.rates)
@@ -175,7 +175,7 @@ def _group(plans: list[_Plan], rows: list[int], d_input: int, dtype: torch.dtype
 
 
 def _measure(group: ChannelGroup, plans: list[_Plan], flat: np.ndarray, finite: bool) -> dict[int, FilterFit]:
-    """The errors of a group as it is, rounding of its parameters included."""
+    """Measure the errors of a group with its rounded parameters."""
     length = flat.shape[1]
     span = 2 * length if finite else length
     kernel = group.kernel(span).numpy()

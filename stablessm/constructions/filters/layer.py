@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
+from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm.layers import S4D
 from stablessm.scan import causal_convolution, evaluate
@@ -21,8 +22,8 @@ GroupState: TypeAlias = tuple[Tensor, Tensor | None]
 
 
 @final
-@dataclass(frozen=True)
-class FilterFit:
+@dataclass(frozen=True, repr=False)
+class FilterFit(Result):
     """How one filter became a recurrence."""
 
     order: int
@@ -68,17 +69,17 @@ class ChannelGroup(nn.Module):
         self.modes = modes
 
     def initial_state(self, batch: int) -> GroupState:
-        """Zeros."""
+        """Return a state of zeros."""
         past = self.taps.new_zeros(self.state_shapes(batch)[0])
         return past, None if self.modes is None else self.modes.initial_state(batch)
 
     def state_shapes(self, batch: int) -> list[tuple[int, ...]]:
-        """The shapes of a state's tensors."""
+        """Return the shapes of a state's tensors."""
         modes = [] if self.modes is None else [(batch, *self.modes.state_shape)]
         return [(batch, self.taps.shape[1], len(self.inputs)), *modes]
 
     def forward(self, x: Tensor, state: GroupState) -> tuple[Tensor, GroupState]:
-        """(B, T, d_input) to (B, T, H)."""
+        """Map (B, T, d_input) to (B, T, H)."""
         past, inner = state
         seen = torch.cat([past, x[..., self.inputs].to(past.dtype)], 1)
         steps, size = x.shape[1], self.taps.shape[1]
@@ -93,7 +94,7 @@ class ChannelGroup(nn.Module):
         return y.to(x.dtype), (seen[:, steps:].clone(), inner)  # a view would keep the whole sequence in memory
 
     def step(self, x_t: Tensor, state: GroupState) -> tuple[Tensor, GroupState]:
-        """(B, d_input) to (B, H)."""
+        """Advance by one step: (B, d_input) to the outputs of this step."""
         past, inner = state
         seen = torch.cat([past, x_t[:, None, self.inputs].to(past.dtype)], 1)
         spread = seen[..., self.source]
@@ -104,7 +105,7 @@ class ChannelGroup(nn.Module):
         return y.to(x_t.dtype), (seen[:, 1:].clone(), inner)
 
     def kernel(self, length: int) -> Tensor:
-        """The impulse response (H, length), in double precision."""
+        """Return the impulse response (H, length), in double precision."""
         taps = self.taps.double()[:, :length]
         rest = length - taps.shape[1]
         if self.modes is None or not rest:
@@ -113,7 +114,7 @@ class ChannelGroup(nn.Module):
         return torch.cat([taps, 2 * evaluate(weights, decay, rest).real], 1)
 
     def tail(self, start: int) -> Tensor:
-        """(H,): a bound on Σ |kernel| from step ``start`` on, Σ_n 2 |C_n| |λ_n|^(start-K) / (1 - |λ_n|)."""
+        """Return a bound (H,) on Σ |kernel| from step ``start`` on: Σ_n 2 |C_n| |λ_n|^(start-K) / (1 - |λ_n|)."""
         if self.modes is None:
             return self.taps.double()[:, start:].abs().sum(1)
         decay, weights = self._modes()
@@ -174,28 +175,28 @@ class RecurrentConvolution(nn.Module):
         return sum(leaf.numel() * (2 if leaf.is_complex() else 1) for leaf in leaves)
 
     def initial_state(self, batch: int) -> tuple[GroupState, ...]:
-        """The zero state for ``batch`` sequences."""
+        """Return a state of zeros."""
         batch = batch if torch.compiler.is_compiling() else whole_number("batch", batch, 0)
         return tuple(group.initial_state(batch) for group in self._groups())
 
     def forward(self, x: Tensor, state: tuple[GroupState, ...] | None = None) -> tuple[Tensor, tuple[GroupState, ...]]:
-        """(B, T, d_input) to (B, T, d_output) and the state after the last step; the same numbers as ``step``."""
+        """Map (B, T, d_input) to (B, T, d_output) and the state after the last step; the same numbers as ``step``."""
         return self._run(x, state, 3)
 
     def step(self, x_t: Tensor, state: tuple[GroupState, ...] | None = None) -> tuple[Tensor, tuple[GroupState, ...]]:
-        """One step: (B, d_input) to (B, d_output)."""
+        """Advance by one step: (B, d_input) to the outputs of this step."""
         return self._run(x_t, state, 2)
 
     @checked
     def kernel(self, length: Size) -> Tensor:
-        """The response to an impulse, in the filters' shape: (…, length) in double precision."""
+        """Return the response to an impulse, in the filters' shape: (…, length) in double precision."""
         result = torch.zeros(len(self.fits), length, dtype=torch.float64, device=next(self.parameters()).device)
         for group in self._groups():
             result[group.filters] = group.kernel(length)
         return result.unflatten(0, self.shape)
 
     def extra_repr(self) -> str:
-        """Size and worst error, for ``print(model)``."""
+        """Return size and largest error, for ``print(model)``."""
         size = " x ".join(map(str, self.shape))
         return f"{size} filters, {self.state_size} numbers of state, relative error {self.error.max(initial=0.0):.1e}"
 

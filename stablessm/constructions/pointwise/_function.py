@@ -30,7 +30,7 @@ class Pointwise:
     """Whether f takes (n,) instead of (n, 1)."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """(n, d) to (n, k); an ArgumentError says what is wrong with an answer."""
+        """Map (n, d) to (n, k); raise an ArgumentError that says what is wrong with the returned values."""
         y = real_array("f", self.f(x[:, 0] if self.interval else x))
         if y.ndim not in (1, 2) or len(y) != len(x) or 0 in y.shape:
             raise ArgumentError("f", f"one row for each of {len(x)} points (it must be vectorised)", f"shape {y.shape}")
@@ -41,7 +41,7 @@ class Pointwise:
         return y
 
     def lipschitz(self, given: float | None) -> float:
-        """``given``, if f is nowhere seen to be steeper; else an estimate."""
+        """Return ``given``, or an estimate if it is None; raise an ArgumentError if f is steeper."""
         given = None if given is None else real_number("lipschitz", given, 0)
         steepest = self._steepest()
         if given is None:
@@ -51,7 +51,7 @@ class Pointwise:
         return given
 
     def _steepest(self) -> float:
-        """The largest difference quotient on a grid, between neighbours along axes and diagonals, over components."""
+        """Return the largest difference quotient on a grid, over components and neighbors along axes and diagonals."""
         d = len(self.low)
         per_axis = max(3, round(_GRID ** (1 / d)))
         axes = [np.linspace(a, b, per_axis) for a, b in zip(self.low, self.high, strict=True)]

@@ -47,17 +47,17 @@ class Ridge:
     """Of the least squares problem that gave C and c."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """(n, d) to (n, k)."""
+        """Map (n, d) to (n, k)."""
         return np.tanh(x @ self.A.T + self.b) @ self.C.T + self.c
 
     def rounding(self, size: np.ndarray) -> np.ndarray:
-        """(k,) more than what double precision can add to a value at any |x| ≤ size (d,), summed in any order."""
+        """Return a bound (k,) on the rounding error of a value at any |x| ≤ size (d,), for any order of summation."""
         eps = float(np.finfo(float).eps)
         inputs = np.abs(self.b) + np.abs(self.A) @ size  # tanh has slope one at most
         return 4 * eps * (np.abs(self.C) @ (len(self.b) + inputs) + np.abs(self.c))
 
     def jet(self, x: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """g at the centres x, and how much it can change in the cells x ± half.
+        """Return g at the centers x, and how much it can change in the cells x ± half.
 
         x, half: (n, d). Returns (n, k) each: g, Σ_i |∂_i g| half_i, and a bound of sup |δ·∇²g δ| over the cell and
         |δ_i| ≤ half_i. A unit sees δ as at most ``reach`` along its direction; units far from the cell are flat there.
@@ -75,7 +75,7 @@ class Ridge:
 
 
 def fit(A: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> Ridge:
-    """The least squares readout of given units: x (n, d), y (n, k)."""
+    """Fit the readout of given units by least squares: x (n, d), y (n, k)."""
     from scipy.linalg import svd
 
     features = np.column_stack([np.tanh(x @ A.T + b), np.ones(len(x))])
@@ -86,7 +86,7 @@ def fit(A: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> Ridge:
 
 
 def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[Ridge, float]]:
-    """Networks on finer and finer meshes, with a unit beyond either end, and their errors; bad cells are halved."""
+    """Yield networks on finer meshes, with a unit beyond either end, and their errors; halve cells of large error."""
     edges = np.linspace(f.low[0], f.high[0], 5)
     while len(edges) + 1 <= max_width:
         length = np.diff(edges)
@@ -109,7 +109,7 @@ def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[R
 
 
 def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
-    """One unit in each cell, and a cell beyond either end."""
+    """Return one unit per cell, including a cell beyond either end."""
     length = np.diff(edges)
     middle = edges[:-1] + length / 2
     centres = np.concatenate([middle[:1] - length[:1], middle, middle[-1:] + length[-1:]])
@@ -118,7 +118,7 @@ def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_a_box(f: Pointwise, max_width: int) -> Iterator[tuple[Ridge, float]]:
-    """Networks of twice as many ridges each, and their errors: random directions through random points, no training."""
+    """Yield networks with ever twice as many ridges, in random directions through random points, and their errors."""
     d, middle, half = len(f.low), (f.low + f.high) / 2, (f.high - f.low) / 2
     width = 8
     while width <= max_width:

@@ -42,11 +42,11 @@ class LayerStack(nn.Module):
         return (cast(SequenceLayer, layer) for layer in self.layers)
 
     def initial_state(self, batch: int) -> States:
-        """The zero state of every layer."""
+        """Return the zero state of every layer."""
         return tuple(layer.initial_state(batch) for layer in self)
 
     def forward(self, x: Sequence, state: States | None = None) -> tuple[Sequence, States]:
-        """(B, T, d_input) to (B, T, d_output), and the states after the last step."""
+        """Map (B, T, d_input) to (B, T, d_output), and return the states after the last step too."""
         after, y = [], self._cast(x)
         for layer, before in zip(self, self._before(state), strict=True):
             y, last = layer(y, before)
@@ -54,7 +54,7 @@ class LayerStack(nn.Module):
         return y.to(x.dtype), tuple(after)
 
     def step(self, x_t: Tensor, state: States | None = None) -> tuple[Tensor, States]:
-        """One step: (B, d_input) to (B, d_output)."""
+        """Advance by one step: (B, d_input) to (B, d_output)."""
         after, y_t = [], self._cast(x_t)
         for layer, before in zip(self, self._before(state), strict=True):
             y_t, last = layer.step(y_t, before)
@@ -62,7 +62,7 @@ class LayerStack(nn.Module):
         return y_t.to(x_t.dtype), tuple(after)
 
     def _cast(self, x: Tensor) -> Tensor:
-        """The numbers in the parameters' dtype: the output goes back to the input's."""
+        """Return the numbers in the dtype of the parameters; outputs are converted back to the dtype of the input."""
         if not x.is_floating_point():
             raise ArgumentError("x", "real floating point numbers", x.dtype)
         return x.to(next(self.parameters()).dtype)
@@ -72,7 +72,7 @@ class LayerStack(nn.Module):
 
 
 def two_layers(A: np.ndarray, b: np.ndarray, C: np.ndarray, c: np.ndarray, activation: str) -> tuple[RealSSM, RealSSM]:
-    """h1 = A x + b, then h2 = C σ(h1) + c, y = h2: SSM-UA eq. 12–13 with W1 = W2 = 0, in double precision.
+    """Build h1 = A x + b, then y = C σ(h1) + c: SSM-UA eq. 12–13 with W1 = W2 = 0, in double precision.
 
     Args:
         A, b: (m, d_in) and (m,), U1 and b1 of the paper.

@@ -18,14 +18,14 @@ _CHUNK = 20_000_000
 def sup_bound(
     f: Callable[[np.ndarray], np.ndarray], g: Ridge, low: np.ndarray, high: np.ndarray, lipschitz: float, target: float
 ) -> tuple[float, float]:
-    """sup over the box [low, high] of |f - g|, from below and from above; over components the largest.
+    """Bound sup |f - g| over the box [low, high], largest component, from below and from above.
 
-    In a cell with half sides s and half diagonal ρ around its centre x::
+    In a cell with half sides s and half diagonal ρ around its center x::
 
         |f - g| ≤ |f(x) - g(x)| + L ρ + Σ_i |∂_i g(x)| s_i + ½ sup |δ·∇²g δ|,    |δ_i| ≤ s_i
 
     A cell whose bound is above ``target`` is halved along every axis. The search ends when there is none, when the
-    error at a centre is above ``target`` (then no bound below it exists), or when the budget is spent.
+    error at a center is above ``target`` (then no bound below it exists), or when the budget is spent.
     """
     d = len(low)
     per_axis = max(2, round(512 ** (1 / d)))

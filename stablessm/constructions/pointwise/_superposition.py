@@ -76,18 +76,18 @@ class Sprecher:
         return values
 
     def inner(self, x: np.ndarray, family: int) -> np.ndarray:
-        """ψ(s x + q a), of any shape, x in [0, 1]."""
+        """Return ψ(s x + q a), of any shape, x in [0, 1]."""
         y = (self.scale * x + family * self.shift) * self.base**self.digits
         cell = np.clip(np.floor(y).astype(int), 0, len(self.psi) - 2)
         rise = np.clip((y - cell - self.flat) / (1 - self.flat), 0, 1)
         return self.psi[cell] * (1 - rise) + self.psi[cell + 1] * rise
 
     def sums(self, x: np.ndarray, family: int) -> np.ndarray:
-        """ξ_q: (points, n) to (points,)."""
+        """Return ξ_q: (points, n) to (points,)."""
         return self.inner(x, family) @ self.weights
 
     def cells(self, family: int, digits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The cubes of ``digits`` digits that a family needs to cover [0, 1]^n, in the order of their images.
+        """Return the cubes of ``digits`` digits that a family needs to cover [0, 1]^n, in the order of their images.
 
         Returns (cubes,) each the first and the last value of ξ_q on the flat part, and (cubes, n) its middle.
         """
@@ -110,7 +110,7 @@ class Sprecher:
         return low, high, self._spread(middle)[order]
 
     def _spread(self, values: np.ndarray) -> np.ndarray:
-        """All points with these coordinates, (len(values)^n, n)."""
+        """Return all points with these coordinates, (len(values)^n, n)."""
         return np.stack(np.meshgrid(*[values] * self.dimension, indexing="ij"), axis=-1).reshape(-1, self.dimension)
 
     def _beta(self, r: np.ndarray) -> np.ndarray:
@@ -124,14 +124,14 @@ class Steps(NamedTuple):
     values: np.ndarray
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Values at x, of any shape."""
+        """Return values at x, of any shape."""
         left = np.clip(np.searchsorted(self.knots, x, side="right") - 1, 0, len(self.knots) - 2)
         gap = self.knots[left + 1] - self.knots[left]
         rise = np.clip(2 * (x - self.knots[left]) / gap - 0.5, 0, 1)
         return self.values[left] * (1 - rise) + self.values[left + 1] * rise
 
     def ramps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-        """Slopes s, offsets b, weights w and a constant c with f(x) = c + Σ w hardtanh(s x + b), exactly."""
+        """Return slopes s, offsets b, weights w and a constant c with f(x) = c + Σ w hardtanh(s x + b), exactly."""
         rises = np.diff(self.values)
         slopes = 4 / np.diff(self.knots)
         return slopes, -slopes * (self.knots[:-1] + self.knots[1:]) / 2, rises / 2, self.values[0] + rises.sum() / 2
@@ -144,16 +144,16 @@ class Superposition(NamedTuple):
     outer: list[Steps]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """(points, n) to (points,)."""
+        """Map (points, n) to (points,)."""
         return np.sum([phi(self.inner.sums(x, q)) for q, phi in enumerate(self.outer)], axis=0)
 
 
 def iterate(f: Pointwise, inner: Sprecher, iterations: int) -> Superposition:
-    """Φ_q = Σ_r Φ_q^r, where the r-th takes the residual at the middles of cubes of min(r, digits) digits.
+    """Build Φ_q = Σ_r Φ_q^r; the r-th fits the residual at the centers of cubes of min(r, digits) digits.
 
     Φ_q^r is (1/families) (f - F_(r-1)) on the image of each cube and linear in between (Braun and Griebel 2009,
     algorithm 2.1, which has a bump on each image and zero in between; interpolating needs half as many units, and where
-    only the last digit changes the neighbours in the image are neighbours in the cube).
+    only the last digit changes the neighbors in the image are neighbors in the cube).
     """
     finest = [inner.cells(q, inner.digits)[0] for q in range(inner.families)]
     outer = [Steps(knots, np.zeros(len(knots))) for knots in finest]

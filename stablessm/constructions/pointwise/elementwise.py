@@ -12,7 +12,8 @@ import torch
 
 from stablessm._arguments import real_number, whole_number
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError, NumericalError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._ridge import Ridge, in_a_box, on_an_interval
@@ -25,7 +26,7 @@ _AXES = 4
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Elementwise(ShortRepr):
+class Elementwise(Result):
     """A two-layer SSM that applies a function to every step, and how far it is off."""
 
     model: LayerStack = field(repr=False)
@@ -46,7 +47,7 @@ class Elementwise(ShortRepr):
     """How long it took to build."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """f at points (n, d_in), or (n,) on an interval, as n steps of one sequence: (n, d_out)."""
+        """Evaluate at points (n, d_in), or (n,) on an interval, as n steps of one sequence: (n, d_out)."""
         points, d = real_array("x", x), self.model.d_input
         points = points[:, None] if points.ndim == d == 1 else points
         if points.ndim != 2 or points.shape[1] != d:
@@ -89,7 +90,7 @@ def elementwise(
             ``certified=False`` and ``bound=inf``. An L below a slope that f is seen to have is refused.
         max_width: units at most.
 
-    The proof takes cells of half diagonal ρ in which |f(x) - y| at the centre, plus L ρ, what y's slope adds up to
+    The proof takes cells of half diagonal ρ in which |f(x) - y| at the center, plus L ρ, what y's slope adds up to
     along the sides and a bound of its second derivative there, is at most ``tol``. There may be 3e6 of them, which is
     enough for tol = L · size / 1e6 on an interval, L · size / 500 on a square and L · size / 40 on a cube, about.
 
@@ -113,7 +114,7 @@ def elementwise(
 
 
 def _proven(f: Pointwise, tol: float, max_width: int, lipschitz: float) -> tuple[Ridge, float, float]:
-    """The first network whose error is proven to be at most tol, the largest error that was met, and the bound."""
+    """Return the first network whose error is proved to be at most tol, the largest error found, and the bound."""
     one = len(f.low) == 1
     if np.prod(lipschitz * (f.high - f.low) / tol) > BUDGET:
         what = f"tol = {tol:g} cannot be proven with the Lipschitz constant {lipschitz:.3g}: too many cells"

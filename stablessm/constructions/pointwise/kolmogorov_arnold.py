@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -12,7 +13,8 @@ import torch
 
 from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
-from stablessm._errors import ArgumentError, ShortRepr
+from stablessm._display import Result
+from stablessm._errors import ArgumentError
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._stack import LayerStack, two_layers
@@ -33,7 +35,7 @@ _RADIUS = 0.5
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class KolmogorovArnold(ShortRepr):
+class KolmogorovArnold(Result):
     """A five-layer SSM whose output at step ``length`` is f of the inputs so far, and how far it is off."""
 
     model: LayerStack = field(repr=False)
@@ -47,7 +49,7 @@ class KolmogorovArnold(ShortRepr):
     """max |f - y| / max |f| over random points and a search around the worst: a lower bound of the supremum."""
     rms_error: float
     """The root mean square over the random points."""
-    realisation: float
+    realization: float
     """max |F - y| / max |f|, where F is the superposition and y comes out of the layers."""
     condition: float
     """The steepest slope of an outer function: what an error in the inner sums is multiplied with (L in eq. 55)."""
@@ -55,6 +57,12 @@ class KolmogorovArnold(ShortRepr):
     """States of each layer."""
     seconds: float
     """How long it took to build."""
+
+    @property
+    def realisation(self) -> float:
+        """Return ``realization``, whose old spelling this is, with a warning."""
+        warnings.warn("realisation is now realization", DeprecationWarning, stacklevel=2)
+        return self.realization
 
     @property
     def width(self) -> int:
@@ -67,7 +75,7 @@ class KolmogorovArnold(ShortRepr):
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Outputs at the last step for inputs (batch, length) in [0, 1]: (batch,)."""
+        """Return outputs at the last step, (batch,), for inputs (batch, length) in [0, 1]."""
         x = real_array("x", x)
         if x.ndim != 2 or x.shape[1] != self.length:
             raise ArgumentError("x", f"shape (batch, {self.length})", f"shape {x.shape}")
@@ -91,13 +99,13 @@ def kolmogorov_arnold(
     iterations: int | None = None,
     max_width: Size = 300_000,
 ) -> KolmogorovArnold:
-    """A five-layer SSM for a continuous f on [0, 1]^length (SSM-UA eq. 15–17, 48–50, figure 3)::
+    """Build a five-layer SSM for a continuous f on [0, 1]^length (SSM-UA eq. 15–17, 48–50, figure 3)::
 
         f(x_1 … x_d) ≈ Σ_q Φ_q(Σ_p λ_p ψ(s x_p + q a)),    q = 0 … γ - 2
 
     Layers 1 and 2 have no memory and apply ψ with every shift, layer 3 (an LRU with d modes a channel, on a circle) has
     the kernel λ_d, …, λ_1 and sums over time, layers 4 and 5 apply the outer functions. With hardtanh, a sigmoidal
-    function, the piecewise linear ψ and Φ_q are exact: ``realisation`` is rounding. ψ does not depend on f.
+    function, the piecewise linear ψ and Φ_q are exact: ``realization`` is rounding. ψ does not depend on f.
 
     Args:
         f: a vectorised function, (n, length) to (n,).
@@ -116,7 +124,7 @@ def kolmogorov_arnold(
     repeats itself, 2^(-length) times smaller.
 
     >>> product = kolmogorov_arnold(lambda x: x[:, 0] * x[:, 1], length=2, level=2)
-    >>> product.widths, product.error < 0.2, product.realisation < 1e-9
+    >>> product.widths, product.error < 0.2, product.realization < 1e-9
     ((122, 11, 22, 1573, 1), True, True)
     >>> bool(abs(product(np.array([[0.5, 0.6]]))[0] - 0.3) < 0.06)
     True
@@ -140,7 +148,7 @@ def kolmogorov_arnold(
 
 
 def _inner_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
-    """x to ψ(s x + q a) for all q: one ramp for every gap that x can meet."""
+    """Build the layers from x to ψ(s x + q a) for all q, with one ramp for every gap that x can meet."""
     from scipy.linalg import block_diag
 
     inner = found.inner
@@ -160,7 +168,7 @@ def _inner_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
 
 
 def _outer_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
-    """ξ_q for all q to Σ_q Φ_q(ξ_q)."""
+    """Build the layers from ξ_q for all q to Σ_q Φ_q(ξ_q)."""
     from scipy.linalg import block_diag
 
     slopes, offsets, weights, constants = zip(*(phi.ramps() for phi in found.outer), strict=True)
@@ -170,7 +178,7 @@ def _outer_layers(found: Superposition) -> tuple[RealSSM, RealSSM]:
 
 @torch.no_grad()
 def _sum_over_time(found: Superposition) -> LRU:
-    """Σ_p λ_p u[p] at step d, in every channel: d modes r e^(2πij/d) give any d values of a kernel by a DFT."""
+    """Build the layer for Σ_p λ_p u[p] at step d: by a DFT, d modes r e^(2πij/d) have any d values as a kernel."""
     channels, d = found.inner.families, found.inner.dimension
     kernel = found.inner.weights[::-1]
     weights = np.fft.fft(kernel * _RADIUS ** -np.arange(float(d))) / d
@@ -198,16 +206,16 @@ def _measured(f: Pointwise, found: Superposition, model: LayerStack, seconds: fl
         families=inner.families,
         error=_worst(f, found, x, np.abs(wanted - values), draw) / scale,
         rms_error=float(np.sqrt(np.mean((wanted - values) ** 2))) / scale,
-        realisation=np.nan,
+        realization=np.nan,
         condition=slope,
         widths=tuple(int(layer.state_shape[0]) for layer in model),
         seconds=seconds,
     )
-    return replace(result, realisation=float(np.abs(result(x[:_AGREEING]) - values[:_AGREEING]).max()) / scale)
+    return replace(result, realization=float(np.abs(result(x[:_AGREEING]) - values[:_AGREEING]).max()) / scale)
 
 
 def _worst(f: Pointwise, found: Superposition, x: np.ndarray, errors: np.ndarray, draw: np.random.Generator) -> float:
-    """The largest error, looked for around the hundred worst points nearer and nearer."""
+    """Return the largest error, searched ever closer to the hundred worst points."""
     for distance in _NEAR:
         worst = x[np.argsort(errors)[-100:]]
         around = worst[:, None] + distance * draw.uniform(-1, 1, size=(len(worst), 100, worst.shape[1]))

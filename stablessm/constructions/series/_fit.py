@@ -57,7 +57,7 @@ class Modes:
 
     @classmethod
     def of(cls, rates: np.ndarray, horizon: int, dt: float) -> Modes:
-        """The modes e^{rate t}: one column for a real eigenvalue, Re and -Im for a pair."""
+        """Return the modes e^{rate t}: one column for a real eigenvalue, Re and -Im for a pair."""
         domain = Domain(dt, discrete=True, real=False, positive=False, slowest=0.0)
         unit, scale = unit_columns(domain.matrix(rates, dt * np.arange(horizon + 1)))
         basis, triangle = np.linalg.qr(unit)
@@ -71,14 +71,14 @@ class Modes:
         return float(np.linalg.cond(self.triangle))
 
     def weights(self, coefficients: np.ndarray) -> np.ndarray:
-        """(len(rates), R) weights w of Re Σ w e^{rate t}, from coefficients (m, R) in the basis."""
+        """Return (len(rates), R) weights w of Re Σ w e^{rate t}, from coefficients (m, R) in the basis."""
         from scipy.linalg import solve_triangular
 
         real = solve_triangular(self.triangle, coefficients) / self.scale[:, None]
         return self.domain.weights(np.asarray(real), self.rates)
 
     def factors(self, terms: Sequence[tuple[int, np.ndarray, np.ndarray]], horizon: int, dt: float) -> Factors:
-        """φ_r of terms: for each order the directions (R, m) in the basis and the weights (R,) of the powers."""
+        """Return φ_r of terms: for each order the directions (R, m) in the basis and the weights (R,) of the powers."""
         orders, directions, weights = zip(*terms, strict=True)
         values = self.weights(np.concatenate(directions).T)[:, :, None]
         shared = ExponentialSum(self.rates * (self.domain.dt / dt), values, dt=dt, horizon=horizon)
@@ -87,7 +87,7 @@ class Modes:
 
 
 def fit(kernels: Sequence[SampledKernel], tol: float) -> Factors:
-    """Products of shared exponentials for every kernel, to about tol in the relative Frobenius norm."""
+    """Fit products of shared exponentials to every kernel, to about tol in the relative Frobenius norm."""
     spans = [kernel.span(_SHARES["span"] * tol) for kernel in kernels]
     present = [(kernel, norm) for kernel, (_, norm) in zip(kernels, spans, strict=True) if norm]
     samples = np.concatenate([functions for functions, _ in spans], 1)
@@ -103,7 +103,7 @@ def fit(kernels: Sequence[SampledKernel], tol: float) -> Factors:
 
 
 def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
-    """The fewest exponentials whose span holds all columns of (T + 1, R) samples, up to tol in the Frobenius norm.
+    """Return the fewest exponentials whose span contains all columns of (T + 1, R) samples up to tol (Frobenius norm).
 
     Rates are sought on the steps that matter: where the columns have died out, a longer horizon changes nothing. A
     short horizon without such rates gets T + 1 of them on a ring, which span everything.
@@ -114,7 +114,7 @@ def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
     values = np.linalg.svd(samples, compute_uv=False)
     least = max(1, int((np.sqrt(np.cumsum(values[::-1] ** 2)) > tol).sum()))  # no smaller span can do
     best = math.inf
-    for eigenvalues in realisations(samples[: 2 * alive + 2], least) if least <= _MOST_STATES else ():
+    for eigenvalues in realizations(samples[: 2 * alive + 2], least) if least <= _MOST_STATES else ():
         found = [Modes.of(stable_rates(each, dt), steps - 1, dt) for each in (eigenvalues, _spread(eigenvalues, tol))]
         left = [float(np.linalg.norm(samples - modes.basis @ (modes.basis.T @ samples))) for modes in found]
         met = [modes for modes, error in zip(found, left, strict=True) if error <= tol]
@@ -131,9 +131,9 @@ def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
 
 
 def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
-    """Eigenvalues that crowd about zero, moved out to a ring: m of them then have a response of m steps, up to tol.
+    """Move eigenvalues that cluster about zero out to a ring; m of them then have a response of m steps, up to tol.
 
-    Where a realisation puts them is rounding, and as ill conditioned as can be.
+    Where a realization puts them is rounding, and as ill conditioned as can be.
     """
     near = np.abs(eigenvalues) < _NEAR_ZERO
     count = int(near.sum())
@@ -141,8 +141,8 @@ def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
     return eigenvalues if count < 2 else np.concatenate([eigenvalues[~near], ring])
 
 
-def realisations(samples: np.ndarray, least: int) -> Iterator[np.ndarray]:
-    """Eigenvalues of the recurrences that come closest to (T + 1, R) samples, of order ``least`` and up.
+def realizations(samples: np.ndarray, least: int) -> Iterator[np.ndarray]:
+    """Yield eigenvalues of the recurrences closest to (T + 1, R) samples, of order ``least`` and up.
 
     This is the Ho-Kalman algorithm (ERA) on the Hankel matrix H[i, (j, r)] = samples[i + j, r], of which only rows and
     columns at graded places are formed, weighted by the steps that they stand for.

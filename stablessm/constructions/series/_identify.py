@@ -39,7 +39,7 @@ class Records:
     """Steps memory..fitted are fitted, fitted..T held out."""
 
     def regressors(self, modes: Modes) -> np.ndarray:
-        """(steps, F): 1, then all products of up to ``order`` of the basis's responses."""
+        """Return (steps, F): 1, then all products of up to ``order`` of the basis's responses."""
         z = responses(self.x, modes)[:, self.memory : self.fitted].reshape(-1, modes.basis.shape[1])
         columns = [np.ones(len(z))]
         for degree in range(1, self.order + 1):
@@ -47,12 +47,12 @@ class Records:
         return np.stack(columns, 1)
 
     def outputs(self) -> np.ndarray:
-        """(steps,) what the regressors should give."""
+        """Return the targets (steps,) of the regression."""
         return self.y[:, self.memory : self.fitted].reshape(-1)
 
 
 def identify(records: Records, states: int | None, dt: float) -> tuple[Factors, float]:
-    """Factors of all kernels, and h_0. Inputs and outputs are scaled, so that no unit matters."""
+    """Estimate the factors of all kernels, and h_0; inputs and outputs are scaled, so that units do not matter."""
     seen = records.y[:, : records.fitted]
     offset, size = _scale(seen)
     if not size:
@@ -69,7 +69,7 @@ def identify(records: Records, states: int | None, dt: float) -> tuple[Factors, 
 
 
 def _scale(y: np.ndarray) -> tuple[float, float]:
-    """Mean and standard deviation, without overflow; 0 of a constant, whatever the rounding."""
+    """Return mean and standard deviation without overflow; the latter is 0 for a constant."""
     if y.min() == y.max():
         return float(y.flat[0]), 0.0
     largest = float(np.abs(y).max())
@@ -92,7 +92,7 @@ def _identified(records: Records, states: int | None, dt: float) -> tuple[Factor
 
 
 def _chosen(records: Records, states: int | None) -> tuple[Modes, float]:
-    """The modes and the ridge of the least validation error, of fewer states unless more pay."""
+    """Return the modes and the ridge of least validation error, preferring fewer states."""
     exact = _EXACT**2 * float(records.outputs().var())
     least, found, idle = math.inf, None, 0
     for starts in _starts(records, states):
@@ -111,7 +111,7 @@ def _chosen(records: Records, states: int | None) -> tuple[Modes, float]:
 
 
 def responses(x: np.ndarray, modes: Modes) -> np.ndarray:
-    """(B, T, m): x convolved with each function of the orthonormal basis, by its recurrence."""
+    """Return the convolution of x with each function of the orthonormal basis, (B, T, m), by its recurrence."""
     from scipy.linalg import solve_triangular
     from scipy.signal import lfilter
 
@@ -125,8 +125,10 @@ def responses(x: np.ndarray, modes: Modes) -> np.ndarray:
 
 
 def _starts(records: Records, states: int | None) -> Iterator[list[np.ndarray]]:
-    """Rates to begin with, few states first: time scales between one step and a third of the memory, without and with
-    oscillation; only as many as there are data for."""
+    """Return initial rates, few states first, only as many as the data support.
+
+    Time scales lie between one step and a third of the memory, with and without oscillation.
+    """
     steps = len(records.outputs())
     for size in _SIZES if states is None else (states,):
         if _EACH * math.comb(size + records.order, records.order) > steps:
@@ -141,7 +143,7 @@ def _starts(records: Records, states: int | None) -> Iterator[list[np.ndarray]]:
 
 
 def _refined(records: Records, rates: np.ndarray) -> Modes:
-    """Rates moved by Gauss-Newton to where the best regression is best (variable projection)."""
+    """Improve the rates by Gauss-Newton steps on the residual of the best regression (variable projection)."""
     from scipy.optimize import least_squares
 
     oscillating = rates.imag != 0
@@ -167,7 +169,7 @@ def _refined(records: Records, rates: np.ndarray) -> Modes:
 
 
 def _validated(regressors: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """The mean square error on folds left out, at the best ridge, and that ridge."""
+    """Return the mean square error on held-out folds at the best ridge, and this ridge."""
     folds = np.array_split(np.arange(len(y)), _FOLDS)
     parts = [_grams(regressors[fold], y[fold]) for fold in folds]
     total = [sum(part[i] for part in parts) for i in range(2)]
@@ -184,7 +186,7 @@ def _grams(regressors: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _solved(gram: np.ndarray, moments: np.ndarray, ridge: float) -> np.ndarray:
-    """Ridge regression, each regressor scaled to norm one; the constant is not penalised."""
+    """Solve the ridge regression, with regressors scaled to norm one and the constant not penalized."""
     size = np.sqrt(np.maximum(np.diag(gram), np.finfo(np.float64).tiny))
     penalty = np.full(len(size), ridge + 1e-14)
     penalty[0] = 0.0

@@ -21,7 +21,7 @@ _ALL = 3_000_000  # a grid with so many values is taken whole; an array always i
 _LEADING = 400  # singular vectors at most: twice the states that a model may have
 _UNIFORM = 100_000  # points drawn from a grid that is not taken whole
 _LARGEST = 1e100  # squares must not overflow, nor vanish
-_COLUMNS = {2: 256, 3: 24}  # nodes of the other axes at which fibres are taken
+_COLUMNS = {2: 256, 3: 24}  # nodes of the other axes at which fibers are taken
 _TESTED = {1: 4096, 2: 320, 3: 80}  # nodes per axis on which outputs, and of a large grid kernels, are compared
 
 
@@ -45,7 +45,7 @@ class SampledKernel:
         return self._mesh(np.arange(self.horizon + 1))
 
     def at(self, *steps: np.ndarray) -> np.ndarray:
-        """The symmetric part of h_n at n arrays of whole steps of one shape."""
+        """Return the symmetric part of h_n at n arrays of whole steps of one shape."""
         if self.whole is not None:
             return self.whole[steps]
         values = [self._given(*order) for order in permutations(steps)]
@@ -63,7 +63,7 @@ class SampledKernel:
         return values
 
     def on(self, nodes: np.ndarray) -> np.ndarray:
-        """The symmetric part on nodes x … x nodes."""
+        """Return the symmetric part on nodes x … x nodes."""
         return self._mesh(nodes) if self.whole is None else self.whole[np.ix_(*[nodes] * self.order)]
 
     def _mesh(self, nodes: np.ndarray) -> np.ndarray:
@@ -71,14 +71,14 @@ class SampledKernel:
         return symmetric_part(self._given(*(one.reshape(-1) for one in mesh)).reshape(mesh[0].shape))
 
     def span(self, tol: float) -> tuple[np.ndarray, float]:
-        """Functions of one time (horizon + 1, R) whose products carry h_n up to tol, and an estimate of ‖h_n‖.
+        """Return functions of one time (horizon + 1, R) whose products span h_n up to tol, and an estimate of ‖h_n‖.
 
-        They are the left singular vectors of fibres h_n(·, p, …), times the singular values over ‖h_n‖. Fibres are full
+        They are the left singular vectors of fibers h_n(·, p, …), times the singular values over ‖h_n‖. Fibres are full
         columns: all of them, or those at a few p of a large grid, weighted by the cells that their p stand for.
         """
         time = np.arange(self.horizon + 1)
         if self.whole is not None:
-            fibres = self.whole.reshape(len(time), -1)
+            fibers = self.whole.reshape(len(time), -1)
         else:
             nodes, weights = strata(self.horizon, _COLUMNS[self.order], seed=0)
             columns = []
@@ -86,20 +86,20 @@ class SampledKernel:
                 copies = len(set(permutations(chosen)))
                 weight = math.sqrt(copies * math.prod(weights[list(chosen)]))
                 columns.append(weight * self.at(time, *(np.full_like(time, nodes[i]) for i in chosen)))
-            fibres = np.stack(columns, 1)
-        largest = float(np.abs(fibres).max())
+            fibers = np.stack(columns, 1)
+        largest = float(np.abs(fibers).max())
         if not largest:
             return np.zeros((len(time), 0)), 0.0
         if not 1 / _LARGEST <= largest <= _LARGEST:
             raise ArgumentError(self._name, f"a size between {1 / _LARGEST:g} and {_LARGEST:g}", f"{largest:.3g}")
-        vectors, values, lost = _leading(fibres)
-        norm = float(np.linalg.norm(fibres))
+        vectors, values, lost = _leading(fibers)
+        norm = float(np.linalg.norm(fibers))
         left = np.sqrt(np.cumsum(values[::-1] ** 2)[::-1] + lost**2)
         kept = int((left > tol * norm).sum())
         return vectors[:, :kept] * (values[:kept] / norm), norm
 
     def core(self, basis: np.ndarray) -> np.ndarray:
-        """The coefficients (m, …, m) of h_n in an orthonormal basis (horizon + 1, m) of functions of one time.
+        """Return the coefficients (m, …, m) of h_n in an orthonormal basis (horizon + 1, m) of functions of one time.
 
         A projection on the whole grid where that is taken. Otherwise least squares on a grid of nodes drawn with the
         basis's leverages, weighted so that the mean square over nodes is that over the grid.
@@ -121,11 +121,11 @@ class SampledKernel:
         return symmetric_part(core)
 
     def tested(self) -> tuple[np.ndarray, np.ndarray]:
-        """Graded nodes and their weights, other nodes than the fit saw; all of a short horizon."""
+        """Return graded nodes and their weights, different from those of the fit; all nodes of a short horizon."""
         return strata(self.horizon, _TESTED[self.order], seed=1)
 
     def scattered(self) -> tuple[tuple[np.ndarray, float], ...]:
-        """Further points of a large grid, (points, n), and how many each stands for: uniform ones, the diagonal."""
+        """Return further points of a large grid, (points, n), uniform and on the diagonal, and their weights."""
         draw = np.random.default_rng(2).integers(self.horizon + 1, size=(_UNIFORM, self.order))
         diagonal = np.repeat(np.arange(self.horizon + 1)[:, None], self.order, 1)
         return (draw, (self.horizon + 1) ** self.order / _UNIFORM), (diagonal, 1.0)
@@ -135,23 +135,23 @@ class SampledKernel:
         return f"kernels[{self.order}]"
 
 
-def _leading(fibres: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Left singular vectors, values, and the norm of what they miss.
+def _leading(fibers: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return left singular vectors, singular values, and the norm of the remainder.
 
     Of a large matrix the largest, from its range on fixed random vectors.
     """
-    if min(fibres.shape) > _LEADING:
-        start = np.random.default_rng(3).standard_normal((fibres.shape[1], _LEADING))
-        basis = np.linalg.qr(fibres @ start)[0]
-        small = basis.T @ fibres
+    if min(fibers.shape) > _LEADING:
+        start = np.random.default_rng(3).standard_normal((fibers.shape[1], _LEADING))
+        basis = np.linalg.qr(fibers @ start)[0]
+        small = basis.T @ fibers
         inner, values, _ = np.linalg.svd(small, full_matrices=False)
-        return basis @ inner, values, float(np.linalg.norm(fibres - basis @ small))
-    vectors, values, _ = np.linalg.svd(fibres, full_matrices=False)
+        return basis @ inner, values, float(np.linalg.norm(fibers - basis @ small))
+    vectors, values, _ = np.linalg.svd(fibers, full_matrices=False)
     return vectors, values, 0.0
 
 
 def strata(horizon: int, count: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most ``count`` of the steps 0..horizon, one drawn from each of as many cells, and the sizes of the cells.
+    """Return at most ``count`` of the steps 0..horizon, one drawn from each of as many cells, and the cells' sizes.
 
     The first half of the cells are single steps, the others grow geometrically: Σ weight f(node) estimates Σ f.
 
@@ -170,7 +170,7 @@ def strata(horizon: int, count: int, *, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _evaluated(function: Callable[..., np.ndarray], times: list[np.ndarray], name: str) -> np.ndarray:
-    """A function of arrays, or one of numbers called for each."""
+    """Evaluate a function of arrays, or call a function of numbers for each."""
     shape = times[0].shape
     try:
         answer = function(*times)

@@ -29,7 +29,7 @@ def measure(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> None:
 
 
 def run(model: VolterraSSM, x: np.ndarray) -> np.ndarray:
-    """(B, T) to (B, T)."""
+    """Map (B, T) to (B, T)."""
     import torch
 
     with torch.no_grad():
@@ -37,12 +37,12 @@ def run(model: VolterraSSM, x: np.ndarray) -> np.ndarray:
 
 
 def ratio(error: float, size: float) -> float:
-    """error / size; an error of nothing is infinite."""
+    """Return error / size; infinite if the size is zero and the error is not."""
     return error / size if size else (0.0 if not error else math.inf)
 
 
 def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """Σ off², Σ truth², max |off|, max |truth| over all steps, in blocks of the first axis."""
+    """Return Σ off², Σ truth², max |off|, max |truth| over all steps, in blocks of the first axis."""
     import torch
 
     assert kernel.whole is not None
@@ -55,7 +55,7 @@ def _whole(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
 
 
 def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
-    """The same over graded steps; an error that uniform points or the diagonal show to be larger counts instead."""
+    """Return the same on graded steps, or a larger error found at uniform points or on the diagonal."""
     import torch
 
     nodes, weights = kernel.tested()
@@ -68,13 +68,13 @@ def _sampled(model: VolterraSSM, kernel: SampledKernel) -> list[float]:
 
 
 def _part(found: np.ndarray, truth: np.ndarray, weight: np.ndarray | float = 1.0) -> list[float]:
-    """Σ weight off², Σ weight truth², max |off|, max |truth| of some values of a kernel."""
+    """Return Σ weight off², Σ weight truth², max |off|, max |truth| of some values of a kernel."""
     both = found - truth, truth
     return [*(float((weight * each**2).sum()) for each in both), *(float(np.abs(each).max()) for each in both)]
 
 
 def _output_error(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> float:
-    """For white noise thinned out: nonzero at the steps tested, with the variance of the steps they stand for."""
+    """Return the output error for white noise that is nonzero at the tested steps only, with adjusted variance."""
     nodes, weights = max(kernels, key=lambda kernel: kernel.order).tested()
     amplitudes = np.random.default_rng(0).standard_normal((_INPUTS, len(nodes))) * np.sqrt(weights)
     wanted = np.full(_INPUTS, float(model.constant.detach()))

@@ -13,11 +13,11 @@ from stablessm._errors import NumericalError
 _EVALUATIONS = 150
 _RESTARTED = 12  # up to this rank a start from nothing is tried as well
 _DAMPING = 1e-6
-"""Relative size of the penalty that keeps cancelling terms from growing without bound."""
+"""Relative size of the penalty that keeps canceling terms from growing without bound."""
 
 
 def symmetric_part(tensor: np.ndarray) -> np.ndarray:
-    """The mean over all orders of the axes: all that a Volterra kernel's output depends on.
+    """Return the mean over all orders of the axes, which determines the output of a Volterra kernel.
 
     >>> symmetric_part(np.array([[1.0, 4.0], [0.0, 3.0]])).tolist()
     [[1.0, 2.0], [2.0, 3.0]]
@@ -27,7 +27,7 @@ def symmetric_part(tensor: np.ndarray) -> np.ndarray:
 
 
 def powers(core: np.ndarray, tol: float, scale: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Directions a (R, m) and signs or weights c (R,) with ‖core - Σ_r c_r a_r ⊗ … ⊗ a_r‖ ≤ tol · scale.
+    """Return directions a (R, m) and weights c (R,) with ‖core - Σ_r c_r a_r ⊗ … ⊗ a_r‖ ≤ tol · scale.
 
     Args:
         core: a symmetric tensor with one to three axes of length m.
@@ -59,7 +59,7 @@ def _squares(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cubes(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
-    """A real cube takes the sign of its weight, so that every c_r is one.
+    """Decompose order 3; a real cube takes the sign of its weight, so that every c_r is one.
 
     The core is scaled to norm one, and its axes are turned to its own, where those that carry nothing are left out.
     """
@@ -91,7 +91,7 @@ def _cubes(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _canonical(core: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, float]:
-    """Columns a_r (m, R) that make ‖core - Σ a_r ⊗ a_r ⊗ a_r‖ locally smallest, and that norm."""
+    """Minimize ‖core - Σ a_r ⊗ a_r ⊗ a_r‖ locally; return the columns a_r (m, R) and that norm."""
     from scipy.optimize import least_squares
 
     m, rank = start.shape

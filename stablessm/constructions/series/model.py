@@ -82,24 +82,24 @@ class VolterraSSM(nn.Module):
         return max([self.output_error, *self.kernel_errors.values()])
 
     def initial_state(self, batch: int) -> State:
-        """The zero state."""
+        """Return the zero state."""
         return self.layer.initial_state(batch)
 
     def forward(self, x: Sequence, state: State | None = None) -> tuple[Sequence, State]:
-        """(B, T, 1) to (B, T, 1), and the state after the last step."""
+        """Map (B, T, 1) to (B, T, 1), and return the state after the last step too."""
         check_tensor("x", x)
         channels, state = self.layer(x.to(self.readout.dtype), state)
         return self._combine(channels).to(x.dtype), state
 
     def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One step: (B, 1) to (B, 1)."""
+        """Advance by one step: (B, 1) to (B, 1)."""
         check_tensor("x_t", x_t)
         channels, state = self.layer.step(x_t.to(self.readout.dtype), state)
         return self._combine(channels).to(x_t.dtype), state
 
     @checked
     def kernel(self, *times: Tensor | np.ndarray) -> Tensor:
-        """ĥ_n on the grid times_1 x … x times_n, whole steps each: one argument for each axis.
+        """Return ĥ_n on the grid times_1 x … x times_n of whole steps; one argument per axis.
 
         >>> from stablessm.constructions.series.volterra import volterra
         >>> model = volterra({2: lambda a, b: 1 / (1 + a + b) ** 2}, horizon=100, tol=1e-3)
@@ -120,7 +120,7 @@ class VolterraSSM(nn.Module):
     @torch.no_grad()
     @checked
     def values(self, steps: np.ndarray) -> np.ndarray:
-        """ĥ_n at points (P, n) of whole steps: (P,)."""
+        """Return ĥ_n at points (P, n) of whole steps: (P,)."""
         if steps.ndim != 2 or not 1 <= steps.shape[1] <= 3:
             raise ArgumentError("steps", "shape (points, order)", f"shape {steps.shape}")
         mine = self.orders == steps.shape[1]
@@ -136,6 +136,6 @@ class VolterraSSM(nn.Module):
         return (powers @ self.readout + self.constant)[..., None]
 
     def extra_repr(self) -> str:
-        """Order, ranks and errors, for ``print(model)``."""
+        """Return order, ranks and errors, for ``print(model)``."""
         ranks = ", ".join(f"order {n}: {rank} terms" for n, rank in self.rank.items())
         return f"{ranks}; {self.states} states, error {self.error:.2g}"

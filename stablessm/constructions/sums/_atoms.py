@@ -20,7 +20,7 @@ _WAVES = 2  # how many waves are offered
 def next_modes(
     domain: Domain, times: np.ndarray, left: np.ndarray, basis: np.ndarray, graded: np.ndarray, gap: float
 ) -> list[complex]:
-    """Rates worth a try beside those that span the basis, the best of each kind.
+    """Return candidate rates for the next mode, the best of each kind, given the modes that span the basis.
 
     Args:
         domain: which rates are allowed.
@@ -48,7 +48,7 @@ def next_modes(
 
 
 def _lattice(since: np.ndarray) -> float:
-    """The step of which all times are multiples, as with gaps; 0 if there is none."""
+    """Return the step of which all times are multiples, gaps included, or 0 if there is none."""
     step = float(np.diff(since).min())
     steps = np.rint(since / step)
     if len(since) > 1 and steps[-1] > 0:
@@ -66,7 +66,7 @@ def _best_decay(decays: np.ndarray, columns: np.ndarray, left: np.ndarray, basis
 def _best_waves(
     domain: Domain, since: np.ndarray, left: np.ndarray, weight: np.ndarray, decays: np.ndarray, lattice: float
 ) -> list[complex]:
-    """The largest gains over a grid of decays and frequencies, by FFT; irregular times are rounded to a fine grid."""
+    """Return the waves of largest gain on a grid of decays and frequencies, by FFT; irregular times are rounded."""
     best: list[tuple[float, complex]] = []
     for decay in decays:
         seen = since <= _ENDED / decay
@@ -93,7 +93,7 @@ def _best_waves(
 def _gains(
     index: np.ndarray, step: float, left: np.ndarray, weight: np.ndarray, decay: np.ndarray, is_complex: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How much of the sum of squares a wave of each frequency would take, and the frequencies."""
+    """Return the reduction of the sum of squares by a wave of each frequency, and the frequencies."""
     from scipy import fft
 
     size = fft.next_fast_len(2 * int(index[-1]) + 2)

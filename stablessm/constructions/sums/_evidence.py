@@ -52,26 +52,26 @@ class Path:
         self._shrunk: dict[tuple[int, int], Model] = {}  # by two orders, the model that was last shrunk from one to one
 
     def rms(self, order: int) -> float:
-        """The root mean square of what the fit of that order leaves."""
+        """Return the root mean square of the residual of this order."""
         return self.models[order].size / np.sqrt(self.count)
 
     def level(self, order: int) -> float:
-        """The standard deviation of the noise: what is known, or what the fit of that order leaves."""
+        """Return the standard deviation of the noise: the given one, or an estimate from the residual of this order."""
         free = max(1, self.count - self.parameters(self.models[order].rates))
         return self.models[order].size / np.sqrt(free) if self._noise is None else self._noise
 
     def left(self, order: int) -> np.ndarray:
-        """(n, q) what the fit of that order leaves."""
+        """Return the residual of this order, (n, q)."""
         basis = self._basis(order)
         return self._target - basis @ (basis.conj().T @ self._target)
 
     def parameters(self, rates: np.ndarray) -> int:
-        """How many real numbers the rates and their weights are."""
+        """Return the number of real parameters of the rates and their weights."""
         states = self.domain.order(rates) * (2 if self.domain.is_complex else 1)
         return len(rates) + int(self.domain.turns(rates).sum()) + states * self.problem.values.shape[1]
 
     def criterion(self, order: int) -> float:
-        """-2 log likelihood, and what the parameters cost: log n each (BIC), and for a frequency twice.
+        """Return -2 log(likelihood) plus the cost of the parameters: log n each (BIC), and twice that for a frequency.
 
         A frequency is told n times better by n times as many samples, and noise offers about n of them to choose from.
         """
@@ -115,7 +115,7 @@ class Path:
         return min(range(1, order + 1), key=self.rms)
 
     def grow(self, order: int) -> Model:
-        """The fit of up to that many states, each from the fits of one and two states less and the modes they lack."""
+        """Fit all orders up to this one, each from the fits of one and two states less and the modes they lack."""
         while self._grown < order:
             self._add(self._grown)
             self._grown += 1
@@ -134,7 +134,7 @@ class Path:
         self._offer([start for start in starts if self.domain.order(start) == order])
 
     def _add(self, order: int) -> None:
-        """One or two states more than the best fit of this order."""
+        """Fit one and two states more than the best fit of this order."""
         problem, rates = self.problem, self.models[order].rates
         left, basis = self.left(order), self._basis(order)
         found = next_modes(problem.domain, problem.times, left, basis, problem.graded, self._gap)
@@ -143,7 +143,7 @@ class Path:
         self._offer([start for start in starts if order < problem.domain.order(start) <= self._limit])
 
     def _basis(self, order: int) -> np.ndarray:
-        """Orthonormal columns that span the modes of that order, as they count."""
+        """Return orthonormal columns that span the weighted modes of this order."""
         problem = self.problem
         columns = problem.domain.matrix(self.models[order].rates, problem.times) * problem.graded[:, None]
         return np.linalg.qr(columns)[0]
@@ -174,7 +174,7 @@ class Path:
             models[order] = model
 
     def _decompose(self) -> list[_hankel.Hankel]:
-        """Hankel matrices of evenly spaced samples."""
+        """Return Hankel matrices of the samples, or none if they are not evenly spaced."""
         gaps = np.diff(self.problem.times)
         if gaps.max() - gaps.min() > _UNEVEN * gaps.min():
             return []

@@ -26,7 +26,7 @@ class Hankel:
     """Whether ρ counts as 0 beyond its samples, and i, j run to T."""
 
     def eigenvalues(self, order: int) -> np.ndarray:
-        """λ of the best shift-invariant space of that dimension (ERA, ESPRIT): U[1:] = U[:-1] A.
+        """Return the eigenvalues of the best shift-invariant space of this dimension (ERA, ESPRIT): U[1:] = U[:-1] A.
 
         U has orthonormal columns, so the normal equations of U[:-1] are I less what the last row takes. Where ρ ends
         with its samples the next row of U is 0, and A = Uᴴ U[1:] is a contraction: all |λ| ≤ 1.
@@ -42,7 +42,7 @@ class Hankel:
 
 
 def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
-    """Of (n, q) samples, n up to DENSE + 1: the whole decomposition."""
+    """Return the whole decomposition for (n, q) samples, n up to DENSE + 1."""
     values, rows = _prepared(values, padded)
     index = np.arange(rows)[:, None] + np.arange(len(values) - rows + 1)
     stacked = values[index].transpose(0, 2, 1)  # rows, entries, columns
@@ -55,7 +55,7 @@ def hankel(values: np.ndarray, *, padded: bool = False) -> Hankel:
 
 
 def long_hankel(values: np.ndarray, width: int, *, padded: bool = False, rounds: int = 1) -> Hankel:
-    """Of (n, q) samples, any n: the first few singular values, from a random block (Halko et al. 2011)."""
+    """Return the first few singular values for (n, q) samples, any n, from a random block (Halko et al. 2011)."""
     values, rows = _prepared(values, padded)
     columns = len(values) - rows + 1
     q = np.random.default_rng(0).standard_normal((columns, min(width, columns)))
@@ -66,7 +66,7 @@ def long_hankel(values: np.ndarray, width: int, *, padded: bool = False, rounds:
 
 
 def _product(values: np.ndarray, block: np.ndarray, rows: int) -> np.ndarray:
-    """(rows, q, k): Σ_j ρ(i + j) block[j], as a convolution with the reversed block."""
+    """Return Σ_j ρ(i + j) block[j], (rows, q, k), computed as a convolution with the reversed block."""
     from scipy import fft
 
     columns = len(block)
@@ -83,7 +83,7 @@ def _product(values: np.ndarray, block: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> np.ndarray:
-    """(columns, k): Σ_i,q ρ_q(i + j)* block[i, q], the adjoint of ``_product``."""
+    """Return Σ_i,q ρ_q(i + j)* block[i, q], (columns, k): the adjoint of ``_product``."""
     total = np.zeros((columns, block.shape[2]), dtype=np.result_type(values, block))
     for entry in range(values.shape[1]):
         total += _product(values[:, entry : entry + 1].conj(), block[:, entry], columns)[:, 0]
@@ -91,7 +91,7 @@ def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> 
 
 
 def _prepared(values: np.ndarray, padded: bool) -> tuple[np.ndarray, int]:
-    """As few columns as carry the samples (a rotation of the entries changes no singular value), and how many rows."""
+    """Return the samples with as few columns as span them, and the number of rows; no singular value changes."""
     if values.shape[1] > 1:
         u, s, _ = np.linalg.svd(values, full_matrices=False)
         keep = max(1, int((s > _NEGLIGIBLE * s[0]).sum()))

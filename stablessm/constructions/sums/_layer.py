@@ -19,7 +19,7 @@ _LEAST = 1e-35  # an eigenvalue of 0 is beyond most maps; this one is as good, a
 
 
 def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: torch.dtype | None) -> RealSSM | LRU:
-    """See :meth:`ExponentialSum.to_layer`. Weights are made in double precision and rounded at the end."""
+    """Build the layer of :meth:`ExponentialSum.to_layer`, in double precision, and round its weights at the end."""
     dtype = dtype or torch.get_default_dtype()
     closest = float(-np.expm1(es.rates.real.max(initial=-np.inf) * es.dt))
     if dtype != torch.float64 and closest < (1 - 1e-9) * GAPS["float32"]:  # at the limit, rounding is no reason
@@ -60,7 +60,7 @@ def _real(
     map: str | reparam.Reparameterization,
     dt: float | None,
 ) -> RealSSM:
-    """In continuous time with a dt, in discrete time without."""
+    """Build a RealSSM: in continuous time with a dt, in discrete time without."""
     values = torch.tensor(eigenvalues, dtype=torch.float64)
     if dt is not None and map == "best" and float(values.min()) < -2:  # by default its range ends at -1/b = -2
         map = reparam.get("best", time="continuous", b=float(-1 / values.min()) * (1 - 1e-12))
@@ -74,7 +74,7 @@ def _real(
 
 
 def _expand(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rank-one pieces of (m, d_out, d_in) weights: which rate each state has, (d_out, n) readout, (n, d_in) inputs.
+    """Return rank-one pieces of (m, d_out, d_in) weights: rate index (n,), readout (d_out, n), inputs (n, d_in).
 
     A rate whose weight has rank r takes r states of that rate. One with a single input (or output) takes one.
     """

@@ -61,7 +61,7 @@ def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
 
 
 def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights: Any) -> ExponentialSum:
-    """The least-squares sum: of an order, of the lowest order within ``tol``, or of the order with most evidence."""
+    """Return the least-squares sum of an order, of the lowest order within ``tol``, or of the best order by BIC."""
     model = noise_model(samples, noise, weights)
     path, best, interrupted = _searched(samples, domain, model, request)
     if samples.values.shape[1] > 1 and model.level is None and best and not interrupted:
@@ -93,7 +93,7 @@ def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights:
 
 
 def _searched(samples: Samples, domain: Domain, noise: Noise, request: Request) -> tuple[Path, int, bool]:
-    """All fits, which order is the best of them, and whether an interruption ended the search."""
+    """Return all fits, which order is the best of them, and whether an interruption ended the search."""
     limit, order = max(1, int((noise.graded > 0).sum()) // 2), request.order  # as many numbers as there are samples
     if order is not None and order > limit:
         raise ArgumentError("order", f"at most {limit}, half the number of samples, with norm='l2'", order)
@@ -124,7 +124,7 @@ def _result(path: Path, order: int, samples: Samples, noise: Noise, request: Req
 
 
 def _standard_errors(problem: Problem, found: Fit, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """(m,) of the rates and (m, q) of the weights, real and imaginary parts apart, from the Jacobian at the optimum."""
+    """Return standard errors of rates (m,) and weights (m, q), separate for real and imaginary parts."""
     domain, rates, entries = problem.domain, found.rates, problem.values.shape[1]
     graded = problem.graded[:, None]
     columns = domain.matrix(rates, problem.times) * graded
@@ -152,6 +152,6 @@ def _standard_errors(problem: Problem, found: Fit, level: float) -> tuple[np.nda
 
 
 def _inverse(columns: np.ndarray) -> np.ndarray:
-    """The pseudoinverse, with columns scaled to norm one so that none is lost."""
+    """Return the pseudoinverse, with columns scaled to norm one so that none is lost."""
     unit, scale = unit_columns(columns)
     return np.asarray(np.linalg.pinv(unit, rcond=1e-14) / scale[:, None])

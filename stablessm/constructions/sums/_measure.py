@@ -12,21 +12,20 @@ from stablessm.constructions.sums import _modes
 from stablessm.constructions.sums._modes import Domain
 from stablessm.constructions.sums._polish import Fit
 from stablessm.constructions.sums._samples import Request, Samples
-from stablessm.constructions.sums._search import Search, subset
+from stablessm.constructions.sums._search import RESOLVED, Search, subset
 from stablessm.constructions.sums._supremum import Error, compare
 from stablessm.constructions.sums.result import ExponentialSum
 
 _GROWS = 1.2  # the last tenth of the horizon holds values so many times larger than all before
 _AT_LIMIT = 1.1  # times the slowest rate allowed: a rate that would be slower if it could
 _FREE = 1e-6  # of that rate: as good as no limit
-_RESOLVED = 4 * np.finfo(np.float64).eps  # of the kernel: errors below this are rounding
 INTERRUPTED = "exponential_sum was interrupted; it returns the best sum found so far"
 
 
 def measured(
     samples: Samples, domain: Domain, fit: Fit, request: Request, unit: float = 1.0, limit: float = math.nan
 ) -> ExponentialSum:
-    """The sum of a fit to samples / unit with its errors; ``limit`` is the lower bound of the error of that fit."""
+    """Return the sum of a fit to samples / unit with its errors; ``limit`` is the lower bound of its ℓ1 error."""
     es, error = compare(samples, domain, fit, unit)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(error.size > 0, error.size / error.kernel, 0.0)
@@ -48,7 +47,7 @@ def measured(
 
 
 def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> float:
-    """The largest row sum of Σ |ρ - ρ̂|, as the induced norm from sup to sup; of a function in continuous time ∫."""
+    """Return the largest row sum of Σ |ρ - ρ̂|, the norm induced by sup; of ∫ in continuous time."""
 
     def rows(values: np.ndarray, times: np.ndarray) -> np.ndarray:
         left = np.abs(es(times).reshape(values.shape) - values)
@@ -70,7 +69,7 @@ def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> f
 
 
 def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, str]:
-    """Why no sum of samples / unit comes within the goal, and what to do; ``best`` is the best that was found."""
+    """Return why no sum of samples / unit meets the goal, and what to do; ``best`` is the best sum found."""
     samples, domain = search.samples, search.domain
     if samples.panels is not None and search.jump > 2 * goal:
         jump, at = samples.panels.jump()
@@ -81,9 +80,9 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
     if size[-1] * samples.weight[-1] > goal and size[cut:].max(initial=0.0) > _GROWS * size[:cut].max():
         what = f"the kernel grows to the end of the horizon, up to {unit * size.max():.3g}, and a stable sum decays"
         return what, "a kernel that decays, or one that is multiplied by e^(-ct) and the c taken back afterwards"
-    if goal < _RESOLVED * search.scale:
-        what = f"double precision resolves no less than {_RESOLVED * unit * search.scale:.2g} of this kernel"
-        return what, f"a tolerance above {max(_RESOLVED * search.scale, best.error) * unit:.2g}"
+    if goal < RESOLVED * search.scale:
+        what = f"double precision resolves no less than {RESOLVED * unit * search.scale:.2g} of this kernel"
+        return what, f"a tolerance above {max(RESOLVED * search.scale, best.error) * unit:.2g}"
     if (-best.rates.real < _AT_LIMIT * domain.slowest).any():
         free = Search(samples, replace(domain, slowest=_FREE * domain.slowest), search.request)
         if free.smallest(goal) is not None:
@@ -111,7 +110,7 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
 
 
 def ambiguous(domain: Domain, free: Fit) -> tuple[str, str]:
-    """That the samples need a frequency near half a cycle per step, as ``free`` has, and what to do."""
+    """Return the reason and remedy for samples that need a frequency near half a cycle per step, as ``free`` has."""
     cycles = float(np.abs(free.rates.imag).max()) * domain.dt / (2 * np.pi)
     what = (
         f"the samples cannot tell the kernel in continuous time: they need a wave of {cycles:.3g} cycles per step, and"

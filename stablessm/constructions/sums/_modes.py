@@ -19,7 +19,7 @@ _ON_AXIS = 1e-12  # phases this near 0 or π are those of a real eigenvalue
 
 
 def slowest(dtype: str, dt: float) -> float:
-    """The slowest rate whose |e^{r dt}| stays below 1 in the dtype."""
+    """Return the slowest rate whose |e^{r dt}| stays below 1 in the dtype."""
     return -math.log1p(-GAPS[dtype]) / dt
 
 
@@ -45,21 +45,21 @@ class Domain:
     """How much faster than the slowest a rate begins at least, so that it can still move."""
 
     def single(self, rates: np.ndarray) -> np.ndarray:
-        """Which rates are one state: real ones, in discrete time negative eigenvalues, all of a complex sum."""
+        """Return which rates take one state: real rates, negative eigenvalues in discrete time, all complex modes."""
         if self.is_complex:
             return np.ones(len(rates), dtype=bool)
         phase = np.abs(rates.imag) * self.dt
         return (phase == 0) | (self.discrete & (np.abs(phase - np.pi) < _ON_AXIS))
 
     def order(self, rates: np.ndarray) -> int:
-        """How many states: real ones, or the complex ones of a complex sum."""
+        """Return the number of states: real states, or complex states of a complex sum."""
         return int(np.where(self.single(rates), 1, 2).sum())
 
     def admit(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """Rates of eigenvalues λ, which come in conjugate pairs unless the sum is complex, in as many states.
+        """Return rates for eigenvalues λ (conjugate pairs unless the sum is complex), with the same number of states.
 
         Those outside the disc are reflected. Where oscillation is not allowed a pair becomes two real rates, and a
-        negative λ, which is an artefact of sampling in continuous time, is dropped.
+        negative λ, which is an artifact of sampling in continuous time, is dropped.
         """
         values = np.asarray(eigenvalues, dtype=np.complex128)
         modulus = np.abs(values)
@@ -79,12 +79,12 @@ class Domain:
         return self.clip(rates[np.argsort(rates.real)])
 
     def clip(self, rates: np.ndarray) -> np.ndarray:
-        """Rates to begin with: a little faster than the slowest, and none beyond the band."""
+        """Return initial rates: a little faster than the slowest allowed, and none beyond the band."""
         rates = rates[np.abs(rates.imag) <= (math.inf if self.discrete else self.band)]
         return np.minimum(rates.real, -max(1.01 * self.slowest, self.slowest + self.rest)) + 1j * rates.imag
 
     def move(self, rates: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Rates after a step (u of all, v of those whose frequency is free)."""
+        """Return rates after a step: u for all rates, v for those whose frequency can move."""
         turns = self.turns(rates)
         a = -rates.real - self.slowest
         b = rates.imag.copy()
@@ -97,7 +97,7 @@ class Domain:
         return -(self.slowest + a * np.exp(np.clip(step[: len(rates)], -4, 4))) + 1j * b
 
     def matrix(self, rates: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """(n, order): e^{at} for a real rate a; e^{at} cos bt and -e^{at} sin bt for a pair a ± ib.
+        """Return the modes (n, order): e^{at} for a real rate a; e^{at} cos bt and -e^{at} sin bt for a pair a ± ib.
 
         Of a complex sum e^{rt}.
         """
@@ -117,7 +117,7 @@ class Domain:
         return columns
 
     def derivative(self, rates: np.ndarray, times: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-        """(n, q, steps): how ``matrix @ coefficients``, (n, q), changes with a step of ``move``."""
+        """Return the derivative of ``matrix @ coefficients``, (n, q), by the step of ``move``: (n, q, steps)."""
         turns = self.turns(rates)
         weights = self.weights(coefficients, rates)
         a = -rates.real - self.slowest
@@ -131,7 +131,7 @@ class Domain:
         return np.concatenate([modes.real, modes.imag[..., turns]], axis=2)
 
     def weights(self, coefficients: np.ndarray, rates: np.ndarray) -> np.ndarray:
-        """(m, q) weights w of Re Σ w e^{rt} from the (order, q) coefficients of ``matrix``'s columns."""
+        """Return (m, q) weights w of Re Σ w e^{rt} from the (order, q) coefficients of ``matrix``'s columns."""
         if self.is_complex:
             return coefficients
         single, at = self.single(rates), self._columns(rates)
@@ -140,37 +140,37 @@ class Domain:
         return weights
 
     def turns(self, rates: np.ndarray) -> np.ndarray:
-        """Which rates have a frequency that moves: those of pairs, and all of a complex sum."""
+        """Return which rates have a frequency that moves: those of pairs, and all of a complex sum."""
         return ~self.single(rates) | self.is_complex
 
     def _columns(self, rates: np.ndarray) -> np.ndarray:
-        """The first column of each rate in ``matrix``."""
+        """Return the first column of each rate in ``matrix``."""
         width = np.where(self.single(rates), 1, 2)
         return np.cumsum(width) - width
 
 
 def stable_rates(eigenvalues: np.ndarray, dt: float = 1.0) -> np.ndarray:
-    """log λ / dt of one λ of each conjugate pair, with moduli kept off 0 and so far off 1 that float32 has them."""
+    """Return log λ / dt for one λ of each conjugate pair, with |λ| kept away from 0 and from 1 as float32 requires."""
     values = eigenvalues[np.imag(eigenvalues) >= 0].astype(np.complex128)
     modulus = np.clip(np.abs(values), _FASTEST, 1 - GAPS["float32"])
     return (np.log(modulus) + 1j * np.angle(values)) / dt
 
 
 def unit_columns(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The columns scaled to norm one, and their norms; a column of zeros stays, and counts as one."""
+    """Return the columns scaled to norm one, and their norms; a column of zeros is unchanged and has norm one."""
     scale = np.linalg.norm(columns, axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     return columns / scale, scale
 
 
 def solve(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Least squares, with columns scaled to norm one so that none is lost."""
+    """Solve by least squares, with columns scaled to norm one."""
     unit, scale = unit_columns(columns)
     return np.linalg.lstsq(unit, values, rcond=1e-15)[0] / scale[:, None]
 
 
 def non_negative(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Non-negative least squares."""
+    """Solve by non-negative least squares."""
     from scipy.optimize import lsq_linear, nnls
 
     try:
@@ -180,7 +180,7 @@ def non_negative(A: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def condition(columns: np.ndarray) -> float:
-    """2-norm condition number after scaling each column to norm one."""
+    """Return the 2-norm condition number after scaling each column to norm one."""
     if not columns.shape[1]:
         return 1.0
     values = np.linalg.svd(unit_columns(columns)[0], compute_uv=False)

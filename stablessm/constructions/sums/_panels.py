@@ -38,15 +38,15 @@ class Panels:
         return len(self.left)
 
     def take(self, which: np.ndarray) -> Panels:
-        """Some of the panels."""
+        """Return some of the panels."""
         return Panels(self.left[which], self.right[which], self.times[which], self.values[which])
 
     def with_values(self, values: np.ndarray) -> Panels:
-        """The same panels of another function."""
+        """Return the same panels with the values of another function."""
         return Panels(self.left, self.right, self.times, values)
 
     def misfit(self) -> np.ndarray:
-        """(p, checks) how far the polynomial through the nodes is from the checks, in the worst entry."""
+        """Return the largest difference over entries between interpolation and checks, (p, checks)."""
         nodes = 2 * (self.times[:, :_NODES] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
         checks = 2 * (self.times[:, _NODES:] - self.left[:, None]) / (self.right - self.left)[:, None] - 1
         interpolated = _barycentric(nodes, checks) @ self.values[:, :_NODES]
@@ -54,14 +54,14 @@ class Panels:
         return size
 
     def dense(self) -> tuple[np.ndarray, np.ndarray]:
-        """Times (p, d) and interpolated values (p, d, q) at dense points of each panel, ends included."""
+        """Return times (p, d) and interpolated values (p, d, q) at dense points of each panel, ends included."""
         points = -np.cos(np.linspace(0, np.pi, _PER_GAP * (_NODES - 1) + 1))
         times = self.left[:, None] + (self.right - self.left)[:, None] * (points + 1) / 2
         values = np.einsum("dn,pnq->pdq", _barycentric(_reference[None], points[None])[0], self.values[:, :_NODES])
         return times, values
 
     def jump(self) -> tuple[float, float]:
-        """The largest change within a panel too short to be halved, which is a jump, and its time; 0 without one."""
+        """Return the largest jump (a change within a panel too short to be halved) and its time; 0 without a jump."""
         short = np.flatnonzero(
             self.right - self.left <= 2 * np.maximum(_SHORTEST * self.right, _FIRST * self.right.max())
         )
@@ -71,7 +71,7 @@ class Panels:
         return float(change.max()), float(self.left[short[change.argmax()]])
 
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """All times, increasing and each once, and their values."""
+        """Return all times, increasing and each once, and their values."""
         times, where = np.unique(self.times.reshape(-1), return_index=True)
         return times, self.values.reshape(-1, self.values.shape[2])[where]
 
@@ -81,7 +81,7 @@ Function = Callable[[np.ndarray], np.ndarray]
 
 
 def build(function: Function, left: np.ndarray, right: np.ndarray, step: float | None = None) -> Panels:
-    """Panels from left to right; with a step, at its multiples."""
+    """Build panels from left to right; with a step, all times are multiples of it."""
     within = np.random.default_rng(len(left)).uniform(*_MIDDLE, (len(left), _NODES - 1))  # in step with nothing
     checks = -np.cos(np.pi * (np.arange(_NODES - 1) + within) / (_NODES - 1))
     offsets = np.concatenate([np.broadcast_to(_reference, (len(left), _NODES)), checks], axis=1)
@@ -129,7 +129,7 @@ def _joined(parts: list[Panels]) -> Panels:
 
 
 def _barycentric(nodes: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """(p, m, n): from values at (p, n) nodes to those of their polynomial at (p, m) points."""
+    """Return interpolation matrices (p, m, n) from values at (p, n) nodes to values at (p, m) points."""
     apart = nodes[:, :, None] - nodes[:, None, :]
     n = nodes.shape[1]
     apart[:, np.arange(n), np.arange(n)] = 1.0

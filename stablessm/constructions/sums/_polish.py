@@ -11,9 +11,14 @@ import numpy as np
 from stablessm.constructions.sums._modes import Domain, non_negative, solve, unit_columns
 
 _ROUNDS = 40
-_LEVELLED = 1e-3  # a round that gains less than this is the last
-_SPREAD = 120  # points, beside the extrema, that hold the error down in the linear programme
+_LEVELED = 1e-3  # a round that gains less than this is the last
+_SPREAD = 120  # points, beside the extrema, that hold the error down in the linear program
 _EXTREMA = 500
+_VANISHED = 1e-200  # the largest entry of a column that no weight could make count
+_LONG_PROGRAM = 1500  # rows of a linear program above which it is solved with few of them
+_ROWS_PER_VARIABLE = 6  # rows that a long program starts with, and that are added to it at a time
+_VIOLATED = 1e-7  # of the largest error: by how much a row that was left out may be violated
+_STEPS_PER_VARIABLE = 30  # of the simplex method: 11 at most are usual, and an ill-conditioned program takes forever
 _SIDES = np.exp(2j * np.pi * np.arange(8) / 8)  # of the polygon that stands for a circle; one faces the residual
 
 
@@ -32,7 +37,7 @@ class Problem:
     """Called after each round of a fit."""
 
     def error(self, residual: np.ndarray) -> float:
-        """The weighted supremum."""
+        """Return the weighted supremum."""
         return float((np.abs(residual).max(axis=1) * self.weight).max())
 
 
@@ -49,7 +54,7 @@ class Fit:
 
 
 def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
-    """The least-squares coefficients, non-negative where they have to be, of given rates."""
+    """Fit the coefficients of given rates by least squares, non-negative if the domain requires it."""
     columns = problem.domain.matrix(rates, problem.times)
     graded = problem.graded[:, None]
     if problem.domain.positive:
@@ -64,16 +69,16 @@ def fit_weights(problem: Problem, rates: np.ndarray, method: str) -> Fit:
 
 
 def least_squares(problem: Problem, rates: np.ndarray, method: str) -> Fit:
-    """The rates of the smallest sum of squares near these ones, and their weights."""
+    """Fit rates and weights by least squares, starting at these rates."""
     return fit_weights(problem, descend(problem, rates)[0], method)
 
 
 def descend(
-    problem: Problem, rates: np.ndarray, levelled: float = _LEVELLED, undamped: float = 1e-15
+    problem: Problem, rates: np.ndarray, leveled: float = _LEVELED, undamped: float = 1e-15
 ) -> tuple[np.ndarray, float]:
-    """Levenberg–Marquardt on the rates alone: the weights are projected out (Golub and Pereyra; Kaufman's Jacobian).
+    """Minimize over the rates by Levenberg–Marquardt, weights projected out (Golub, Pereyra; Kaufman's Jacobian).
 
-    Returns the rates and the norm of what they leave. A round that takes less than ``levelled`` of it, with a damping
+    Returns the rates and the norm of what they leave. A round that takes less than ``leveled`` of it, with a damping
     below ``undamped``, is the last.
     """
     domain, times, graded = problem.domain, problem.times, problem.graded[:, None]
@@ -109,14 +114,14 @@ def descend(
             break
         gain = 1 - new[3] / size
         rates, (columns, coefficients, residual, size) = trial, new
-        if gain < levelled and damping < undamped:
+        if gain < leveled and damping < undamped:
             break
         damping = max(damping / 10, 1e-20)
     return rates, size
 
 
 def minimax(problem: Problem, fit: Fit) -> Fit:
-    """Gauss–Newton for the supremum: each step is a linear programme (Madsen), in a trust region on the rates.
+    """Minimize the supremum by Gauss–Newton steps, each a linear program (Madsen), in a trust region on the rates.
 
     The second-order part of a step is mostly a change of weights; a linear fit takes it back, which makes the
     convergence quadratic from afar.
@@ -132,7 +137,7 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
             break
         problem.tell()
         slope = domain.derivative(best.rates, problem.times, best.coefficients) * weight[:, :, None]
-        step = _programme(problem, best, columns * weight, slope, residual, radius)
+        step = _program(problem, best, columns * weight, slope, residual, radius)
         if step is None:
             break
         moved, changed = step
@@ -151,7 +156,7 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
             best = Fit(rates, coefficients, error, fit.method + ", minimax")
             columns, residual = new_columns, new_residual
             radius = min(2 * radius, 4.0)
-            if gain < _LEVELLED:
+            if gain < _LEVELED:
                 break
         else:
             radius /= 4
@@ -160,12 +165,10 @@ def minimax(problem: Problem, fit: Fit) -> Fit:
     return best
 
 
-def _programme(
+def _program(
     problem: Problem, fit: Fit, columns: np.ndarray, slope: np.ndarray, residual: np.ndarray, radius: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """The step (of the rates, of the coefficients) that makes the linearised error smallest; None if there is none."""
-    from scipy.optimize import linprog
-
+    """Return the step (of rates and coefficients) that minimizes the linearized error, or None if there is none."""
     at = _points(residual)
     entries, order = residual.shape[1], columns.shape[1]
     moves, numbers = slope.shape[2], order * entries
@@ -183,7 +186,7 @@ def _programme(
     else:
         sides = np.array([[1.0], [-1.0]])
     scale = np.abs(A).max(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
+    scale = np.where(scale > _VANISHED, scale, 1.0)
     A /= scale
     bounds: list[tuple[float | None, float | None]]
     bounds = [(-radius * s / fit.error, radius * s / fit.error) for s in scale[:moves]]
@@ -195,24 +198,51 @@ def _programme(
     along = np.concatenate([(side.conj()[:, None] * A).real for side in sides])
     if not (np.isfinite(along).all() and np.isfinite(b).all()):
         return None
-    found = linprog(
-        np.append(np.zeros(A.shape[1]), 1.0), A_ub=np.pad(-along, ((0, 0), (0, 1)), constant_values=-1.0),
-        b_ub=-(sides.conj() * b).real.reshape(-1), bounds=[*bounds, (0, None)], method="highs-ds",
-    )  # fmt: skip
-    if found.x is None or found.x[-1] >= 1:
+    found = _solution(along, (sides.conj() * b).real.reshape(-1), bounds)
+    if found is None:
         return None
-    with np.errstate(over="ignore"):
-        step = found.x[:-1] * fit.error / scale
-    if not np.isfinite(step).all():
-        return None
+    step = found * fit.error / scale
     changed = step[moves : moves + numbers]
     if problem.domain.is_complex:
         changed = changed + 1j * step[moves + numbers :]
     return step[:moves], changed.reshape(order, entries)
 
 
+def _solution(
+    along: np.ndarray, left: np.ndarray, bounds: list[tuple[float | None, float | None]]
+) -> np.ndarray | None:
+    """Return the x within its bounds that minimizes max(left - along @ x), or None if no x brings this below 1.
+
+    Few rows determine the solution. A long program is solved with the rows of the largest ``left`` and some others,
+    then again with the rows that its solution violates.
+    """
+    from scipy.optimize import linprog
+
+    variables = along.shape[1] + 1
+    rows = np.ones(len(left), dtype=bool)
+    few = _ROWS_PER_VARIABLE * variables
+    if len(left) > _LONG_PROGRAM:
+        rows[:] = False
+        rows[np.argsort(-left, kind="stable")[: few // 2]] = True
+        rows[:: max(1, 2 * len(left) // few)] = True
+    while True:
+        found = linprog(
+            np.append(np.zeros(variables - 1), 1.0),
+            A_ub=np.pad(-along[rows], ((0, 0), (0, 1)), constant_values=-1.0), b_ub=-left[rows],
+            bounds=[*bounds, (0, None)], method="highs-ds", options={"maxiter": _STEPS_PER_VARIABLE * variables},
+        )  # fmt: skip
+        if found.x is None or found.x[-1] >= 1:
+            return None
+        x = np.asarray(found.x[:-1])
+        excess = np.where(rows, 0.0, left - along @ x - found.x[-1])
+        violated = np.flatnonzero(excess > _VIOLATED)
+        if not len(violated):
+            return x
+        rows[violated[np.argsort(-excess[violated], kind="stable")[:few]]] = True
+
+
 def _points(residual: np.ndarray) -> np.ndarray:
-    """Where the programme looks: the largest local extrema of all entries, and points spread in index and log."""
+    """Return the points of the program: the largest local extrema, and points spread in index and logarithm."""
     size = np.abs(residual)
     inside = (size[1:-1] >= size[:-2]) & (size[1:-1] >= size[2:])
     peak = np.pad(inside.any(axis=1), 1, constant_values=True)
@@ -225,5 +255,5 @@ def _points(residual: np.ndarray) -> np.ndarray:
 
 
 def real_rows(values: np.ndarray) -> np.ndarray:
-    """Complex numbers as two real rows each."""
+    """Return complex numbers as two real rows each; real numbers unchanged."""
     return np.concatenate([values.real, values.imag]) if np.iscomplexobj(values) else values

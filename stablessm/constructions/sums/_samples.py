@@ -86,12 +86,12 @@ class Samples:
         return self.weigh(self.values)
 
     def weigh(self, values: np.ndarray) -> np.ndarray:
-        """(…,) what errors at times with these values, (…, q), are multiplied by."""
+        """Return the factors (…,) of errors at times with these values (…, q)."""
         size = np.abs(values).max(axis=-1)
         return 1 / np.maximum(size, np.finfo(np.float64).tiny) if self.relative else np.ones(size.shape)
 
     def scaled(self) -> tuple[float, Samples]:
-        """A power of two, and the samples divided by it: the same digits, of size one."""
+        """Return a power of two and the samples divided by it, so that their size is about one and no digit changes."""
         unit = float(2.0 ** np.frexp(np.abs(self.values).max())[1])
         if unit == 1.0:
             return unit, self
@@ -106,7 +106,7 @@ class Samples:
 
 
 def is_number(value: Any, low: float, *, whole: bool = False) -> bool:
-    """Whether it is a finite real number, NumPy's included, of at least ``low``; a bool is none."""
+    """Return whether the value is a finite real number (Python or NumPy, but not a bool) of at least ``low``."""
     if isinstance(value, bool) or not isinstance(value, Real) or not low <= float(value) < math.inf:
         return False
     return not whole or float(value).is_integer()
@@ -152,7 +152,7 @@ def _function_samples(
     relative: bool,
     tol: float | None,
 ) -> Samples:
-    """A function in continuous time, or of more steps than are all looked at."""
+    """Sample a function in continuous time, or on a grid too long to evaluate at every step."""
     head = _divided(grid, _BETWEEN) if continuous and len(grid) <= _MOST_BETWEEN else grid
     values, shape = sample(head)
     largest = _largest(values)
@@ -178,7 +178,7 @@ def _function_samples(
 
 
 def _divided(grid: np.ndarray, parts: int) -> np.ndarray:
-    """The grid with each interval in so many parts."""
+    """Return the grid with each interval divided into this many parts."""
     return np.interp(np.arange(parts * (len(grid) - 1) + 1) / parts, np.arange(len(grid)), grid)
 
 
@@ -214,7 +214,7 @@ def _no_zero(times: np.ndarray, values: np.ndarray) -> None:
 
 
 def evaluate(function: Callable[[Any], Any], times: np.ndarray) -> np.ndarray:
-    """The function at an array of times; one that only takes numbers is called for each."""
+    """Evaluate the function at an array of times; a function of single numbers is called for each."""
     try:
         values = _array("kernel", function(times.copy()))  # a function may work in place
         if values.ndim == 0 or len(values) != len(times):
@@ -229,7 +229,7 @@ def evaluate(function: Callable[[Any], Any], times: np.ndarray) -> np.ndarray:
 
 
 def _array(name: str, values: Any) -> np.ndarray:
-    """An array of what is given; of a tensor its values."""
+    """Return the values as a NumPy array; tensors are detached."""
     try:
         if hasattr(values, "detach"):
             values = values.detach().cpu()

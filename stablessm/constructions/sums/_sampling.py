@@ -20,7 +20,7 @@ _EVEN = 64, 2**15
 def resolve(
     function: Function, grid: np.ndarray, end: float, goal: float, relative: bool, step: float | None
 ) -> Panels:
-    """Panels from the first time to ``end``, halved until interpolation misses no random check by more than the goal.
+    """Build panels from the first time to ``end``, halved until no check differs by more than the goal.
 
     ``grid`` says where the first panels are; with a ``step`` the times are its multiples.
     """
@@ -61,7 +61,7 @@ def resolve(
 
 
 def even(function: Function, panels: Panels, floor: float, relative: bool) -> tuple[np.ndarray, float]:
-    """Values at even times from the first one to where the kernel falls below the floor, and their step.
+    """Return values at even times from the first time to where the kernel falls below the floor, and their step.
 
     The step follows all but a small part of the kernel's energy: a cusp at 0 does not decide about it.
     """
@@ -79,7 +79,7 @@ def even(function: Function, panels: Panels, floor: float, relative: bool) -> tu
 
 
 def _apart(times: np.ndarray, least: float) -> np.ndarray:
-    """The first and last of increasing times, and those between that are so far apart."""
+    """Return the first and last of increasing times, and those between that are at least this far apart."""
     kept = [times[0]]
     for time in times[1:-1]:
         if time - kept[-1] >= least and times[-1] - time >= least:

@@ -25,9 +25,13 @@ _FAITHFUL = 1e-11  # and one that leaves less than this is as good as the sample
 _HANKEL_TO_SUP, _MIXTURE_TO_SUP = 20.0, 10.0  # about how far the supremum of a minimax error is below singular values
 _BLOCKS = (12, 48)  # how many singular values of a long horizon: a few first, often they are all
 _REPAIRS = 5
+_ROUNDED = 1e-13  # of the kernel: an error that consists of rounding, so that no fit is tried to make it smaller
 _ALIKE, _ENOUGH = 1.02, 1.2
 _NEARLY = 1.2
-_JUMPED = 8  # the order that is tried of a kernel that jumps by more than the tolerance allows
+_HOPELESS = 8  # the order that is fitted where no order can meet the tolerance
+RESOLVED = 4 * float(np.finfo(np.float64).eps)
+"""Of the kernel: errors below this are rounding."""
+
 _PATIENCE, _STUCK = 8, 0.7  # so many orders that gain less than this together are the last
 _LARGEST_RING = 2 * 10**7  # samples times states
 _FEW = 32  # samples from which noise cannot be told, and of which every order is tried
@@ -42,7 +46,7 @@ class Search:
     def __init__(
         self, samples: Samples, domain: Domain, request: Request, *, close: float = _CLOSE, grows: bool = False
     ) -> None:
-        """``close``: a mixture that leaves less than this of a long kernel needs no Hankel matrix beside it.
+        """Prepare the search. A mixture that leaves less than ``close`` of a long kernel needs no Hankel matrix.
 
         ``grows``: modes are found one after the other too, as they always are where there are no even samples and the
         kernel is not nearly completely monotone.
@@ -69,6 +73,10 @@ class Search:
         panels = self.samples.panels
         return 0.0 if panels is None or self.samples.step is not None or self.samples.relative else panels.jump()[0]
 
+    def hopeless(self, tol: float) -> bool:
+        """Return whether no sum can meet the tolerance: the kernel jumps by more, or rounding alone exceeds it."""
+        return self.jump > 2 * tol or tol < RESOLVED * self.scale
+
     @property
     def dense(self) -> bool:
         """Whether the Hankel matrix of even samples is formed."""
@@ -93,24 +101,24 @@ class Search:
         return float(values[3 * len(values) // 4] / np.sqrt(len(values)) / _NOISE_TO_HANKEL)
 
     def _drowned(self, tol: float) -> bool:
-        """Whether noise alone would exceed the tolerance somewhere."""
+        """Return whether noise alone would exceed the tolerance somewhere."""
         return self.noise * np.sqrt(2 * np.log(len(self.samples.times))) > tol
 
     def _above(self, noise: float) -> int:
-        """How many singular values stand out of that noise, whose own go to about 2.6 √N."""
+        """Return the number of singular values that exceed those of such noise, which are at most about 2.6 √N."""
         if self.hankel is None:
             return self._guess(noise)
         rows = (len(self.samples.times) + 1) // 2
         return max(1, int((self.hankel[0].singular_values > 3 * noise * np.sqrt(rows)).sum()))
 
     def best(self, order: int) -> Fit:
-        """The best fit of that order, polished, with its error everywhere."""
+        """Return the best fit of this order, polished, with its error at all times."""
         if order not in self._whole:
             self._whole[order] = self._repaired(self._polish(order, 0.0), order)
         return self._whole[order]
 
     def _repaired(self, fit: Fit, order: int) -> Fit:
-        """A fit to some of the points, made again with those where its error is larger than it knew."""
+        """Return a fit to some of the points, repeated with more points where its error is larger between them."""
         problem, best = self.problem, fit
         if fit.method == "ring" or (self.samples.panels is None and len(problem.times) == len(self.samples.times)):
             return replace(fit, error=self.error(fit).sup)
@@ -118,7 +126,8 @@ class Search:
             error = self.error(fit)
             whole = replace(fit, error=error.sup)
             best = whole if attempt == 0 or whole.error < best.error else best
-            if whole.error <= _ALIKE * fit.error or not self._polishable(order) or attempt == _REPAIRS - 1:
+            rounded = whole.error < _ROUNDED * self.scale
+            if rounded or whole.error <= _ALIKE * fit.error or not self._polishable(order) or attempt == _REPAIRS - 1:
                 break
             times, where = np.unique(np.concatenate([problem.times, error.times]), return_index=True)
             values = np.concatenate([problem.values, error.values])[where]
@@ -127,11 +136,11 @@ class Search:
         return best
 
     def error(self, fit: Fit) -> Error:
-        """How far a fit is from the kernel, at every sample, and between them if there is a function."""
+        """Return the error of a fit at every sample, and between samples if there is a function."""
         return compare(self.samples, self.domain, fit)[1]
 
     def at_most(self, order: int) -> Fit:
-        """The best of up to that many states, and so never worse than the best of up to fewer.
+        """Return the best fit of up to this many states; more states never give a larger error.
 
         Lower orders are left out where they cannot be better: below the order that the Hankel matrix asks for.
         """
@@ -144,10 +153,10 @@ class Search:
         return best
 
     def smallest(self, tol: float) -> Fit | None:
-        """The lowest order that meets the tolerance, polished; None if none does."""
+        """Return the polished fit of the lowest order that meets the tolerance, or None."""
         least, known = self._least_order(tol)
-        if self.jump > 2 * tol:
-            self.best(min(_JUMPED, self.most))
+        if self.hopeless(tol):
+            self.best(min(_HOPELESS, self.most))
             return None
         if self.grows:
             return self._upward(tol, least)
@@ -166,7 +175,7 @@ class Search:
         return self._search(tol, min(least, most), most) or ring
 
     def _upward(self, tol: float, least: int) -> Fit | None:
-        """One order after the other, as each is built from the ones before; None when many in a row hardly gain."""
+        """Try one order after the other, each built from those before; return None when many in a row hardly gain."""
         levels: list[float] = []
         for order in range(least, self.most + 1):
             if self._meets(order, tol) and self.best(order).error <= tol:
@@ -177,7 +186,7 @@ class Search:
         return None
 
     def _search(self, tol: float, least: int, most: int) -> Fit | None:
-        """Between those orders: doubling steps from a guess, then bisection."""
+        """Search between these orders: doubling steps from a guess, then bisection."""
         # a kernel that ends, as a lag does, has singular values that are all alike too
         ends = self.samples.uniform and not (np.abs(self.samples.values[most:]) > tol).any()
         if not ends and self._drowned(tol):  # no sum follows noise, and looking for one takes long
@@ -207,7 +216,7 @@ class Search:
         return None
 
     def _lowest(self, fit: Fit, tol: float, least: int) -> Fit:
-        """This one, or one of fewer states: what was too far from the tolerance to be polished may yet meet it.
+        """Return this fit, or one of fewer states that was too far from the tolerance to be polished before.
 
         A kernel as good as completely monotone has the better starts at higher orders.
         """
@@ -219,7 +228,7 @@ class Search:
         return fit
 
     def _least_order(self, tol: float) -> tuple[int, int]:
-        """An order below which no sum meets the tolerance, at least 1, and how many singular values it is taken from.
+        """Return an order (at least 1) below which no sum meets the tolerance, and the number of singular values used.
 
         A sum of order m misses the Hankel matrix by σ_{m+1}, and what it leaves has an ℓ1 norm (of Frobenius norms) no
         smaller.
@@ -232,7 +241,7 @@ class Search:
         return max(1, int((values > limit + rounding).sum())), len(values)
 
     def _ended(self, tol: float) -> Fit | None:
-        """A ring made for the tolerance, of a kernel that ends before the horizon, as a lag does."""
+        """Return a ring made for the tolerance if the kernel ends before the horizon, as a lag does."""
         size = np.abs(self.samples.values).max(axis=1) * self.samples.weight
         order = int(np.flatnonzero(size > tol / 2)[-1:].sum()) + 1
         if (
@@ -254,11 +263,11 @@ class Search:
         return {**self._fits, **self._polished, **self._whole}
 
     def so_far(self) -> Fit:
-        """The best of all that were tried, as it is."""
+        """Return the best of all fits so far, without polishing."""
         return min(self.tried.values(), key=lambda fit: fit.error)
 
     def least(self) -> Fit:
-        """Of all that were tried, the lowest order that is about as good as the best."""
+        """Return the lowest order among the fits so far that is about as good as the best."""
         while True:
             error = min(fit.error for fit in self.tried.values())
             order = min(order for order, fit in self.tried.items() if fit.error <= _ENOUGH * error)
@@ -267,7 +276,7 @@ class Search:
             self.best(order)  # its error everywhere may turn out to be larger than that at the points
 
     def lower_bound(self, order: int) -> float:
-        """What the ℓ1 error of a sum of this order is at least: see ``exponential_sum``; NaN without even samples."""
+        """Return a lower bound of the ℓ1 error of this order (see ``exponential_sum``); NaN without even samples."""
         if self.samples.even is None:
             return float("nan")
         even, step = self.samples.even
@@ -284,13 +293,13 @@ class Search:
         return self._polish(order, tol).error <= tol
 
     def _polish(self, order: int, goal: float) -> Fit:
-        """The best fit of that order; once it meets the goal, or cannot, polishing stops."""
+        """Return the best fit of this order; polishing stops once it meets the goal, or cannot."""
         if order in self._polished:
             return self._polished[order]
         if order not in self._fits:
             self._fits[order] = self._candidate(order)
         fit = self._fits[order]
-        settled = fit.error <= goal or fit.error < 1e-14 * self.scale or fit.error > _WITHIN * goal > 0
+        settled = fit.error <= goal or fit.error < _ROUNDED * self.scale or fit.error > _WITHIN * goal > 0
         if settled or not self._polishable(order) or fit.method == "ring":
             return fit
         fit = minimax(self.problem, fit)
@@ -346,19 +355,19 @@ class Search:
         return starts
 
     def _spread(self, order: int) -> np.ndarray:
-        """Rates evenly spread on a logarithmic axis, for samples that suggest none."""
+        """Return rates evenly spread on a logarithmic axis, for samples that suggest no rates."""
         times = self.samples.times
         slow = max(1 / times[-1], 1.01 * self.domain.slowest)
         rates = -np.geomspace(slow, max(1 / min(self.samples.gap, times[-1] / 2), 2 * slow), order)
         return self.domain.clip(rates.astype(np.complex128))
 
     def _near(self, part: float) -> bool:
-        """Whether the mixture leaves less than this part of a scalar kernel."""
+        """Return whether the error of the mixture is below this part of a scalar kernel."""
         scalar = self.samples.values.shape[1] == 1
         return scalar and self.mixture is not None and self.mixture.error < part * self.scale
 
     def _decompose(self) -> tuple[_hankel.Hankel, float] | None:
-        """A Hankel matrix to start from, and its step; None where the mixture is enough."""
+        """Return a Hankel matrix for initial rates, and its step; None if the mixture is sufficient."""
         samples = self.samples
         if self._near(self._closest) and not (self.dense and samples.uniform):
             return None
@@ -377,14 +386,14 @@ class Search:
         return decomposition, step
 
     def _numerical_rank(self) -> int:
-        """The order at which all but rounding is told; more would fit that."""
+        """Return the order above which a sum would fit rounding errors."""
         if not self.dense or self.hankel is None:
             return len(self.samples.times)
         values = self.hankel[0].singular_values
         return max(1, int((values > len(values) * np.finfo(np.float64).eps * values[0]).sum()))
 
     def _guess(self, tol: float) -> int:
-        """An order to begin with."""
+        """Return the order to begin with."""
         if self.mixture is not None and self.monotone:
             values = self.mixture.singular_values / (_MIXTURE_TO_SUP if self.samples.uniform else 1.0)
         else:
@@ -406,7 +415,7 @@ class Search:
 
 
 def subset(n: int, count: int) -> np.ndarray:
-    """Indices that stand for n times: half graded from the first on, half at random, in step with nothing."""
+    """Return indices that represent n times: half graded from the first on, half at random."""
     if n <= max(count, _hankel.DENSE + 1):
         return np.arange(n)
     graded = np.geomspace(1, n, count // 2).astype(np.int64) - 1

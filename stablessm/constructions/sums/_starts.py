@@ -35,7 +35,7 @@ class Mixture:
     _shift: bool
 
     def rates(self, order: int) -> np.ndarray:
-        """Those of the mixture reduced to that order by balanced truncation.
+        """Return the rates of the mixture, reduced to this order by balanced truncation.
 
         The Hankel matrix in a measure ω is L Lᵀ, L = √ω e^{-decay t} √weight. The reduced shift is
         Vᵀ diag(e^{-decay dt}) V, V the first right singular vectors of L: symmetric, so its eigenvalues lie between
@@ -49,7 +49,7 @@ class Mixture:
         return (np.log(reduced[reduced > 0]) / self.dt).astype(np.complex128)
 
     def hankel_singular_values(self, rows: int, step: float) -> np.ndarray:
-        """Of its own Hankel matrix with that many rows, by the closed form of Σ_k e^{-(d_i + d_j) k step}."""
+        """Return the singular values of the Hankel matrix of the mixture, which has a closed form."""
         total = (self.decays[:, None] + self.decays) * step
         root = np.sqrt(self.weights)
         gram = root[:, None] * (np.expm1(-total * rows) / np.expm1(-total)) * root
@@ -57,7 +57,7 @@ class Mixture:
 
 
 def mixture(problem: Problem, gap: float, *, uniform: bool) -> Mixture | None:
-    """Non-negative least squares over a dense set of real rates; None where there are no time scales to choose from.
+    """Fit a dense set of real rates by non-negative least squares; return None if there are no time scales to choose.
 
     ``gap`` is the shortest time over which the kernel may change. A complex kernel has no such mixture.
     """
@@ -101,7 +101,7 @@ def mixture(problem: Problem, gap: float, *, uniform: bool) -> Mixture | None:
 
 
 def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> Fit | None:
-    """The samples ρ_0 … ρ_{order-1} exactly, and their echoes, r^order = echo times as large: λ_j = r e^{2πij/order}.
+    """Return a sum that equals ρ_0 … ρ_{order-1} and repeats them as echoes: λ_j = r e^{2πij/order}, r^order = echo.
 
     What a lag needs: a shift by L steps has L + 1 equal Hankel singular values, so no sum of lower order comes near,
     and one of order L + 1 that is exact has no distinct eigenvalues. The weights are a discrete Fourier transform, and
@@ -130,7 +130,7 @@ def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> 
 
 
 def resampled(times: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, float]:
-    """(count, q) values on even times by cubic splines, and their step: a uniform stand-in for any grid."""
+    """Return (count, q) values at even times by cubic splines, and their step."""
     from scipy.interpolate import CubicSpline
 
     even = np.linspace(times[0], times[-1], count)
@@ -138,7 +138,7 @@ def resampled(times: np.ndarray, values: np.ndarray, count: int) -> tuple[np.nda
 
 
 def from_eigenvalues(domain: Domain, eigenvalues: np.ndarray, step: float) -> np.ndarray:
-    """Rates of eigenvalues of another step than the domain's."""
+    """Return rates of eigenvalues whose step may differ from the step of the domain."""
     if step == domain.dt:
         return domain.admit(eigenvalues)
     return replace(domain, dt=step, discrete=False).admit(eigenvalues)

@@ -59,7 +59,7 @@ def compare(samples: Samples, domain: Domain, fit: Fit, unit: float = 1.0) -> tu
 
 
 def _rounding(es: ExponentialSum, end: float) -> float:
-    """What rounding may change of the sum at a time, phases included."""
+    """Return a bound on the rounding error of the sum at one time, phases included."""
     weights, phase = es.weights.reshape(len(es.rates), -1), np.abs(es.rates.imag) * np.minimum(end, -1 / es.rates.real)
     along, across = np.abs(weights.real).max(axis=1), np.abs(weights.imag).max(axis=1)
     if es.is_complex:

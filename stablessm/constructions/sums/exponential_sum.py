@@ -49,7 +49,7 @@ def exponential_sum(
     weights: Any = None,
     dtype: Any = "float64",
 ) -> ExponentialSum:
-    """ρ(t) ≈ Re Σ_i w_i e^{r_i t}, Re r_i < 0, on t = 0, dt, …, horizon dt: a kernel becomes a small recurrence.
+    """Fit ρ(t) ≈ Re Σ_i w_i e^{r_i t} with Re r_i < 0 on t = 0, dt, …, horizon dt.
 
     That sums of exponentials can approximate every integrable kernel is what SSM-UA (section 3.2) builds
     convolutions from and IAT (theorem A.3) bounds. Here rates and weights are computed, the supremum of the
@@ -118,7 +118,7 @@ def exponential_sum(
 
 
 def _slowest(margin: Any, dtype: Any) -> Callable[[float], float]:
-    """From dt to the slowest rate that a margin and a dtype allow."""
+    """Return a function from dt to the slowest rate that the margin and the dtype allow."""
     if not is_number(margin, 0):
         raise ArgumentError("stable_margin", "a number from 0 up", repr(margin))
     name = str(dtype).removeprefix("torch.")
@@ -142,7 +142,7 @@ def _domain(
 def _request(
     tol: Any, order: Any, max_order: Any, time: str, norm: str, relative: bool, noise: Any, weights: Any
 ) -> Request:
-    """What is asked for, in plain numbers, once the options are known to go together."""
+    """Check that the options are compatible, and return the request in plain numbers."""
     for name, value, known in (("time", time, TimeKind), ("norm", norm, Norm)):
         if value not in get_args(known):
             raise ArgumentError(name, " or ".join(map(repr, get_args(known))), repr(value))
@@ -187,7 +187,7 @@ def _supremum_sum(samples: Samples, domain: Domain, request: Request) -> Exponen
 
 
 def _band(samples: Samples) -> float:
-    """The highest |Im r| that samples can tell in continuous time; of a function it is sampled as it needs to be."""
+    """Return the highest |Im r| that samples determine in continuous time; infinite for functions."""
     if samples.function is not None:
         return math.inf
     gaps = np.diff(samples.times)
@@ -210,7 +210,7 @@ class _Attempt:
     free: Fit = field(init=False)
 
     def run(self) -> Fit:
-        """The fit of the order, or the smallest that meets the goal, or the best found."""
+        """Return the fit of the given order, the smallest that meets the goal, or the best found."""
         self.search = self._new()
         if self.search.scale == 0:
             rates = np.array([-max(1 / self.domain.dt, 2 * self.domain.slowest)], dtype=np.complex128)
@@ -218,7 +218,7 @@ class _Attempt:
         if self.goal is None:
             return self.search.at_most(self.request.order or 1)
         fit = self.search.smallest(self.goal)
-        if fit is None and self.search.jump > 2 * self.goal:
+        if fit is None and self.search.hopeless(self.goal):
             return self.search.least()
         if fit is None and self.search.hankel is None:  # the mixture alone was not enough
             self.search = self._new(close=0.0)
@@ -231,12 +231,12 @@ class _Attempt:
         return fit or self.search.least()
 
     def measured(self, samples: Samples, unit: float, fit: Fit) -> ExponentialSum:
-        """The sum of a fit, compared with the samples themselves."""
+        """Return the sum of a fit, compared with the unscaled samples."""
         limit = self.search.lower_bound(self.domain.order(fit.rates))
         return _measure.measured(samples, self.domain, fit, self.request, unit, limit)
 
     def ambiguous(self, fit: Fit) -> bool:
-        """Whether a sum that leans on the highest frequencies allowed, or is poor, is far better with higher ones."""
+        """Return whether a poor sum, or one at the edge of the band, is much better with higher frequencies."""
         domain = self.domain
         if domain.discrete or domain.real or not self.samples.uniform or self.samples.panels is not None:
             return False

@@ -48,7 +48,7 @@ _SIGNS = "+ - * / ** < <= > >= == !="
 
 
 def _special(name: str) -> Callable[..., _Values]:
-    """A function of SciPy, which is imported when it is first needed."""
+    """Return a function of SciPy, which is imported when it is first needed."""
 
     def value(*x: _Values) -> _Values:
         from scipy import special
@@ -91,7 +91,7 @@ class Expression:
     _value: _Value = field(repr=False, compare=False)
 
     def __call__(self, t: float | Sequence[float] | np.ndarray) -> np.ndarray:
-        """Values at the times, in their shape: float64, or complex128 if the formula has complex numbers.
+        """Return values at the times, in their shape: float64, or complex128 if the formula has complex numbers.
 
         They are inf or NaN where the formula has no value.
         """
@@ -241,7 +241,7 @@ class _Reader:
 
 
 def _refusal(text: str, expected: str, got: object, start: int, end: int) -> ArgumentError:
-    """An error that points at the place, with as much of the text around it as fits a line."""
+    """Return an error that points at the place, with as much of the text around it as fits a line."""
     first = max(0, start - _SHOWN // 2)
     shown = text[first : first + _SHOWN]
     marks = "^" * max(min(end, first + _SHOWN) - start, 1)
@@ -253,7 +253,7 @@ def _always(number: _Number) -> _Value:
 
 
 def _compare(tests: Sequence[Callable[..., _Values]], values: Sequence[_Values]) -> _Values:
-    """a < b < c as 1.0 or 0.0."""
+    """Return a < b < c as 1.0 or 0.0."""
     _require_real(values)
     pairs = zip(tests, pairwise(values), strict=True)
     return reduce(np.multiply, (np.asarray(test(*pair), np.float64) for test, pair in pairs))
@@ -270,6 +270,6 @@ def _require_real(values: Sequence[_Values]) -> None:
 
 
 def _what(node: ast.AST) -> str:
-    """What the parser calls it, in words: 'FloorDiv' is 'floor div'."""
+    """Return what the parser calls it, in words: 'FloorDiv' is 'floor div'."""
     name = type(node).__name__ if not isinstance(node, ast.Constant) else type(node.value).__name__
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()

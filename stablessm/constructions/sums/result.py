@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from stablessm import record
 from stablessm._checked import checked
+from stablessm._display import Result
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.constructions.sums._modes import Domain
 
@@ -35,8 +36,8 @@ _CHUNK = 1 << 17  # numbers evaluated at once: modes stay in the cache, however 
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class ExponentialSum:
+@dataclass(frozen=True, eq=False, repr=False)
+class ExponentialSum(Result):
     """ρ̂(t) = Re Σ_i weights_i e^{rates_i t}, every Re rates_i < 0; one entry stands for a conjugate pair.
 
     With ``is_complex`` it is the sum itself, not its real part, and each entry is one complex mode.
@@ -175,7 +176,7 @@ class ExponentialSum:
 
     @checked
     def __call__(self, t: ArrayLike) -> np.ndarray:
-        """ρ̂ at times t ≥ 0 of any shape: t.shape, or (*t.shape, d_out, d_in)."""
+        """Return ρ̂ at times t ≥ 0 of any shape: t.shape, or (*t.shape, d_out, d_in)."""
         t = np.asarray(t, dtype=np.float64)
         flat = t.reshape(-1)
         weights = self.weights.reshape(len(self.rates), math.prod(self.shape))
@@ -185,7 +186,7 @@ class ExponentialSum:
 
     @checked
     def step(self, x_t: ArrayLike, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """One step of the recurrence in plain NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1.
+        """Advance the recurrence by one step in NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1.
 
         A complex sum takes no real part.
         So y_k = Σ_j ρ̂((k - j) dt) x_j in discrete time. In continuous time g = (λ - 1) / rate: the input is held
@@ -218,7 +219,7 @@ class ExponentialSum:
 
     @checked
     def to_layer(self, map: str | Reparameterization = "best", *, dtype: torch.dtype | None = None) -> RealSSM | LRU:
-        """A bias-free layer with this kernel, in any reparameterization of the eigenvalues.
+        """Build a layer without bias that has this kernel, in any reparameterization of the eigenvalues.
 
         In discrete time y_k = Σ_j ρ̂((k - j) dt) x_j: a ``RealSSM`` if all eigenvalues are positive, else an ``LRU``.
         In continuous time a ``RealSSM`` with this dt and zero-order hold if all rates are real, else the ``LRU``
@@ -236,7 +237,7 @@ class ExponentialSum:
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """``path`` (.safetensors: everything) and the same name with .csv (rates and weights, to read)."""
+        """Save to ``path`` (.safetensors, complete) and to the same name with .csv (rates and weights, readable)."""
         import torch
 
         from stablessm import _tensors
@@ -256,7 +257,7 @@ class ExponentialSum:
     @classmethod
     @checked
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """What :meth:`save` wrote, to the last bit."""
+        """Load what :meth:`save` wrote, exactly."""
         from stablessm import _tensors
 
         expected = "a file written by ExponentialSum.save"
@@ -273,7 +274,7 @@ class ExponentialSum:
             return cls(**facts | arrays)
 
     def _rows(self) -> Iterator[list[Any]]:
-        """The CSV: a header, then one row per rate with its weights in row-major order."""
+        """Return the rows of the CSV file: a header, then one row per rate with its weights in row-major order."""
         entries = ["".join(f"_{i}" for i in place) for place in np.ndindex(self.shape)]
         yield ["rate_re", "rate_im", *(f"weight{entry}_{part}" for entry in entries for part in ("re", "im"))]
         for rate, weight in zip(_pairs(self.rates), _pairs(self.weights), strict=True):
@@ -338,14 +339,14 @@ class FitError(NumericalError):
 
 
 def _with_error(value: Any, error: Any) -> str:
-    """12.34 ± 0.05; the errors of real and imaginary parts apart."""
+    """Format a number with its standard error, as 12.34 ± 0.05; real and imaginary parts separately."""
     if np.iscomplexobj(value):
         return f"{value:.4g} ± ({error.real:.1g}, {error.imag:.1g}i)"
     return f"{value:.4g} ± {error:.1g}"
 
 
 def _pairs(values: np.ndarray) -> np.ndarray:
-    """Real and imaginary parts on a last axis of two."""
+    """Return real and imaginary parts on a last axis of two."""
     return np.stack([values.real, values.imag], axis=-1)
 
 

@@ -35,7 +35,7 @@ LEARNING = Training(samples=64 * 1000, batch=64, epochs=1, rows_per_epoch=100, d
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes; the defaults take about a minute and a half on two cores."""
+    """Sizes of the demonstration; the defaults take about a minute and a half on two cores."""
 
     width: int = 32
     length: int = 200
@@ -44,14 +44,14 @@ class Config:
     radii: tuple[float, ...] = RADII
     samples: int = 10
     steps: int = 10
-    """Of ascent."""
+    """Number of steps of gradient ascent."""
     seed: int = 0
     explodes: float = 100.0
-    """Error of the direct map over the others' from which on the direct map explodes and the others do not."""
+    """Ratio of the errors from which on the direct map explodes and the others do not."""
 
 
 def start(config: Config, map: str) -> RealSSM:
-    """The same function for every map."""
+    """Return a model, the same function for every map."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         eigenvalues = -1 / timescales(config.width, 0.7, float(config.length))
@@ -62,13 +62,13 @@ def start(config: Config, map: str) -> RealSSM:
 
 
 def batch(config: Config, index: int) -> Batch:
-    """White noise, and what the target makes of it."""
+    """Return white noise and the output of the target."""
     x = noise(config.seed, index, config.training.batch, config.length, 1)
     return x, TARGET(x)
 
 
 def trained(config: Config, run: Run, map: str) -> RealSSM:
-    """The model."""
+    """Return the trained model."""
     done = train(run, f"train-{map}", [start(config, map)], mean_square, partial(batch, config), config.training)
     return done.models[0]
 
@@ -79,7 +79,7 @@ def _measure_memory(config: Config, run: Run, map: str) -> None:
 
 
 def memory(stages: Stages, map: str) -> MemoryCurve:
-    """What the trained model remembers."""
+    """Return the memory of the trained model."""
     return stages.load(f"memory-{map}", MemoryCurve)
 
 
@@ -104,7 +104,7 @@ def _measure_errors(config: Config, run: Run, map: str) -> None:
 
 
 def errors(stages: Stages, map: str) -> PerturbationCurve:
-    """What perturbing its recurrent weights does."""
+    """Return the errors after perturbations of the recurrent weights."""
     return stages.load(f"errors-{map}", PerturbationCurve)
 
 
@@ -127,12 +127,12 @@ def _measure_numbers(config: Config, run: Run, map: str) -> None:
 
 
 def numbers(stages: Stages, map: str) -> Mapping[str, np.ndarray]:
-    """Eigenvalues, radius, and gradient over weight at the start."""
+    """Return eigenvalues, stability radius, and gradient over weight before training."""
     return stages[f"numbers-{map}"]
 
 
 def run(config: Config, run: Run) -> None:
-    """Everything, map by map."""
+    """Train and measure every map."""
     for map in MAPS:
         _measure_memory(config, run, map)
         _measure_errors(config, run, map)
@@ -140,7 +140,7 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Learning, memory, errors, gradients."""
+    """Return figures of losses, memories, errors and gradients."""
     step = config.training.steps_per_row
     learnt, remembered, broken, pushed = [], [], [], []
     times = np.unique(np.geomspace(1, 10 * config.length, 200).astype(int)) - 1
@@ -153,15 +153,15 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
         beta = error.radius[1:].tolist()
         broken.append(Series(map, beta, error.lower[1:].tolist(), "both", group=map))
         assert error.upper is not None  # the models are linear and diagonal
-        broken.append(Series(f"{map}, no more than", beta, error.upper[1:].tolist(), "dashed", group=map))
+        broken.append(Series(f"{map}, upper bound", beta, error.upper[1:].tolist(), "dashed", group=map))
         pushed.append(Series(map, found["time_scales"].tolist(), found["gradient_over_weight"].tolist(), "both"))
     remembered.append(Series("target", (1 + times).tolist(), exact.tolist(), "dotted"))
     trained_to = f"1 + t (trained to {config.length})"
     return [
         Figure(
             "demo",
-            "Four models, the same start and training. What they remember; the worst error that perturbed recurrent "
-            "weights give, found by ascent, and dashed the bound from theory; gradient over weight at the start.",
+            "Four models with the same start and training: their memory; the largest error that perturbed recurrent "
+            "weights give, found by ascent, with its upper bound (dashed); gradient over weight before training.",
             [
                 Panel("what they remember", trained_to, "M(t)", remembered, "log", "log", (1e-5, 2.0)),
                 Panel("error under perturbation", "β", "E(β), L¹ of the kernel", broken, "log", "log", (0.1, 1e6)),
@@ -173,7 +173,7 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """Direct breaks, stable maps do not, best is pushed least."""
+    """Check that direct explodes, stable maps do not, and best has the smallest relative gradients."""
     radii = {map: float(numbers(stages, map)["radius"]) for map in MAPS}
     worst = {map: float(errors(stages, map).lower[-1]) for map in MAPS}
     stable = [map for map in MAPS if map != "direct"]
@@ -203,7 +203,8 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "the smallest maximum (section 4.2, figure 3)",
             ", ".join(f"{map}: {value:.2g}" for map, value in largest.items()),
             rules.graded(smallest == "best"),
-            "The largest |∂loss/∂w| / |w| of the modes at the start, where all compute the same function; smallest for "
+            "The largest |∂loss/∂w| / |w| over modes before training, where all maps give the same function; "
+            "smallest for "
             f"{smallest}.",
         ),
     ]
@@ -218,8 +219,10 @@ EXPERIMENT = Experiment(
     id="demo",
     title="The stability demonstration",
     source="StableSSM, figures 1 and 3, reduced",
-    question="From one start, trained alike: what do a direct model and stable ones remember, and what can they stand?",
-    claim="All learn; the direct model breaks under a small perturbation, stable maps do not.",
+    question=(
+        "What do models with a direct and with stable maps remember after the same training, and how robust are they?"
+    ),
+    claim="All models learn. The direct model explodes under a small perturbation, stable maps do not.",
     configs={
         "smoke": Config(width=8, length=30, training=SMOKE, radii=(0.0, 0.1, 1.0), samples=2, steps=2),
         "paper": Config(),

@@ -1,4 +1,4 @@
-"""What every experiment is made of: its parts, its run folder, its stages and the rules of its verdicts."""
+"""The framework of every experiment: its definition, its run folder, its stages and the rules of its verdicts."""
 
 from stablessm.experiments.frame import rules
 from stablessm.experiments.frame.base import Claim, Experiment, execute

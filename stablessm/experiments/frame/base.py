@@ -1,10 +1,12 @@
-"""What an experiment is: a question, a claim of a paper, two sizes, and statements a machine can check."""
+"""The definition of an experiment: a question, a claim of a paper, two sizes, and claims that a machine can check."""
 
 from __future__ import annotations
 
 import datetime
 import hashlib
+import inspect
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +31,7 @@ C = TypeVar("C")
 @final
 @dataclass(frozen=True)
 class Experiment(Generic[C]):
-    """One figure or table. ``run`` computes stages; ``figures`` and ``claims`` read them and cannot compute."""
+    """One figure or table. ``run`` computes stages; ``figures`` and ``claims`` only read them."""
 
     id: str
     title: str
@@ -38,16 +40,16 @@ class Experiment(Generic[C]):
     claim: str
     configs: Mapping[Size, C]
     minutes: Mapping[Size, float]
-    """How long each size takes, on two cores; where a record was made is in its ``computed``."""
+    """Minutes that each size takes on two cores; the field ``computed`` of a record names its machine."""
     run: Callable[[C, Run], None]
     figures: Callable[[C, Stages], Sequence[Figure]]
     claims: Callable[[C, Stages], Sequence[Claim]]
     jobs: Callable[[C], Mapping[str, Callable[[Run], object]]] | None = None
-    """What can be computed apart, by a name that stays: each job has stages of its own and waits for no other. ``run``
-    computes the same stages, and those that need them all. Without it the experiment is one job."""
+    """Independent jobs by name: each job has stages of its own and waits for no other. ``run`` computes the same stages
+    and the stages that need several jobs. Without this field the experiment is one job."""
 
     def config(self, size: Size) -> C:
-        """The frozen settings of that size."""
+        """Return the frozen settings of a size."""
         if size not in get_args(Size):
             raise ArgumentError("size", " or ".join(get_args(Size)), repr(size))
         return self.configs[size]
@@ -56,7 +58,7 @@ class Experiment(Generic[C]):
 @final
 @dataclass(frozen=True)
 class Plan:
-    """An experiment, its settings and the folder they belong to: ``out/ID/SIZE``, or ``out/ID/SIZE-…`` with changes."""
+    """An experiment, its settings and its run folder: ``out/ID/SIZE``, or ``out/ID/SIZE-…`` with changed settings."""
 
     experiment: Experiment[Any]
     size: Size
@@ -66,7 +68,7 @@ class Plan:
 
     @staticmethod
     def of(experiment: Experiment[Any], size: Size, out: Path, changes: Mapping[str, str] | None = None) -> Plan:
-        """With ``changes`` of settings, by name and as text, each config has another folder."""
+        """Return the plan of a size; ``changes`` has new settings by name, as text. Each config has its own folder."""
         config, label = experiment.config(size), str(size)
         if changes and (custom := changed(config, changes)) != config:
             config, label = custom, f"{size}-{_digest(custom)}"
@@ -74,18 +76,18 @@ class Plan:
 
     @property
     def id(self) -> str:
-        """The same in every place: ``ID/SIZE``."""
+        """Return ``ID/SIZE``, which is the same on every machine."""
         return f"{self.folder.parent.name}/{self.folder.name}"
 
     def jobs(self) -> dict[str, Callable[[Run], object]]:
-        """What can be computed apart, by name."""
+        """Return the independent jobs by name."""
         if self.experiment.jobs is None:
             return {"all": lambda run: self.experiment.run(self.config, run)}
         return dict(self.experiment.jobs(self.config))
 
     @contextmanager
     def begun(self, *, fresh: bool = False, progress: bool = True) -> Iterator[Run]:
-        """The run, for this process alone."""
+        """Return the run, locked for this process."""
         with locks.alone(self.folder):
             if fresh and self.folder.exists():
                 self._discard()
@@ -105,12 +107,12 @@ class Plan:
             raise ArgumentError("--fresh", "a run folder, which has a config.json", str(self.folder))
         discarded = self.folder.with_name(f".{self.folder.name}-discarded")
         shutil.rmtree(discarded, ignore_errors=True)
-        self.folder.rename(discarded)  # a kill while files are deleted leaves no half of a run behind
+        self.folder.rename(discarded)  # renamed first, so that an interrupted deletion leaves no incomplete run
         shutil.rmtree(discarded)
 
     @property
     def command(self) -> str:
-        """The command that computes this run."""
+        """Return the command that computes this run."""
         options = [word for name, text in self.changes.items() for word in ("--set", f"{name}={text}")]
         return shlex.join(["stablessm", "run", self.experiment.id, "--size", self.size, *options])
 
@@ -124,11 +126,11 @@ class Plan:
         run.tidy()
 
     def conclude(self, timed: Mapping[str, Any], places: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Make the figures and check the claims from the stages alone, and write the record; the figures' names.
+        """Make the figures, check the claims and write the record from the stages; return the names of the figures.
 
         Args:
-            timed: ``seconds`` of each stage, and ``environment``, the number of the place where it was computed.
-            places: Commit, versions and hardware of each place.
+            timed: For each stage its ``seconds`` and its ``environment``, an index into ``places``.
+            places: Commit, versions and hardware of each machine that computed stages.
         """
         stages = Stages(self.folder, command=self.command)
         figures = list(self.experiment.figures(self.config, stages))
@@ -147,6 +149,7 @@ class Plan:
         about = {name: getattr(self.experiment, name) for name in ("id", "title", "source", "question", "claim")}
         content = {
             **about,
+            "deviations": deviations(self.experiment),
             "size": self.folder.name,
             "status": "complete",
             "config": asdict(self.config),
@@ -174,24 +177,40 @@ def execute(
     fresh: bool = False,
     progress: bool = True,
 ) -> tuple[Path, bool]:
-    """Run an experiment in this process, or go on with it; the folder, and whether it was all there before."""
+    """Run or resume an experiment in this process; return its folder, and whether it was complete before."""
     plan = Plan.of(experiment, size, out, changes)
     with plan.begun(fresh=fresh, progress=progress) as run:
         complete = is_complete(plan.folder)
         if not complete:
             if busy := [job for job in plan.jobs() if locks.running(run.notes(job))]:
-                raise ArgumentError("folder", "no jobs of a sweep at work in it", f"{', '.join(busy)} in {plan.folder}")
+                raise ArgumentError("folder", "no running job of a sweep in it", f"{', '.join(busy)} in {plan.folder}")
             plan.finish(run)
     return plan.folder, complete
 
 
+def deviations(experiment: Experiment[Any]) -> str:
+    """Return how an experiment differs from its paper: a section of the README.md beside its module, if there is one.
+
+    >>> from stablessm.experiments import catalogue
+    >>> deviations(catalogue.get("lr-fig6"))
+    'The paper does not say which eigenfunctions it uses.'
+    """
+    try:
+        text = Path(inspect.getfile(experiment.run)).with_name("README.md").read_text(encoding="utf-8")
+    except (TypeError, OSError):  # a callable without a file, or a file without a README
+        return ""
+    found = re.search(r"\*\*(?:Differences from the paper|Limits)\.\*\* (.*?)(?=\n\n\*\*|\Z)", text, re.DOTALL)
+    paragraphs = found[1].split("\n\n") if found else []
+    return "\n\n".join(" ".join(paragraph.split()).replace("`", "") for paragraph in paragraphs)
+
+
 def _digest(config: Any) -> str:
-    """A short name for a config."""
+    """Return a short name for a config."""
     return hashlib.sha256(json.dumps(record.plain(asdict(config))).encode()).hexdigest()[:8]
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether this run folder has come to its end."""
+    """Return whether the run in this folder is complete."""
     try:
         return record.read_json(record.inside(folder / "record.json", folder)).get("status") == "complete"
     except (OSError, ArgumentError):

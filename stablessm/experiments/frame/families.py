@@ -1,4 +1,4 @@
-"""Perturbation errors of models of growing width: as lines, and as far as width helps."""
+"""Perturbation errors of models of growing width: their lines in a figure, and the widths that improve."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stablessm.report.figure import Series, Style
 
 
 def lines(found: PerturbationFamily, style: Style = "solid", note: str = "") -> list[Series]:
-    """E_m(β) over β of every width; one color for each width."""
+    """Return E_m(β) against β as one line per width."""
     return [
         Series(f"m = {m}{note}", curve.radius[1:].tolist(), curve.lower[1:].tolist(), style, f"m = {m}")
         for m, curve in found.curves.items()
@@ -18,9 +18,9 @@ def lines(found: PerturbationFamily, style: Style = "solid", note: str = "") -> 
 
 
 def improving(family: PerturbationFamily) -> PerturbationFamily:
-    """The first widths, as long as each model is better than all narrower ones.
+    """Return the first widths, as long as each model is better than all narrower ones.
 
-    Where a wider model is no better it is the optimiser that limits it, and its error says nothing about the width.
+    A wider model that is no better is limited by its training, and its error says nothing about the width.
     """
     best, kept = np.inf, {}
     for (width, curve), error in zip(family.curves.items(), family.errors[:, 0], strict=True):

@@ -1,4 +1,4 @@
-"""Memories of many random models: built from a seed, measured, kept in one file, counted by how they decay."""
+"""Memory functions of many random models: measured for each seed, kept in one file, counted by kind of decay."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from stablessm.report.figure import Panel, Scale, Series
 M = TypeVar("M", bound=nn.Module)
 
 POINTS = 240
-"""How many points of a curve a figure shows."""
+"""Number of points of a curve that a figure shows."""
 
 
 @final
 class Chain(nn.Sequential):
-    """Layers one after another; of a layer that returns its state too, the output goes on."""
+    """Layers in sequence; from a layer that also returns its state, only the output is passed on."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, time, d_input) to (batch, time, d_output)."""
+        """Map (batch, time, d_input) to (batch, time, d_output)."""
         for layer in self:
             y = layer(x)
             x = y[0] if isinstance(y, tuple) else y
@@ -35,7 +35,7 @@ class Chain(nn.Sequential):
 
 
 def seeded(seed: int, build: Callable[[], M]) -> M:
-    """A model drawn with that seed, in double precision; the global random state is left as it was.
+    """Return a model drawn with a seed, in double precision, without changing the global random state.
 
     >>> torch.equal(seeded(3, lambda: nn.Linear(2, 2)).weight, seeded(3, lambda: nn.Linear(2, 2)).weight)
     True
@@ -66,13 +66,13 @@ def surveyed(stages: Stages, name: str) -> list[MemoryCurve]:
 
 
 def _short(value: np.ndarray) -> np.ndarray:
-    """Seven digits of each number: what comes after is rounding, and does not compress."""
+    """Round each number to seven digits: the others are rounding errors and do not compress."""
     mantissa, exponent = np.frexp(value)
     return np.ldexp(mantissa.astype(np.float32).astype(np.float64), exponent)
 
 
 def planes(rows: np.ndarray) -> np.ndarray:
-    """Return rows of floats as bytes (8, seeds, time) that compress well, from which they come back bit by bit.
+    """Return rows of floats as bytes (8, seeds, time) that compress well and restore every bit.
 
     They are the bytes, least significant first, of the differences of the bit patterns of successive floats.
 
@@ -91,12 +91,12 @@ def from_planes(planes: np.ndarray) -> np.ndarray:
 
 
 def tally(curves: Iterable[MemoryCurve]) -> Counter[str]:
-    """How many decay in which way."""
+    """Return the number of curves of each kind of decay."""
     return Counter(curve.decay().kind for curve in curves)
 
 
 def listed(kinds: Counter[str]) -> str:
-    """A tally in words.
+    """Return a tally in words.
 
     >>> listed(Counter(["exponential", "none", "exponential"]))
     '2 exponential, 1 none'
@@ -105,12 +105,12 @@ def listed(kinds: Counter[str]) -> str:
 
 
 def rates(curves: Iterable[MemoryCurve]) -> np.ndarray:
-    """The rates of those that decay exponentially."""
+    """Return the rates of the curves that decay exponentially."""
     return np.array([fit.rate for curve in curves if (fit := curve.decay()).rate is not None])
 
 
 def span(values: Sequence[float] | np.ndarray) -> str:
-    """The smallest and the largest of some numbers.
+    """Return the smallest and the largest of some numbers, as text.
 
     >>> span([0.25, 1.0, 0.5])
     '0.25 to 1'
@@ -119,9 +119,9 @@ def span(values: Sequence[float] | np.ndarray) -> str:
 
 
 def octave_slopes(curve: MemoryCurve) -> tuple[float, float]:
-    """By which power of t M falls from an octave of t to the next, for the last three octaves above rounding.
+    """Return the power of t by which M falls from one octave to the next, for the last three octaves above rounding.
 
-    A power law gives its exponent twice; an exponential gives βt, which doubles. No fit, and no dips: maxima count.
+    A power law gives its exponent twice; an exponential gives βt, which doubles. Maxima over each octave are compared.
 
     >>> t = np.arange(1000.0)
     >>> [round(slope, 1) for slope in octave_slopes(MemoryCurve(t, (1 + t) ** -2))]
@@ -136,18 +136,18 @@ def octave_slopes(curve: MemoryCurve) -> tuple[float, float]:
 
 
 def _end(curve: MemoryCurve) -> int:
-    """The last sample clear of rounding."""
+    """Return the index of the last sample above rounding."""
     return int(np.searchsorted(curve.time, curve.decay().used[1] * (1 + 1e-9), side="right")) - 1
 
 
 def is_power(curve: MemoryCurve) -> bool:
-    """Whether M falls as a power of t, or does not fall, in its last octaves: their slopes are far from doubling."""
+    """Return whether M falls as a power of t, or does not fall, in its last octaves: their slopes do not double."""
     earlier, later = octave_slopes(curve)
     return later < max(1.5 * earlier, 0.1)
 
 
 def series(name: str, curve: MemoryCurve, x_scale: Scale = "linear", *, group: str | None = None) -> Series:
-    """What a figure shows of a curve: the highest point of each of many short spans, down to the rounding level."""
+    """Return a curve for a figure: the highest point of each of many short spans, down to the rounding level."""
     first = 1 if x_scale == "log" else 0
     spacing = np.geomspace if x_scale == "log" else np.linspace
     edges = np.unique(spacing(first, max(_end(curve), first) + 1, POINTS + 1).round().astype(int))
@@ -156,6 +156,6 @@ def series(name: str, curve: MemoryCurve, x_scale: Scale = "linear", *, group: s
 
 
 def panel(title: str, curves: dict[str, MemoryCurve], unit: str, x_scale: Scale = "linear") -> Panel:
-    """Memories on a logarithmic axis, on which an exponential is a straight line (a power law, if x is one too)."""
+    """Return a panel of memories with a logarithmic y axis, on which an exponential is a straight line."""
     lines = [series(name, curve, x_scale) for name, curve in curves.items()]
     return Panel(title, f"t [{unit}]", "memory M(t)", lines, x_scale, "log")

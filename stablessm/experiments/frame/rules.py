@@ -1,4 +1,4 @@
-"""The rules that decide verdicts: no other module does.
+"""The rules that decide verdicts. No other module decides one.
 
 What a paper claims is ``reproduced``, ``partly`` or ``not reproduced``; what no paper claims ``holds`` or ``does not
 hold`` (:func:`ours`). ``inconclusive``: the run cannot tell.
@@ -43,7 +43,7 @@ def seen(unclear: int, total: int, verdict: Verdict) -> Verdict:
 
 
 def most_seen(kinds: Mapping[Any, int], kind: str = "exponential", *, unclear: str = "undecided") -> Verdict:
-    """Return :func:`most` of the cases that were classified, from how many cases are of which kind.
+    """Return :func:`most` of the cases that were classified, from the number of cases of each kind.
 
     >>> most_seen({"exponential": 3, "undecided": 1}), most_seen({"exponential": 3, "undecided": 3})
     ('reproduced', 'inconclusive')
@@ -87,7 +87,7 @@ def at_least(value: float, limit: float, fair: float = math.inf) -> Verdict:
 
 
 def ahead(gaps: Sequence[float], margins: Sequence[float]) -> Verdict:
-    """Return whether every gap is positive; a gap within its margin, the spread over seeds say, is a tie.
+    """Return whether every gap is positive; a gap within its margin (such as the spread over seeds) is a tie.
 
     ``reproduced``: every gap is larger than its margin. ``inconclusive``: every gap is a tie. Otherwise ``partly`` if
     at least half of the gaps are positive.
@@ -104,7 +104,7 @@ def ahead(gaps: Sequence[float], margins: Sequence[float]) -> Verdict:
 
 
 def given(condition: bool, verdict: Verdict) -> Verdict:
-    """Return the verdict where a condition holds without which the statement fails.
+    """Return the verdict if a condition holds that the statement requires; otherwise the statement fails.
 
     >>> given(True, "partly"), given(False, "reproduced"), given(False, "holds")
     ('partly', 'not reproduced', 'does not hold')

@@ -1,4 +1,4 @@
-"""A run folder that survives being killed: stages are computed once, long loops leave checkpoints."""
+"""A run folder that can be resumed: stages are computed once, long loops write checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stablessm.training.checkpoint import Checkpoint, Checkpoints
 from stablessm.training.steps import Cadence, StepLoop
 
 CHECKPOINT_SECONDS = 5.0
-"""How much work a kill can cost, or twenty times what it takes to save it."""
+"""Seconds of work that an interruption can lose, or twenty times the time that saving takes if that is longer."""
 
 _CHECKPOINT = ".checkpoints"
 _METRICS = "metrics.jsonl"
@@ -32,13 +32,13 @@ _RESUMABLE = "checkpoints of this stage; without the folder it is computed from 
 class Run(Stages):
     """One experiment at one size in one folder.
 
-    Every number comes from a *stage*: a function of the config alone whose arrays are written to ``NAME.npz`` when it
-    ends. A run that is started again skips the stages that are there and goes on in the middle of a loop from its last
-    checkpoint, to the same bits. ``metrics.jsonl`` has what stages said on their way, ``stages.json`` how long each
-    took and where: a folder may be begun on one machine and ended on another.
+    Every number comes from a *stage*: a function of the config alone, whose arrays are written to ``NAME.npz`` when it
+    ends. A resumed run skips the stages that are complete and continues an interrupted loop from its last checkpoint,
+    with the same bits. ``metrics.jsonl`` has the logged metrics, ``stages.json`` the seconds and the machine
+    of each stage: a run may be started on one machine and resumed on another.
 
-    Several processes may compute stages of one folder, each other ones. Each says what it does as a ``job``: its notes
-    lie in ``jobs/JOB`` until :meth:`gather` puts them together.
+    Several processes may compute different stages of one folder. Each is a ``job``, whose notes
+    are in ``jobs/JOB`` until :meth:`gather` joins them.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Run(Stages):
             raise ArgumentError("folder", "a run folder, which has a config.json, or an empty one", str(folder))
         record.write_json(path, self.config)
         if not (folder / JOBS).exists():
-            self._tidy()  # otherwise others may be at work here
+            self._tidy()  # jobs share the folder with other processes
         self._notes.mkdir(exist_ok=True, parents=True)
 
     def stage(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> Arrays:
-        """The arrays of this stage, from its file or else computed and written."""
+        """Return the arrays of a stage, from its file or else computed and written."""
 
         def computed() -> Callable[[Path], None]:
             arrays = {key: np.asarray(value) for key, value in compute().items()}
@@ -78,14 +78,14 @@ class Run(Stages):
         return self[name]
 
     def keep(self, name: str, kind: type[K], measure: Callable[[], K]) -> K:
-        """A stage that is one measured thing, such as a curve, with its own ``save`` and ``load``."""
+        """Return a stage that is one measurement, such as a curve, with its own ``save`` and ``load``."""
         self._once(name, lambda: measure().save)
         return self.load(name, kind)
 
     def adopt(self, name: str, folder: Path) -> None:
-        """Take a stage from the folder of another run, with how long it took there and where.
+        """Copy a stage from the folder of another run, with its time and machine.
 
-        The caller knows that both compute the same.
+        The caller makes sure that both runs compute the same stage.
         """
         facts = facts_of(folder)
         source, known = folder / f"{name}.npz", facts["stages"].get(name)
@@ -96,19 +96,19 @@ class Run(Stages):
             shutil.copyfile(source, temporary)
 
     def log(self, stage: str, **values: Any) -> None:
-        """A line of ``metrics.jsonl``. In a loop, give its ``step``: after a kill the lines since the checkpoint go."""
+        """Append a line to ``metrics.jsonl``. In a loop, pass ``step``: resuming removes lines after the checkpoint."""
         record.append_line(self._metrics, {"stage": stage, **values})
 
     def facts(self) -> dict[str, Any]:
-        """Return where each stage was computed and for how long, over all interruptions as far as checkpoints tell.
+        """Return the machine and the time of each stage, including interrupted runs up to their last checkpoint.
 
-        ``environments``: commit, versions and hardware of each place. ``stages``: for each stage its ``seconds``, the
+        ``environments``: commit, versions and hardware of each machine. ``stages``: for each stage its ``seconds``, the
         number of its ``environment`` and the SHA-256 of its file.
         """
         return facts_of(self._notes)
 
     def gather(self, jobs: Sequence[str]) -> None:
-        """Put together what the jobs noted, in this order. To do it again changes nothing."""
+        """Join the notes of the jobs, in this order. Calling it again changes nothing."""
         facts, said = self.facts(), _said(self._metrics)
         for notes in map(self.notes, jobs):
             theirs = facts_of(notes)
@@ -121,14 +121,14 @@ class Run(Stages):
         if (self.folder / JOBS).exists():
             record.write_json(self._notes / FACTS, facts)
             record.write_lines(self._metrics, said)
-        self.__dict__.pop("_digests", None)  # the jobs have noted more
+        self.__dict__.pop("_digests", None)  # the jobs have added stages
 
     def notes(self, job: str) -> Path:
-        """The folder where a job notes what it does."""
+        """Return the folder with the notes of a job."""
         return self.folder / JOBS / job
 
     def tidy(self) -> None:
-        """Delete the notes of jobs; none may be at work."""
+        """Delete the notes of jobs; no job may be running."""
         shutil.rmtree(self.folder / JOBS, ignore_errors=True)
         self._tidy()
 
@@ -139,7 +139,7 @@ class Run(Stages):
         save: Callable[[], Mapping[str, np.ndarray]],
         restore: Callable[[Mapping[str, np.ndarray]], None],
     ) -> Iterator[int]:
-        """Count to ``steps`` inside a stage, with checkpoints of what ``save`` returns; from the last one, if any.
+        """Count to ``steps`` inside a stage, from the last checkpoint if there is one; ``save`` returns its content.
 
         >>> import tempfile
         >>> total = np.zeros(1)
@@ -180,26 +180,26 @@ class Run(Stages):
         loop.run(progress=self.progress, name=name)
 
     def checkpoints(self, name: str) -> Checkpoints:
-        """Of a stage that is being computed."""
+        """Return the checkpoints of a stage that is being computed."""
         return Checkpoints(self.folder / f"{name}{_CHECKPOINT}", {"stage": name, **flat(self.config)})
 
     def cadence(self) -> Cadence:
-        """How often a stage leaves a checkpoint."""
+        """Return how often a stage writes a checkpoint."""
         return Cadence(seconds=CHECKPOINT_SECONDS)
 
     def _once(self, name: str, compute: Callable[[], Callable[[Path], None]]) -> None:
-        """Unless it is there: compute a stage, note how long that took and where, and write it with what came back."""
+        """Compute a stage unless it is complete, note its time and machine, and write it."""
         if name not in self:
             started, outside, self._elsewhere = time.perf_counter(), self._elsewhere, 0.0
             self._forget(name)
             write = compute()
             took = time.perf_counter() - started
-            written = self.folder / f".{name}-new.npz"  # it gets its name when its checksum is noted
+            written = self.folder / f".{name}-new.npz"  # renamed when its checksum has been noted
             write(written)
             took += self._spent.pop(name, 0.0) - self._elsewhere
             self._note(name, took, self._environment, record.digest_of(written))
             record.replace(written, self._own(name))
-            self._elsewhere = outside + time.perf_counter() - started  # what a stage waits for another is the other's
+            self._elsewhere = outside + time.perf_counter() - started  # the time of a nested stage counts once
         shutil.rmtree(self.checkpoints(name).folder, ignore_errors=True)
 
     def _note(self, name: str, seconds: float, environment: dict[str, Any], digest: str) -> None:
@@ -210,7 +210,7 @@ class Run(Stages):
         record.write_json(self._notes / FACTS, facts)
 
     def _forget(self, name: str) -> None:
-        """Leave out what a killed stage said after its last checkpoint, and a line that was cut off."""
+        """Remove the metrics that an interrupted stage logged after its last checkpoint, and a truncated line."""
         if not self._metrics.exists():
             return
         first = self.checkpoints(name).last_step()
@@ -218,7 +218,7 @@ class Run(Stages):
         record.write_lines(self._metrics, lines)
 
     def _tidy(self) -> None:
-        for torn in self.folder.glob(".*-*"):  # what a kill left of record.atomic
+        for torn in self.folder.glob(".*-*"):  # temporary files of interrupted writes
             torn.unlink(missing_ok=True)
 
     @cached_property
@@ -234,7 +234,7 @@ class Run(Stages):
 
 
 def agree(known: Any, config: Any) -> bool:
-    """Whether a run folder has these settings; one that an earlier version began may lack newer ones.
+    """Return whether a run folder has these settings; a folder of an earlier version may lack newer settings.
 
     >>> agree({"size": 2}, {"size": 2, "limit": 0.1}), agree({"size": 2, "limit": 0.2}, {"size": 2, "limit": 0.1})
     (True, False)
@@ -255,17 +255,17 @@ def settings(folder: Path) -> Any:
 
 
 def _said(path: Path) -> list[dict[str, Any]]:
-    """The lines of ``metrics.jsonl``, without one that was cut off."""
+    """Return the lines of ``metrics.jsonl`` without a truncated one."""
     return record.read_lines(path, stage=str)
 
 
 def _step(said: Mapping[str, Any]) -> float:
-    """Of a line of ``metrics.jsonl``; the last one of a stage has none."""
+    """Return the step of a line of ``metrics.jsonl``; infinity for the last line of a stage, which has none."""
     return record.number(said.get("step", math.inf))
 
 
 def _index(places: list[dict[str, Any]], place: dict[str, Any]) -> int:
-    """Where it is in the list, of which it becomes a part."""
+    """Return the index of a machine in the list, to which it is added if necessary."""
     if place not in places:
         places.append(place)
     return places.index(place)

@@ -1,4 +1,4 @@
-"""Settings of an experiment changed by name, as text from a command line."""
+"""Changes the settings of an experiment, given by name and as text on the command line."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from stablessm._errors import ArgumentError
+from stablessm._errors import ArgumentError, unknown_name
 
 C = TypeVar("C")
 
 
 def changed(config: C, changes: Mapping[str, str]) -> C:
-    """The frozen config with some fields changed; text is read as what the field is.
+    """Return the config with some fields changed; text is converted to the type of the field.
 
-    A sequence is written with commas, a field of a field with a dot.
+    Commas separate the entries of a sequence; a dot separates a nested field from its parent.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -29,13 +29,13 @@ def changed(config: C, changes: Mapping[str, str]) -> C:
 
 
 def _with(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
-    """All at once: what a config allows of one field may depend on another."""
+    """Change all fields at once, because the limits of one field may depend on another."""
     known = [field.name for field in fields(config)]
     values: dict[str, Any] = {}
     inner: dict[str, list[tuple[list[str], str, str]]] = {}
     for (first, *rest), name, text in changes:
         if first not in known:
-            raise ArgumentError("--set", f"one of the settings {', '.join(known)}", name)
+            raise unknown_name("--set", known, name, f"one of the settings {', '.join(known)}")
         if not rest:
             values[first] = _read(get_type_hints(type(config))[first], name, text)
         elif is_dataclass(getattr(config, first)):
@@ -47,7 +47,7 @@ def _with(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
 
 
 def _read(kind: Any, name: str, text: str) -> Any:
-    """The text as a value of that type."""
+    """Return the text converted to a type."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         if type(None) in arguments and text.lower() == "none":

@@ -1,4 +1,4 @@
-"""The stages of a run folder, for reading: what figures and claims are made of."""
+"""Read-only access to the stages of a run folder, from which figures and claims are made."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PACK = "stages.npz"
 """The file of a complete run that holds every array that its figures and claims read."""
 
 FACTS = "stages.json"
-"""The file that says how long each stage took, where it was computed, and the checksum of its file."""
+"""The file with the time, the machine and the checksum of each stage."""
 
 JOBS = "jobs"
-"""The folder in a run folder where the jobs of a sweep note what they do, until it is complete."""
+"""The folder in a run folder with the notes of the jobs of a sweep, until the run is complete."""
 
 
 class Kept(Protocol):
@@ -77,7 +77,7 @@ class Stages:
         self.command = command or shlex.join(["stablessm", "run", folder.parent.name, "--size", folder.name])
         self._read: dict[str, set[str]] = {}
         self.kept: dict[str, Any] = {}
-        """What was made of stages, by name: fits of a curve are computed once for figures and claims."""
+        """Cached results by name: fits of a curve are computed once for figures and claims."""
 
     def __getitem__(self, name: str) -> Arrays:
         """Return the arrays of a stage."""
@@ -93,15 +93,15 @@ class Stages:
         return (self.folder / f"{name}.npz").exists() or name in self._packed
 
     def stages(self) -> list[str]:
-        """Return the names of the stages that are there."""
+        """Return the names of the complete stages."""
         return sorted({path.stem for path in self.folder.glob("[!.]*.npz") if path.name != PACK} | self._packed)
 
     def path(self, name: str) -> Path:
-        """Return where a stage is: its own file, or its part of ``stages.npz``."""
+        """Return the path of a stage: its own file, or its part of ``stages.npz``."""
         own = self.folder / f"{name}.npz"
         if not own.exists() and name in self._packed:
             return self.folder / PACK / name
-        if (known := self._digests.pop(name, None)) is not None:  # once is enough
+        if (known := self._digests.pop(name, None)) is not None:  # checked once
             record.require_digest(own, known)
         return record.inside(own, self.folder)
 
@@ -121,7 +121,7 @@ class Stages:
 
     @cached_property
     def _digests(self) -> dict[str, str | None]:
-        """SHA-256 of the files that have not been read yet, as far as it was noted."""
+        """Return the noted SHA-256 of the files that have not been read yet."""
         places = (self.folder, *sorted((self.folder / JOBS).glob("*/")))
         noted = [(name, fact) for place in places for name, fact in facts_of(place)["stages"].items()]
         return {name: fact.get("sha256") for name, fact in noted}
@@ -142,4 +142,4 @@ def facts_of(folder: Path) -> dict[str, Any]:
             dict(found["environments"][fact["environment"]], seconds=float(fact["seconds"]))
         return found
 
-    return record.read_side(folder / FACTS, whole, {"environments": [], "stages": {}}, "Times of stages are lost")
+    return record.read_side(folder / FACTS, whole, {"environments": [], "stages": {}}, "The times of stages are lost")

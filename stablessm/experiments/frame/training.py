@@ -1,4 +1,4 @@
-"""Many small models trained as one computation, in steps that can be killed and gone on with."""
+"""Trains many small models as one computation, in steps that can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from stablessm.training.steps import Hooks, StepLoop
 M = TypeVar("M", bound=nn.Module)
 Batch: TypeAlias = tuple[Tensor, ...]
 Loss: TypeAlias = Callable[..., Tensor]
-"""From a model and what is in a batch to one number."""
+"""A function of a model and the tensors of a batch that returns one number."""
 Weights: TypeAlias = dict[str, Tensor]
 Observe: TypeAlias = Callable[[Weights, Weights], Tensor]
-"""From the stacked weights and their gradients, as they come, to a few numbers for each model: (models, …)."""
+"""A function of the stacked weights and their gradients that returns a few numbers per model: (models, …)."""
 
 
 def device_called(name: str) -> torch.device:
-    """The device of that name; ``auto``: a GPU if there is one."""
+    """Return the device of that name; ``auto`` is a GPU if there is one."""
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 
 @dataclass(frozen=True)
 class Training:
-    """Adam; gradients clipped model by model; the learning rate falls to 0 along a cosine."""
+    """Options of Adam with gradients clipped per model and a learning rate that falls to 0 along a cosine."""
 
     samples: int
-    """In one epoch, which sees the same batches in the same order every time."""
+    """Number of samples per epoch; every epoch has the same batches in the same order."""
     batch: int
     epochs: int
     lr: float = 0.01
     clip: float = 0.5
     rows_per_epoch: int = 1
-    """How often losses are noted."""
+    """Number of losses that are logged per epoch."""
     device: str = "auto"
-    """``auto``: a GPU if there is one."""
+    """A device, or ``auto``: a GPU if there is one."""
     graphed: bool = False
-    """Whether a GPU replays the loss as a CUDA graph: for many small kernels, which take longer to launch than to run.
-    Nothing in the loss may come from the host."""
+    """Whether a GPU replays the loss as a CUDA graph, which helps with many small kernels.
+    The loss must not read anything from the host."""
 
     def __post_init__(self) -> None:
         if not 0 < self.batch <= self.samples:
@@ -64,34 +64,34 @@ class Training:
 
     @property
     def batches(self) -> int:
-        """In one epoch."""
+        """Return the number of batches per epoch."""
         return self.samples // self.batch
 
     @property
     def steps(self) -> int:
-        """In all."""
+        """Return the total number of steps."""
         return self.epochs * self.batches
 
     @property
     def steps_per_row(self) -> int:
-        """Over which losses are averaged."""
+        """Return the number of steps over which a logged loss is averaged."""
         return self.batches // self.rows_per_epoch
 
     def chosen_device(self) -> torch.device:
-        """Where to train."""
+        """Return the device to train on."""
         return device_called(self.device)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Trained(Generic[M]):
-    """What came out, on the CPU."""
+    """Trained models and their losses, on the CPU."""
 
     models: list[M]
     losses: np.ndarray
-    """(rows, models): means over as many steps."""
+    """(rows, models): mean losses."""
     seen: np.ndarray | None
-    """(rows, models, …) what ``observe`` said at the first of these steps."""
+    """(rows, models, …): results of ``observe`` at the first step of each row."""
 
 
 def train(
@@ -107,22 +107,22 @@ def train(
 ) -> Trained[M]:
     """Train all parameters of models of one class that differ in their weights and width, as a stage of a run.
 
-    Narrow models are padded with units that nothing reaches and that reach nothing: all weights 0. These have zero
-    gradients, and so stay.
+    Narrow models are padded with disconnected units, whose weights are 0. Their gradients are zero,
+    so they stay zero.
 
     Args:
-        name: of the stage.
-        loss: ``loss(model, *batch)``, in operations that ``torch.vmap`` knows.
-        batches: from the number of a batch in its epoch to its tensors, the same whenever it is asked: a resumed run
+        name: Name of the stage.
+        loss: ``loss(model, *batch)``, in operations that ``torch.vmap`` supports.
+        batches: Returns the tensors of a batch from its number in the epoch, always the same: a resumed run
             draws them again.
-        each_its_own: whether the tensors of a batch have a first axis of models; otherwise all see the same.
+        each_its_own: Whether the tensors of a batch have a first axis of models; otherwise all models share them.
     """
 
     def compute() -> Mapping[str, np.ndarray]:
         device = options.chosen_device()
         stack, watch = Stack(_padded(models), device), Watch(device, len(models), forgiving=True)
         config = TrainingConfig(lr=options.lr, weight_decay=0.0, clip=options.clip, warmup=0.0)
-        optimiser = StackedOptimizer(stack, config, config.schedule(options.steps))
+        optimiser = StackedOptimizer(stack, config, config.rates(options.steps))
 
         def batch(step: int) -> Batch:
             return tuple(tensor.to(device) for tensor in batches(step % options.batches))
@@ -146,7 +146,7 @@ def train(
 
 
 def restored(models: Sequence[M], arrays: Mapping[str, np.ndarray]) -> list[M]:
-    """The models with the weights that ``train`` left in the arrays of its stage."""
+    """Return the models with the weights that ``train`` wrote to its stage."""
     twins = [copy.deepcopy(model) for model in models]
     for i, twin in enumerate(twins):
         for name, p in twin.named_parameters():
@@ -156,7 +156,7 @@ def restored(models: Sequence[M], arrays: Mapping[str, np.ndarray]) -> list[M]:
 
 
 def noise(seed: int, index: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """White noise that depends on ``seed`` and ``index`` alone, so that no random state has to be kept.
+    """Return white noise that depends on ``seed`` and ``index`` alone, so that no random state has to be saved.
 
     >>> torch.equal(noise(0, 3, 2, 5), noise(0, 3, 2, 5)), torch.equal(noise(0, 3, 5), noise(0, 4, 5))
     (True, False)
@@ -167,12 +167,12 @@ def noise(seed: int, index: int, *shape: int, dtype: torch.dtype = torch.float64
 
 
 def mean_square(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """The loss of a layer on inputs x (B, T, d_input) whose outputs should be y."""
+    """Return the mean square error of a layer on inputs x (B, T, d_input) with targets y."""
     return (model(x)[0] - y).square().mean()
 
 
 def rnn_mean_square(model: ContinuousRNN, x: Tensor, y: Tensor) -> Tensor:
-    """``mean_square`` of a dense RNN in Euler steps: the same numbers in operations that a CUDA graph can hold."""
+    """Return ``mean_square`` of a dense RNN in Euler steps, in operations that a CUDA graph supports."""
     sigma, W, drive = (
         activations.get(model.activation).value,
         model.recurrent_matrix(),
@@ -185,14 +185,14 @@ def rnn_mean_square(model: ContinuousRNN, x: Tensor, y: Tensor) -> Tensor:
 
 
 def differentiate(loss: Tensor, model: nn.Module) -> None:
-    """Leave the gradient of a loss in the parameters of a model, for an instrument to measure."""
+    """Compute the gradient of a loss into the parameters of a model, for an instrument to measure."""
     parameters = list(model.parameters())
     for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
         p.grad = gradient
 
 
 def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
-    """Copies of the widest model, with the weights of each of the models in their first rows and columns."""
+    """Return copies of the widest model with the weights of each model in the first rows and columns."""
     if not models:
         raise ArgumentError("models", "one or more", "none")
     widest = max(models, key=lambda model: sum(p.numel() for p in model.parameters()))
@@ -206,7 +206,7 @@ def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 class _Rows(Hooks):
-    """Losses, averaged over as many steps, and what ``observe`` says at the first of these."""
+    """Losses averaged over the steps of a row, and results of ``observe`` at the first step of each row."""
 
     def __init__(
         self, stack: Stack, watch: Watch, every: int, observe: Observe | None, log: Callable[..., None]

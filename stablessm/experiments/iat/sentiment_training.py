@@ -1,4 +1,4 @@
-"""One classifier at a time, trained in steps that can be killed and gone on with."""
+"""Trains one classifier at a time, in steps that can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from stablessm.training.steps import Hooks, StepLoop
 C = TypeVar("C", bound=Classifier)
 
 _POOL = 32
-"""Batches whose reviews are sorted by length together: batches of like length, in random order."""
+"""Number of batches whose reviews are sorted by length together, so that a batch has similar lengths."""
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """AdamW; gradients clipped; the learning rate rises over the first steps and falls to 0, both linearly."""
+    """Options of AdamW with clipped gradients and a learning rate that rises linearly, then falls linearly to 0."""
 
     epochs: int
     batch: int
     lr: float
     warm_up: float = 0.05
-    """The part of the steps over which the learning rate rises."""
+    """Share of the steps over which the learning rate rises."""
     weight_decay: float = 0.0
     clip: float = 1.0
     device: str = "auto"
-    """``auto``: a GPU if there is one."""
+    """A device, or ``auto``: a GPU if there is one."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "lr", "clip"):
@@ -52,7 +52,7 @@ class Fitting:
                 raise ArgumentError(f"fitting.{name}", "a positive number", getattr(self, name))
 
     def factor(self, step: int, steps: int) -> float:
-        """Factor of the learning rate at a step.
+        """Return the factor of the learning rate at a step.
 
         >>> options = Fitting(epochs=1, batch=1, lr=1.0, warm_up=0.25)
         >>> [round(options.factor(step, 8), 3) for step in range(8)]
@@ -62,14 +62,14 @@ class Fitting:
         return min((step + 1) / rise, (steps - step) / max(1, steps - rise))
 
     def chosen_device(self) -> torch.device:
-        """Where to train."""
+        """Return the device to train on."""
         return device_called(self.device)
 
 
 def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: int) -> dict[str, np.ndarray]:
-    """Train the model, inside a stage: its weights, as ``weights.NAME``, and what was seen on the way.
+    """Train the model inside a stage; return its weights, as ``weights.NAME``, and the course of the training.
 
-    ``losses``: of every step; ``valid``: accuracy on the held-out reviews after every epoch. Batches and dropout
+    ``losses`` has the loss of every step, ``valid`` the held-out accuracy after every epoch. Batches and dropout
     depend on ``seed`` and the step alone.
     """
     device = options.chosen_device()
@@ -108,7 +108,7 @@ def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: i
 
 
 class _Epochs(Hooks):
-    """The losses of every step, and what ``validate(step, losses)`` returns after every epoch."""
+    """The losses of every step, and the result of ``validate(step, losses)`` after every epoch."""
 
     def __init__(self, watch: Watch, validate: Callable[[int, np.ndarray], float]) -> None:
         self.watch, self.validate = watch, validate
@@ -128,7 +128,7 @@ class _Epochs(Hooks):
 
 
 def load(model: C, arrays: Mapping[str, np.ndarray]) -> C:
-    """The model with the weights of :func:`fit`."""
+    """Return the model with the weights of :func:`fit`."""
     with torch.no_grad():
         for key, p in model.named_parameters():
             p.copy_(torch.from_numpy(arrays[f"weights.{key}"]))
@@ -136,7 +136,7 @@ def load(model: C, arrays: Mapping[str, np.ndarray]) -> C:
 
 
 def accuracy(model: Classifier, reviews: Reviews, batch: int) -> float:
-    """The part of the reviews whose score has the right sign."""
+    """Return the share of the reviews whose score has the right sign."""
     device = next(model.parameters()).device
     order, right = np.argsort(reviews.lengths, kind="stable"), 0
     was = model.training
@@ -150,7 +150,7 @@ def accuracy(model: Classifier, reviews: Reviews, batch: int) -> float:
 
 
 def batches(reviews: Reviews, size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """All reviews in batches of like length; which, and in what order, depends on seed and epoch alone."""
+    """Return all reviews in batches of similar length; the batches depend on seed and epoch alone."""
     rng = np.random.default_rng([seed, epoch])
     order, found = rng.permutation(len(reviews)), []
     for first in range(0, len(order), _POOL * size):
@@ -167,9 +167,9 @@ def _tensors(reviews: Reviews, index: np.ndarray, device: torch.device) -> tuple
 
 @contextmanager
 def _repeatable(device: torch.device) -> Iterator[None]:
-    """The same bits each time; torch's random state and settings are given back as they were."""
+    """Return the same bits each time; torch's random state and settings are given back as they were."""
     if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # as cuBLAS and cuDNN's recurrences ask for
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # required for deterministic cuBLAS and cuDNN
     before = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     with torch.random.fork_rng():

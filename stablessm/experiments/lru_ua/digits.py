@@ -1,4 +1,4 @@
-"""Images to read back: MNIST, or strokes that are made up."""
+"""Images to reconstruct: MNIST, or synthetic strokes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Source: TypeAlias = Literal["mnist", "synthetic"]
 
 
 def digits(source: Source, count: int, side: int = 28) -> np.ndarray:
-    """Images (count, side, side) in float64 from 0 to 1.
+    """Return images (count, side, side) in float64 from 0 to 1.
 
     ``mnist``: the first of the 10,000 official test images, from ``mnist.npz`` (``x_test``, whole numbers up to 255) in
     the folder that the environment variable STABLESSM_DATA names, or else from the hub. ``synthetic``: arcs on an
-    empty ground, the same every time.
+    empty background, always the same.
 
     >>> images = digits("synthetic", 3, side=12)
     >>> images.shape, float(images.min()), bool(0.05 < images.mean() < 0.5)
@@ -38,7 +38,7 @@ def digits(source: Source, count: int, side: int = 28) -> np.ndarray:
 
 
 def _strokes(count: int, side: int) -> np.ndarray:
-    """Two arcs each, with soft edges; 0 away from them."""
+    """Return images of two arcs with soft edges on a background of 0."""
     rng = np.random.default_rng(0)
     y, x = (np.mgrid[:side, :side] + 0.5) / side
     images = np.zeros((count, side, side))

@@ -1,4 +1,4 @@
-"""Images read back from the last state of a linear recurrence: what figures 2 to 5 of LRU-UA share."""
+"""Images reconstructed from the last state of a linear recurrence: shared by figures 2 to 5 of LRU-UA."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from stablessm.experiments.frame import Run, Stages
 from stablessm.experiments.lru_ua.digits import Source, digits
-from stablessm.reconstruction import Decoder, condition_number, optimised, roots_of_unity, uniform_ring
+from stablessm.reconstruction import Decoder, condition_number, optimized, roots_of_unity, uniform_ring
 from stablessm.report.figure import ImageGrid, Panel, Scale, Series
 from stablessm.scan.vandermonde import powers
 
 Placement: TypeAlias = float | Literal["roots", "optimised"]
-"""r_min of a random ring with r_max = 1, or where the eigenvalues are."""
+"""r_min of a random ring with r_max = 1, or the name of a placement of the eigenvalues."""
 
 Case: TypeAlias = tuple[Placement, int, str]
 """Placement, N and solver."""
@@ -31,51 +31,51 @@ INDEX = {solver: i for i, solver in enumerate(SOLVERS)}
 
 @dataclass(frozen=True)
 class DigitsConfig:
-    """Sizes of the experiment. The defaults are the sizes in LRU-UA, appendix E.1, where it says them."""
+    """Sizes of the experiment. The defaults are the sizes in LRU-UA, appendix E.1, where the paper gives them."""
 
     data: Source = "mnist"
     images: int = 10_000
     side: int = 28
     sizes: tuple[int, ...] = (128, 256, 512, 784)
-    """N."""
+    """State sizes N."""
     rings: tuple[float, ...] = (0.0, 0.9, 0.99)
-    """r_min; r_max is 1."""
+    """Inner radii r_min of the rings; the outer radius is 1."""
     draws: int = 10
-    """Of random eigenvalues."""
+    """Number of draws of random eigenvalues."""
     shown: int = 6
     perfect: float = 1e-3
-    """Mean square error that no eye sees, 8 of 255 grey levels; ten times that is partly."""
+    """Mean square error of an image that counts as perfect (8 of 255 gray levels); ten times this is partly."""
     satisfactory: float = 0.2
     """Share of the energy that a satisfactory image may lack."""
     fair: float = 0.5
     """Share of the energy that a partly satisfactory image may lack."""
     lacking: float = 0.1
-    """Share of their energy that positions may lack and count as covered."""
+    """Share of their energy that covered positions may lack."""
     recent: tuple[float, ...] = (0.1, 0.7)
-    """Only the recent past is covered if it is more than the first share of all positions, and less than the second."""
+    """Only the recent past is covered if its share of all positions lies between these two."""
 
     @property
     def length(self) -> int:
-        """L: pixels of an image, row by row."""
+        """Return L, the number of pixels of an image."""
         return self.side**2
 
     def is_recent(self, covered: int) -> bool:
-        """Whether as many of the latest positions are the recent past and no more."""
+        """Return whether this number of latest positions counts as the recent past and no more."""
         return self.recent[0] * self.length < covered < self.recent[1] * self.length
 
 
 @cache
 def pixels(config: DigitsConfig) -> Tensor:
-    """Images as sequences, (images, L)."""
+    """Return images as sequences, (images, L)."""
     return torch.from_numpy(digits(config.data, config.images, config.side).reshape(config.images, -1))
 
 
 @cache
 def factor(config: DigitsConfig) -> Tensor:
-    """R of the QR factors of all images: at most L rows.
+    """Return the factor R of a QR decomposition of all images: at most L rows.
 
-    To read back is linear, so sums of squares over the images are sums over these rows, at a fraction of the cost.
-    Rounding errors grow with the norm of what is read back, and the rows have the images' energy; lr-fig2 compares.
+    Reconstruction is linear, so sums of squares over the images are sums over these rows, at a fraction of the cost.
+    lr-fig2 compares both sums.
     """
     return torch.linalg.qr(pixels(config), mode="r")[1]
 
@@ -91,31 +91,31 @@ def measure_images(config: DigitsConfig, run: Run) -> None:
 
 
 def seen(stages: Stages) -> Mapping[str, np.ndarray]:
-    """What figures and claims need of the images: ``energy``, the mean square at each position, (L,), and ``shown``."""
+    """Return ``energy`` (L,), the mean square of the images at each position, and the images ``shown`` in figures."""
     return stages["images"]
 
 
 def eigenvalues(placement: Placement, size: int, length: int, draw: int = 0) -> Tensor:
-    """(size,) complex128."""
+    """Return eigenvalues, (size,) complex128."""
     if placement == "roots":
         return roots_of_unity(size)
-    return optimised(size, length) if placement == "optimised" else uniform_ring(size, float(placement), seed=draw)
+    return optimized(size, length) if placement == "optimised" else uniform_ring(size, float(placement), seed=draw)
 
 
 def last_states(u: Tensor, lam: Tensor) -> Tensor:
-    """(…, N) after all of u (…, L): x = Σ_j λ^(L-1-j) u_j (LRU-UA eq. 4)."""
+    """Return the state (…, N) after all of u (…, L): x = Σ_j λ^(L-1-j) u_j (LRU-UA eq. 4)."""
     V = powers(lam, u.shape[-1]).flip(0)
     return torch.complex(u @ V.real, u @ V.imag)
 
 
 def read_back(u: Tensor, decoder: Decoder, lam: Tensor) -> Tensor:
-    """What the decoder makes of the states that u leaves, (…, L) real."""
+    """Return the inputs (…, L) that the decoder reconstructs from the last states of u."""
     found = decoder(last_states(u, lam))
     return found.real if found.is_complex() else found
 
 
 def name(placement: Placement, size: int) -> str:
-    """Of a stage."""
+    """Return the name of a stage."""
     return f"{placement if isinstance(placement, str) else f'ring-{placement:g}'}-{size}"
 
 
@@ -144,38 +144,38 @@ def measure_errors(config: DigitsConfig, run: Run, placement: Placement, size: i
 
 
 def measured(stages: Stages, placement: Placement, size: int) -> Mapping[str, np.ndarray]:
-    """Mean square errors of both solvers (``complex``, ``real``), κ, ranks, and some images.
+    """Return mean square errors of both solvers (``complex``, ``real``), κ, ranks, and some images.
 
     ``mse``, ``rank`` and ``condition`` are (draws, solvers), ``by position`` (solvers, L), ``shown`` (solvers, images,
-    L) of the first draw. What is not random is placed once.
+    L) of the first draw. A placement that is not random has one draw.
     """
     return stages[name(placement, size)]
 
 
 def error(found: Mapping[str, np.ndarray], solver: str) -> float:
-    """The mean square error over images, pixels and draws."""
+    """Return the mean square error over images, pixels and draws."""
     return float(found["mse"][:, INDEX[solver]].mean())
 
 
 def condition(found: Mapping[str, np.ndarray], solver: str) -> float:
-    """The median over draws of κ of V, or of its real and imaginary parts."""
+    """Return the median over draws of κ of V, or of its real and imaginary parts."""
     return float(np.median(found["condition"][:, INDEX[solver]]))
 
 
 def spread(found: Mapping[str, np.ndarray], solver: str) -> str:
-    """The mean square error and its range over draws, in words."""
+    """Return the mean square error and its range over draws, in words."""
     values = found["mse"][:, INDEX[solver]]
     mean = f"{values.mean():.1e}"
     return mean if len(values) == 1 else f"{mean} ({values.min():.0e} to {values.max():.0e})"
 
 
 def missing(energy: np.ndarray, found: Mapping[str, np.ndarray], solver: str) -> float:
-    """The part of the images' energy that is not read back."""
+    """Return the share of the images' energy that is not reconstructed."""
     return error(found, solver) / float(energy.mean())
 
 
 def reach(config: DigitsConfig, stages: Stages, found: Mapping[str, np.ndarray], solver: str) -> int:
-    """How many of the latest positions are covered, all together."""
+    """Return the number of latest positions that are covered together."""
     missed = np.cumsum(found["by position"][INDEX[solver]][::-1])
     there = np.cumsum(seen(stages)["energy"][::-1])
     good = np.flatnonzero((missed <= config.lacking * there) & (there > 0))
@@ -183,7 +183,7 @@ def reach(config: DigitsConfig, stages: Stages, found: Mapping[str, np.ndarray],
 
 
 def digit_rows(config: DigitsConfig, stages: Stages, title: str, cases: Mapping[str, Case]) -> ImageGrid:
-    """The originals over what was read back."""
+    """Return the original images above the reconstructed ones."""
     rows = {"original": seen(stages)["shown"]}
     for label, (placement, size, solver) in cases.items():
         rows[label] = measured(stages, placement, size)["shown"][INDEX[solver]]
@@ -192,7 +192,7 @@ def digit_rows(config: DigitsConfig, stages: Stages, title: str, cases: Mapping[
 
 
 def position_panel(config: DigitsConfig, stages: Stages, cases: Mapping[str, Case]) -> Panel:
-    """Errors by position."""
+    """Return a panel of errors by position."""
     x = list(range(1, config.length + 1))
     lines = [
         Series(label, x, measured(stages, placement, size)["by position"][INDEX[solver]].tolist())
@@ -205,6 +205,6 @@ def position_panel(config: DigitsConfig, stages: Stages, cases: Mapping[str, Cas
 def size_panel(
     title: str, label: str, sizes: Sequence[int], lines: Mapping[str, Sequence[float]], y_scale: Scale = "log"
 ) -> Panel:
-    """Something against N."""
+    """Return a panel of values against N."""
     series = [Series(key, list(sizes), list(values), "both") for key, values in lines.items()]
     return Panel(title, "state size N", label, series, y_scale=y_scale)

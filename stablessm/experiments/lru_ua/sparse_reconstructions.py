@@ -1,4 +1,4 @@
-"""Haar-sparse inputs read back at every step: what figures 7 and 8 of LRU-UA share."""
+"""Haar-sparse inputs reconstructed at every step: shared by figures 7 and 8 of LRU-UA."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ import torch
 from torch import Tensor
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.reconstruction import SparseDecoder, diagnose, haar, optimised, uniform_ring
+from stablessm.reconstruction import SparseDecoder, diagnose, haar, optimized, uniform_ring
 from stablessm.report.figure import Figure, Panel, Series
 from stablessm.scan.vandermonde import accumulate
 
 
 @dataclass(frozen=True)
 class SparseConfig:
-    """Sizes of the experiment. The defaults are the sizes in LRU-UA, appendix E.2, where it says them."""
+    """Sizes of the experiment. The defaults are the sizes in LRU-UA, appendix E.2, where the paper gives them."""
 
     r_min: float
     length: int = 4096
     functions: int = 32
-    """P: the first Haar wavelets."""
+    """Number P of Haar wavelets."""
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256)
-    """N."""
+    """State sizes N."""
     enough: int = 256
-    """The N that the paper finds to be enough."""
+    """The N that is enough according to the paper."""
     points: int = 32
-    """Steps k at which the past is read back."""
+    """Number of steps k at which the past is reconstructed."""
     signals: int = 32
-    """Random coefficients, Gaussian."""
+    """Number of inputs with random Gaussian coefficients."""
     draws: int = 10
     negligible: float = 1e-2
     """Relative error that counts as negligible."""
 
     def steps(self) -> np.ndarray:
-        """k, evenly spaced up to L."""
+        """Return the steps k, evenly spaced up to L."""
         return np.unique(np.linspace(1, self.length, self.points + 1)[1:].round().astype(int))
 
 
 def inputs(config: SparseConfig) -> tuple[Tensor, Tensor]:
-    """The basis (L, P), and inputs (signals, L)."""
+    """Return the basis (L, P) and inputs (signals, L)."""
     basis = haar(config.length, config.functions)
     alpha = np.random.default_rng(0).standard_normal((config.signals, config.functions))
     return basis, torch.from_numpy(alpha) @ basis.mT
@@ -54,7 +54,7 @@ def _measure_errors(config: SparseConfig, run: Run, size: int, kind: Literal["ri
         if kind == "ring":
             placements = [uniform_ring(size, config.r_min, seed=draw) for draw in range(config.draws)]
         else:
-            placements = [optimised(size, config.length, basis=basis)]
+            placements = [optimized(size, config.length, basis=basis)]
         rows = []
         for lam in placements:
             row = []
@@ -69,7 +69,7 @@ def _measure_errors(config: SparseConfig, run: Run, size: int, kind: Literal["ri
 
 
 def errors(stages: Stages, size: int, kind: Literal["ring", "optimised"] = "ring") -> np.ndarray:
-    """Relative root mean square errors of u_1 … u_k from x_k, (draws, steps)."""
+    """Return relative root mean square errors of u_1 … u_k from x_k, (draws, steps)."""
     return stages[f"errors-{kind}-{size}"]["error"]
 
 
@@ -87,12 +87,12 @@ def _measure_ranks(config: SparseConfig, run: Run, size: int) -> None:
 
 
 def ranks(stages: Stages, size: int) -> Mapping[str, np.ndarray]:
-    """Numerical ranks of V_k, Ψ_k and Ω_k in real numbers, of the first draw: (steps,) each."""
+    """Return numerical ranks of V_k, Ψ_k and Ω_k in real numbers for the first draw: (steps,) each."""
     return stages[f"ranks-{size}"]
 
 
 def compute_all(config: SparseConfig, run: Run) -> None:
-    """Every size: errors of rings and of the optimised placement, ranks."""
+    """Compute errors of the rings and of the optimized placement, and ranks, for every size."""
     for size in config.sizes:
         _measure_errors(config, run, size)
         _measure_ranks(config, run, size)
@@ -101,7 +101,7 @@ def compute_all(config: SparseConfig, run: Run) -> None:
 
 
 def figures(config: SparseConfig, stages: Stages) -> list[Figure]:
-    """Ranks and errors along the way, as in the paper; the optimised placement beside them."""
+    """Return figures of ranks and errors by step, with the optimized placement for comparison."""
     steps = config.steps().tolist()
     rank_lines = [Series(f"V, N = {n}", steps, ranks(stages, n)["V"].tolist()) for n in config.sizes]
     some = config.sizes[-1]
@@ -115,7 +115,8 @@ def figures(config: SparseConfig, stages: Stages) -> list[Figure]:
 
     ring = f"|λ| in ({config.r_min:g}, 1)"
     caption = (
-        f"Inputs of {config.length} steps in the first {config.functions} Haar wavelets, read back from the state at "
+        f"Inputs of {config.length} steps in the first {config.functions} Haar wavelets, reconstructed from the "
+        "state at "
         f"step k. Ranks of the first draw; relative errors in the median over {config.draws} draws."
     )
     return [
@@ -130,12 +131,12 @@ def figures(config: SparseConfig, stages: Stages) -> list[Figure]:
 
 
 def uniform_error(config: SparseConfig, stages: Stages, size: int) -> np.ndarray:
-    """The largest error over all k, (draws,)."""
+    """Return the largest error over all k, (draws,)."""
     return errors(stages, size).max(axis=1)
 
 
 def claims(config: SparseConfig, stages: Stages) -> list[Claim]:
-    """Enough at the published N; falls with N; smallest N that does; the optimised placement."""
+    """Check the published N, the dependence on N and the optimized placement."""
     worst = {n: uniform_error(config, stages, n) for n in config.sizes}
     good = {n: int((row <= config.negligible).sum()) for n, row in worst.items()}
     doing = [n for n in config.sizes if good[n] == config.draws]
@@ -154,7 +155,7 @@ def claims(config: SparseConfig, stages: Stages) -> list[Claim]:
             f"No N up to {max(config.sizes)} is enough in every draw.",
         ),
         Claim(
-            "the error gets uniformly negligible as N grows",
+            "the error becomes uniformly negligible as N grows",
             "uniformly",
             "largest error over k, median over draws: "
             + ", ".join(f"{e:.1e} at N = {n}" for n, e in zip(config.sizes, medians, strict=True)),
@@ -162,11 +163,12 @@ def claims(config: SparseConfig, stages: Stages) -> list[Claim]:
             "Draws that do: " + ", ".join(f"{good[n]} of {config.draws} at N = {n}" for n in config.sizes) + ".",
         ),
         Claim(
-            "a placement optimised for the basis needs fewer states",
+            "a placement optimized for the basis needs fewer states",
             "left open (section 3.1)",
             "largest error over k: " + ", ".join(f"{e:.1e} at N = {n}" for n, e in placement.items()),
             rules.ours(rules.graded(bool(best) and (not doing or min(best) < min(doing)))),
-            f"On the circle, for the state after {config.length} steps; it is read back at all steps. P = "
+            f"Eigenvalues on the circle, optimized for the state after {config.length} steps and tested at all "
+            "steps. P = "
             f"{config.functions} real coefficients need at least {-(-config.functions // 2)} complex states.",
         ),
     ]  # fmt: skip
@@ -175,13 +177,13 @@ def claims(config: SparseConfig, stages: Stages) -> list[Claim]:
 def experiment(
     number: int, run: Callable[[SparseConfig, Run], None], paper: SparseConfig, smoke: SparseConfig
 ) -> Experiment[SparseConfig]:
-    """Figure 7 or 8; ``run`` stands beside the README."""
+    """Return the experiment of figure 7 or 8; ``run`` is defined in the folder of its README."""
     return Experiment(
         id=f"lr-fig{number}",
         title=f"Haar-sparse inputs from the state, |λ| in ({paper.r_min:g}, 1)",
         source=f"LRU-UA, figure {number}",
-        question="How large must a state be to give back an input that is sparse in a basis, at every step?",
-        claim=f"N = {paper.enough} for P = {paper.functions} wavelets and L = {paper.length} steps.",
+        question="How large must a state be to reconstruct an input that is sparse in a basis, at every step?",
+        claim=f"N = {paper.enough} states are enough for P = {paper.functions} wavelets and L = {paper.length} steps.",
         configs={"smoke": smoke, "paper": paper},
         minutes={"smoke": 0.1, "paper": 3.0},
         run=run,

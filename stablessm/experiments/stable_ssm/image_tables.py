@@ -1,4 +1,4 @@
-"""Images as sequences, map by map: what tables 5 and 6 of StableSSM share."""
+"""Images as sequences for each map: shared by tables 5 and 6 of StableSSM."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ SYNTHETIC = "synthetic"
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """Sizes of the experiment. The defaults are the sizes in StableSSM, appendix D.4, as far as they are known."""
+    """Sizes of the experiment. The defaults are the sizes in StableSSM, appendix D.4, where the paper gives them."""
 
     data: str = "mnist"
-    """A task of images, or ``synthetic``: waves, for a first try."""
+    """An image task, or ``synthetic``: waves, for a quick test."""
     valid: float = 0.05
     """Share of the training images by which the learning rate of each map is chosen."""
     preset: str = "paper-images"
     dropout: float = 0.1
     grid: tables.Grid = field(default_factory=tables.Grid)
-    """For one layer."""
+    """Grid of one-layer models."""
     deep: tables.Grid = field(
         default_factory=lambda: tables.Grid(("direct", "exp", "softplus", *tables.BEST), rates=(0.01,))
     )
-    """For more."""
+    """Grid of deeper models."""
     layers: int = 6
-    """More."""
+    """Number of layers of the deeper models."""
     training: StackTraining = field(default_factory=lambda: StackTraining(batch=128, fast=True))
     failed: float = 0.2
-    """Accuracy below which a run has failed, among ten classes, whether the loss was still finite or not."""
+    """Accuracy among ten classes below which a run has failed, whether its loss is finite or not."""
     errors: float = 2.0
     """Standard errors by which one map must be ahead of another."""
 
 
 @cache
 def loaded(data: str, valid: float) -> Task:
-    """The task of these images."""
+    """Return the task of these images."""
     return waves() if data == SYNTHETIC else tasks.get(data, valid=valid)
 
 
@@ -66,7 +66,7 @@ def waves(examples: int = 400, length: int = 40, classes: int = 10) -> Task:
 
 
 def studies(config: ImageConfig) -> dict[int, tables.Study]:
-    """The table as stages, by the number of layers."""
+    """Return the studies of the table by number of layers."""
     task = partial(loaded, config.data, config.valid)
 
     def first(layers: int, scheme: str, rate: float, seed: int) -> SequenceClassifier:
@@ -79,18 +79,18 @@ def studies(config: ImageConfig) -> dict[int, tables.Study]:
 
 
 def jobs(config: ImageConfig) -> dict[str, Callable[[Run], object]]:
-    """One for each stack of models."""
+    """Return one job for each stack of models."""
     return {name: job for study in studies(config).values() for name, job in study.jobs().items()}
 
 
 def run(config: ImageConfig, run: Run) -> None:
-    """Train and score."""
+    """Train and score the models."""
     for study in studies(config).values():
         study.train(run)
 
 
 def figures(config: ImageConfig, stages: Stages) -> list[Figure]:
-    """The sensitivity to the learning rate, and the training."""
+    """Return figures of the sensitivity to the learning rate and of the training."""
     found = {named(layers): study.scores(stages) for layers, study in studies(config).items()}
     return [
         Figure(
@@ -108,7 +108,7 @@ def figures(config: ImageConfig, stages: Stages) -> list[Figure]:
 
 
 def claims(config: ImageConfig, stages: Stages, published: Mapping[str, float]) -> list[Claim]:
-    """The number, the order, who diverges, who survives; ``published`` are test accuracies in per cent."""
+    """Check accuracy, order and divergence of the maps; ``published`` has test accuracies in percent."""
     found: list[Claim] = []
     for layers, study in studies(config).items():
         scores, depth = study.scores(stages), named(layers)
@@ -136,17 +136,17 @@ def named(layers: int) -> str:
 
 
 def table(scores: tables.Scores) -> str:
-    """Every map at its rate."""
+    """Return the accuracy of every map at its rate, in words."""
     return "; ".join(scores.told(scheme) for scheme in scores.grid.schemes)
 
 
 def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
-    """Best is as good as the paper says."""
+    """Check that best reaches the published accuracy."""
     name = scores.best()
     found = 100 * scores.of(name)
     return Claim(
         f"best reaches a test accuracy of {published:g} % on {data}",
-        f"{published:g} %, on a split of its own",
+        f"{published:g} %, on the paper's own split",
         scores.told(name),
         rules.graded(found.mean() >= published, found.max() >= published),
         f"Mean (deviation) over {found.size} seeds, {', '.join(f'{f:.2f}' for f in found)}, at "
@@ -155,7 +155,7 @@ def reaches(scores: tables.Scores, data: str, published: float) -> Claim:
 
 
 def order(scores: tables.Scores, depth: str, published: Mapping[str, float], most: float) -> Claim:
-    """Best, then exp, then softplus."""
+    """Check the order best, exp, softplus."""
     ranks = [scores.best(), *scores.named(("exp", "softplus"))]
     gaps, errors = zip(*(ahead(scores.of(a), scores.of(b)) for a, b in pairwise(ranks)), strict=True)
     margins = [most * error for error in errors]
@@ -173,32 +173,32 @@ def order(scores: tables.Scores, depth: str, published: Mapping[str, float], mos
 
 
 def ahead(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """By how many points the first is better, the mean over seeds, and the standard error of that."""
+    """Return by how many percentage points the first map is better, and the standard error."""
     error = np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / first.size) if first.size > 1 else np.inf
     return 100 * float(first.mean() - second.mean()), 100 * float(error)
 
 
 def diverges(scores: tables.Scores, depth: str, scheme: str, published: float, least: float) -> Claim:
-    """Whether direct fails, from a stable start and as released."""
+    """Check that direct fails, from stable eigenvalues and from the start in the authors' code."""
     test = scores.arrays["test"][scores.grid.schemes.index(scheme)]
     lost, failed = scores.diverged(scheme), test < least
     rates = scores.grid.rates
     stated = {tables.RELEASED: "direct, started at Re λ = +1/2 as in the authors' code, diverges"}
     return Claim(
-        stated.get(scheme, "direct diverges, from the stable eigenvalues that the others start from") + f" ({depth})",
+        stated.get(scheme, "direct diverges from the stable eigenvalues that all maps start from") + f" ({depth})",
         f"diverged, {published:g} %",
         "; ".join(
             f"lr {r:g}: {tables.percent(test[i])}, {int(lost[i].sum())} of {lost[i].size} not finite"
             for i, r in enumerate(rates)
         ),
         rules.some(failed.ravel().tolist()),
-        f"{int(failed.sum())} of {failed.size} runs end below {least:.0%}, {int(lost.sum())} of them or others with a "
+        f"{int(failed.sum())} of {failed.size} runs end below {least:.0%}; {int(lost.sum())} runs have a "
         f"loss or gradient that is not finite. At its best rate: {scores.told(scheme)}.",
     )
 
 
 def survives(scores: tables.Scores, depth: str, most: float) -> Claim:
-    """The largest rate."""
+    """Compare the maps at the largest rate."""
     last = len(scores.grid.rates) - 1
     found = {scheme: scores.of(scheme, last) for scheme in scores.grid.schemes}
     best = max(scores.named(tables.BEST), key=lambda scheme: found[scheme].mean())
@@ -224,4 +224,4 @@ SMOKE = ImageConfig(
     layers=2,
     training=StackTraining(batch=40, epochs=4, device="cpu"),
 )
-"""Seconds on a CPU."""
+"""The smoke size, which takes seconds on a CPU."""

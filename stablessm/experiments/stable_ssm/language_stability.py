@@ -1,4 +1,4 @@
-"""How unstable a training was: a rule for loss spikes, stated and counted."""
+"""Counts loss spikes, as a measure of the stability of a training."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ from stablessm.experiments.frame import rules
 @final
 @dataclass(frozen=True)
 class Limits:
-    """The numbers that decide verdicts on language models; losses are in nats."""
+    """Thresholds of the verdicts on language models; losses are in nats."""
 
     height: float = 0.5
-    """By how much a loss must be above the median of those before it to be a spike: a perplexity 1.65 times as high."""
+    """Height of a spike above the median of the preceding losses: a perplexity 1.65 times as high."""
     window: int = 50
-    """Steps of which that is the median, fewer at the beginning."""
+    """Number of preceding losses in that median; fewer at the beginning."""
     final: float = 0.1
-    """Share of the steps over whose losses a final one is the mean."""
+    """Share of the last steps over which the final loss is averaged."""
     clear: float = 0.01
-    """By how much a loss must be lower to be called lower, with one seed: a perplexity lower by 1 %."""
+    """Difference from which on one seed shows a lower loss: a perplexity lower by 1 %."""
     comparable: float = 0.05
-    """By how much a final loss may be higher and be called comparable."""
+    """Largest difference of comparable final losses."""
     faded: float = 0.01
-    """Share of its largest value below which a memory, over the last tenth of the horizon, has faded."""
+    """Share of its maximum below which a memory has faded, over the last tenth of the horizon."""
     ends: float = 0.05
     """Share of the modes that are left out of a range at either end."""
     decides: tuple[float, ...] = (0.8, 0.4)
-    """Rank correlations above which |gradient| / |weight| decides how stable a training is, and partly decides."""
+    """Rank correlations from which on |gradient| / |weight| predicts the stability of a training, and partly
+    predicts it."""
     ordered: tuple[float, ...] = (0.9, 0.5)
-    """Rank correlations above which two orders are the same, and partly the same."""
+    """Rank correlations from which on two orders are the same, and partly the same."""
 
 
 LIMITS = Limits()
 
 
 def spikes(losses: np.ndarray, first: int = 0, limits: Limits = LIMITS) -> np.ndarray:
-    """The steps at which a spike begins.
+    """Return the steps at which a spike begins.
 
     At step t the loss is *high* if it is more than ``height`` above the median of the ``window`` losses before t. A
-    spike begins where a loss is high and none of the ``window`` before it was, so that one that lasts counts once.
+    spike begins where a loss is high and none of the ``window`` losses before it is, so that a long spike counts once.
 
     Args:
-        losses: of every step, up to the last finite one.
-        first: steps before this one (the warm-up) do not count.
+        losses: Losses of every step up to the last finite one.
+        first: Steps before this one (the warm-up) do not count.
 
     >>> losses = np.linspace(5, 4, 200)
     >>> losses[[90, 92, 160]] += 1
@@ -68,7 +69,7 @@ def spikes(losses: np.ndarray, first: int = 0, limits: Limits = LIMITS) -> np.nd
 @final
 @dataclass(frozen=True, order=True)
 class Instability:
-    """Ordered from calm to wild: first whether it diverged, then how many spikes there were.
+    """Instability of a training, ordered first by whether it diverged, then by the number of spikes.
 
     >>> Instability(False, 3) < Instability(True, 0)
     True
@@ -83,12 +84,12 @@ class Instability:
 
 
 def instability(found: Mapping[str, np.ndarray], warmup: int, limits: Limits = LIMITS) -> Instability:
-    """Of a training, as ``language_training.fit`` gives it."""
+    """Return the instability of a training from the arrays of ``language_training.fit``."""
     return Instability(int(found["diverged"]) >= 0, len(spikes(found["losses"], warmup, limits)))
 
 
 def calmest(one: Any, others: Sequence[Any]) -> rules.Verdict:
-    """Whether one is calmer than each of the others, or no wilder.
+    """Return whether one is calmer than each of the others, or no wilder.
 
     >>> calmest(Instability(False, 0), [Instability(False, 1), Instability(False, 0)])
     'partly'
@@ -97,7 +98,7 @@ def calmest(one: Any, others: Sequence[Any]) -> rules.Verdict:
 
 
 def final_loss(found: Mapping[str, np.ndarray], limits: Limits = LIMITS) -> float:
-    """The mean over the last tenth of the steps; infinite if it diverged.
+    """Return the mean over the last tenth of the steps; infinite if it diverged.
 
     >>> final_loss({"diverged": np.array(-1), "losses": np.arange(20.0)})
     18.5

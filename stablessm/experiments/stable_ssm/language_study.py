@@ -1,4 +1,4 @@
-"""Language models map by map and rate by rate: the trainings that figures 4 to 6 and table 2 of StableSSM share."""
+"""Language models for each map and rate: trainings shared by figures 4 to 6 and table 2 of StableSSM."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ from stablessm.tasks.base import Task
 from stablessm.training.evaluate import apply
 
 FAMILY = ("st-fig4", "st-fig5", "st-fig6", "st-table2")
-"""Experiments of one config: what one of them has trained the others take from its folder."""
+"""Experiments with the same config, which reuse each other's trainings."""
 SCHEMES: Mapping[str, tuple[str, Mapping[str, float]]] = {
     **{name: TABLES[name] for name in ("direct", "relu", "exp", "softplus", "best-0.5", "best-1")},
     "tanh": ("tanh", {}),
 }
 """Maps in discrete time, each from the same eigenvalues."""
 PAPERS = "best-0.5"
-"""The paper's: λ = 1 - 1/(w² + 0.5)."""
+"""The best map of the paper: λ = 1 - 1/(w² + 0.5)."""
 POINTS = 300
-"""Of a training in a figure, at most."""
+"""Largest number of points of a training in a figure."""
 
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """Sizes; batch, decay and the ratio of rates are those of StableSSM, appendix C.2."""
+    """Sizes of the experiments; batch, decay and the ratio of rates are as in StableSSM, appendix C.2."""
 
     text: str = "wikifa"
-    """A text of the task ``lm``, or ``synthetic``: a Markov chain, for a first try."""
+    """A text of the task ``lm``, or ``synthetic``: a Markov chain, for a quick test."""
     vocabulary: int = 8192
     length: int = 1024
     preset: str = "lm-small"
     timescales: tuple[float, ...] = (2.0, 1000.0)
-    """The shortest and the longest at the start, in tokens, of every layer and map."""
+    """The shortest and the longest initial time scale of every layer and map, in tokens."""
     maps: tuple[str, ...] = ("direct", "relu", "exp", "softplus", "best-0.5", "best-1")
     rates: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01)
     rate: float = 0.005
-    """That of figures 4 and 5 and of table 2."""
+    """The learning rate of figures 4 and 5 and of table 2."""
     training: LanguageTraining = field(default_factory=lambda: LanguageTraining(steps=1200, graph=True))
     words: int = 8
-    """Tokens that are repeated to measure a memory."""
+    """Number of tokens whose repetition is measured."""
     horizon: int = 1024
-    """How long."""
+    """Number of repetitions."""
     seed: int = 0
     limits: Limits = LIMITS
 
@@ -71,7 +71,7 @@ class StudyConfig:
             raise ArgumentError("timescales", "the shortest and the longest, above 0", self.timescales)
 
     def task(self) -> Task:
-        """Its text."""
+        """Return the task with its text."""
         return loaded(self.text, self.vocabulary, self.length)
 
 
@@ -87,13 +87,13 @@ SMOKE = StudyConfig(
     words=2,
     horizon=24,
 )
-"""Seconds on a CPU."""
+"""The smoke size, which takes seconds on a CPU."""
 
 
 def start(
     task: Task, preset: str, scheme: str, seed: int, timescales: Sequence[float], device: torch.device, **changes: Any
 ) -> SequenceModel:
-    """The model of a map on a device: of one seed all are the same function, but for rounding."""
+    """Return the model of a map on a device: with one seed, all maps give the same function up to rounding."""
     map, options = SCHEMES[scheme]
     torch.manual_seed(seed)
     with device:
@@ -105,20 +105,20 @@ def start(
 
 
 def cell(stages: Stages, scheme: str, rate: float) -> Mapping[str, np.ndarray]:
-    """A model trained at a rate, scored and measured: what ``fit`` returns, and
+    """Train a model at a rate, score and measure it; return the arrays of ``fit``, and
 
-    ``train``, ``test``: nats a token; ``eigenvalues`` (layers, states); and what ``remembered`` returns.
+    ``train``, ``test``: nats per token; ``eigenvalues`` (layers, states); and the arrays of ``remembered``.
     """
     return stages[f"training-{scheme}-{rate:g}"]
 
 
 def beginning(stages: Stages, scheme: str) -> Mapping[str, np.ndarray]:
-    """Before training: ``ratio`` = |gradient| / |weight| and ``bound`` = G(w)/|w| of each mode, (layers, states)."""
+    """Return ``ratio`` = |gradient| / |weight| and ``bound`` = G(w)/|w| before training, (layers, states)."""
     return stages[f"start-{scheme}"]
 
 
 def at(config: StudyConfig, stages: Stages, rate: float) -> dict[str, Mapping[str, np.ndarray]]:
-    """Every map at a rate."""
+    """Return the trainings of every map at a rate."""
     return {scheme: cell(stages, scheme, rate) for scheme in config.maps}
 
 
@@ -135,7 +135,7 @@ def train_all(config: StudyConfig, run: Run, rate: float) -> None:
 
 
 def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> None:
-    """Compute a stage; take it from the folder of a sibling that has the same config, where it is there."""
+    """Compute a stage, or copy it from the folder of an experiment with the same config."""
     for id in FAMILY:
         folder = run.folder.parent.parent / id / run.folder.name
         if name not in run and (folder / f"{name}.npz").exists() and agree(settings(folder), run.config):
@@ -144,18 +144,18 @@ def shared(run: Run, name: str, compute: Callable[[], Mapping[str, Any]]) -> Non
 
 
 def jobs(config: StudyConfig, rates: Sequence[float]) -> dict[str, Callable[[Run], object]]:
-    """Every map and rate can be computed apart."""
+    """Return one job for each map and rate."""
     cells = [(scheme, rate) for rate in rates for scheme in config.maps]
     return {f"{scheme}-{rate:g}": partial(_job, config, scheme, rate) for scheme, rate in cells}
 
 
 def unrest(config: StudyConfig, cells: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Instability]:
-    """How unstable each training was."""
+    """Return the instability of each training."""
     return {scheme: instability(found, config.training.warmup, config.limits) for scheme, found in cells.items()}
 
 
 def memory(found: Mapping[str, np.ndarray]) -> MemoryCurve | None:
-    """The memory of a trained model; None where its output was not finite."""
+    """Return the memory of a trained model; None if its output was not finite."""
     value = found["memory"]
     if not np.isfinite(value).all():
         return None
@@ -163,13 +163,13 @@ def memory(found: Mapping[str, np.ndarray]) -> MemoryCurve | None:
 
 
 def losses(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
-    """Training losses, means over a few steps; one that ends early diverged."""
+    """Return lines of training losses, averaged over a few steps; a line that ends early diverged."""
     lines = [Series(scheme, *thinned(found["losses"])) for scheme, found in cells.items()]
     return Panel(title, "step", "cross-entropy [nats]", lines)
 
 
 def memories(title: str, cells: Mapping[str, Mapping[str, np.ndarray]]) -> Panel:
-    """Memories of trained models, as far as they are finite."""
+    """Return lines of the finite memories of trained models."""
     curves = {scheme: curve for scheme, found in cells.items() if (curve := memory(found)) is not None}
     return panel(title, curves, "tokens", "log")
 
@@ -188,10 +188,10 @@ def thinned(values: np.ndarray) -> tuple[list[float], list[float]]:
 def remembered(
     model: SequenceModel, task: Task, words: int, horizon: int, found: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """What is left of a token after t repetitions, at most over the first tokens of the test text.
+    """Return the memory of a token after t repetitions, the largest over the first tokens of the test text.
 
-    ``memory`` (horizon,) and its ``floor`` are NaN where the model's output is not finite; or where its training, which
-    ``found`` tells of, diverged so far that rounding alone makes two runs of it differ.
+    ``memory`` (horizon,) and its ``floor`` are NaN if the output is not finite, or if the training, described by
+    ``found``, diverged so far that two runs differ by more than rounding.
     """
     text = task.batch("test", 1).inputs[0].tolist()
     tokens = list(dict.fromkeys(text))[:words]

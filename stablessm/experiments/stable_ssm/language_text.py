@@ -1,4 +1,4 @@
-"""The texts of the language experiments: a real one by name, or a made one for a first try."""
+"""The texts of the language experiments: a real text by name, or a synthetic one for a quick test."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from stablessm.tasks.base import Task
 
 SYNTHETIC = "synthetic"
 _LINES = 160
-"""Windows of the made text."""
+"""Number of windows of the synthetic text."""
 
 
 @lru_cache(maxsize=1)
 def loaded(text: str, vocabulary: int, length: int) -> Task:
-    """Windows of ``length`` tokens, each with the token that follows.
+    """Return windows of ``length`` tokens, each with the token that follows.
 
     Args:
-        text: a text of the task ``lm``, cut into byte pairs; or ``synthetic``.
-        vocabulary: how many tokens there are.
+        text: A text of the task ``lm``, tokenized as byte pairs; or ``synthetic``.
+        vocabulary: Number of tokens.
     """
     if text == SYNTHETIC:
         return chain(vocabulary, length)
@@ -28,7 +28,7 @@ def loaded(text: str, vocabulary: int, length: int) -> Task:
 
 
 def chain(vocabulary: int, length: int, lines: int = _LINES) -> Task:
-    """A random Markov chain in which a token has few successors, for a first try.
+    """Return a random Markov chain in which a token has few successors, for a first try.
 
     >>> task = chain(12, 20)
     >>> batch = task.batch("train", 4)
@@ -43,5 +43,5 @@ def chain(vocabulary: int, length: int, lines: int = _LINES) -> Task:
     tokens[:, 0] = rng.integers(0, vocabulary, lines)
     for t in range(length):
         tokens[:, t + 1] = (chances[tokens[:, t]] < draws[:, t : t + 1]).sum(1).clip(max=vocabulary - 1)
-    tokens[0, :2] = vocabulary - 1  # arrays say how many tokens there are by the largest, that comes and that follows
+    tokens[0, :2] = vocabulary - 1  # the largest token of inputs and targets determines the vocabulary
     return tasks.get("arrays", inputs=tokens[:, :-1], targets=tokens[:, 1:], test=0.2)

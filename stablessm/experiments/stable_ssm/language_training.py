@@ -1,4 +1,4 @@
-"""One language model trained and measured; its weights are not kept."""
+"""Trains and measures one language model; its weights are not kept."""
 
 from __future__ import annotations
 
@@ -25,38 +25,40 @@ from stablessm.training.trainee import trainee
 
 @dataclass(frozen=True)
 class LanguageTraining:
-    """AdamW without decay of recurrent weights, a linear warm-up, then a cosine; StableSSM, appendix C.2."""
+    """Options of AdamW with a linear warm-up and a cosine, without decay of recurrent weights (StableSSM, C.2)."""
 
     steps: int
     batch: int = 16
     warmup: int = 100
     """Steps over which the rate rises from 0."""
     planned: int | None = None
-    """The steps that the cosine takes to come to zero, if not ``steps``: a training may be a longer one's beginning."""
+    """Number of steps after which the cosine reaches zero (default: ``steps``), for the beginning of a longer
+    training."""
     recurrent: float = 0.8
-    """The rate of recurrent weights, over that of the others: the paper has 0.004 and 0.005."""
+    """Learning rate of the recurrent weights relative to the other weights: the paper has 0.004 and 0.005."""
     weight_decay: float = 0.25
     clip: float | None = None
-    """Largest norm of the gradient; the paper names none."""
+    """Largest norm of the gradient; the paper does not mention one."""
     explode: float = 1.5
-    """A training has diverged when its loss, over about ten steps, is so many times that of an untrained model."""
+    """A training has diverged when its loss, averaged over about ten steps, is this multiple of the initial loss."""
     look_every: int = 10
-    """Steps between two looks at |gradient| / |weight|; on a GPU also at whether it has diverged."""
+    """Number of steps between two measurements of |gradient| / |weight|, and on a GPU between two checks for
+    divergence."""
     scored: int = 50
-    """Batches of a split on which it is scored, at most."""
+    """Largest number of batches of a split that are scored."""
     autocast: bool = True
-    """Products of matrices in bfloat16."""
+    """Whether matrix products are computed in bfloat16."""
     graph: bool = False
-    """The passes of a step as a CUDA graph; a CPU takes no notice."""
+    """Whether a GPU runs a step as a CUDA graph; a CPU ignores it."""
     device: str = "auto"
-    """``auto``: a GPU if there is one."""
+    """A device, or ``auto``: a GPU if there is one."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup < (self.planned or self.steps):
             raise ArgumentError("training.warmup", f"from 0 to less than {self.planned or self.steps}", self.warmup)
 
     def config(self, lr: float, seed: int) -> TrainingConfig:
-        """As the training loop has it."""
+        """Return the options for the training loop."""
         planned = self.planned or self.steps
         settings = TrainingConfig(
             steps=planned,
@@ -85,17 +87,18 @@ def fit(
     name: str = "",
     progress: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Train the model until its end or until it diverges, which leaves the weights with which that happened.
+    """Train the model until the end or until it diverges; it keeps the weights of the last step.
 
     Returns:
-        ``losses`` and ``norms`` (of the gradient) of every step, up to the one that diverged and without it;
-        ``looks``, ``largest`` and ``typical``: steps, and the largest and the median |gradient| / |weight| of recurrent
-        weights at these; ``diverged``: the step, or -1; ``report``: what the loop and ``trace_divergence`` say of it.
+        ``losses`` and ``norms`` (of the gradient) of every step before a divergence;
+        ``looks``, ``largest`` and ``typical``: measured steps, and the largest and median |gradient| / |weight| of
+        recurrent
+        weights; ``diverged``: the step, or -1; ``report``: the report of the loop and of ``trace_divergence``.
     """
     config = options.config(lr, seed)
     device, planned = config.chosen_device(), options.planned or options.steps
     model, task, watch, ranks = model.to(device).train(), task.to(device), Watch(device), Ranks()
-    optimiser = Optimizer(model, config, config.schedule(planned))
+    optimiser = Optimizer(model, config, config.rates(planned))
     epoch = config.steps_per_epoch(task.steps("train", config.batch_size))
     gradient = Gradient(trainee(model, config, device, ranks), task, config, epoch, watch, ranks)
     hook = _Seen(model, gradient, options.look_every)
@@ -107,7 +110,7 @@ def fit(
 
 
 class _Seen(Hooks):
-    """|gradient| / |weight| every so many steps, and why a training diverged."""
+    """Measurements of |gradient| / |weight|, and the report of a divergence."""
 
     def __init__(self, model: nn.Module, gradient: Gradient, every: int) -> None:
         self.gradient, self.every = gradient, every
@@ -118,12 +121,12 @@ class _Seen(Hooks):
         self.tracker.update()
 
     def updated(self, step: int) -> None:
-        """Look for a divergence: on a GPU, which has to be waited for, only every so many steps."""
+        """Check for a divergence: on a GPU, which the host has to wait for, only every few steps."""
         if self.gradient.task.device.type == "cpu" or step % self.every == 0:
             self.look(step)
 
     def look(self, step: int) -> None:
-        """Diagnose the first bad step, of which the optimiser has made nothing, nor of all that followed."""
+        """Diagnose the first bad step, which the optimizer skipped together with all later steps."""
         found = self.gradient.watch.first_bad()
         if found is not None and self.report is None:
             at, model = step - found[0], self.gradient.trainee.model
@@ -134,7 +137,7 @@ class _Seen(Hooks):
         return self.report is not None
 
     def arrays(self, steps: int) -> dict[str, np.ndarray]:
-        """What :func:`fit` returns."""
+        """Return the arrays of :func:`fit`."""
         self.look(len(self.gradient.watch.losses))
         last = steps if self.report is None else self.report.step
         seen, history = self.gradient.watch.values()[:last], self.tracker.history
@@ -152,7 +155,7 @@ class _Seen(Hooks):
 
 @torch.no_grad()
 def mean_loss(model: nn.Module, task: Task, split: Split, options: LanguageTraining) -> float:
-    """Nats a token over the first batches of a split, each window from a state of zeros."""
+    """Return nats per token over the first batches of a split; each window starts from a zero state."""
     device = next(model.parameters()).device
     task, before = task.to(device), model.training
     model.eval()
@@ -168,7 +171,7 @@ def mean_loss(model: nn.Module, task: Task, split: Split, options: LanguageTrain
 
 
 def perplexity(loss: float | np.ndarray) -> float:
-    """Of a loss in nats; infinite where there is none.
+    """Return the perplexity of a loss in nats; infinite if there is no loss.
 
     >>> round(perplexity(3.0), 3), perplexity(float("nan"))
     (20.086, inf)
@@ -180,7 +183,7 @@ def perplexity(loss: float | np.ndarray) -> float:
 def scores(
     model: nn.Module, task: Task, options: LanguageTraining, found: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """``train`` and ``test``: nats a token after the training; NaN if it diverged."""
+    """Return ``train`` and ``test``: nats per token after the training; NaN if it diverged."""
     splits: tuple[Split, ...] = ("train", "test")
     if int(found["diverged"]) >= 0:
         return dict.fromkeys(splits, float("nan"))

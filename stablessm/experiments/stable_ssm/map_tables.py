@@ -1,4 +1,4 @@
-"""A table of maps × learning rates × seeds, trained as stacks: what tables 4 to 6 of StableSSM share."""
+"""A table of maps × learning rates × seeds, trained as stacks: shared by tables 4 to 6 of StableSSM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stablessm.report.figure import Panel, Series
 from stablessm.tasks.base import Split, Task
 
 RELEASED = "direct-as-released"
-"""Starts at Re λ = +1/2 in place of -1/2, as the authors' code does."""
+"""The scheme that starts at Re λ = +1/2 instead of -1/2, as the authors' code does."""
 SCHEMES: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "direct": ("direct", {}),
     "clip": ("clip", {}),
@@ -32,7 +32,7 @@ SCHEMES: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "best-1": ("best", {"b": 1.0}),
     RELEASED: ("direct", {}),
 }
-"""A map and its options, each from the same eigenvalues but for the last."""
+"""Schemes: a map and its options. All but the last start from the same eigenvalues."""
 BEST = ("best-0.5", "best-1")
 STABLE = ("exp", "softplus", *BEST)
 RATES = (0.001, 0.002, 0.005, 0.01, 0.05)
@@ -41,13 +41,13 @@ _SPLITS: tuple[Split, ...] = ("valid", "test")
 
 @dataclass(frozen=True)
 class Grid:
-    """What is compared."""
+    """The schemes, rates and seeds that are compared."""
 
     schemes: tuple[str, ...] = tuple(SCHEMES)
     rates: tuple[float, ...] = RATES
     seeds: int = 3
     at_once: int = 40
-    """Models in one stack, at most: as many as memory holds."""
+    """Largest number of models in one stack, limited by memory."""
 
     def __post_init__(self) -> None:
         for name in self.schemes:
@@ -56,16 +56,16 @@ class Grid:
 
     @property
     def parts(self) -> int:
-        """Stacks of a seed."""
+        """Return the number of stacks per seed."""
         return -(-len(self.cells()) // self.at_once)
 
     def cells(self) -> list[tuple[str, float]]:
-        """Scheme and rate of every model of a seed."""
+        """Return the scheme and rate of every model of a seed."""
         return [(scheme, rate) for scheme in self.schemes for rate in self.rates]
 
 
 def start(task: Task, preset: str, scheme: str, seed: int, **changes: Any) -> SequenceClassifier:
-    """The model of a scheme: of one seed all are the same function, but for the one that starts as released."""
+    """Return the model of a scheme: with one seed, all schemes but ``RELEASED`` give the same function."""
     torch.manual_seed(seed)
     map, options = SCHEMES[scheme]
     model = for_task(task.inputs, task.outputs, preset, map=map, map_options=options, **changes)
@@ -79,7 +79,7 @@ def start(task: Task, preset: str, scheme: str, seed: int, **changes: Any) -> Se
 @final
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What came out, by scheme, rate and seed: arrays (schemes, rates, seeds) unless said."""
+    """Scores by scheme, rate and seed: arrays (schemes, rates, seeds) unless stated otherwise."""
 
     grid: Grid
     arrays: Mapping[str, np.ndarray]
@@ -88,32 +88,32 @@ class Scores:
 
     @cached_property
     def chosen(self) -> dict[str, int]:
-        """For each scheme the place of the rate with the best mean accuracy on the held-out training examples."""
+        """Return for each scheme the index of the rate with the best mean accuracy on held-out examples."""
         means = self.arrays["valid"].mean(2)
         return {scheme: int(means[i].argmax()) for i, scheme in enumerate(self.grid.schemes)}
 
     def of(self, scheme: str, rate: int | None = None, name: str = "test") -> np.ndarray:
-        """A number of each seed, at a rate (by its place), or else at the chosen one."""
+        """Return a score of each seed at a rate, given by its index (default: the chosen rate)."""
         at = self.chosen[scheme] if rate is None else rate
         return np.asarray(self.arrays[name][self.grid.schemes.index(scheme), at])
 
     def diverged(self, scheme: str) -> np.ndarray:
-        """(rates, seeds) bool."""
+        """Return which models diverged, (rates, seeds)."""
         return np.asarray(self.arrays["diverged"][self.grid.schemes.index(scheme)] >= 0)
 
     def told(self, scheme: str) -> str:
-        """Mean and deviation over seeds, in per cent, and the rate they belong to."""
+        """Return the mean and deviation over seeds in percent, and their rate, in words."""
         found = self.of(scheme)
         lost = int(self.diverged(scheme)[self.chosen[scheme]].sum())
         note = f", {lost} of {found.size} diverged" if lost else ""
         return f"{scheme} {percent(found)} at {self.grid.rates[self.chosen[scheme]]:g}{note}"
 
     def named(self, schemes: Sequence[str]) -> list[str]:
-        """Those of the schemes that were run."""
+        """Return the schemes that were run."""
         return [scheme for scheme in schemes if scheme in self.grid.schemes]
 
     def best(self) -> str:
-        """Which of the two best maps the held-out examples prefer."""
+        """Return the best map that the held-out examples prefer, of the two with different b."""
         valid = {scheme: self.of(scheme, name="valid").mean() for scheme in self.named(BEST)}
         return max(valid, key=lambda scheme: valid[scheme])
 
@@ -121,14 +121,14 @@ class Scores:
 @final
 @dataclass(frozen=True, eq=False)
 class Study:
-    """A grid on a task."""
+    """A grid of models on a task."""
 
     label: str
     grid: Grid
     task: Callable[[], Task]
-    """Loaded only where something is left to compute."""
+    """Returns the task; called only if a stage is missing."""
     start: Callable[[str, float, int], SequenceClassifier]
-    """The model of a scheme, a rate and a seed before it is trained."""
+    """Returns the untrained model of a scheme, a rate and a seed."""
     training: StackTraining
 
     def train(self, run: Run) -> None:
@@ -137,7 +137,7 @@ class Study:
             job(run)
 
     def scores(self, stages: Stages) -> Scores:
-        """Return what :meth:`train` found."""
+        """Return the scores that :meth:`train` computed."""
         grid, found = self.grid, dict[str, list[np.ndarray]]()
         for seed in range(grid.seeds):
             parts = [stages[f"scores-{self.label}-{seed}-{part}"] for part in range(grid.parts)]
@@ -148,12 +148,12 @@ class Study:
         return Scores(grid, {name: array.reshape(*shape, *array.shape[1:]) for name, array in stacked.items()})
 
     def jobs(self) -> dict[str, Callable[[Run], object]]:
-        """One for each stack."""
+        """Return one job for each stack."""
         places = [(part, seed) for seed in range(self.grid.seeds) for part in range(self.grid.parts)]
         return {f"{self.label}-{seed}-{part}": partial(self._part, part=part, seed=seed) for part, seed in places}
 
     def trained(self, stages: Stages, scheme: str, rate: float, seed: int) -> SequenceClassifier:
-        """One of the models, after."""
+        """Return one of the trained models."""
         part, row = divmod(self.grid.cells().index((scheme, rate)), self.grid.at_once)
         model = self.start(scheme, rate, seed)
         return StackedClassifier([model]).model(
@@ -164,7 +164,7 @@ class Study:
         return f"training-{self.label}-{seed}-{part}"
 
     def _part(self, run: Run, part: int, seed: int) -> None:
-        """One stack: its weights in one stage, which is large, and its scores in another."""
+        """Train one stack; its weights are one large stage, its scores another."""
 
         def compute() -> Mapping[str, np.ndarray]:
             cells, task = self.grid.cells()[self.grid.at_once * part :][: self.grid.at_once], self.task()
@@ -181,22 +181,22 @@ class Study:
 
 
 def sensitivity(scores: Scores, title: str) -> Panel:
-    """Test accuracy over the learning rate, the mean over seeds."""
+    """Return a panel of the test accuracy against the learning rate, averaged over seeds."""
     means = 100 * scores.arrays["test"].mean(2)
     named = zip(scores.grid.schemes, means.tolist(), strict=True)
     lines = [Series(scheme, scores.grid.rates, mean, "both") for scheme, mean in named]
-    return Panel(title, "learning rate", "test accuracy, per cent", lines, "log")
+    return Panel(title, "learning rate", "test accuracy, percent", lines, "log")
 
 
 def losses(scores: Scores, title: str) -> Panel:
-    """The training loss of each map at the rate that was chosen, the mean over seeds."""
+    """Return a panel of the training loss of each map at the chosen rate, averaged over seeds."""
     curves = {scheme: scores.of(scheme, name="losses").mean(0) for scheme in scores.grid.schemes}
     lines = [Series(name, np.arange(1, len(y) + 1).tolist(), y.tolist()) for name, y in curves.items()]
-    return Panel(title, "part of the training", "cross-entropy", lines, y_scale="log")
+    return Panel(title, "share of the training", "cross-entropy", lines, y_scale="log")
 
 
 def percent(values: np.ndarray) -> str:
-    """Mean, and the deviation over seeds.
+    """Return the mean and the deviation over seeds, in words.
 
     >>> percent(np.array([0.99, 0.992]))
     '99.10 (0.14)'

@@ -27,15 +27,15 @@ _OWN = ("map", "map_options")
 
 @final
 class StackedClassifier:
-    """M models :class:`~stablessm.models.SequenceClassifier` of S4D blocks, with or without Hyena's products.
+    """M models :class:`~stablessm.models.SequenceClassifier` with S4D blocks, with or without Hyena's products.
 
     The channels of S4D do not mix, so M models of H channels are one scan of M·H; the dense maps are products of M
     matrices at once. All see the same inputs. The weights are the rows of one array (M, P), which is all that a
-    training has to keep; the numbers are those of the models one by one.
+    training has to keep; the outputs equal the outputs of the single models.
 
     Args:
-        models: they may differ in their maps and weights.
-        fast: what is between the scans is compiled, and dense products are in bfloat16 (scans never are).
+        models: The models, which may differ in their maps and weights.
+        fast: Whether operations between the scans are compiled, with dense products in bfloat16.
 
     >>> models = [SequenceClassifier(3, d_input=1, d_model=4, n_layers=1, d_state=2, map=m) for m in ("exp", "direct")]
     >>> stack, x = StackedClassifier(models), torch.randn(5, 20, 1)
@@ -62,10 +62,10 @@ class StackedClassifier:
         self.shapes = {name: tuple(p.shape) for name, p in models[0].named_parameters()}
         rows = [torch.cat([p.detach().flatten() for p in model.parameters()]) for model in models]
         self.weights = torch.stack(rows)
-        """(M, P) at the start."""
+        """(M, P): the initial weights."""
         self._dtype = torch.bfloat16 if fast else None
         if fast:
-            torch.compiler.reset()  # another stack's code would count against how often the same function is compiled
+            torch.compiler.reset()  # torch.compile limits the recompilations of one function
         compiled = partial(torch.compile, dynamic=False) if fast else _as_it_is
         self._before, self._after = compiled(self._before_scan), compiled(self._after_scan)
 
@@ -73,7 +73,7 @@ class StackedClassifier:
         return len(self.weights)
 
     def model(self, index: int, weights: Tensor) -> SequenceClassifier:
-        """One of the models, with its row of these weights."""
+        """Return one of the models with its row of the weights."""
         config = dataclasses.asdict(self.config)
         own = [map for map, count in self.maps for _ in range(count)][index]
         model = SequenceClassifier(**{**config, "map": own.name, "map_options": dict(vars(own))}).to(weights.dtype)
@@ -88,13 +88,13 @@ class StackedClassifier:
         generator: torch.Generator | None = None,
         at: Tensor | None = None,
     ) -> Tensor:
-        """Logits (M, B, size), or of each step (M, B, T, size).
+        """Return logits (M, B, size), or logits of each step (M, B, T, size).
 
         Args:
-            weights: (M, P), rows as in ``weights``; or (M, …) of each parameter, by its name.
+            weights: (M, P), rows as in ``weights``; or (M, …) for each parameter by name.
             x: (B, T, d_input), or tokens (B, T).
-            generator: for dropout, on the device of x; without one there is none. The models share their masks.
-            at: the steps (K,) whose logits are wanted, where every step has some: (M, B, K, size).
+            generator: Generator of the dropout masks, which all models share (default: no dropout).
+            at: The steps (K,) whose logits are returned, if every step has logits: (M, B, K, size).
         """
         c, w = self.config, self._named(weights) if isinstance(weights, Tensor) else weights
         h = self._encoded(w, x)
@@ -111,12 +111,12 @@ class StackedClassifier:
         return logits if c.per_step else logits[:, :, 0]
 
     def _named(self, weights: Tensor) -> dict[str, Tensor]:
-        """Views (M, …) of the rows, by the names of the parameters."""
+        """Return views (M, …) of the rows by parameter name."""
         parts = weights.split([torch.Size(shape).numel() for shape in self.shapes.values()], 1)
         return {name: part.unflatten(1, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def _encoded(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """(B, T, M, H). Tokens are looked up by a product, whose gradient adds up in a fixed order."""
+        """Return (B, T, M, H). Tokens are looked up by a product, whose gradient is summed in a fixed order."""
         table = w["body.encoder.weight"]
         if not x.is_floating_point():
             one_hot = (x[..., None] == torch.arange(table.shape[1], device=x.device)).to(table.dtype)
@@ -125,7 +125,7 @@ class StackedClassifier:
         return F.linear(x.to(table.dtype), table.flatten(0, 1), bias.flatten()).unflatten(-1, bias.shape)
 
     def _masks(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor | None]:
-        """Of dropout in a block: before the gate, before the sum, and both again for the MLP; one for all models."""
+        """Return dropout masks of a block: before the gate, before the sum, and both for the MLP; models share them."""
         c = self.config
         widths = [c.d_model * c.gate, c.d_model, c.d_model * c.mlp, c.d_model * bool(c.mlp)]
         if generator is None or not c.dropout:
@@ -134,13 +134,13 @@ class StackedClassifier:
         return [(draw >= c.dropout).to(x.dtype) / (1 - c.dropout) for draw in draws]
 
     def _block(self, w: Mapping[str, Tensor], x: Tensor, masks: Sequence[Tensor | None]) -> Tensor:
-        """As :class:`~stablessm.models.Block`."""
+        """Compute one block, as :class:`~stablessm.models.Block`."""
         query, drive = self._before(w, x)
         y = self._scan(_under(w, "mixer.inner." if query is not None else "mixer."), drive)
         return self._after(w, x, query, y, masks)
 
     def _before_scan(self, w: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor | None, Tensor]:
-        """What Hyena multiplies the scan with, if this is one, and what is scanned."""
+        """Return the factor of the scan in a Hyena block, or None, and the input of the scan."""
         x = _norm(_under(w, "norm."), x) if self.config.prenorm else x
         if not self.config.mixer.startswith(GATED):
             return None, x
@@ -156,7 +156,7 @@ class StackedClassifier:
     def _after_scan(
         self, w: Mapping[str, Tensor], x: Tensor, query: Tensor | None, y: Tensor, masks: Sequence[Tensor | None]
     ) -> Tensor:
-        """The rest of a block: gates, dropout, residual, norm, MLP."""
+        """Compute the rest of a block: gates, dropout, residual, norm, MLP."""
         c = self.config
         y = y if query is None else self._linear(_under(w, "mixer.output."), query * y)
         y = ACTIVATIONS[c.activation](y)
@@ -172,7 +172,7 @@ class StackedClassifier:
         return x if c.prenorm else _norm(_under(w, "mlp_norm."), x)
 
     def _scan(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """As :class:`~stablessm.layers.S4D`, of M·H channels."""
+        """Compute M·H channels as :class:`~stablessm.layers.S4D`."""
         parts = w["w"].split([count for _, count in self.maps])
         real = torch.cat([map(part) for (map, _), part in zip(self.maps, parts, strict=True)])
         step = w["log_dt"].exp()[..., None]
@@ -184,7 +184,7 @@ class StackedClassifier:
         return y.unflatten(2, x.shape[2:])
 
     def _linear(self, w: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """(B, T, M, H) to (B, T, M, K), each model by its own matrix."""
+        """Map (B, T, M, H) to (B, T, M, K), each model by its own matrix."""
         weight = w["weight"].to(self._dtype or w["weight"].dtype)
         rows = x.flatten(0, 1).transpose(0, 1).to(weight.dtype)
         product = (rows @ weight.mT).to(w["bias"].dtype) + w["bias"][:, None]
@@ -200,7 +200,7 @@ def _dropped(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _runs(maps: Iterable[Reparameterization]) -> list[tuple[Reparameterization, int]]:
-    """Maps that follow each other and are equal, and how many they are: each is applied once."""
+    """Return runs of equal maps and their lengths: each run is applied once."""
     found: list[tuple[Reparameterization, int]] = []
     for map in maps:
         if found and found[-1][0] == map:

@@ -1,4 +1,4 @@
-"""AdamW for a stack of classifiers, each with its own rate; one that diverges stops, the others go on."""
+"""AdamW for a stack of classifiers, each with its own rate; a classifier that diverges stops, the others continue."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from stablessm.training.stack import Stack, stacked_name
 from stablessm.training.steps import Hooks, StepLoop
 
 _DROPOUT = 1 << 62
-"""Apart from the seeds with which tasks order their data."""
+"""Offset of the dropout seeds from the seeds that order the data."""
 
 
 @dataclass(frozen=True)
 class StackTraining:
-    """AdamW without decay of recurrent weights, a linear warm-up, then a cosine to zero."""
+    """Options of AdamW without decay of recurrent weights, with a linear warm-up and a cosine to zero."""
 
     batch: int
     epochs: int = 10
     steps: int | None = None
-    """Instead of ``epochs``."""
+    """Number of steps, instead of ``epochs``."""
     weight_decay: float = 0.01
     warmup: float = 0.1
     """Share of the steps in which the rate rises from 0."""
@@ -45,12 +45,13 @@ class StackTraining:
     """Largest norm of a model's gradient."""
     test_batch: int = 200
     device: str = "auto"
-    """``auto``: a GPU if there is one."""
+    """A device, or ``auto``: a GPU if there is one."""
     fast: bool = False
-    """In training: compiled, a CUDA graph, dense products in bfloat16, and those inside a scan in TF32."""
+    """Whether training is compiled into a CUDA graph, with dense products in bfloat16 and products inside a scan in
+    TF32."""
 
     def total(self, task: Task) -> int:
-        """Steps in all."""
+        """Return the total number of steps."""
         return self.epochs * task.steps("train", self.batch) if self.steps is None else self.steps
 
 
@@ -64,13 +65,14 @@ def train(
     seed: int,
     rows: int = 20,
 ) -> dict[str, np.ndarray]:
-    """Train the models, each at its rate, as a stage of a run.
+    """Train the models, each at its own rate, as a stage of a run.
 
-    All see the same batches, in the order that ``seed`` decides, and the same dropout. A model whose loss or gradient
-    is not finite keeps the weights that it had before.
+    All models see the same batches, in the order given by ``seed``, and the same dropout. A model whose loss or
+    gradient
+    is not finite keeps its previous weights.
 
     Returns:
-        ``weights`` (M, P); ``diverged`` (M,) the step at which a model did, or -1; and over ``rows`` equal parts of the
+        ``weights`` (M, P); ``diverged`` (M,): the step of divergence, or -1; and over ``rows`` equal parts of the
         training ``losses`` and ``accuracies`` (rows, M), with dropout and before each update.
     """
 
@@ -80,7 +82,7 @@ def train(
         stack, watch = Stack(copy.deepcopy(list(models)), device), Watch(device, len(models))
         epoch, generator = data.steps("train", options.batch), torch.Generator(device)
         config = TrainingConfig(lr=1.0, weight_decay=options.weight_decay, clip=options.clip, warmup=options.warmup)
-        optimiser = StackedOptimizer(stack, config, config.schedule(total), rates)
+        optimiser = StackedOptimizer(stack, config, config.rates(total), rates)
         named = {name: stack.get_parameter(stacked_name(name)) for name in classifier.shapes}
 
         def batch(step: int) -> list[Tensor]:
@@ -117,7 +119,7 @@ def train(
 def evaluate(
     models: Sequence[SequenceClassifier], weights: np.ndarray, task: Task, split: Split, options: StackTraining
 ) -> dict[str, np.ndarray]:
-    """``loss`` and ``accuracy`` (M,) on a split; an answer that is not finite is wrong."""
+    """Return ``loss`` and ``accuracy`` (M,) on a split; an output that is not finite is wrong."""
     device = device_called(options.device)
     stack, task = StackedClassifier(models), task.to(device)
     own = torch.from_numpy(weights).to(device)
@@ -132,7 +134,7 @@ def evaluate(
 
 
 class _Parts(Hooks):
-    """Sums of the loss, of right answers and of what counts over parts of a training, and when each model diverged."""
+    """Sums of losses, right answers and counted answers over parts of a training, and steps of divergence."""
 
     def __init__(self, strategy: Objective, watch: Watch, total: int, every: int, log: Callable[..., None]) -> None:
         self.strategy, self.watch, self.every, self.log = strategy, watch, every, log
@@ -157,7 +159,7 @@ class _Parts(Hooks):
 
 
 def _sums(logits: Tensor, batch: Batch, at: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """For each model the sums (M,) of the cross-entropy, of right answers and of what counts."""
+    """Return for each model the sums (M,) of the cross-entropy, of right answers and of counted answers."""
     targets, weights = batch.targets, batch.weights
     if at is not None:
         targets, weights = targets[:, at], None if weights is None else weights[:, at]

@@ -2,15 +2,6 @@
 (() => {
   const all = (selector) => document.querySelectorAll(selector);
 
-  // A drawing is stored once, in its section; thumbnails and downloads take its address from there.
-  all("[data-src-of]").forEach((image) => {
-    image.src = document.getElementById(image.dataset.srcOf).src;
-    image.hidden = false;
-  });
-  all("[data-href-of]").forEach((link) => {
-    link.href = document.getElementById(link.dataset.hrefOf).src;
-  });
-
   document.querySelector("[data-theme-button]").addEventListener("click", theme.toggle);
 
   const filters = all("[data-filter]");
@@ -31,14 +22,14 @@
         await navigator.clipboard.writeText(code.textContent);
         button.textContent = "copied";
       } catch {
-        getSelection().selectAllChildren(code); // no clipboard here: the reader's own keys copy it
+        getSelection().selectAllChildren(code); // without a clipboard the reader copies the selection
         button.textContent = "selected";
       }
       setTimeout(() => (button.textContent = "copy"), 1500);
     }),
   );
 
-  // Paper has nothing to unfold.
+  // Everything is unfolded on paper.
   let opened = [];
   addEventListener("beforeprint", () => {
     opened = [...all("details:not([open])")];

@@ -47,7 +47,7 @@ class Types(NamedTuple):
 
     scalar: ir.Type
     vector: ir.VectorType
-    """Scalars of VECTOR_BYTES of neighbouring channels"""
+    """Scalars of VECTOR_BYTES of neighboring channels"""
     wide: ir.VectorType
     """The same number of channels in float64"""
 

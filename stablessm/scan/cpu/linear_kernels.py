@@ -5,7 +5,7 @@ cannot be said in Python: vectors that live in registers from one time step to t
 cache (a state is written once and not read again here, so fetching its cache line first would cost a third of the
 memory traffic).
 
-A *tile* is 128 bytes of neighbouring channels of one sequence; a kernel walks a range of tiles. Complex numbers stay
+A *tile* is 128 bytes of neighboring channels of one sequence; a kernel walks a range of tiles. Complex numbers stay
 interleaved (re, im), as PyTorch stores them.
 
 Float32 is what memory holds; in registers everything is float64. A float32 state with |decay| near 1 collects a

@@ -6,7 +6,7 @@ With the powers of the decay tabled once, L steps (a *chunk*) that start from th
     h'   = a^L h + Σ_s into[s] x[s]                                   into[s] = B a^(L-1-s),  out[t] = C a^(t+1)
 
 which is a third cheaper than the recurrence step by step, and products of small matrices for every channel: a vector
-holds one entry for VECTOR_BYTES of neighbouring channels. Four whole chunks (a *block*) go together, so that an entry
+holds one entry for VECTOR_BYTES of neighboring channels. Four whole chunks (a *block*) go together, so that an entry
 of a table is loaded once for four uses. States are carried from block to block in float64: within a block float32 has
 no time to drift. The backward pass walks the blocks from the last to the first, finds the states of a block again from
 the one kept before it, and sums the gradients of the *tables*; :mod:`.ssm_tables` makes those of decay, B and C

@@ -31,7 +31,7 @@ def by_states(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
     """Return output and final state, with all states (B, T, H, N) in memory, made by a backend of ``linear_scan``."""
     x, decay, B, C, D, initial, reset, lengths = layer
     signal = without_padding(x.to(decay.real.dtype), lengths)
-    before = x.new_zeros(len(x), *decay.shape, dtype=decay.dtype) if initial is None else initial
+    before = x.new_zeros(x.shape[0], *decay.shape, dtype=decay.dtype) if initial is None else initial
     drive = (signal[..., None] * B).flatten(2)
     states = linear_scan(decay.flatten(), drive, before.flatten(1), reset=reset, backend=backend)
     states = states.unflatten(2, decay.shape)

@@ -286,7 +286,7 @@ def _cut(plan: _Plan, tiles: Mapping[torch.dtype, Tile]) -> _Cut:
 
 
 def _reads_at_once(lane: int, array: Layout) -> bool:
-    """Whether a lane can read so many neighbouring channels of an array at once."""
+    """Return True if a lane can read so many neighboring channels of an array at once."""
     shape, stride, dtype, start = array
     rows = zip(shape[:2], stride, strict=False)
     contiguous = shape[2] % lane == 0 and (stride[2] == 1 or shape[2] == 1)

@@ -1,7 +1,7 @@
 """What the GPU kernels do with a tile of numbers: read, write, walk, and compose its rows.
 
 Numbers are pairs (re, im), so that real and complex share the code; of a real number ``im`` is never looked at. LANE
-neighbouring channels belong to a lane, and the caller vouches that they can be read at once.
+neighboring channels belong to a lane, and the caller vouches that they can be read at once.
 
 A reset *cuts* the recurrence: what stands before it is dropped by a choice, not by a product with zero, because
 0 · NaN is NaN.

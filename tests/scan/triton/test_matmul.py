@@ -17,7 +17,7 @@ matmul = pytest.importorskip("stablessm.scan.triton.matmul")
 SIZE = st.integers(1, 70)
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(
     rows=st.integers(1, 200), terms=SIZE, columns=SIZE, add=st.booleans(), turned=st.booleans(),
     stays=st.sampled_from([0, 128]), seed=st.integers(0, 2**31),
@@ -36,7 +36,7 @@ def test_a_product_has_the_accuracy_of_float32(rows, terms, columns, add, turned
     assert bool(((out - truth).abs() <= 32 * torch.finfo(torch.float32).eps * bound).all())
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(
     rows=st.integers(1, 200), left=SIZE, right=SIZE, part=st.sampled_from([32, 64, 1024]), seed=st.integers(0, 2**31)
 )

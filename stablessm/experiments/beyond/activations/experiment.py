@@ -31,11 +31,11 @@ class ActivationConfig:
     samples: int = 8
     seeds: int = 16
     explodes: float = 1e3
-    """Growth from the first to the second half of the horizon above which a memory explodes."""
+    """Growth from the first to the second half of the horizon from which on a memory explodes."""
 
 
 def shifted(ensemble: str, width: int, margin: float) -> Tensor:
-    """A Gaussian matrix, shifted: symmetric part or eigenvalues below -margin, or the largest eigenvalue at margin."""
+    """Return a shifted Gaussian matrix whose symmetric part or whose largest eigenvalue has the given margin."""
     G = torch.randn(width, width, dtype=torch.float64) * width**-0.5
     largest = torch.linalg.eigvalsh((G + G.mT) / 2) if ensemble == "dissipative" else torch.linalg.eigvals(G).real
     shift = float(largest.max()) + (-margin if ensemble == "unstable" else margin)
@@ -43,7 +43,7 @@ def shifted(ensemble: str, width: int, margin: float) -> Tensor:
 
 
 def build(config: ActivationConfig, activation: str, ensemble: str) -> ContinuousRNN:
-    """The same weights for every activation."""
+    """Return a model; all activations have the same weights."""
     W = shifted(ensemble, config.width, config.margin)
     layer = ContinuousRNN(1, config.width, 1, activation=activation, dt=config.dt).double()
     with torch.no_grad():
@@ -60,20 +60,20 @@ def _measure_memories(config: ActivationConfig, run: Run, activation: str, ensem
 
 
 def growth(curves: list[MemoryCurve]) -> np.ndarray:
-    """The largest memory in the second half over that in the first, for each."""
+    """Return the largest memory in the second half over that in the first, for each."""
     halves = [np.array_split(curve.value, 2) for curve in curves]
     return np.array([late.max() / early.max() for early, late in halves])
 
 
 def run(config: ActivationConfig, run: Run) -> None:
-    """Every curve."""
+    """Measure every curve."""
     for ensemble in ENSEMBLES:
         for activation in ACTIVATIONS:
             _measure_memories(config, run, activation, ensemble)
 
 
 def figures(config: ActivationConfig, stages: Stages) -> list[Figure]:
-    """One model of each ensemble, with every activation."""
+    """Return memories of one model of each ensemble with every activation."""
     panels = [
         memories.panel(
             f"{ensemble}, seed 0",
@@ -84,14 +84,14 @@ def figures(config: ActivationConfig, stages: Stages) -> list[Figure]:
         for ensemble in ENSEMBLES
     ]
     caption = (
-        "Memory with one and the same W, U and C and four activations. On these axes a power law is straight (sigmoid) "
+        "Memory with the same W, U and C and four activations. On these axes a power law is a straight line (sigmoid) "
         "and an exponential bends down."
     )
     return [Figure("memory", caption, panels)]
 
 
 def claims(config: ActivationConfig, stages: Stages) -> list[Claim]:
-    """tanh and ReLU forget exponentially, a sigmoid as a power; ReLU can explode, the others cannot."""
+    """Check that tanh and ReLU forget exponentially, a sigmoid as a power, and that only ReLU can explode."""
     found = {a: {e: memories.surveyed(stages, f"{a}-{e}") for e in ENSEMBLES} for a in ACTIVATIONS}
     stable = {a: [curve for e in STABLE for curve in found[a][e]] for a in ACTIVATIONS}
     n = len(stable["tanh"])
@@ -100,7 +100,11 @@ def claims(config: ActivationConfig, stages: Stages) -> list[Claim]:
         kinds = {e: memories.tally(found[activation][e]) for e in STABLE}
         hits = sum(kind["exponential"] for kind in kinds.values())
         verdict = rules.most_seen(sum(kinds.values(), Counter()))
-        linear = "" if activation == "relu" else f"; the slowest linear mode of the Hurwitz ones has {config.margin:g}"
+        linear = (
+            ""
+            if activation == "relu"
+            else f"; the slowest linear mode of the Hurwitz models has the rate {config.margin:g}"
+        )
         claims.append(
             Claim(
                 f"a stable {activation} RNN forgets exponentially",
@@ -116,13 +120,13 @@ def claims(config: ActivationConfig, stages: Stages) -> list[Claim]:
     powers = sum(map(memories.is_power, stable["sigmoid"]))
     claims.append(
         Claim(
-            "a sigmoid RNN forgets exponentially too",
+            "a sigmoid RNN also forgets exponentially",
             "not treated; the argument for tanh needs σ(0) = 0",
             f"no: {powers} of {n} fall as a power of t, t^-{np.median(slopes[:, 1]):.2f} in the median",
             rules.ours(rules.graded(powers == 0, 2 * powers <= n)),
             f"dh/dt = σ(·) > 0 never settles: s = e^z obeys ds/dt = s W s (Lotka and Volterra), s falls as 1/t and "
             f"differences as other powers. Log-log slopes of the last octaves: medians {np.median(slopes[:, 0]):.2f}, "
-            f"then {np.median(slopes[:, 1]):.2f}; an exponential doubles them. The instrument says "
+            f"then {np.median(slopes[:, 1]):.2f}; an exponential doubles them. Classified as "
             f"{memories.listed(memories.tally(stable['sigmoid']))}.",
         )
     )
@@ -132,7 +136,7 @@ def claims(config: ActivationConfig, stages: Stages) -> list[Claim]:
     decaying = memories.tally(found["relu"]["unstable"])["exponential"]
     claims.append(
         Claim(
-            "without stability a ReLU RNN grows exponentially, bounded activations do not",
+            "an unstable ReLU RNN grows exponentially, bounded activations do not",
             "not treated",
             ", ".join(f"{a} {count} of {config.seeds}" for a, count in exploded.items())
             + f" grow more than {config.explodes:g}-fold",
@@ -151,7 +155,7 @@ EXPERIMENT = Experiment(
     title="Activations and memory",
     source="beyond the papers; IAT, equation 1",
     question="Does the memory of random RNNs decay exponentially with hardtanh, tanh, sigmoid and ReLU?",
-    claim="With tanh and hardtanh, if stable; sigmoid and ReLU are not treated.",
+    claim="With tanh and hardtanh, if the RNN is stable; the papers do not treat sigmoid and ReLU.",
     configs={"smoke": ActivationConfig(width=8, horizon=400, samples=4, seeds=2), "paper": ActivationConfig()},
     minutes={"smoke": 0.1, "paper": 10.0},
     run=run,

@@ -1,4 +1,4 @@
-"""Recurrent models, attention, Mamba and RWKV under one instrument."""
+"""The memory of recurrent models, attention, Mamba and RWKV, measured by the same instrument."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDTH, LAYERS, WINDOW = 32, 2, 8
 WARM_UP = 16
 TRAINED = "stories260K"
 POSITIONS = 512
-"""Of the trained model."""
+"""Number of positions of the trained model."""
 
 _SIZE = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS}
 _HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 2 * WIDTH}
@@ -47,7 +47,7 @@ class ArchitectureConfig:
 
 
 def build(name: str, horizon: int) -> nn.Module:
-    """A random model of that architecture."""
+    """Return a random model of that architecture."""
     if name in ("LSTM", "GRU"):
         return getattr(nn, name)(WIDTH, WIDTH, LAYERS, batch_first=True)
     transformers = require("transformers", "ext-architectures")
@@ -59,7 +59,7 @@ def build(name: str, horizon: int) -> nn.Module:
 
 
 def trained() -> nn.Module:
-    """The tiny trained Llama of the data folder."""
+    """Return the tiny trained Llama of the data folder."""
     transformers = require("transformers", "ext-architectures")
     transformers.logging.disable_progress_bar()
     return transformers.AutoModel.from_pretrained(_data(), local_files_only=True)
@@ -78,7 +78,7 @@ def _measure_memories(config: ArchitectureConfig, run: Run, name: str) -> None:
 
 
 def measured(stages: Stages) -> tuple[str, ...]:
-    """Every architecture; the trained model if it was there when the run began."""
+    """Return the memories of every architecture, and of the trained model if the run found it."""
     return (*RECURRENT, *ATTENTION, *((TRAINED,) if stages["trained"]["there"][0] else ()))
 
 
@@ -87,18 +87,18 @@ def _data() -> Path:
 
 
 def run(config: ArchitectureConfig, run: Run) -> None:
-    """Every curve."""
+    """Measure every curve."""
     run.stage("trained", lambda: {"there": [(_data() / "config.json").exists()]})
     for name in measured(run):
         _measure_memories(config, run, name)
 
 
 def figures(config: ArchitectureConfig, stages: Stages) -> list[Figure]:
-    """The first seed of each, with time linear and logarithmic."""
+    """Return memories of the first seed of each architecture against linear and logarithmic time."""
     curves = {name: memories.surveyed(stages, name)[0] for name in measured(stages)}
     caption = (
         "Memory of one model of each architecture, down to rounding. Left, time is linear and an exponential is a "
-        "straight line; right, time is logarithmic and a power law is one."
+        "straight line; right, time is logarithmic and a power law is a straight line."
     )
     titles = ("exponentials are straight", "powers are straight")
     panels = [memories.panel(titles[0], curves, "tokens"), memories.panel(titles[1], curves, "tokens", "log")]
@@ -106,7 +106,7 @@ def figures(config: ArchitectureConfig, stages: Stages) -> list[Figure]:
 
 
 def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
-    """Recurrences decay exponentially, attention does not, a window ends."""
+    """Check that recurrences decay exponentially, attention does not, and a window ends memory."""
     curves = {name: memories.surveyed(stages, name) for name in measured(stages)}
     kinds = {name: memories.tally(found) for name, found in curves.items()}
     n = config.seeds
@@ -117,7 +117,7 @@ def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
             f"{memories.listed(kinds[name])} of {n} seeds; rates {memories.span(memories.rates(curves[name]))} per "
             "token",
             confirmed(curves[name]),
-            f"M is clear of rounding until token {max(c.decay().used[1] for c in curves[name]):.0f} of "
+            f"M is above rounding up to token {max(c.decay().used[1] for c in curves[name]):.0f} of "
             f"{config.horizon}; the slowest e-folding time is "
             f"{1 / min(memories.rates(curves[name]), default=math.nan):.3g} tokens; log-log slopes of the last "
             f"octaves, which an exponential doubles: {slopes(curves[name][:1])} (seed 0).",
@@ -129,7 +129,7 @@ def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
     free = sum(memories.is_power(curve) for name in attention for curve in curves[name])
     lags = [fit.last_lag for curve in curves["Mistral"] if (fit := curve.decay()).last_lag is not None]
     reach = LAYERS * (WINDOW - 1)
-    left_out = "" if TRAINED in curves else f"; the trained {TRAINED} was not there (STABLESSM_DATA) and is left out"
+    left_out = "" if TRAINED in curves else f"; the trained {TRAINED} was not found (STABLESSM_DATA) and is left out"
     return [
         *found,
         Claim(
@@ -138,9 +138,9 @@ def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
             "; ".join(f"{name} {memories.listed(kinds[name])}, slopes {slopes(curves[name])}" for name in attention)
             + left_out,
             rules.most(free, total),
-            f"In {free} of {total} models the log-log slope is far from doubling in the last octave, as that of an "
-            "exponential does (a negative slope is a rise). Llama averages what came before away; GPT-2's untrained "
-            "positions keep moving the output.",
+            f"In {free} of {total} models the log-log slope does not double in the last octave, as it does for an "
+            "exponential (a negative slope is a rise). Llama averages over the past; GPT-2's untrained "
+            "positions keep changing the output.",
         ),
         Claim(
             "a sliding window ends memory",
@@ -153,7 +153,7 @@ def claims(config: ArchitectureConfig, stages: Stages) -> list[Claim]:
 
 
 def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
-    """Exponential for the instrument, and with slopes that grow from octave to octave: ``partly`` if only the first."""
+    """Return the verdict on exponential decay: ``partly`` if the slopes do not also grow from octave to octave."""
     exponential = [curve for curve in curves if curve.decay().kind == "exponential"]
     unclear = sum(curve.decay().kind == "undecided" for curve in curves)
     full = len(exponential) == len(curves) - unclear and not any(map(memories.is_power, curves))
@@ -161,7 +161,7 @@ def confirmed(curves: list[MemoryCurve]) -> rules.Verdict:
 
 
 def slopes(curves: list[MemoryCurve]) -> str:
-    """Medians of the log-log slopes of the last two octaves."""
+    """Return medians of the log-log slopes of the last two octaves, in words."""
     earlier, later = np.median([memories.octave_slopes(curve) for curve in curves], axis=0)
     return f"{earlier:.2f} then {later:.2f}"
 
@@ -170,8 +170,8 @@ EXPERIMENT = Experiment(
     id="ext-architectures",
     title="Who forgets exponentially",
     source="beyond the papers; SSM-UA, theorem 3.13 and table 1",
-    question="LSTM, GRU, Mamba, RWKV and transformers under one instrument: how does each forget?",
-    claim="Recurrences forget exponentially, on whatever time scale; attention does not.",
+    question="How does the memory of LSTMs, GRUs, Mamba, RWKV and transformers decay, measured by the same instrument?",
+    claim="Recurrences forget exponentially, on different time scales; attention does not.",
     configs={"smoke": ArchitectureConfig(horizon=640, directions=2, seeds=1), "paper": ArchitectureConfig()},
     minutes={"smoke": 0.1, "paper": 3.0},
     run=run,

@@ -1,4 +1,4 @@
-"""A forecast of a real series by a fixed random recurrence and a small MLP, against two naive ones."""
+"""Forecasts of a real series by a fixed random recurrence and a small MLP, compared with two naive forecasts."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class Config:
 
     data: Source = "etth1"
     parts: tuple[int, int, int] = (8640, 2880, 2880)
-    """Hours to train on, to choose by, and to test on: the usual split."""
+    """Hours of the training, validation and test parts: the usual split."""
     horizon: int = 24
-    """Hours ahead."""
+    """Number of hours to forecast."""
     d_state: int = 128
     r_min: float = 0.97
     r_max: float = 0.9999
     hidden: tuple[int, ...] = (128,)
     models: int = 4
-    """Whose mean is the forecast: MLPs of different seeds on the same states."""
+    """Number of MLPs with different seeds whose mean is the forecast."""
     epochs: tuple[int, ...] = (1, 2, 4)
-    """Of which the best on the second part counts."""
+    """Number of epochs; the best one on the validation part counts."""
     training: Training = TRAINING
 
 
 @cache
 def windows(config: Config) -> tuple[Tensor, Tensor, Tensor]:
-    """The series (T, 7) in deviations of its first part; what comes (T - H, H, 7); the same hours of the day before."""
+    """Return the standardized series (T, 7), the next hours (T - H, H, 7), and the same hours of the day before."""
     raw = hourly(config.data, sum(config.parts))
     first = raw[: config.parts[0]]
     x = torch.from_numpy((raw - first.mean(0)) / first.std(0)).float()
@@ -58,13 +58,13 @@ def windows(config: Config) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def part(config: Config, number: int) -> slice:
-    """Hours of a part at which a forecast begins: it stays in the part, and the first begins after a week."""
+    """Return the hours of a part at which a forecast begins; the first starts after a week."""
     start = sum(config.parts[:number])
     return slice(start if number else 7 * DAY, start + config.parts[number] - config.horizon)
 
 
 def states(config: Config) -> tuple[LinearRNNMLP, Tensor]:
-    """A fixed random recurrence over the whole series, and its states (T - H, 2 N), in double precision."""
+    """Return the states (T - H, 2 N) of a fixed random recurrence over the whole series, in double precision."""
     x, _, _ = windows(config)
     model = seeded(
         0,
@@ -80,13 +80,13 @@ def states(config: Config) -> tuple[LinearRNNMLP, Tensor]:
 
 
 def correction(config: Config) -> Tensor:
-    """What comes, less the same hours of the day before, (T - H, 7 H)."""
+    """Return the next hours minus the same hours of the day before, (T - H, 7 H)."""
     _, ahead, before = windows(config)
     return (ahead - before).flatten(1)
 
 
 def trained(config: Config, run: Run, epochs: int) -> list[PointwiseMLP]:
-    """MLPs from states to corrections."""
+    """Return trained MLPs from states to corrections."""
     model, features = states(config)
     chosen = part(config, 0)
     order = torch.from_numpy(np.random.default_rng(0).permutation(chosen.stop - chosen.start)) + chosen.start
@@ -106,12 +106,12 @@ def trained(config: Config, run: Run, epochs: int) -> list[PointwiseMLP]:
 
 
 def loss(mlp: PointwiseMLP, features: Tensor, y: Tensor) -> Tensor:
-    """The mean square error."""
+    """Return the mean square error."""
     return (mlp(features) - y).square().mean()
 
 
 def corrected_by_mlp(config: Config, run: Run) -> dict[str, Tensor]:
-    """Corrections (T - H, 7 H) by how long was trained."""
+    """Return corrections (T - H, 7 H) by number of epochs."""
     found, features = {}, states(config)[1].float()
     for epochs in config.epochs:
         mlps = trained(config, run, epochs)
@@ -121,7 +121,7 @@ def corrected_by_mlp(config: Config, run: Run) -> dict[str, Tensor]:
 
 
 def corrected_linearly(config: Config) -> dict[str, Tensor]:
-    """Corrections (T - H, 7 H) by the ridge of a linear readout."""
+    """Return corrections (T - H, 7 H) by ridge parameter of a linear readout."""
     model, features = states(config)
     z = model.mlp.inputs(features)
     A, rows = torch.cat([z, torch.ones_like(z[:, :1])], 1), part(config, 0)
@@ -131,7 +131,7 @@ def corrected_linearly(config: Config) -> dict[str, Tensor]:
 
 
 def forecast(config: Config, run: Run, way: str) -> tuple[Tensor, str]:
-    """(T - H, H, 7), and what was chosen on the second part."""
+    """Return the forecast (T - H, H, 7) and the option chosen on the validation part."""
     x, ahead, before = windows(config)
     if way == "last":
         return x[: len(ahead), None].expand_as(ahead), "nothing"
@@ -158,18 +158,18 @@ def _measure_errors(config: Config, run: Run, way: str) -> None:
 
 
 def errors(stages: Stages, way: str) -> Mapping[str, np.ndarray]:
-    """Mean square and mean absolute errors on the last part, by hours ahead; one forecast; what was chosen."""
+    """Return mean square and mean absolute test errors by hours ahead, one forecast, and the chosen option."""
     return stages[f"errors-{way}"]
 
 
 def run(config: Config, run: Run) -> None:
-    """Every way."""
+    """Compute every kind of forecast."""
     for way in (*NAIVE, *LEARNT):
         _measure_errors(config, run, way)
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Errors by hours ahead, and one forecast."""
+    """Return figures of errors by hours ahead, and of one forecast."""
     hours = list(range(1, config.horizon + 1))
     ways = NAIVE | LEARNT
     lines = [Series(ways[way], hours, errors(stages, way)["square"].tolist()) for way in ways]
@@ -188,7 +188,7 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """Against the naive forecasts; and the MLP against a linear readout."""
+    """Compare with the naive forecasts, and the MLP with a linear readout."""
     found = {way: errors(stages, way) for way in (*NAIVE, *LEARNT)}
     square = {way: float(one["square"].mean()) for way, one in found.items()}
     absolute = {way: float(one["absolute"].mean()) for way, one in found.items()}
@@ -198,11 +198,13 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
     )
     return [
         Claim(
-            f"a fixed random recurrence and an MLP forecast the next {config.horizon} hours better than naive ones",
+            f"a fixed random recurrence and an MLP forecast the next {config.horizon} hours better than naive "
+            "forecasts",
             "not in the papers",
             f"mean square errors, {listed}",
             rules.ours(rules.graded(square["mlp"] < naive)),
-            f"{square['mlp'] / naive:.0%} of the better naive one's. The MLP is the mean of {config.models}, with "
+            f"{square['mlp'] / naive:.0%} of the error of the better naive forecast. The MLP is the mean of "
+            f"{config.models}, with "
             f"{found['mlp']['chosen'].item()} chosen on the months before the test months; the recurrence is fixed.",
         ),
         Claim(
@@ -210,7 +212,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "the MLP computes (LRU-UA, section 4)",
             f"mean square error {square['mlp']:.3f} against {square['linear']:.3f}",
             rules.graded(square["mlp"] < square["linear"]),
-            f"{config.parts[0]} hours to learn from; {found['linear']['chosen'].item()} was chosen for the readout.",
+            f"{config.parts[0]} training hours; {found['linear']['chosen'].item()} was chosen for the readout.",
         ),
     ]
 

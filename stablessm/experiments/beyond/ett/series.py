@@ -1,4 +1,4 @@
-"""Hourly series: the ETTh1 file, or made up."""
+"""Hourly series: the ETTh1 file, or a synthetic series."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAY = 24
 
 
 def hourly(source: Source, hours: int) -> np.ndarray:
-    """The first hours of seven channels, (hours, 7).
+    """Return the first hours of seven channels, (hours, 7).
 
     ``etth1``: electricity transformer temperature and loads, from the folder that the environment variable
     STABLESSM_DATA names. ``synthetic``: daily and weekly waves with noise that lasts some hours.

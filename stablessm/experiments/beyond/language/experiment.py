@@ -32,36 +32,36 @@ LSTM = {"Grave et al. 2016": 99.3, "AWD-LSTM, Merity et al. 2017": 65.8}
 
 @dataclass(frozen=True)
 class Trained:
-    """A text, a model and how it is trained."""
+    """A text, a model and its training."""
 
     text: str
-    """A text of the task ``lm``, or ``synthetic``: made sentences, for a first try."""
+    """A text of the task ``lm``, or ``synthetic``: random sentences, for a quick test."""
     level: Level
     length: int
     training: TrainingConfig
     preset: str = "lm-small"
     d_model: int | None = None
-    """Other than the preset's."""
+    """Replaces the value of the preset."""
     n_layers: int | None = None
-    """Other than the preset's."""
+    """Replaces the value of the preset."""
     dropout: float = 0.1
     edge_dropout: float = 0.0
     timescales: tuple[float, ...] = (1.0, 100.0)
-    """The shortest and the longest at the start, in tokens."""
+    """The shortest and the longest initial time scale, in tokens."""
     prompt: str = "The city"
     tokens: int = 300
-    """That are drawn after the prompt."""
+    """Number of tokens that are sampled after the prompt."""
     horizon: int = 1024
-    """How long one token is repeated to measure the memory."""
+    """Number of repetitions of a token in the measurement of the memory."""
 
     def task(self) -> LanguageModelling:
-        """Its text."""
+        """Return the task with its text."""
         return _loaded(self.text, self.level, self.length)
 
 
 @dataclass(frozen=True)
 class Config:
-    """One of bytes, one of words."""
+    """Sizes of the experiment: one model of byte pairs, one of words."""
 
     pieces: Trained = field(
         default_factory=lambda: Trained(
@@ -80,12 +80,12 @@ class Config:
     )  # fmt: skip
 
     fair: float = 1.25
-    """A perplexity of at most so many times an LSTM's is partly as good."""
+    """A perplexity up to this multiple of an LSTM's perplexity counts as partly as good."""
     clear: float = 0.01
-    """Nats a token by which a state must help."""
+    """Least gain by a carried state that counts, in nats per token."""
 
     def models(self) -> dict[str, Trained]:
-        """By the name of their stage."""
+        """Return the models by the name of their stage."""
         return {"pieces": self.pieces, "words": self.words}
 
 
@@ -102,13 +102,13 @@ def _loaded(text: str, level: Level, length: int) -> LanguageModelling:
 
 
 def run(config: Config, run: Run) -> None:
-    """One after the other."""
+    """Train one model after the other."""
     for job in jobs(config).values():
         job(run)
 
 
 def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
-    """Each can be computed apart."""
+    """Return one job for each model."""
     return {name: partial(_measure, config, name) for name in config.models()}
 
 
@@ -117,7 +117,7 @@ def _measure(config: Config, name: str, run: Run) -> None:
 
 
 def one(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
-    """A model trained by the loop that users have, read, asked for a text and measured.
+    """Train a model with the public training loop, score it, sample a text and measure its memory.
 
     ``losses`` (rows, 2); of every split and with the state carried on or not, ``SPLIT-carried`` and ``SPLIT-windows``:
     nats, tokens, words, bytes and lost, as in ``Perplexity``; ``sample``; ``memory`` and ``floor``; ``compressed``:
@@ -158,7 +158,7 @@ def _measured(own: Trained, run: Run, name: str) -> dict[str, Any]:
 
 
 def sampled(own: Trained, model: Any, task: LanguageModelling) -> str:
-    """What the model makes of the prompt, at a temperature of 0.8 among the 40 most likely tokens."""
+    """Return a continuation of the prompt, at a temperature of 0.8 among the 40 most likely tokens."""
     tokenizer = task.tokenizer
     prompt = tokenizer.encode(own.prompt).tolist()
     begin = torch.tensor([tokenizer.border, *prompt])
@@ -167,7 +167,7 @@ def sampled(own: Trained, model: Any, task: LanguageModelling) -> str:
 
 
 def compressed(task: LanguageModelling) -> float:
-    """Bits that bz2 or xz, whichever is better, takes for a byte of the test text, knowing nothing else."""
+    """Return the bits per byte of the test text compressed by bz2 or xz alone, whichever is better."""
     text = task.decode(torch.from_numpy(task.streams["test"].tokens.astype(np.int64))).encode()
     return 8 * min(len(bz2.compress(text, 9)), len(lzma.compress(text, preset=9))) / max(len(text), 1)
 
@@ -177,20 +177,20 @@ def _counts(found: Perplexity) -> np.ndarray:
 
 
 def scored(found: Mapping[str, np.ndarray], split: str, how: str) -> Perplexity:
-    """As it was measured."""
+    """Return a measured score."""
     nats, *counts = found[f"{split}-{how}"].tolist()
     tokens, words, bytes, lost = map(int, counts)
     return Perplexity(nats, tokens, words, bytes, lost, how == "carried")
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Trainings and memories."""
+    """Return figures of trainings and memories."""
     found = {f"{own.text}, {name}": one(stages, name) for name, own in config.models().items()}
     lines = [Series(label, *cell["losses"].T.tolist()) for label, cell in found.items()]
     return [
         Figure(
             "training",
-            "Left: the training loss. Right: how strongly the output of each trained model still moves after t "
+            "Left: the training loss. Right: how much the output of each trained model still changes after t "
             "repetitions of a token, the largest over eight.",
             [Panel("loss", "step", "cross-entropy [nats]", lines), memories("memory", found)],
         )
@@ -198,7 +198,7 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """Bits, words, and what the state is good for."""
+    """Check bits per byte, perplexity per word, and the gain by a carried state."""
     found = {name: one(stages, name) for name in config.models()}
     made = [
         (found["pieces"], fewer_bits(config.pieces, found["pieces"])),
@@ -209,8 +209,8 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
 
 
 def _lost(claim: Claim, step: int) -> Claim:
-    """The same of a training that diverged."""
-    why = "What is measured is the model with the weights that were kept."
+    """Add a note to the claims of a training that diverged."""
+    why = "The model was measured with its best weights."
     return replace(
         claim,
         ours=f"diverged at step {step}",
@@ -220,20 +220,20 @@ def _lost(claim: Claim, step: int) -> Claim:
 
 
 def fewer_bits(own: Trained, found: Mapping[str, np.ndarray]) -> Claim:
-    """Against what needs no training."""
+    """Compare with a compressor, which needs no training."""
     score, needed = scored(found, "test", "carried"), float(found["compressed"])
     return Claim(
-        f"{own.text} is predicted in fewer bits than a compressor takes",
+        f"{own.text} is predicted in fewer bits than a compressor needs",
         "no number of a paper",
-        f"{score.bits_per_byte:.3f} bits a byte of test; bz2 or xz, without the training text, {needed:.3f}",
+        f"{score.bits_per_byte:.3f} bits per byte of the test text; bz2 or xz, without the training text, {needed:.3f}",
         rules.ours(rules.graded(score.bits_per_byte < needed)),
-        f"{_told(own, found)} Perplexity {score.per_token:.4g} a token, {score.per_word:.4g} a word. A sample: "
+        f"{_told(own, found)} Perplexity {score.per_token:.4g} per token, {score.per_word:.4g} per word. A sample: "
         f"{' '.join(str(found['sample']).split())}",
     )
 
 
 def like_an_lstm(config: Config, found: Mapping[str, np.ndarray]) -> Claim:
-    """Perplexities of words."""
+    """Compare perplexities per word."""
     own = config.words
     test, valid = (scored(found, split, "carried").per_token for split in ("test", "valid"))
     published = ", ".join(f"{value} ({source})" for source, value in LSTM.items())
@@ -248,7 +248,7 @@ def like_an_lstm(config: Config, found: Mapping[str, np.ndarray]) -> Claim:
 
 
 def carries(config: Config, name: str, found: Mapping[str, np.ndarray]) -> Claim:
-    """The same model with and without a state at the beginning of a window."""
+    """Compare the same model with and without a carried state."""
     own, clear = config.models()[name], config.clear
     carried, windows = (scored(found, "test", how) for how in ("carried", "windows"))
     gain = (windows.nats - carried.nats) / windows.tokens
@@ -257,15 +257,16 @@ def carries(config: Config, name: str, found: Mapping[str, np.ndarray]) -> Claim
         "a recurrent model has no longest context",
         f"test perplexity {carried.per_token:.4g} carried, {windows.per_token:.4g} in windows",
         rules.graded(gain > clear, gain > -clear),
-        f"{gain:+.3f} nats a token; more than {clear:g} counts, and 'partly' is a difference below that. Windows that "
-        "begin without a state know less of what came before.",
+        f"{gain:+.3f} nats per token; 'reproduced' requires more than {clear:g}, a smaller difference is 'partly'. "
+        "Windows that "
+        "begin without a state know less of the preceding text.",
     )
 
 
 def _told(own: Trained, found: Mapping[str, np.ndarray]) -> str:
     return (
         f"{int(found['parameters']):,} parameters, {int(found['steps']):,} steps of {own.training.batch_size} x "
-        f"{own.length} tokens, the weights that are best on valid; one seed."
+        f"{own.length} tokens, the best weights on the validation text; one seed."
     )
 
 
@@ -276,10 +277,10 @@ SMALL = Trained(
 
 EXPERIMENT = Experiment(
     id="ext-language",
-    title="Two language models to use",
+    title="Two language models for use",
     source="beyond the papers; wikifa, WikiText-2",
     question="How well do Hyena blocks with a stable recurrence predict text after minutes of training on one GPU?",
-    claim="Better than a compressor in bits a byte, and near an LSTM in words.",
+    claim="Better than a compressor in bits per byte, and close to an LSTM in perplexity per word.",
     configs={"smoke": Config(SMALL, replace(SMALL, level="word", n_layers=1)), "paper": Config()},
     minutes={"smoke": 0.1, "paper": 10000.0},
     run=run,

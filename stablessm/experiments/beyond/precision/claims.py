@@ -1,4 +1,4 @@
-"""What rounding does, as statements."""
+"""Claims about rounding."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ NO_VALUE = "— (ours; the papers compute in one precision)"
 
 
 def claims(config: rounding.PrecisionConfig, stages: Stages) -> list[Claim]:
-    """What rounding does to modes, kernels and curves."""
+    """Check the effect of rounding on modes, kernels and curves."""
     works = [kernel_claim(config, stages, format) for format in rounding.FORMATS]
     curves = [curve_claim(config, stages), memory_claim(config, stages)]
     return [stable_claim(stages), direct_claim(config, stages), *works, size_claim(config, stages), *curves]
 
 
 def stable_claim(stages: Stages) -> Claim:
-    """No stable map loses a mode."""
+    """Check that no stable map loses a mode."""
     lost = {
         map: sum(int(stages[f"models-{time}-{map}"]["lost"].sum()) for time in rounding.TIMES) for map in rounding.MAPS
     }
@@ -45,7 +45,7 @@ def stable_claim(stages: Stages) -> Claim:
 
 
 def direct_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """A direct map loses slow modes: where, and how slow."""
+    """Check that a direct map loses slow modes."""
     first, lost = {}, {}
     for time in rounding.TIMES:
         modes, models = stages[f"modes-{time}-direct"], stages[f"models-{time}-direct"]
@@ -66,7 +66,7 @@ def direct_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
 
 
 def kernel_claim(config: rounding.PrecisionConfig, stages: Stages, format: str) -> Claim:
-    """The kernels of stable maps hardly move."""
+    """Check that the kernels of stable maps hardly change."""
     worst = {
         (map, time): float(stages[f"models-{time}-{map}"]["change"][:, rounding.FORMATS.index(format)].max())
         for map in rounding.MAPS
@@ -74,7 +74,7 @@ def kernel_claim(config: rounding.PrecisionConfig, stages: Stages, format: str) 
     }
     kept = [worst[map, time] <= config.works for map in rounding.STABLE for time in rounding.TIMES]
     return Claim(
-        f"{format}: a stable map keeps working (its kernel moves by at most {config.works:.0%})",
+        f"{format}: a stable map keeps working (its kernel changes by at most {config.works:.0%})",
         NO_VALUE,
         ", ".join(f"{map} {max(worst[map, time] for time in rounding.TIMES):.2g}" for map in rounding.STABLE),
         rules.ours(rules.some(kept)),
@@ -85,7 +85,7 @@ def kernel_claim(config: rounding.PrecisionConfig, stages: Stages, format: str) 
 
 
 def size_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Rounding by β does no more than E(β), and about what a random perturbation of that size does."""
+    """Check that rounding of size β changes the kernel by at most E(β), and as much as a random perturbation."""
     ratios, below = {}, []
     for map, time in product(rounding.MAPS, rounding.TIMES):
         found = stages[f"models-{time}-{map}"]
@@ -104,29 +104,29 @@ def size_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
 
 
 def curve_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """E(β) in float32 is that of float64 wherever it is above its rounding."""
+    """Check that E(β) in float32 equals E(β) in float64 where it is above rounding."""
     off, hidden = {}, {}
     for time, map in product(rounding.TIMES, rounding.CURVES):
         truth, single, half = (rounding.measured(stages, time, map, f) for f in ("float64", "float32", "bfloat16"))
         seen = (truth.lower > single.lower[0] / config.agrees) & (truth.lower < np.finfo(np.float32).max ** 0.5)
         off[f"{map} {time}"] = float(np.abs(single.lower[seen] / truth.lower[seen] - 1).max(initial=0))
         hidden[f"{map} {time}"] = (half.lower[0], float(truth.radius[truth.lower > half.lower[0]].min(initial=np.inf)))
-    agree = [value <= 2 * config.agrees for value in off.values()]  # half of it may be the rounding itself
+    agree = [value <= 2 * config.agrees for value in off.values()]  # half of it may be rounding
     return Claim(
-        "E_m(β) measured in float32 is that of float64",
+        "E_m(β) measured in float32 equals E_m(β) measured in float64",
         NO_VALUE,
         f"relative difference at most {max(off.values()):.1e} where E is {1 / config.agrees:.0f} times the rounding "
         "error",
         rules.ours(rules.some(agree)),
         "Float32: " + ", ".join(f"{name} {value:.1e}" for name, value in off.items()) + ". "
-        "In bfloat16 the curve begins at its rounding error and means something only from larger β on: "
+        "In bfloat16 the curve begins at its rounding error and is meaningful only from larger β on: "
         + ", ".join(f"{name} {error:.1e} (β = {radius:.1g})" for name, (error, radius) in hidden.items())
         + ".",
     )
 
 
 def memory_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
-    """Measured memory functions keep what their floor promises."""
+    """Check that measured memory functions are right down to their floor."""
     worst, floors = {}, {}
     for format in rounding.FLOATS:
         pairs = [
@@ -136,7 +136,7 @@ def memory_claim(config: rounding.PrecisionConfig, stages: Stages) -> Claim:
         worst[format] = max(float(np.abs(curve.value - truth.value).max()) / curve.floor for truth, curve in pairs)
         floors[format] = max(curve.floor for _, curve in pairs)
     return Claim(
-        "a measured memory function is that of float64 down to its stated floor",
+        "a measured memory function equals the float64 one down to its stated floor",
         NO_VALUE,
         "largest error over floor: " + ", ".join(f"{format} {ratio:.2g}" for format, ratio in worst.items()),
         rules.ours(rules.some([ratio <= 1 for ratio in worst.values()])),

@@ -1,4 +1,4 @@
-"""Weights in fewer bits, under direct and stable maps."""
+"""The effect of rounding recurrent weights with direct and stable maps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stablessm.report.figure import Figure, Panel, Series
 
 MODES: tuple[tuple[Time, str], ...] = (("continuous", "bfloat16"), ("discrete", "bfloat16"))
 MODELS: tuple[tuple[Time, str], ...] = (("continuous", "bfloat16"), ("discrete", "bfloat16"), ("continuous", "int8"))
-"""What is drawn; all of it is in the arrays."""
+"""Models that are drawn; the arrays have all of them."""
 
 
 def run(config: rounding.PrecisionConfig, run: Run) -> None:
-    """Single modes, whole models, and curves measured in every format."""
+    """Compute single modes, whole models, and curves in every format."""
     for time, map in product(rounding.TIMES, rounding.MAPS):
         run.stage(f"modes-{time}-{map}", partial(rounding.single_modes, config, map, time))
         run.stage(f"models-{time}-{map}", partial(rounding.whole_models, config, map, time))
@@ -29,11 +29,12 @@ def run(config: rounding.PrecisionConfig, run: Run) -> None:
 
 
 def figures(config: rounding.PrecisionConfig, stages: Stages) -> list[Figure]:
-    """Modes, models, perturbation curves and memory functions."""
+    """Return figures of modes, models, perturbation curves and memory functions."""
     return [
         Figure(
             "modes",
-            "How far rounding of w moves a time scale τ, the worst of each tenth of a decade. A line ends where modes "
+            "Relative change of a time scale τ by rounding of w, the largest in each tenth of a decade. A line ends "
+            "where modes "
             "are lost.",
             [mode_panel(config, stages, time, format) for time, format in MODES],
         ),
@@ -46,7 +47,7 @@ def figures(config: rounding.PrecisionConfig, stages: Stages) -> list[Figure]:
         Figure(
             "curves",
             f"Perturbation error, by ascent, of models of width {config.width} held in each format, discrete time. "
-            "Where a curve is level its rounding hides the perturbation.",
+            "Where a curve is flat, rounding hides the perturbation.",
             [curve_panel(config, stages, map) for map in rounding.CURVES],
         ),
         Figure(
@@ -59,7 +60,7 @@ def figures(config: rounding.PrecisionConfig, stages: Stages) -> list[Figure]:
 
 
 def mode_panel(config: rounding.PrecisionConfig, stages: Stages, time: Time, format: str) -> Panel:
-    """How far rounding moves a time scale."""
+    """Return a panel of the change of a time scale by rounding."""
     bins = max(1, round(10 * np.log10(config.longest)))
     series = []
     for map in rounding.MAPS:
@@ -70,7 +71,7 @@ def mode_panel(config: rounding.PrecisionConfig, stages: Stages, time: Time, for
 
 
 def model_panel(config: rounding.PrecisionConfig, stages: Stages, time: Time, format: str) -> Panel:
-    """How far rounding moves the kernel of a whole model."""
+    """Return a panel of the change of the kernel of a whole model by rounding."""
     series, widths = [], list(config.widths)
     for map in rounding.MAPS:
         change, random = (
@@ -83,14 +84,14 @@ def model_panel(config: rounding.PrecisionConfig, stages: Stages, time: Time, fo
 
 
 def curve_panel(config: rounding.PrecisionConfig, stages: Stages, map: str) -> Panel:
-    """E(β) of models that are in a format."""
+    """Return a panel of E(β) of models in each format."""
     curves = {format: rounding.measured(stages, "discrete", map, format) for format in ("float64", *rounding.FLOATS)}
     series = [Series(name, curve.radius[1:].tolist(), curve.lower[1:].tolist()) for name, curve in curves.items()]
     return Panel(f"{map} map", "β", "E(β) against the float64 model", series, "log", "log", (1e-9, 1e3))
 
 
 def memory_panel(config: rounding.PrecisionConfig, stages: Stages, map: str) -> Panel:
-    """A memory function, how far others are from it, and how far they say they may be."""
+    """Return a panel of a memory function, and the errors and floors in other formats."""
     truth = rounding.memory(stages, "discrete", map, "float64")
     series = [Series("M(t), float64", truth.time.tolist(), truth.value.tolist())]
     for format in rounding.FLOATS:

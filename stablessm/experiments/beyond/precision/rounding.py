@@ -1,4 +1,4 @@
-"""Rounding the weights of exponential sums: what it does to modes, kernels and curves."""
+"""Rounds the weights of exponential sums and measures modes, kernels and curves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMATS = (*FLOATS, "int8")
 STABLE = ("exp", "softplus", "best")
 MAPS = ("direct", *STABLE)
 CURVES = ("direct", "exp", "best")
-"""Maps whose curves are measured in every format; softplus does what exp does."""
+"""Maps whose curves are measured in every format; softplus behaves like exp."""
 TIMES: tuple[Time, ...] = get_args(Time)
 
 
@@ -36,12 +36,12 @@ class PrecisionConfig:
     widths: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
     horizon: int = 10_000
     draws: int = 10
-    """Random perturbations of the size of the rounding."""
+    """Number of random perturbations of the size of the rounding."""
     scales: int = 2000
     longest: float = 1e9
-    """Time scales of the single modes."""
+    """The longest time scale of the single modes."""
     width: int = 32
-    """Of the model whose curves are measured in several formats."""
+    """Width of the model whose curves are measured in several formats."""
     steps: int = 1000
     """The horizon of these curves."""
     radii: tuple[float, ...] = (0.0, *(10.0**k for k in np.arange(-8, 0.1, 0.5).tolist()))
@@ -49,15 +49,15 @@ class PrecisionConfig:
     climb: int = 20
     seed: int = 0
     works: float = 0.05
-    """A kernel that changed by no more than this part of its L¹ norm still works."""
+    """Largest change of a kernel that still works, relative to its L¹ norm."""
     agrees: float = 0.01
-    """Two curves that differ by less than this part are one."""
+    """Relative difference below which two curves are equal."""
     alike: float = 10.0
     """Factor within which rounding and a random perturbation are alike."""
 
 
 def rounded(w: Tensor, format: str) -> Tensor:
-    """The nearest weights that the format can hold, in float64."""
+    """Return the nearest weights in a format, as float64."""
     if format == "int8":
         scale = w.abs().max() / 127
         return (w / scale).round() * scale
@@ -65,12 +65,12 @@ def rounded(w: Tensor, format: str) -> Tensor:
 
 
 def model(width: int, horizon: int, map: str, time: Time) -> RealSSM:
-    """The float64 model."""
+    """Return the float64 model."""
     return fitted_layer(TARGETS["polynomial"], width, longest_time("polynomial", width), horizon, map, time)
 
 
 def single_modes(config: PrecisionConfig, map: str, time: Time) -> Mapping[str, np.ndarray]:
-    """By what part each time scale changes, in every floating-point format; ∞ where the mode is lost."""
+    """Return the relative change of each time scale in every floating-point format; ∞ if the mode is lost."""
     f, scale = reparam.get(map, time), timescales(config.scales, 1.0, config.longest)
     w = f.inverse(-1 / scale if time == "continuous" else torch.exp(-1 / scale))
     arrays = {"scale": scale}
@@ -81,14 +81,14 @@ def single_modes(config: PrecisionConfig, map: str, time: Time) -> Mapping[str, 
 
 
 def whole_models(config: PrecisionConfig, map: str, time: Time) -> Mapping[str, np.ndarray]:
-    """(widths, formats): β, modes lost, and changes of the kernel relative to its norm: ours, at random, the bound."""
+    """Return β, lost modes and relative changes of the kernel by rounding, by random draws, and its bound."""
     rows = [one_model(config, model(width, config.horizon, map, time)) for width in config.widths]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 @torch.no_grad()
 def one_model(config: PrecisionConfig, layer: RealSSM) -> dict[str, list[float]]:
-    """The same for one width."""
+    """Return the same values for one width."""
     compare = partial(perturbation_error, target=layer, parameters="recurrent", horizon=config.horizon, progress=False)
     size = float(layer.kernel(torch.arange(config.horizon, dtype=torch.float64)).abs().sum())
     found: dict[str, list[float]] = {name: [] for name in ("beta", "lost", "change", "random", "bound")}
@@ -120,7 +120,7 @@ def measure_curve(config: PrecisionConfig, run: Run, time: Time, map: str, forma
 
 
 def measured(stages: Stages, time: Time, map: str, format: str) -> PerturbationCurve:
-    """E(β) against the float64 model, of the model in that format."""
+    """Return E(β) of the model in a format, against the float64 model."""
     return stages.load(f"curve-{time}-{map}-{format}", PerturbationCurve)
 
 
@@ -135,5 +135,5 @@ def measure_memory(config: PrecisionConfig, run: Run, time: Time, map: str, form
 
 
 def memory(stages: Stages, time: Time, map: str, format: str) -> MemoryCurve:
-    """The memory function of the model in that format."""
+    """Return the memory function of the model in that format."""
     return stages.load(f"memory-{time}-{map}-{format}", MemoryCurve)

@@ -15,9 +15,9 @@ CLAIMS = {
 
 
 def run(config: SumConfig, run: Run) -> None:
-    """Every curve."""
+    """Measure every curve."""
     if config.maps != ("direct",):
-        raise ArgumentError("--set maps", "direct, which this experiment is about", ", ".join(config.maps))
+        raise ArgumentError("--set maps", "direct, the only map of this experiment", ", ".join(config.maps))
     for kind in TARGETS:
         for horizon in config.horizons:
             for search in SEARCHES:
@@ -25,7 +25,7 @@ def run(config: SumConfig, run: Run) -> None:
 
 
 def figures(config: SumConfig, stages: Stages) -> list[Figure]:
-    """The two panels of the paper."""
+    """Return the two panels of the paper."""
     return [
         Figure(
             f"perturbation-{horizon}",
@@ -38,7 +38,7 @@ def figures(config: SumConfig, stages: Stages) -> list[Figure]:
 
 
 def claims(config: SumConfig, stages: Stages) -> list[Claim]:
-    """Exponential memory is approximated stably, polynomial memory is not."""
+    """Check that exponential memory is approximated stably and polynomial memory is not."""
     found = []
     for kind, (stable, says) in CLAIMS.items():
         verdicts = {
@@ -60,7 +60,7 @@ def claims(config: SumConfig, stages: Stages) -> list[Claim]:
 
 
 def said(verdict: StabilityVerdict) -> str:
-    """A verdict in a few words."""
+    """Return a verdict in a few words."""
     if verdict.stable is None:
         return "undecided"
     return f"stable up to β = {verdict.radius:.2g}" if verdict.stable else "unstable"
@@ -71,7 +71,7 @@ EXPERIMENT = Experiment(
     title="Linear memories under perturbation",
     source="IAT, figure 1",
     question="Which linear memories can linear RNNs of growing width approximate stably?",
-    claim="Exponential memory can be; polynomial memory cannot: the radius of stability shrinks to 0 with the width.",
+    claim="Exponential memories are approximated stably; for polynomial ones the stability radius shrinks to 0.",
     configs={
         "smoke": SumConfig(widths=(4, 8, 16), horizons=(100,), radii=(0.0, 1e-3, 1e-2, 1e-1), samples=3, steps=5),
         "paper": SumConfig(),

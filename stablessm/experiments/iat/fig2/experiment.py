@@ -1,4 +1,4 @@
-"""Tanh RNNs trained on a nonlinear functional of polynomial memory, under perturbation."""
+"""Perturbation errors of tanh RNNs trained on a nonlinear functional with polynomial memory."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ PUBLISHED = Training(samples=12_800, batch=128, epochs=1000, lr=0.005, graphed=T
 NORMS: dict[Literal["mse", "sobolev"], str] = {"mse": "mean square", "sobolev": "Sobolev norm"}
 SEARCHES: tuple[Literal["random", "ascent"], ...] = ("random", "ascent")
 VALIDATION, TEST = 1, 2
-"""Seeds of inputs that are not trained on."""
+"""Seeds of the validation and test inputs."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the experiment. The defaults are the sizes in IAT, appendix C, where it says them."""
+    """Sizes of the experiment. The defaults are the sizes in IAT, appendix C, where the paper gives them."""
 
     widths: tuple[int, ...] = (2, 4, 8, 16, 32)
     length: int = 32
-    """Of training inputs, in steps of 0.1."""
+    """Length of training inputs, in steps of 0.1."""
     horizons: tuple[int, ...] = (32, 100)
-    """Over which errors are measured: that of training, and the published one."""
+    """Horizons of the errors: the training length and the published horizon."""
     training: Training = PUBLISHED
     seeds: int = 4
     radii: tuple[float, ...] = (0.0, *(1e-11 * 2.0**k for k in range(36)))
     draws: int = 3
     steps: int = 20
-    """Of ascent."""
+    """Number of steps of gradient ascent."""
     rows: int = 64
-    """Of inputs to measure on."""
+    """Number of inputs on which errors are measured."""
     goal: float = 1e-8
     """Training loss of the widest model at which the functional counts as approximated."""
 
 
 def start(width: int, seed: int) -> ContinuousRNN:
-    """Time scales from 0.1 to 100, in a random basis."""
+    """Return an RNN with time scales from 0.1 to 100 in a random basis."""
     torch.manual_seed(seed)
     return ContinuousRNN(1, width, 1, activation="tanh", dt=TARGET.dt).double()
 
 
 def trained(config: Config, run: Run) -> list[ContinuousRNN]:
-    """For each width the best of the seeds over the whole horizon."""
+    """Return for each width the best of the seeds over the whole horizon."""
     device = config.training.chosen_device()
 
     @cache
@@ -86,13 +86,13 @@ def _measure_family(
 
 
 def family(config: Config, stages: Stages, horizon: int, norm: str, search: str) -> PerturbationFamily:
-    """E_m(β), all weights perturbed."""
+    """Return E_m(β) with all weights perturbed."""
     names = {m: f"{norm}-{horizon}-{m}-{search}" for m in config.widths}
     return PerturbationFamily({m: stages.load(name, PerturbationCurve) for m, name in names.items()})
 
 
 def run(config: Config, run: Run) -> None:
-    """Train, then perturb."""
+    """Train the models, then perturb them."""
     models = trained(config, run)
     run.stage("spectrum", lambda: {"abscissa": torch.stack([m.eigenvalues().real.max() for m in models]).detach()})
     for horizon, norm, search in product(config.horizons, NORMS, SEARCHES):
@@ -100,14 +100,14 @@ def run(config: Config, run: Run) -> None:
 
 
 def panel(config: Config, stages: Stages, horizon: int, norm: Literal["mse", "sobolev"]) -> Panel:
-    """E_m(β) over β."""
+    """Return a panel of E_m(β) against β."""
     drawn, climbed = (family(config, stages, horizon, norm, search) for search in SEARCHES)
     series = [*lines(drawn, "points", f", {config.draws} draws"), *lines(climbed)]
     return Panel(f"{NORMS[norm]}, t ≤ {horizon * TARGET.dt:.3g}", "β", "E_m(β)", series, "log", "log")
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """The published panel, in two norms and over two horizons."""
+    """Return the published panel, in two norms and over two horizons."""
     caption = (
         "Perturbation error of tanh RNNs trained on a nonlinear functional of memory C/(t+1)^1.5. Lines: the worst "
         "weights that gradient ascent finds; points: random draws, as published."
@@ -122,7 +122,7 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """No stability; and how well the target is approximated at all."""
+    """Check how well the target is approximated, and that the approximation is not stable."""
     families = {
         f"t ≤ {horizon * TARGET.dt:.3g}, {NORMS[norm]}, {search}": improving(
             family(config, stages, horizon, norm, search)
@@ -139,16 +139,17 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
     falls = bool((losses[1:] < losses[:-1]).all())
     return [
         Claim(
-            "tanh RNNs approximate the functional better the wider they are",
+            "wider tanh RNNs approximate the functional better",
             "achieved at 1000 epochs; training stops at a loss of 1e-8",
             f"training loss {', '.join(f'{loss:.1e}' for loss in losses)} for m = {', '.join(map(str, config.widths))}",
             rules.graded(falls and losses[-1] <= config.goal, losses[-1] < losses[0]),
             f"Best of {config.seeds} seeds after {config.training.epochs} epochs: {losses[0] / losses[-1]:.2g} times "
-            f"less at m = {config.widths[-1]} than at m = {config.widths[0]}, {losses[-1] / config.goal:.2g} times the "
+            f"lower at m = {config.widths[-1]} than at m = {config.widths[0]}, {losses[-1] / config.goal:.2g} times "
+            "the "
             "published threshold.",
         ),
         Claim(
-            "a polynomial memory has no stable approximation: crossings move left as m grows",
+            "polynomial memory has no stable approximation: the crossings move left as m grows",
             "figure 2: intersections shift left",
             "; ".join(f"{name}: {words[v.stable]}" for name, v in verdicts.items()),
             rules.some(agree),
@@ -156,7 +157,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
                 f"{name}, m ≤ {families[name].widths[-1]}: {'; '.join(v.evidence)}." for name, v in verdicts.items()
             )
             + f" Consecutive curves first cross, {closest}, at β = {meets}."
-            + " Wider models that training leaves no better than narrower ones are left out. The largest"
+            + " Wider models that are no better after training than narrower ones are left out. The largest"
             f" real parts of eigenvalues are {rightmost}.",
         ),
     ]
@@ -167,7 +168,7 @@ EXPERIMENT = Experiment(
     title="Tanh RNNs under perturbation",
     source="IAT, figure 2",
     question="Can tanh RNNs approximate a nonlinear functional of polynomial memory stably?",
-    claim="No: as the width grows, perturbed errors cross at ever smaller perturbations.",
+    claim="No: as the width grows, the curves of perturbed errors cross at smaller and smaller perturbations.",
     configs={
         "smoke": Config(
             widths=(2, 4, 8),

@@ -1,4 +1,4 @@
-"""Random teachers, filtered by whether students approximate them stably."""
+"""The memory of random teachers that students approximate stably."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stablessm.instruments import MemoryCurve, PerturbationCurve, PerturbationFa
 from stablessm.report.figure import Figure, Panel, Series
 
 SHOWN = 6
-"""Memory functions in a panel."""
+"""Number of memory functions in a panel."""
 
 
 def run(config: Config, run: Run) -> None:
-    """Train students, perturb them, ask teachers for their memory."""
+    """Train the students, perturb them, and measure the memory of the teachers."""
     trained(config, run)
     run.stage("perturbation", lambda: perturbed(config, run))
     run.stage("memory", lambda: remembered(config))
@@ -28,29 +28,29 @@ def run(config: Config, run: Run) -> None:
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of one teacher."""
+    """The result for one teacher."""
 
     index: int
     family: PerturbationFamily
     error: float
-    """Of the widest student, relative to the teacher's norm."""
+    """Error of the widest student, relative to the teacher's norm."""
     approximated: bool
     stable: bool
     memory: MemoryCurve
 
     @property
     def decays(self) -> bool:
-        """Whether the teacher's memory is exponential."""
+        """Return whether the teacher's memory is exponential."""
         return self.memory.decay().kind == "exponential"
 
     @property
     def survives(self) -> bool:
-        """Whether it passes the filter."""
+        """Return whether the teacher passes the filter."""
         return self.approximated and self.stable
 
 
 def judged(config: Config, stages: Stages) -> Iterator[Judged]:
-    """Every teacher, from the arrays."""
+    """Yield every teacher, from the arrays."""
     errors, norms, memory = stages["perturbation"]["errors"], stages["perturbation"]["norms"], stages["memory"]
     for i in range(config.teachers):
         curves = {m: curve(config, errors[i, k]) for k, m in enumerate(config.widths)}
@@ -60,7 +60,7 @@ def judged(config: Config, stages: Stages) -> Iterator[Judged]:
 
 
 def curve(config: Config, errors: np.ndarray) -> PerturbationCurve:
-    """What was measured, as what it is."""
+    """Return the measured memory as a curve."""
     return PerturbationCurve(
         radius=np.array(config.radii), lower=errors, upper=None, theorem=None, norm="sobolev", weight_norm="tensor_max",
         search="random", parameters=("M", "U", "bias", "C"), samples=config.draws, steps=0, horizon=config.horizon,
@@ -69,7 +69,7 @@ def curve(config: Config, errors: np.ndarray) -> PerturbationCurve:
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """The errors of one survivor; memories of some who survive and of some who do not, with fits."""
+    """Return the errors of the students of one accepted teacher, and memories of accepted and rejected teachers."""
     teachers = sorted(judged(config, stages), key=lambda one: (not one.survives, one.decays, one.error))
     errors = [
         Series(f"m = {m}", found.radius[1:].tolist(), found.lower[1:].tolist(), "both")
@@ -83,13 +83,13 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
             panels.append(Panel(f"teachers that {title}", "t", "M(t)", lines, y_scale="log"))
     caption = (
         "Left: perturbation error of the students of one teacher. Then memory functions of teachers that students "
-        f"approximate stably and of others, {SHOWN} at most, not exponential ones first; dashed, fits of the decay."
+        f"approximate stably and of others (at most {SHOWN}, not exponential ones first). Dashed: fitted decay."
     )
     return [Figure("filter", caption, panels)]
 
 
 def drawn(teacher: Judged) -> list[Series]:
-    """A memory function, and the law that was fitted to it."""
+    """Return a memory function, and the law that was fitted to it."""
     memory, fit = teacher.memory, teacher.memory.decay()
     time, name = memory.time[::8], f"teacher {teacher.index}"
     law = np.where(fit(time) > memory.value[memory.value > 0].min(initial=np.inf), fit(time), np.nan)
@@ -100,7 +100,7 @@ def drawn(teacher: Judged) -> list[Series]:
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """Who survives has exponential memory."""
+    """Check that the accepted teachers have exponential memory."""
     teachers = list(judged(config, stages))
     alive, dead = ([one for one in teachers if one.survives is chosen] for chosen in (True, False))
     kinds, others = (Counter(one.memory.decay().kind for one in group) for group in (alive, dead))
@@ -113,15 +113,15 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "figure 3: the only teachers that remain have exponentially decaying memory",
             f"of {len(teachers)} teachers {len(alive)} remain: {listed(kinds)}",
             rules.most_seen(kinds),
-            f"{count}; the decay rates of these are {min(rates, default=np.nan):.2g} to "
-            f"{max(rates, default=np.nan):.2g}. Of the {len(dead)} others the memory is: {listed(others)}; of "
-            f"all that are approximated, stably or not: {listed(Counter(one.memory.decay().kind for one in close))}.",
+            f"{count}; their decay rates are {min(rates, default=np.nan):.2g} to "
+            f"{max(rates, default=np.nan):.2g}. Memory of the {len(dead)} other teachers: {listed(others)}. Memory of "
+            f"all approximated teachers, stably or not: {listed(Counter(one.memory.decay().kind for one in close))}.",
         )
     ]
 
 
 def listed(kinds: Counter[Any]) -> str:
-    """Kinds of decay with their numbers."""
+    """Return the number of teachers of each kind of decay, in words."""
     return ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items())) or "none"
 
 

@@ -1,4 +1,4 @@
-"""Random teachers, their students, and what is measured of both."""
+"""Random teachers, their students, and measurements of both."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from stablessm.targets import TeacherRNN
 DT = 0.1
 TRAINING = Training(samples=6_400, batch=64, epochs=40, lr=0.005, graphed=True)
 LONGEST, SHIFTS = (2.0, 200.0), (0.5, 2.5)
-"""Of the longest time scale of a teacher that settles; of γ in W = G/√m - γ I, which is stable from γ = 1 on."""
+"""Ranges of the longest time scale of a teacher that settles, and of γ in W = G/√m - γ I, which is stable for γ > 1."""
 TEST = 1
-"""Seed of inputs that are not trained on."""
+"""Seed of the test inputs."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes; of the published figure only the teachers' width is known."""
+    """Sizes of the experiment. The paper gives only the width of the teachers."""
 
     teachers: int = 60
     teacher_width: int = 256
     widths: tuple[int, ...] = (8, 16, 32, 64)
     length: int = 200
-    """Of training inputs, in steps of 0.1."""
+    """Length of training inputs, in steps of 0.1."""
     training: Training = TRAINING
     horizon: int = 400
-    """Over which errors are measured, in steps."""
+    """Horizon of the errors, in steps."""
     radii: tuple[float, ...] = (0.0, *(1e-3 * 2.0**k for k in range(7)))
     draws: int = 3
     tolerance: float = 0.1
@@ -48,7 +48,7 @@ class Config:
 
 
 def teacher(config: Config, i: int) -> ContinuousRNN:
-    """Every other one settles, fast or slowly; the rest have Gaussian weights, and some of them never settle."""
+    """Return a teacher: an even index gives one that settles, an odd index one with Gaussian weights."""
     rng = np.random.default_rng(i)
     if i % 2 == 0:
         longest = float(np.exp(rng.uniform(*np.log(LONGEST))))
@@ -61,12 +61,12 @@ def teacher(config: Config, i: int) -> ContinuousRNN:
 
 
 def inputs(seed: int, rows: int, length: int) -> Tensor:
-    """White noise around a level that is switched on at time 0: (rows, length, 1)."""
+    """Return inputs (rows, length, 1): white noise around a random level."""
     return noise(seed, 0, rows, length, 1) + noise(seed, 1, rows, 1, 1)
 
 
 def students(config: Config) -> list[ContinuousRNN]:
-    """One of each width for each teacher."""
+    """Return one student of each width for each teacher."""
     found = []
     for i in range(config.teachers):
         torch.manual_seed(i)
@@ -75,7 +75,7 @@ def students(config: Config) -> list[ContinuousRNN]:
 
 
 def trained(config: Config, run: Run) -> list[ContinuousRNN]:
-    """All students of all teachers in one stack."""
+    """Train all students of all teachers in one stack."""
     device, each = config.training.chosen_device(), len(config.widths)
     size = config.training.batch
 
@@ -93,7 +93,7 @@ def trained(config: Config, run: Run) -> list[ContinuousRNN]:
 
 
 def perturbed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
-    """E_m(β) of every student, all weights perturbed, and the norm of every teacher."""
+    """Measure E_m(β) of every student with all weights perturbed, and the norm of every teacher."""
     device, each = config.training.chosen_device(), len(config.widths)
     models = trained(config, run)
     x = torch.cat([inputs(TEST, 4, config.horizon), noise(TEST, 2, 4, 1, 1).expand(-1, config.horizon, -1)]).to(device)
@@ -119,7 +119,7 @@ def perturbed(config: Config, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def remembered(config: Config) -> Mapping[str, np.ndarray]:
-    """The memory function of every teacher."""
+    """Return the memory function of every teacher."""
     device = config.training.chosen_device()
     curves = [
         memory_function(teacher(config, i).to(device), config.memory, samples=16, progress=False)

@@ -1,4 +1,4 @@
-"""Polynomial memory under perturbation, with stable maps and without."""
+"""Perturbation errors of models with polynomial memory, with and without stable maps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Config(SumConfig):
 
 
 def run(config: SumConfig, run: Run) -> None:
-    """Every curve."""
+    """Measure every curve."""
     for map in config.maps:
         for horizon in config.horizons:
             for search in SEARCHES:
@@ -33,7 +33,7 @@ def run(config: SumConfig, run: Run) -> None:
 
 
 def figures(config: SumConfig, stages: Stages) -> list[Figure]:
-    """The panels of the paper beside the direct map, and what the smallest radius costs."""
+    """Return the panels of the paper, the direct map for comparison, and the cost of the smallest radius."""
     names = ", ".join(config.maps)
     curves = [
         Figure(
@@ -58,28 +58,28 @@ def figures(config: SumConfig, stages: Stages) -> list[Figure]:
         )
         for horizon in config.horizons
     ]
-    smallest = f"What the smallest radius, β = {config.radii[1]:g}, costs."
-    return [*curves, Figure("cost", f"{smallest} A continuous limit E(β) needs curves that do not rise.", costs)]
+    smallest = f"The cost of the smallest radius, E_m({config.radii[1]:g}) − E_m(0), against the width."
+    return [*curves, Figure("cost", f"{smallest} If the limit E(β) is continuous, the curves do not rise.", costs)]
 
 
 def climbed(config: SumConfig, stages: Stages, map: str, horizon: int) -> PerturbationFamily:
-    """The family measured by ascent, the better of the two searches."""
+    """Return the family measured by ascent, the better of the two searches."""
     return family(config, stages, "polynomial", map, horizon, "ascent")
 
 
 def cost(curves: PerturbationFamily) -> np.ndarray:
-    """(widths,) what the smallest positive radius adds to the error."""
+    """Return the increase of the error at the smallest positive radius, (widths,)."""
     return curves.errors[:, 1] - curves.errors[:, 0]
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """Each stable map is stable, bounded where direct explodes, and continuous at 0 where direct is not."""
+    """Check for each stable map that it is stable, bounded where direct explodes, and continuous at 0."""
     stable = [map for map in config.maps if map != CONTRAST]
     return [check(config, stages, map) for check in (stability, boundedness, continuity) for map in stable]
 
 
 def stability(config: Config, stages: Stages, map: str) -> Claim:
-    """What the widths say about the limit, for every horizon and search."""
+    """Check that the family of widths is stable, for every horizon and search."""
     verdicts = {
         f"{horizon} steps, {search}": family(config, stages, "polynomial", map, horizon, search).verdict()
         for horizon in config.horizons
@@ -96,7 +96,7 @@ def stability(config: Config, stages: Stages, map: str) -> Claim:
 
 
 def boundedness(config: Config, stages: Stages, map: str) -> Claim:
-    """The proven bound over all radii, and where the direct map passes it."""
+    """Check that the proven bound is finite, and that the errors of the direct map exceed it."""
     ours, whys, kept = [], [], []
     for horizon in config.horizons:
         curves, direct = climbed(config, stages, map, horizon), climbed(config, stages, CONTRAST, horizon)
@@ -110,7 +110,7 @@ def boundedness(config: Config, stages: Stages, map: str) -> Claim:
         worst = [f"{errors[:, at].max():.2g}" if at.any() else "—" for errors in (curves.errors, direct.errors)]
         radii = ", ".join(f"{radius:.3g}" for radius in passed)
         whys.append(
-            f"Over {horizon} steps direct exceeds that bound from β = {radii} (m = {config.widths[0]} to "
+            f"Over {horizon} steps direct exceeds that bound from β = {radii} on (m = {config.widths[0]} to "
             f"{config.widths[-1]}); at β = {max(passed):.3g} the largest errors found are {worst[0]} ({map}) and "
             f"{worst[1]} (direct)."
         )
@@ -124,7 +124,7 @@ def boundedness(config: Config, stages: Stages, map: str) -> Claim:
 
 
 def continuity(config: Config, stages: Stages, map: str) -> Claim:
-    """The cost of the smallest radius falls with the width, and rises under the direct map."""
+    """Check that the cost of the smallest radius falls with the width, and rises with the direct map."""
     ours, kept = [], []
     for horizon in config.horizons:
         costs = {name: cost(climbed(config, stages, name, horizon)) for name in (map, CONTRAST)}

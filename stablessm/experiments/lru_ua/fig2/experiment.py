@@ -1,4 +1,4 @@
-"""Digits read back from the last state: eigenvalues on the whole disk, and close to the circle."""
+"""Digits reconstructed from the last state: eigenvalues on the whole disk, and close to the circle."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CHUNK = 1000
 
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """One N, the whole disk and a ring close to the circle."""
+    """Sizes of the experiment: one N, the whole disk and a ring close to the circle."""
 
     sizes: tuple[int, ...] = (784,)
     rings: tuple[float, ...] = (0.0, 0.99)
     alike: float = 1e-2
-    """Relative difference of errors that count as the same."""
+    """Largest relative difference of errors that count as equal."""
 
 
 def _measure_directly(config: Config, run: Run) -> None:
@@ -37,12 +37,12 @@ def _measure_directly(config: Config, run: Run) -> None:
 
 
 def directly(stages: Stages) -> float:
-    """The mean square error over all images, one by one, of the first draw of the last ring (complex)."""
+    """Return the mean square error over all images, computed image by image, for the first draw of the last ring."""
     return float(stages["image-by-image"]["mse"])
 
 
 def run(config: Config, run: Run) -> None:
-    """Both rings, and the comparison with one image after the other."""
+    """Compute both rings, and the comparison with the image-by-image error."""
     for ring in config.rings:
         images.measure_errors(config, run, ring, config.sizes[0])
     _measure_directly(config, run)
@@ -50,7 +50,7 @@ def run(config: Config, run: Run) -> None:
 
 
 def cases(config: Config) -> dict[str, images.Case]:
-    """What is shown."""
+    """Return the cases that are shown."""
     disk, ring = config.rings
     size = config.sizes[0]
     return {
@@ -62,11 +62,12 @@ def cases(config: Config) -> dict[str, images.Case]:
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Digits, and where the errors are."""
+    """Return figures of digits and of errors by position."""
     title = f"{config.length} pixels from {config.sizes[0]} states"
     caption = (
-        f"Images as sequences of {config.length} pixels, read back from the last state by the pseudo-inverse of V, and "
-        "(real) by that of its real and imaginary parts. Right: mean square errors by position, over "
+        f"Images as sequences of {config.length} pixels, reconstructed from the last state by the pseudo-inverse of "
+        "V, and "
+        "(real) by the pseudo-inverse of its real and imaginary parts. Right: mean square errors by position, over "
         f"{config.images} images and {config.draws} draws of the eigenvalues."
     )
     shown = cases(config)
@@ -80,7 +81,7 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """Only the recent past, and everything."""
+    """Check that the disk recovers only the recent past, and the ring everything."""
     (disk, ring), size = config.rings, config.sizes[0]
     far, near = (images.measured(stages, r, size) for r in (disk, ring))
     energy = images.seen(stages)["energy"]
@@ -90,7 +91,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
     over = f"{config.images} images and {config.draws} draws"
     return [
         Claim(
-            f"with eigenvalues on the whole disk only the recent past is read back, N = {size}",
+            f"with eigenvalues on the whole disk only the recent past is reconstructed, N = {size}",
             "the lower half of the image",
             f"the last {covered} of {config.length} pixels with at most {config.lacking:.0%} of their energy "
             f"missing; {lost:.0%} of all energy is missing",
@@ -99,7 +100,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             f"{images.reach(config, stages, far, 'real')} pixels.",
         ),
         Claim(
-            f"with |λ| in ({ring:g}, 1) the whole image is read back by V⁺, N = {size}",
+            f"with |λ| in ({ring:g}, 1) the whole image is reconstructed by V⁺, N = {size}",
             "the whole image",
             f"mean square error {images.spread(near, 'complex')} over {over}; the last {whole} pixels",
             rules.at_most(images.error(near, "complex"), config.perfect, 10 * config.perfect),
@@ -107,19 +108,20 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             f"{near['rank'][:, 0].min()} to {near['rank'][:, 0].max()} of {config.length} in double precision.",
         ),
         Claim(
-            f"the same from the equations for a real input, N = {size}",
+            f"with |λ| in ({ring:g}, 1) the whole image is reconstructed by the equations for a real input, N = {size}",
             "not tried",
             f"mean square error {images.spread(near, 'real')} over {over}",
             rules.ours(rules.at_most(images.error(near, "real"), config.perfect, 10 * config.perfect)),
-            "Real and imaginary parts of N complex states are 2N equations for L real pixels: with N = L there are "
+            "The real and imaginary parts of N complex states give 2N equations for L real pixels: with N = L there "
+            "are "
             f"twice as many as needed, and the rank is at least {near['rank'][:, 1].min()} of {config.length}.",
         ),
         Claim(
-            "sums of squares over the triangular factor of all images are sums over the images",
+            "errors from the triangular factor of all images equal errors computed image by image",
             "not in the paper",
             f"first draw: {rows:.6e} from the factor, {one:.6e} image by image",
             rules.ours(rules.graded(abs(rows - one) < config.alike * one + 1e-12)),
-            "To read back is linear; only rounding can differ. All other numbers here come from the factor.",
+            "Reconstruction is linear, so only rounding can differ. All other numbers here come from the factor.",
         ),
     ]
 
@@ -128,8 +130,8 @@ EXPERIMENT = Experiment(
     id="lr-fig2",
     title="Digits from the last state: the disk and the ring",
     source="LRU-UA, figure 2",
-    question="How much of an image can be read back from the last state of a random linear recurrence?",
-    claim="From eigenvalues on the whole disk only the lower half; from eigenvalues near the circle everything.",
+    question="How much of an image can be reconstructed from the last state of a random linear recurrence?",
+    claim="With eigenvalues on the whole disk only the lower half; with eigenvalues near the circle everything.",
     configs={
         "smoke": Config(data="synthetic", images=30, side=10, sizes=(100,), draws=2),
         "paper": Config(),

@@ -1,4 +1,4 @@
-"""Digits read back from the last state, for several state sizes and rings."""
+"""Digits reconstructed from the last state, for several state sizes and rings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stablessm.report.figure import Figure
 
 
 def run(config: images.DigitsConfig, run: Run) -> None:
-    """Every size on every ring."""
+    """Compute every size on every ring."""
     for size in config.sizes:
         for ring in config.rings:
             images.measure_errors(config, run, ring, size)
@@ -16,7 +16,7 @@ def run(config: images.DigitsConfig, run: Run) -> None:
 
 
 def figures(config: images.DigitsConfig, stages: Stages) -> list[Figure]:
-    """A grid of digits for each ring, one figure for each way to solve."""
+    """Return a grid of digits for each ring, one figure for each solver."""
 
     def cases(ring: float, solver: str) -> dict[str, images.Case]:
         return {f"N = {size}": (ring, size, solver) for size in config.sizes}
@@ -32,7 +32,7 @@ def figures(config: images.DigitsConfig, stages: Stages) -> list[Figure]:
 
 
 def claims(config: images.DigitsConfig, stages: Stages) -> list[Claim]:
-    """Almost perfect at the largest N, satisfactory at the one before, the recent past on the disk."""
+    """Check the images at the two largest N, and the recent past on the disk."""
     (*_, fewer, most), (disk, *_, ring) = config.sizes, config.rings
     near, less, far = (images.measured(stages, r, n) for r, n in ((ring, most), (ring, fewer), (disk, most)))
     over = f"over {config.images} images and {config.draws} draws"
@@ -50,7 +50,7 @@ def claims(config: images.DigitsConfig, stages: Stages) -> list[Claim]:
                 f"mean square error {images.spread(near, solver)} {over}",
                 rules.at_most(images.error(near, solver), config.perfect, 10 * config.perfect),
                 f"{images.missing(energy, near, solver):.1%} of the energy is missing; up to a mean square of "
-                f"{config.perfect:g} counts as invisible, up to ten times that as partly.",
+                f"{config.perfect:g} counts as invisible, up to ten times this as partly.",
             ),
             Claim(
                 f"satisfactory at N = {fewer} with |λ| in ({ring:g}, 1), {label}",
@@ -79,8 +79,11 @@ EXPERIMENT = Experiment(
     id="lr-fig3",
     title="Digits from the last state: N and r_min",
     source="LRU-UA, figure 3",
-    question="How large must the state be, and how near the circle the eigenvalues, to read an image back?",
-    claim="Near the circle almost perfect at N = L = 784 and satisfactory at 512; with r_min = 0 only recent history.",
+    question="How large must the state be, and how close to the circle the eigenvalues, to reconstruct an image?",
+    claim=(
+        "Near the circle images are almost perfect at N = L = 784 and satisfactory at 512; with r_min = 0 only "
+        "recent history."
+    ),
     configs={
         "smoke": images.DigitsConfig(data="synthetic", images=30, side=10, sizes=(50, 70, 100), draws=2, shown=4),
         "paper": images.DigitsConfig(draws=10),

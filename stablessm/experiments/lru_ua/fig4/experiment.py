@@ -1,4 +1,4 @@
-"""Errors of read-back digits and condition numbers, against N and r_min; error by position; a better placement."""
+"""Errors of reconstructed digits and condition numbers against N and r_min, and a better placement."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from stablessm.report.figure import Figure
 
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """States up to more than there are pixels."""
+    """Sizes of the experiment, with more states than pixels at most."""
 
     sizes: tuple[int, ...] = (128, 256, 512, 784, 1024)
 
 
 def small(config: Config) -> list[int]:
-    """N < L, where placements are compared."""
+    """Return the sizes N < L, where placements are compared."""
     return [size for size in config.sizes if size < config.length]
 
 
 def square(config: Config) -> int:
-    """The largest N up to L."""
+    """Return the largest N up to L."""
     return max(size for size in config.sizes if size <= config.length)
 
 
 def run(config: Config, run: Run) -> None:
-    """Every size on every ring, and the optimised placement below L."""
+    """Compute every size on every ring, and the optimized placement below L."""
     for size in config.sizes:
         for ring in config.rings:
             images.measure_errors(config, run, ring, size)
@@ -41,7 +41,7 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """As published, and with the equations for real inputs."""
+    """Return figures as published, and with the equations for real inputs."""
 
     def line(ring: float, solver: str, what: str) -> list[float]:
         found = [images.measured(stages, ring, size) for size in config.sizes]
@@ -73,23 +73,23 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
         },
     }
     panel = images.size_panel("placements for a real input", "κ", small(config), placed)
-    caption = "Condition numbers of the equations for a real input, N < L: optimised placement against random rings."
+    caption = "Condition numbers of the equations for a real input, N < L: optimized placement against random rings."
     return [*column("complex"), *column("real"), Figure("placements", caption, [panel])]
 
 
 def falls(values: list[float]) -> bool:
-    """Whether each is below the one before."""
+    """Return whether each number is below the one before."""
     return all(after < before for before, after in pairwise(values))
 
 
 def table(config: Config, numbers: Mapping[tuple[float, int], float], digits: str) -> str:
-    """In words: a row for each ring, a number for each size."""
+    """Return a table in words: a row for each ring, a number for each size."""
     rows = {ring: [format(numbers[ring, size], digits) for size in config.sizes] for ring in config.rings}
     return "; ".join(f"r_min = {ring:g}: {', '.join(row)}" for ring, row in rows.items())
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """Errors, condition numbers, positions, placement."""
+    """Check errors, condition numbers, positions and the placement."""
     found = {(ring, size): images.measured(stages, ring, size) for ring in config.rings for size in config.sizes}
     mse = {key: images.error(one, "complex") for key, one in found.items()}
     kappa = {key: images.condition(one, "complex") for key, one in found.items()}
@@ -117,7 +117,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             f"median κ of V for N = {sizes}: {table(config, kappa, '.0e')}",
             rules.some([*rings.values(), *beyond.values(), falls([kappa[nearest, size] for size in config.sizes])]),
             f"Falls with r_min at {sum(rings.values())} of {len(rings)} sizes. For N < L, VᵀV is singular; the "
-            "singular values that V has get worse up to N = L and better from there "
+            "condition number of V grows up to N = L and falls beyond "
             f"({sum(beyond.values())} of {len(beyond)} rings). Beyond 1e15 κ is rounding.",
         ),
         Claim(
@@ -126,14 +126,14 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             f"N = {most}, at most {config.lacking:.0%} of the energy missing: "
             + ", ".join(f"the last {n} of {config.length} at r_min = {ring:g}" for ring, n in reached.items()),
             rules.graded(0 < reached[config.rings[0]] < config.recent[1] * config.length < reached[nearest], True),
-            "By V⁺, errors over all images and draws added up from the last position back.",
+            "By V⁺; errors over all images and draws are summed from the last position backward.",
         ),
         placement(config, stages, found),
     ]
 
 
 def placement(config: Config, stages: Stages, found: Mapping[tuple[float, int], Mapping[str, np.ndarray]]) -> Claim:
-    """Whether the optimised placement is better conditioned than the best of the rings."""
+    """Check that the optimized placement is better conditioned than the best of the rings."""
     placed = {size: images.measured(stages, "optimised", size) for size in small(config)}
     pairs = {}
     for name, measure in (("κ", images.condition), ("error", images.error)):
@@ -142,12 +142,12 @@ def placement(config: Config, stages: Stages, found: Mapping[tuple[float, int], 
             for size, one in placed.items()
         }
     return Claim(
-        "the optimised placement is better conditioned than random rings at equal N < L",
+        "the optimized placement is better conditioned than random rings at equal N < L",
         "left open (section 3.1)",
         "κ of the equations for a real input: "
         + "; ".join(f"N = {size}: {ours:.3g} against {others:.1e}" for size, (ours, others) in pairs["κ"].items()),
         rules.ours(rules.some([ours < others for ours, others in pairs["κ"].values()])),
-        "Against the best of the rings, in the median over draws. Mean square errors: "
+        "Compared with the best of the rings, in the median over draws. Mean square errors: "
         + "; ".join(f"N = {size}: {ours:.1e} against {others:.1e}" for size, (ours, others) in pairs["error"].items())
         + ".",
     )
@@ -155,7 +155,7 @@ def placement(config: Config, stages: Stages, found: Mapping[tuple[float, int], 
 
 EXPERIMENT = Experiment(
     id="lr-fig4",
-    title="Read-back digits: errors and condition numbers",
+    title="Reconstructed digits: errors and condition numbers",
     source="LRU-UA, figure 4",
     question="How do errors and condition numbers depend on the state size, the ring and the position?",
     claim="Both fall with N and with r_min; for small r_min only the last few hundred positions are covered.",

@@ -1,4 +1,4 @@
-"""Digits read back where eigenvalues are roots of unity."""
+"""Digits reconstructed with roots of unity as eigenvalues."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ PLACEMENTS: tuple[images.Placement, ...] = ("roots", "optimised")
 
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
-    """The last size is the number of pixels, one is half of it."""
+    """Sizes of the experiment; the last size is the number of pixels, another one half of it."""
 
     sizes: tuple[int, ...] = (128, 256, 392, 512, 784)
     unit: float = 1e-10
     """Largest distance from 1 of a condition number that counts as 1."""
     rounding: float = 1e-12
-    """What is left of machine precision after sums of some hundred terms."""
+    """Largest error that counts as rounding, after sums of some hundred terms."""
     artefacts: float = 0.05
-    """Share of the energy that an image with artefacts lacks at least."""
+    """Least share of the energy that an image with artifacts lacks."""
 
 
 def _measure_largest(config: Config, run: Run) -> None:
@@ -40,12 +40,12 @@ def _measure_largest(config: Config, run: Run) -> None:
 
 
 def largest(stages: Stages) -> float:
-    """The largest error of any pixel of any image, roots of unity, N = L."""
+    """Return the largest error of any pixel of any image, with roots of unity and N = L."""
     return float(stages["worst-pixel"]["error"])
 
 
 def run(config: Config, run: Run) -> None:
-    """Both placements at every size."""
+    """Compute both placements at every size."""
     for size in config.sizes:
         for placement in PLACEMENTS:
             images.measure_errors(config, run, placement, size)
@@ -54,7 +54,7 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Digits of both placements, and errors."""
+    """Return figures of digits for both placements, and of errors."""
     roots: dict[str, images.Case] = {f"N = {size}": ("roots", size, "complex") for size in config.sizes}
     placed: dict[str, images.Case] = {f"N = {size}": ("optimised", size, "real") for size in config.sizes}
     lines = {
@@ -63,19 +63,19 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
     }
     caption = (
         f"Images of {config.length} pixels from the last state. Left: N-th roots of unity. Middle: the placement for "
-        f"real inputs, which needs half as many. Right: mean square errors over {config.images} images."
+        f"real inputs, which needs half as many states. Right: mean square errors over {config.images} images."
     )
     return [
         Figure("digits", caption, [
             images.digit_rows(config, stages, "roots of unity", roots),
-            images.digit_rows(config, stages, "optimised for real inputs", placed),
+            images.digit_rows(config, stages, "optimized for real inputs", placed),
             images.size_panel("error", "mean square error", config.sizes, lines),
         ])
     ]  # fmt: skip
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """κ = 1 and machine precision at N = L; artefacts below; half of the states for real inputs."""
+    """Check κ = 1 and machine precision at N = L, artifacts below, and half of the states for real inputs."""
     whole = images.measured(stages, "roots", config.length)
     kappa, worst = images.condition(whole, "complex"), largest(stages)
     fewer = [size for size in config.sizes if size < config.length]
@@ -92,7 +92,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             f"N = {config.length}, in double precision, from singular values.",
         ),
         Claim(
-            f"and images are read back perfectly, N = {config.length}",
+            f"with the N-th roots of unity images are reconstructed perfectly, N = {config.length}",
             "perfectly",
             f"no pixel of {config.images} images is off by more than {worst:.1e}; mean square error "
             f"{images.error(whole, 'complex'):.1e}",
@@ -100,11 +100,11 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             f"Pixels lie between 0 and 1; up to {config.rounding:g} counts as rounding.",
         ),
         Claim(
-            "for smaller N the images have artefacts",
+            "for smaller N the images have artifacts",
             "undesired artifacts",
             "energy missing: " + ", ".join(f"{part:.0%} at N = {size}" for size, part in lost.items()),
             rules.graded(min(lost.values()) > config.artefacts),
-            "λ^N = 1, so that pixels N positions apart look the same to the state: V⁺ gives each their mean.",
+            "λ^N = 1, so the state cannot distinguish pixels N positions apart: V⁺ gives each of them their mean.",
         ),
         Claim(
             f"a real image needs half as many eigenvalues: N = {half} for L = {config.length}",
@@ -113,7 +113,8 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             f"{images.condition(placed, 'real') - 1:.1e}; with as many roots of unity {lost[half]:.0%} of the energy "
             "is missing",
             rules.ours(rules.graded(images.error(placed, "real") <= config.rounding**2)),
-            "Roots of unity come in conjugate pairs, which tell a real input twice; reconstruction.optimised takes "
+            "Roots of unity come in conjugate pairs, which are redundant for a real input; reconstruction.optimised "
+            "takes "
             "points above the real axis only.",
         ),
     ]
@@ -123,8 +124,8 @@ EXPERIMENT = Experiment(
     id="lr-fig5",
     title="Digits from the last state: roots of unity",
     source="LRU-UA, figure 5",
-    question="What do eigenvalues on the roots of unity give back?",
-    claim="Everything, with condition number 1, at N = L; artefacts at smaller N.",
+    question="What can be reconstructed if the eigenvalues are roots of unity?",
+    claim="Everything, with condition number 1, at N = L; artifacts at smaller N.",
     configs={
         "smoke": Config(data="synthetic", images=30, side=10, sizes=(30, 50, 70, 100), shown=4),
         "paper": Config(),

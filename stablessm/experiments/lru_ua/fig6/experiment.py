@@ -1,4 +1,4 @@
-"""The condition number of ΩᵀΩ where inputs are sparse in a basis."""
+"""The condition number of ΩᵀΩ for inputs that are sparse in a basis."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from itertools import pairwise, product
 import numpy as np
 
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
-from stablessm.reconstruction import condition_number, haar, optimised, uniform_ring
+from stablessm.reconstruction import condition_number, haar, optimized, uniform_ring
 from stablessm.report.figure import Figure, Panel, Series
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the experiment. The defaults are the sizes in LRU-UA, figure 6, where it says them."""
+    """Sizes of the experiment. The defaults are the sizes in LRU-UA, figure 6, where the paper gives them."""
 
     length: int = 512
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
-    """N."""
+    """State sizes N."""
     functions: tuple[int, ...] = (8, 16, 32, 64, 128)
-    """P: the first Haar wavelets."""
+    """Numbers P of Haar wavelets."""
     rings: tuple[float, ...] = (0.0, 0.5, 0.9, 0.99)
-    """r_min; r_max is 1."""
+    """Inner radii r_min of the rings; the outer radius is 1."""
     draws: int = 10
     slack: float = 1.1
-    """A median over draws that rises by no more than this factor does not count as rising."""
+    """A median over draws that rises by at most this factor does not count as rising."""
     rounding: float = 1e15
     """Condition numbers from here on are rounding."""
 
     def cases(self, functions: int) -> list[int]:
-        """N of at least P: below that ΩᵀΩ is singular."""
+        """Return the sizes N ≥ P; for N < P the matrix ΩᵀΩ is singular."""
         return [size for size in self.sizes if size >= functions]
 
 
@@ -48,7 +48,7 @@ def _measure_conditions(config: Config, run: Run, ring: float) -> None:
 
 
 def conditions(stages: Stages, ring: float) -> np.ndarray:
-    """κ of Ω, (functions, sizes, draws); inf for N < P."""
+    """Return κ of Ω, (functions, sizes, draws); inf for N < P."""
     return stages[f"ring-{ring:g}"]["kappa"]
 
 
@@ -61,7 +61,7 @@ def _measure_placed(config: Config, run: Run) -> None:
                 i, fits = config.sizes.index(size), 2 * size <= config.length
                 kappa[p, i] = np.nan
                 if fits:
-                    lam = optimised(size, config.length, basis=basis)
+                    lam = optimized(size, config.length, basis=basis)
                     kappa[p, i] = condition_number(lam, config.length, basis=basis)
         return {"kappa": kappa}
 
@@ -69,24 +69,24 @@ def _measure_placed(config: Config, run: Run) -> None:
 
 
 def placed(stages: Stages) -> np.ndarray:
-    """κ of Ω for the optimised placement with the same bases, (functions, sizes); inf for N < P, NaN if N > L/2."""
+    """Return κ of Ω for the optimized placement, (functions, sizes); inf for N < P, NaN for N > L/2."""
     return stages["optimised"]["kappa"]
 
 
 def run(config: Config, run: Run) -> None:
-    """Every ring, and the optimised placement."""
+    """Compute every ring and the optimized placement."""
     for ring in config.rings:
         _measure_conditions(config, run, ring)
     _measure_placed(config, run)
 
 
 def squares(kappa: np.ndarray) -> list[float]:
-    """log10 κ², of the median over draws."""
+    """Return log10 κ² of the median over draws."""
     return (2 * np.log10(kappa)).tolist()
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """A panel for each ring."""
+    """Return a panel for each ring."""
     panels = []
     for ring in config.rings:
         median = np.median(conditions(stages, ring), axis=-1)
@@ -99,7 +99,7 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
         Series(f"P = {functions}", list(config.sizes), squares(row), "both")
         for functions, row in zip(config.functions, placed(stages), strict=True)
     ]
-    panels.append(Panel("optimised for the basis", "state size N", "log10 κ(ΩᵀΩ)", best, x_scale="log"))
+    panels.append(Panel("optimized for the basis", "state size N", "log10 κ(ΩᵀΩ)", best, x_scale="log"))
     caption = (
         f"Inputs of {config.length} steps in the first P Haar wavelets; medians over {config.draws} draws, N ≥ P. "
         "Above 30 the numbers are rounding."
@@ -108,19 +108,19 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
 
 
 def share(config: Config, pairs: list[tuple[float, float]]) -> tuple[int, int]:
-    """In how many pairs the second is smaller, of those that are finite and above rounding."""
+    """Return the number of pairs in which the second value is smaller, and the number of comparable pairs."""
     usable = [(a, b) for a, b in pairs if np.isfinite(a) and np.isfinite(b) and min(a, b) < config.rounding]
     return sum(b <= config.slack * a for a, b in usable), len(usable)
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """N, P, r_min; and the placement."""
+    """Check the dependence on N, P and r_min, and the placement."""
     median = np.stack([np.median(conditions(stages, ring), axis=-1) for ring in config.rings])
     rings, functions, sizes = median.shape
     spans = {
         "N grows": [p for r, f in product(range(rings), range(functions)) for p in pairwise(median[r, f].tolist())],
         "P falls": [p for r, n in product(range(rings), range(sizes)) for p in pairwise(median[r, ::-1, n].tolist())],
-        "r_min comes close to 1": [
+        "r_min approaches 1": [
             p for f, n in product(range(functions), range(sizes)) for p in pairwise(median[:, f, n].tolist())
         ],
     }
@@ -131,7 +131,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             Claim(
                 f"the condition number of ΩᵀΩ falls as {change}",
                 "decreases",
-                f"in {falls} of {total} comparisons of neighbours",
+                f"in {falls} of {total} comparisons of neighbors",
                 rules.graded(falls == total, 2 * falls > total),
                 f"Medians over {config.draws} draws; a rise below {config.slack - 1:.0%} does not count, nor do "
                 "numbers that are rounding.",
@@ -144,7 +144,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
     return [
         *found,
         Claim(
-            "a placement optimised for the basis is better conditioned than random rings at equal N and P",
+            "a placement optimized for the basis is better conditioned than random rings at equal N and P",
             "left open (section 3.1)",
             f"in {wins} of {total} cases, by a factor of {ratio:.2g} in the median",
             rules.ours(rules.graded(wins == total, 2 * wins > total)),
@@ -157,8 +157,8 @@ EXPERIMENT = Experiment(
     id="lr-fig6",
     title="Conditioning under sparsity",
     source="LRU-UA, figure 6",
-    question="How well conditioned is the way back for inputs that are sparse in a basis?",
-    claim="The better the larger N, the smaller P and the closer r_min is to 1.",
+    question="How well conditioned is the reconstruction of inputs that are sparse in a basis?",
+    claim="The condition number falls as N grows, as P falls and as r_min approaches 1.",
     configs={
         "smoke": Config(length=64, sizes=(8, 16, 32, 64), functions=(4, 8, 16), rings=(0.0, 0.9, 0.99), draws=3),
         "paper": Config(),

@@ -1,4 +1,4 @@
-"""Haar-sparse inputs from the state of a recurrence on the ring (0.95, 1)."""
+"""Haar-sparse inputs reconstructed from a state with eigenvalues on the ring (0.95, 1)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stablessm.experiments.lru_ua.sparse_reconstructions import SparseConfig, co
 
 
 def run(config: SparseConfig, run: Run) -> None:
-    """All sizes on this ring."""
+    """Compute all sizes on this ring."""
     compute_all(config, run)
 
 

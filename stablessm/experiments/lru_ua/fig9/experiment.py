@@ -20,49 +20,49 @@ from stablessm.report.figure import Figure, Panel, Series
 from stablessm.targets import LotkaVolterra
 
 TARGET = LotkaVolterra()
-WAYS = {"fixed": "fixed recurrence, trained MLP", "end-to-end": "all trained on from there"}
+WAYS = {"fixed": "fixed recurrence, trained MLP", "end-to-end": "all weights trained further"}
 CONTROLS = {"linear": "linear readout of the same states", "mean": "mean trajectory, input ignored"}
 FIXED = Training(samples=716 * 2048, batch=8192, epochs=60, lr=6e-3)
 END_TO_END = Training(samples=716, batch=4, epochs=15, lr=1e-4)
 ALIKE = 0.1
-"""By how much errors may differ and be called the same."""
+"""Largest relative difference of errors that are called equal."""
 SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the experiment. The defaults are the sizes in LRU-UA, appendix E.3, where it says them."""
+    """Sizes of the experiment. The defaults are the sizes in LRU-UA, appendix E.3, where the paper gives them."""
 
     length: int = 2048
     trajectories: int = 1024
     share: float = 0.7
-    """Of the trajectories, to train on."""
+    """Share of the trajectories that are trained on."""
     mean: float = 0.5
-    """Of an input."""
+    """Mean of an input."""
     d_state: int = 128
     hidden: tuple[int, ...] = (512, 512)
     r_min: float = 0.99
     fixed: Training = FIXED
-    """Of the MLP; samples are time steps."""
+    """Training of the MLP; samples are time steps."""
     end_to_end: Training = END_TO_END
-    """Of everything from there; samples are trajectories."""
+    """Further training of all weights; samples are trajectories."""
     slower: float = 3e-3
-    """The learning rate of the recurrence, as part of that of the MLP."""
+    """Learning rate of the recurrence relative to the learning rate of the MLP."""
     seed: int = 0
     negligible: float = 0.02
     """Relative error below which a step counts as right."""
     good: float = 0.9
-    """Share of right steps from which on the outputs are found."""
+    """Share of right steps from which on the outputs count as right."""
     fair: float = 0.5
-    """Share of right steps from which on the outputs are partly found."""
+    """Share of right steps from which on the outputs count as partly right."""
 
 
 @cache
 def trajectories(config: Config) -> tuple[Tensor, Tensor]:
-    """Inputs (trajectories, length, 1), outputs (…, 2), in float64.
+    """Return inputs (trajectories, length, 1) and outputs (…, 2) in float64.
 
     Inputs are mean + α₁ cos(2πk/L) + α₂ sin(2πk/L), (α₁, α₂) uniform in the disk of radius ``mean``: without a mean
-    they are negative for long, which makes predators negative, and prey explode.
+    inputs stay negative for long, which makes predators negative and prey explode.
     """
     draws = np.random.default_rng(config.seed).random((config.trajectories, 2))
     alpha = config.mean * np.sqrt(draws[:, 0]) * np.exp(2j * np.pi * draws[:, 1])
@@ -72,14 +72,14 @@ def trajectories(config: Config) -> tuple[Tensor, Tensor]:
 
 
 def split(config: Config) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """To train on, and held out, in float32."""
+    """Return training and held-out trajectories in float32."""
     u, y = (tensor.float() for tensor in trajectories(config))
     cut = int(config.share * len(u))
     return (u[:cut], y[:cut]), (u[cut:], y[cut:])
 
 
 def start(config: Config) -> LinearRNNMLP:
-    """Random, with units from the training set."""
+    """Return a random model, scaled by the training set."""
     model = seeded(
         config.seed, lambda: LinearRNNMLP(1, config.d_state, 2, hidden=config.hidden, r_min=config.r_min)
     ).float()
@@ -88,17 +88,17 @@ def start(config: Config) -> LinearRNNMLP:
 
 
 def relative(found: Tensor, y: Tensor) -> Tensor:
-    """|ŷ - y| / |y|, (…,) from outputs (…, 2)."""
+    """Return |ŷ - y| / |y|, (…,), from outputs (…, 2)."""
     return torch.linalg.vector_norm(found - y, dim=-1) / torch.linalg.vector_norm(y, dim=-1)
 
 
 def trained(config: Config, run: Run, way: str) -> LinearRNNMLP:
-    """The MLP alone, or then everything."""
+    """Return the model with a trained MLP, or with all weights trained further."""
     (u, y), model = split(config)[0], start(config)
 
     @cache
     def steps() -> Batch:
-        """States and outputs at all steps of all trajectories, shuffled."""
+        """Return states and outputs at all steps of all trajectories, shuffled."""
         device = config.fixed.chosen_device()
         with torch.no_grad():
             parts = [model.to(device).features(part) for part in u.to(device).split(64)]
@@ -130,9 +130,9 @@ def trained(config: Config, run: Run, way: str) -> LinearRNNMLP:
 
 
 def slowly(start: LinearRNNMLP, moved: LinearRNNMLP, part: float) -> dict[str, Tensor]:
-    """The weights of ``moved``, but for the recurrence only ``part`` of the way from the start.
+    """Return the weights of ``moved``, with the recurrence only ``part`` of the way from the start.
 
-    That makes its learning rate so much smaller: λ^k turns by k steps of the phase.
+    This reduces the learning rate of the recurrence: a change of the phase of λ is multiplied by k in λ^k.
     """
     weights: dict[str, Tensor] = dict(moved.named_parameters())
     for name, w in start.recurrence.named_parameters(prefix="recurrence"):
@@ -141,7 +141,7 @@ def slowly(start: LinearRNNMLP, moved: LinearRNNMLP, part: float) -> dict[str, T
 
 
 def predicted(config: Config, run: Run, way: str, u: Tensor) -> Tensor:
-    """Outputs for held-out inputs."""
+    """Return outputs for held-out inputs."""
     if way in WAYS:
         device = config.fixed.chosen_device()
         model = trained(config, run, way).to(device)
@@ -179,18 +179,18 @@ def _measure_errors(config: Config, run: Run, way: str) -> None:
 
 
 def errors(stages: Stages, way: str) -> Mapping[str, np.ndarray]:
-    """|ŷ - y| / |y| of held-out trajectories, at every step."""
+    """Return |ŷ - y| / |y| of held-out trajectories at every step."""
     return stages[f"errors-{way}"]
 
 
 def run(config: Config, run: Run) -> None:
-    """Both trainings, and what to compare with."""
+    """Run both trainings and the controls."""
     for way in (*WAYS, *CONTROLS):
         _measure_errors(config, run, way)
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Inputs and outputs; outputs found; errors along the way."""
+    """Return figures of inputs and outputs, predictions and errors."""
     kept = errors(stages, "fixed")
     chosen = slice(None, None, max(1, config.length // POINTS))
     x = (TARGET.dt * np.arange(1, config.length + 1))[chosen].tolist()
@@ -220,7 +220,7 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
             )
     lines.append(Series("2%", [x[0], x[-1]], [config.negligible, config.negligible], "dotted"))
     caption = (
-        "Left: inputs and outputs that training has not seen. Middle: what one MLP finds at every step from the state "
+        "Left: held-out inputs and outputs. Middle: the predictions of one MLP at every step from the state "
         "of a fixed random recurrence, and the truth (dashed). Right: relative errors of held-out trajectories."
     )
     return [
@@ -233,7 +233,7 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
 
 
 def compared(error: float, other: float) -> str:
-    """In words; a tenth more or less is no difference.
+    """Compare two errors in words; a tenth more or less is no difference.
 
     >>> compared(1.0, 1.05), compared(1.0, 2.0)
     ('as good as', 'better than')
@@ -244,7 +244,7 @@ def compared(error: float, other: float) -> str:
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """Held-out errors of both trainings; that the input and the nonlinearity are needed."""
+    """Check the held-out errors of both trainings, and that input and nonlinearity are needed."""
     found = {way: errors(stages, way) for way in (*WAYS, *CONTROLS)}
     share = {way: float(one["share"].mean()) for way, one in found.items()}
     middle = {way: float(np.median(one["median"])) for way, one in found.items()}
@@ -262,19 +262,19 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             ours["fixed"],
             rules.at_least(share["fixed"], config.good, config.fair),
             f"N = {config.d_state}, |λ| in ({config.r_min}, 1), hidden layers {config.hidden}, {config.fixed.epochs} "
-            "epochs; the same weights at all steps, whose number the state tells by a constant input.",
+            "epochs; the same weights at all steps; a constant input lets the state encode the step.",
         ),
         Claim(
-            "trained end to end",
+            "trained end to end, the model gives the outputs at every step",
             "not tried",
             ours["end-to-end"],
             rules.ours(rules.at_least(share["end-to-end"], config.good, config.fair)),
-            f"All weights on from the trained MLP, {config.end_to_end.epochs} epochs of whole trajectories: "
+            f"All weights trained further for {config.end_to_end.epochs} epochs of whole trajectories: "
             f"{compared(middle['end-to-end'], middle['fixed'])} with the recurrence fixed "
             f"(median {middle['end-to-end']:.3%} against {middle['fixed']:.3%}).",
         ),
         Claim(
-            "the MLP, and not the recurrence, computes",
+            "the MLP computes, not the recurrence",
             "the recurrence stores, the MLP computes (section 4)",
             f"below {config.negligible:.0%}: {share['linear']:.1%} of steps with a linear readout, "
             f"{share['mean']:.1%} with the mean trajectory",

@@ -1,4 +1,4 @@
-"""What the numbers say about proposition 3.2, remark 3.3 and theorem A.3, and beside trained models."""
+"""Claims about proposition 3.2, remark 3.3 and theorem A.3, and the comparison with trained models."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from stablessm.experiments.ssm_ua.conv import jackson
 from stablessm.experiments.ssm_ua.conv import stages as measured
 
 PUBLISHED = {"direct": 2.8e-6, "softplus": 1.6e-3, "S4": 1.6e-3}
-"""Losses of trained models of width 64 behind StableSSM, figure 1, at β = 0."""
+"""Losses of trained models of width 64 in StableSSM, figure 1, at β = 0."""
 
 Found = dict[str, Mapping[str, np.ndarray]]
 
 
 def claims(config: measured.ConvConfig, stages: Stages) -> list[Claim]:
-    """Universality, the order needed, the two limits, the layer itself, the trained models."""
+    """Check universality, the order needed, the two limits, the layer itself and the trained models."""
     tolerances = {name: measured.by_tolerance(stages, name) for name in config.kernels}
     orders = {name: measured.by_order(stages, name) for name in config.kernels}
     return [
@@ -31,7 +31,7 @@ def claims(config: measured.ConvConfig, stages: Stages) -> list[Claim]:
 
 
 def universality(config: measured.ConvConfig, tolerances: Found) -> Claim:
-    """Proposition 3.2."""
+    """Check proposition 3.2."""
     met = [bool(e <= t) for f in tolerances.values() for e, t in zip(f["error"], config.tolerances, strict=True)]
     last = config.tolerances[-1]
     states = ", ".join(f"{name} {found['order'][-1]:.0f}" for name, found in tolerances.items())
@@ -46,7 +46,7 @@ def universality(config: measured.ConvConfig, tolerances: Found) -> Claim:
 
 
 def needed(config: measured.ConvConfig, tolerances: Found, orders: Found) -> Claim:
-    """Remark 3.3: our answer to what it leaves open."""
+    """Check our answer to remark 3.3, which leaves the number of states open."""
     pairs = [
         (int(order), int((orders[name]["sigma"] >= tolerance).sum()))
         for name, found in tolerances.items()
@@ -57,20 +57,21 @@ def needed(config: measured.ConvConfig, tolerances: Found, orders: Found) -> Cla
     if measured.PROOF in orders:
         last = orders[measured.PROOF]
         proof = (
-            f" The proof's own polynomials in e^(-t) are off by {last['proof'][-1]:.2g} for {measured.PROOF} at m = "
-            f"{config.orders[-1]}, where ours are off by {last['error'][-1]:.1e}."
+            f" The polynomials in e^(-t) of the proof have an error of {last['proof'][-1]:.2g} for {measured.PROOF} "
+            "at m = "
+            f"{config.orders[-1]}, our sums {last['error'][-1]:.1e}."
         )
     return Claim(
-        "how many states a kernel takes: as many as Hankel singular values are at least ε",
+        "a kernel needs at most as many states as it has Hankel singular values of at least ε",
         "left open (remark 3.3)",
-        f"no more than that in {within} of {len(pairs)} cases, fewer in {fewer}",
+        f"at most that many in {within} of {len(pairs)} cases, fewer in {fewer}",
         rules.ours(rules.most(within, len(pairs))),
-        f"The singular values of ρ(i + j) can be computed before any fit, and tell the order.{proof}",
+        f"The singular values of ρ(i + j) can be computed before any fit and predict the order.{proof}",
     )
 
 
 def hankel_limit(config: measured.ConvConfig, orders: Found) -> Claim:
-    """Our error at a given order against σ_{m+1}."""
+    """Compare our error at a given order with σ_{m+1}."""
     low, high = [], []
     for found in orders.values():
         sigma = found["sigma"][found["order"].astype(int)]
@@ -80,27 +81,27 @@ def hankel_limit(config: measured.ConvConfig, orders: Found) -> Claim:
     within = sum(ratio <= 1 for ratio in high)
     respected = min(low) >= 1 - config.allowance
     return Claim(
-        "no m states have an ℓ¹ error below σ_(m+1); our sup error is no larger than it",
+        "m states have an ℓ¹ error of at least σ_(m+1); our sup error is at most σ_(m+1)",
         "no statement; Adamyan, Arov and Krein",
-        f"ℓ¹ error at least {min(low):.3g} σ_(m+1); sup error at most {max(high):.3g} σ_(m+1), within it in "
+        f"ℓ¹ error at least {min(low):.3g} σ_(m+1); sup error at most {max(high):.3g} σ_(m+1), within σ_(m+1) in "
         f"{within} of {len(high)} cases, in the median {np.median(high):.2g} σ_(m+1)",
         rules.given(respected, rules.most(within, len(high))),
-        "A sum of m modes has a Hankel matrix of rank m, and the norm of what is left is at most the ℓ¹ norm of its "
+        "A sum of m modes has a Hankel matrix of rank m, and the norm of the remainder is at most the ℓ¹ norm of its "
         "symbol. The sup error has no such bound and can be smaller.",
     )
 
 
 def output(config: measured.ConvConfig, tolerances: Found) -> Claim:
-    """Equations 43 to 46: the layer's output."""
+    """Check the output of the layer (equations 43 to 46)."""
     names = ("layer_error", "l1_error", "rounding")
     off, certified, rounding = (np.concatenate([found[name] for found in tolerances.values()]) for name in names)
     ratios = off / (certified + rounding)
     within = int((ratios <= 1).sum())
     return Claim(
-        "the output differs from the convolution by no more than the kernel's error allows (equation 45)",
+        "the output differs from the convolution by at most the bound from the kernel's error (equation 45)",
         "sup |y - ŷ| ≤ ‖ρ - ρ̂‖₁ sup |x|",
-        f"within it in {within} of {len(ratios)} layers, with an allowance for rounding, 2 eps Σ |w|/(1-|λ|)²; "
-        f"{int((off <= certified).sum())} without; at most {ratios.max():.3g} of it",
+        f"within the bound in {within} of {len(ratios)} layers with an allowance for rounding, 2 eps Σ |w|/(1-|λ|)²; "
+        f"in {int((off <= certified).sum())} without; at most {ratios.max():.3g} times the bound",
         rules.most(within, len(ratios)),
         f"Layers with the map 'best' in double precision, on noise, a step and an impulse. The allowance is at most "
         f"{rounding.max():.1e}.",
@@ -108,7 +109,7 @@ def output(config: measured.ConvConfig, tolerances: Found) -> Claim:
 
 
 def jackson_claims(config: measured.ConvConfig, rates: Found) -> list[Claim]:
-    """Theorem A.3 of IAT: the rate, and the factor 1/β."""
+    """Check the rate and the factor 1/β in theorem A.3 of IAT."""
     orders = np.array(config.jackson_orders)
     below, steeper, cases = 0, [], 0
     for found in rates.values():
@@ -128,23 +129,24 @@ def jackson_claims(config: measured.ConvConfig, rates: Found) -> list[Claim]:
             f"at least as fast as m^-α, α = {', '.join(map(str, config.alphas))}",
             f"ours below the bound in {below} of {cases} cases; fitted slopes {slopes}",
             rules.most(below, cases) if min(steeper) > max(config.alphas) else rules.graded(False, True),
-            "The bound has its constant written out, from Jackson's inequality for q(s) = ρ/s, s = e^(-βt/(α+1)); the "
-            "rate says little here, since analytic kernels are approximated faster than by any power of m.",
+            "The constant of the bound comes from Jackson's inequality for q(s) = ρ/s, s = e^(-βt/(α+1)). The "
+            "rate says little here, because analytic kernels are approximated faster than any power of m.",
         ),
         Claim(
-            "the factor 1/β in equation 19",
+            "the bound in equation 19 has the factor 1/β",
             "R(m) ≤ C(α) γ d / (β m^α), C(α) universal",
-            f"with time in units of {measured.UNIT:g}, γ changes by {moved[0]:.0e} of itself, R({orders[0]}) by "
-            f"{moved[1]:.0e}, β and so the printed bound by a factor of {1 / measured.UNIT:g}",
+            f"with time in units of {measured.UNIT:g}, γ changes by a relative {moved[0]:.0e}, R({orders[0]}) by "
+            f"{moved[1]:.0e}, β and therefore the printed bound by a factor of {1 / measured.UNIT:g}",
             rules.graded(False, max(moved) >= config.moved),
-            "R and γ have no unit of time and β has: the printed bound can be made as small as one likes by the choice "
+            "R and γ do not depend on the unit of time, β does: the printed bound can be made arbitrarily small by "
+            "the choice "
             "of unit. Without 1/β the theorem holds (an erratum).",
         ),
     ]
 
 
 def against_training(config: measured.ConvConfig, losses: Mapping[str, np.ndarray]) -> Claim:
-    """The published losses of trained models."""
+    """Compare with the published losses of trained models."""
     best = min(PUBLISHED.values())
     firsts = {}
     for name in measured.TRAINED:
@@ -159,11 +161,11 @@ def against_training(config: measured.ConvConfig, losses: Mapping[str, np.ndarra
     )
     hits = sum(first is not None for first in firsts.values())
     return Claim(
-        f"a few written-down states beat 64 trained ones (ρ = 1/(1+t)^1.1, {config.trained_horizon} steps)",
+        f"a few constructed states are better than 64 trained ones (ρ = 1/(1+t)^1.1, {config.trained_horizon} steps)",
         "loss at width 64: " + ", ".join(f"{name} {loss:g}" for name, loss in PUBLISHED.items()),
         f"expected squared error at the last step under unit white noise, Σ (ρ - ρ̂)²: {shown}",
         rules.most(hits, len(firsts)),
-        "States that suffice for the best published loss: "
+        "Number of states that suffice for the best published loss: "
         + ", ".join(f"{first} ({name})" for name, first in firsts.items())
         + ". The published loss is a weighted mean over time of squared output errors (weights taken to sum to one); "
         "the last step has the largest expectation, so ours is at least as strict. Not a sup error.",

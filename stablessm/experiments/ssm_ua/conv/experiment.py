@@ -1,4 +1,4 @@
-"""Any convolution by one linear layer: how many states it takes, what limits it, and what it does to an input."""
+"""Any convolution by one linear layer: the number of states, the limits of the error, and the output of the layer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ GROUPS = {
     "airy": "oscillations and a shift",
     "shift": "oscillations and a shift",
 }
-"""Titles of panels; the others are power laws."""
+"""Titles of panels; other kernels are power laws."""
 
 
 def run(config: measured.ConvConfig, run: Run) -> None:
-    """Every kernel by order and by tolerance; the rates; the comparison with training."""
+    """Compute every kernel by order and by tolerance, the rates, and the comparison with training."""
     for name in config.kernels:
         measured.measure_by_order(config, run, name)
         measured.measure_by_tolerance(config, run, name)
@@ -29,7 +29,7 @@ def run(config: measured.ConvConfig, run: Run) -> None:
 
 
 def figures(config: measured.ConvConfig, stages: Stages) -> list[Figure]:
-    """Error against m, beside the Hankel limit; L¹ error against m, beside the Jackson rate."""
+    """Return figures of the sup error with the Hankel limit, and of the L¹ error with the Jackson rate, against m."""
     groups: dict[str, list[Series]] = {}
     for name in config.kernels:
         found, orders = measured.by_order(stages, name), list(config.orders)
@@ -37,8 +37,8 @@ def figures(config: measured.ConvConfig, stages: Stages) -> list[Figure]:
         lines.append(Series(name, orders, found["error"].tolist(), "both", group=name))
         lines.append(Series(f"{name}, σ_(m+1)", orders, found["sigma"][orders].tolist(), "dashed", group=name))
         if name == measured.PROOF:
-            lines.append(Series(f"{name}, the proof's polynomials", orders, found["proof"].tolist(), "dotted"))
-    y_range = (1e-20, 30.0)  # with room for the legend
+            lines.append(Series(f"{name}, polynomials of the proof", orders, found["proof"].tolist(), "dotted"))
+    y_range = (1e-20, 30.0)  # leaves room for the legend
     panels = [Panel(title, "m", "sup |ρ - ρ̂|", lines, "linear", "log", y_range) for title, lines in groups.items()]
     rates = []
     for name in jackson.KERNELS:
@@ -52,13 +52,13 @@ def figures(config: measured.ConvConfig, stages: Stages) -> list[Figure]:
         Figure(
             "orders",
             f"The largest error over {config.horizon} steps of a sum of exponentials with m states, and the Hankel "
-            "singular value σ_(m+1) (dashed), which no sum's ℓ¹ error can be below.",
+            "singular value σ_(m+1) (dashed), a lower bound of the ℓ¹ error of any sum.",
             panels,
         ),
         Figure(
             "jackson",
             "The L¹ error in continuous time: our sums, the polynomials in e^(-βt/(α+1)) of the proof of theorem A.3 "
-            f"(β = {measured.BETA:g}), and its bound with the constant written out (dashed).",
+            f"(β = {measured.BETA:g}), and its upper bound (dashed).",
             rates,
         ),
     ]

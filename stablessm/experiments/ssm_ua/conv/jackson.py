@@ -1,4 +1,4 @@
-"""Theorem A.3 of IAT with its constant: how fast polynomials in e^(-βt/(α+1)) come near a kernel."""
+"""Theorem A.3 of IAT with its constant: how fast polynomials in e^(-βt/(α+1)) approximate a kernel."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ KERNELS: dict[str, Analytic] = {
     "1/cosh": lambda t: 1 / np.cosh(t),
     "airy": _airy,
 }
-"""Kernels that decay at least as e^(-t) with all their derivatives, and are no finite sums of exponentials."""
+"""Kernels that decay at least as fast as e^(-t) with all derivatives, and are not finite sums of exponentials."""
 
 END = 40.0
-"""Where all of them are below 1e-17."""
+"""A time after which all kernels are below 1e-17."""
 TIMES = np.linspace(0, END, 2001)
-"""Where suprema are taken and integrals summed."""
+"""Times at which suprema and integrals are computed."""
 _RADIUS, _CIRCLE = 0.5, 32
 _BETAS = np.geomspace(0.05, 0.95, 40)  # below 1: e^(βt) ρ must go to 0
 
 
 def derivatives(rho: Analytic, alpha: int, times: np.ndarray = TIMES) -> np.ndarray:
-    """(α+1, times): ρ, ρ', …, ρ^(α) by Cauchy's integral over a circle about each time.
+    """Return ρ, ρ', …, ρ^(α), (α+1, times), by Cauchy's integral over a circle about each time.
 
     >>> derivatives(np.exp, 2, np.array([1.0])).round(12).ravel() == np.exp(1.0).round(12)
     array([ True,  True,  True])
@@ -45,7 +45,7 @@ def derivatives(rho: Analytic, alpha: int, times: np.ndarray = TIMES) -> np.ndar
 
 
 def gamma(rows: np.ndarray, beta: float, unit: float) -> float:
-    """sup |e^(βt) y^(k)(t)| / β^k over t ≥ 0 and k = 1 … α+1, y' = ρ, β and y with time in units of ``unit``.
+    """Return sup |e^(βt) y^(k)(t)| / β^k over t ≥ 0 and k = 1 … α+1, y' = ρ, with time in units of ``unit``.
 
     ``rows`` are :func:`derivatives`; y^(k) is the derivative of order k - 1 of ρ.
     """
@@ -54,7 +54,7 @@ def gamma(rows: np.ndarray, beta: float, unit: float) -> float:
 
 
 def bound(rows: np.ndarray, orders: np.ndarray) -> np.ndarray:
-    """The smallest bound on R(m), over β, for each order m > α, from :func:`derivatives`; inf for the others.
+    """Return the smallest bound on R(m) over β for each order m > α, from :func:`derivatives`; inf for other orders.
 
     With s = e^(-βt/(α+1)) let q(s) = ρ(t)/s on [0, 1]. Jackson: polynomials p of degree m - 1 come within
     (π/4)^α sup |q^(α)| / (m (m-1) … (m-α+1)) of it. Times s they are sums of m exponentials, and
@@ -67,7 +67,7 @@ def bound(rows: np.ndarray, orders: np.ndarray) -> np.ndarray:
 
 
 def _curvature(rows: np.ndarray, beta: float) -> float:
-    """sup |q^(α)| from ρ, ρ', …, ρ^(α).
+    """Return sup |q^(α)| from ρ, ρ', …, ρ^(α).
 
     θ = s d/ds is -((α+1)/β) d/dt, so that q^(α) = s^(-α-1) (θ-1)(θ-2)…(θ-α) ρ, and s^(-α-1) = e^(βt).
     """
@@ -78,7 +78,7 @@ def _curvature(rows: np.ndarray, beta: float) -> float:
 
 
 def polynomial_error(rho: Analytic, alpha: int, beta: float, order: int) -> float:
-    """∫ |ρ - ρ̂| dt for the sum that the proof builds: q interpolated at Chebyshev points by degree order - 1."""
+    """Return ∫ |ρ - ρ̂| dt for the sum of the proof: q interpolated at Chebyshev points by degree order - 1."""
 
     def q(s: np.ndarray) -> np.ndarray:
         return np.real(rho(-(alpha + 1) / beta * np.log(s))) / s

@@ -1,4 +1,4 @@
-"""What is measured: errors by order and by tolerance, layers against convolutions, rates, losses."""
+"""Measurements: errors by order and by tolerance, layers against convolutions, rates, losses."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ KERNELS = {
 }
 TRAINED = {"as in the text": "(1+t)**-1.1", "as released": "(1+0.1*t)**-1.1"}
 PROOF = "power 1.1"
-"""The kernel that is also approximated as in the proof, by polynomials in e^(-t)."""
+"""The kernel that is also approximated by the polynomials in e^(-t) of the proof."""
 BETA = 0.8
-"""For the proof's construction and for γ."""
+"""β of the proof's construction and of γ."""
 UNIT = 1e-3
-"""Another unit of time."""
+"""Another unit of time, in which γ is computed again."""
 
 
 @dataclass(frozen=True)
 class ConvConfig:
-    """Sizes; the paper gives none."""
+    """Sizes of the experiment. The paper gives none."""
 
     kernels: tuple[str, ...] = tuple(KERNELS)
     horizon: int = 1000
@@ -48,7 +48,7 @@ class ConvConfig:
     trained_orders: tuple[int, ...] = (2, 4, 6, 8, 12)
     trained_horizon: int = 100
     rounding: float = 1e-12
-    """Errors up to this are those of double precision."""
+    """Errors up to this are rounding errors of double precision."""
     allowance: float = 1e-9
     """Relative amount by which an error may be below a bound."""
     moved: float = 0.01
@@ -69,7 +69,7 @@ def measure_by_order(config: ConvConfig, run: Run, name: str) -> None:
 
 
 def by_order(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
-    """For each order: the sup and ℓ¹ errors of our sum, its states, and the proof's error; Hankel singular values."""
+    """Return errors and states of our sum and the error of the proof for each order, and Hankel singular values."""
     return stages[f"order-{slug(name)}"]
 
 
@@ -88,12 +88,12 @@ def measure_by_tolerance(config: ConvConfig, run: Run, name: str) -> None:
 
 
 def by_tolerance(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
-    """For each tolerance: our sum's order and errors, and how far its layer is from the convolution."""
+    """Return for each tolerance the order and errors of our sum, and the error of its layer."""
     return stages[f"tolerance-{slug(name)}"]
 
 
 def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
-    """The sum, or the best one where there is none."""
+    """Return the sum, or the best one found if no sum meets the tolerance."""
     try:
         return exponential_sum(kernel, horizon, **bound)
     except FitError as error:
@@ -101,7 +101,7 @@ def attempt(kernel: str, horizon: int, **bound: Any) -> ExponentialSum:
 
 
 def hankel_values(kernel: str, horizon: int) -> np.ndarray:
-    """Singular values of ρ(i + j), i, j = 0 … horizon/2."""
+    """Return singular values of ρ(i + j), i, j = 0 … horizon/2."""
     from scipy.linalg import hankel, svdvals
 
     values, half = parse(kernel)(np.arange(horizon + 1)), horizon // 2
@@ -109,7 +109,7 @@ def hankel_values(kernel: str, horizon: int) -> np.ndarray:
 
 
 def proof_error(name: str, horizon: int, order: int) -> float:
-    """sup |ρ - ρ̂| on the grid for ρ̂ a polynomial in τ = e^(-t) (eq. 47), through Chebyshev points of [e^(-T), 1]."""
+    """Return sup |ρ - ρ̂| on the grid for a polynomial ρ̂ in e^(-t) (eq. 47), through Chebyshev points."""
     kernel, times = parse(KERNELS[name]), np.arange(horizon + 1.0)
     ends = [float(np.exp(-float(horizon))), 1.0]
     p = np.polynomial.Chebyshev.interpolate(lambda tau: kernel(-np.log(tau)), order - 1, domain=ends)
@@ -117,7 +117,7 @@ def proof_error(name: str, horizon: int, order: int) -> float:
 
 
 def layer_error(es: ExponentialSum, kernel: str, horizon: int) -> float:
-    """sup |y - ŷ| / sup |x| of the layer against the convolution, for noise, a step and an impulse."""
+    """Return sup |y - ŷ| / sup |x| of the layer against the convolution, for noise, a step and an impulse."""
     noise = np.random.default_rng(0).standard_normal(horizon + 1)
     inputs = np.stack([noise / np.abs(noise).max(), np.ones(horizon + 1), np.eye(1, horizon + 1)[0]])
     rho = parse(kernel)(np.arange(horizon + 1))
@@ -154,12 +154,12 @@ def measure_rate(config: ConvConfig, run: Run, name: str) -> None:
 
 
 def rate(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
-    """R(m) = ∫ |ρ - ρ̂| dt in continuous time: ours, the theorem's construction for each α, and its bound."""
+    """Return R(m) = ∫ |ρ - ρ̂| dt in continuous time: ours, the theorem's construction for each α, and its bound."""
     return stages[f"rate-{slug(name)}"]
 
 
 def l1_distance(es: ExponentialSum, kernel: Any) -> float:
-    """∫ |ρ - ρ̂| dt over [0, ∞): the trapezoidal rule to four horizons, then |weights| e^(rates t) in closed form."""
+    """Return ∫ |ρ - ρ̂| dt over [0, ∞): the trapezoidal rule up to four horizons, then a closed form."""
     end = 4 * es.horizon * es.dt
     times = np.linspace(0, end, 32 * es.horizon + 1)
     rest = np.abs(es.weights) * np.exp(es.rates.real * end) / -es.rates.real
@@ -181,10 +181,10 @@ def measure_trained(config: ConvConfig, run: Run) -> None:
 
 
 def trained(stages: Stages) -> Mapping[str, np.ndarray]:
-    """The mean square error at the last step under white noise of variance 1, Σ (ρ - ρ̂)², for each order."""
+    """Return the mean square error at the last step under unit white noise, Σ (ρ - ρ̂)², for each order."""
     return stages["trained"]
 
 
 def slug(name: str) -> str:
-    """A name for a file."""
+    """Return a name for a file."""
     return name.replace(" ", "-").replace("/", "")

@@ -22,10 +22,10 @@ MODES = (1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True)
 class DepthConfig:
-    """Sizes; the paper has a formula only."""
+    """Sizes of the experiment. The paper only has a formula."""
 
     rate: float = 0.25
-    """The slowest."""
+    """The slowest rate."""
     gaps: tuple[float, ...] = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 0.1, 0.3)
     depths: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
     dt: float = 0.1
@@ -40,7 +40,7 @@ class DepthConfig:
 
 
 def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: float) -> ContinuousRNN:
-    """Linear layers h_l' = Λ_l h_l + U_l h_{l+1}, the last driven by U x, the first read by C, as one linear RNN."""
+    """Return linear layers h_l' = Λ_l h_l + U_l h_{l+1}, the last driven by U x, the first read by C, as one RNN."""
     ends = np.cumsum([0, *(len(rate) for rate in rates)]).tolist()
     model = ContinuousRNN(1, ends[-1], 1, activation="linear", solver="exponential", dt=dt, bias=False).double()
     with torch.no_grad():
@@ -53,9 +53,9 @@ def chain(rates: list[Tensor], between: list[Tensor], U: Tensor, C: Tensor, dt: 
 
 
 def equation(formula: str, first: Tensor, second: Tensor, C: Tensor, U1: Tensor, U2: Tensor, times: Tensor) -> Tensor:
-    """Equation 38: as it should be, with its quotient, or as printed.
+    """Return equation 38: corrected, with its quotient, or as printed.
 
-    (e^{bt} - e^{at}) / (b - a) = e^{(a+b)t/2} · t · sinh(z)/z with z = (b - a)t/2, which has no cancellation.
+    (e^{bt} - e^{at}) / (b - a) = e^{(a+b)t/2} · t · sinh(z)/z with z = (b - a)t/2, without cancellation.
     """
     a, b, t = first[:, None], second[None, :], times[:, None, None]
     if formula == "quotient":
@@ -76,7 +76,7 @@ def _measure_errors(config: DepthConfig, run: Run, gap: float) -> None:
         curve = memory_function(
             chain([first, second], [U1], U2, C, config.dt), config.horizon, linear=True, progress=False
         )
-        times = torch.from_numpy(curve.time[1:])  # at 0 it is zero
+        times = torch.from_numpy(curve.time[1:])  # the memory at 0 is zero
         ratios = (equation(name, first, second, C, U1, U2, times).numpy() / curve.value[1:] for name in FORMULAS)
         return [off_by(ratio, scaled=name == "printed") for name, ratio in zip(FORMULAS, ratios, strict=True)], curve
 
@@ -89,12 +89,12 @@ def _measure_errors(config: DepthConfig, run: Run, gap: float) -> None:
 
 
 def errors(stages: Stages, gap: float) -> Mapping[str, np.ndarray]:
-    """The largest relative error of each formula, for every seed; and the memory itself of the first."""
+    """Return the largest relative error of each formula for every seed, and the memory of the first seed."""
     return stages[f"two-layers-{gap:g}"]
 
 
 def off_by(ratio: np.ndarray, *, scaled: bool) -> float:
-    """The largest relative error; ``scaled``: after the constant factor that makes it smallest."""
+    """Return the largest relative error; ``scaled``: after the best constant factor."""
     low, high = float(ratio.min()), float(ratio.max())
     return (high - low) / (high + low) if scaled else max(high - 1, 1 - low)
 
@@ -106,17 +106,17 @@ def _measure_deep(config: DepthConfig, run: Run, depth: int) -> None:
 
 
 def deep(stages: Stages, depth: int) -> MemoryCurve:
-    """The memory of ``depth`` layers of one mode, all of the same rate."""
+    """Return the memory of ``depth`` layers with one mode each, all of the same rate."""
     return stages.load(f"depth-{depth}", MemoryCurve)
 
 
 def gamma(config: DepthConfig, depth: int, time: np.ndarray) -> np.ndarray:
-    """t^{L-1} e^{λt} / (L-1)!."""
+    """Return t^{L-1} e^{λt} / (L-1)!."""
     return time ** (depth - 1) * np.exp(-config.rate * time) / math.factorial(depth - 1)
 
 
 def run(config: DepthConfig, run: Run) -> None:
-    """Every gap and every depth."""
+    """Compute every gap and every depth."""
     for gap in config.gaps:
         _measure_errors(config, run, gap)
     for depth in config.depths:
@@ -124,7 +124,7 @@ def run(config: DepthConfig, run: Run) -> None:
 
 
 def figures(config: DepthConfig, stages: Stages) -> list[Figure]:
-    """How the formulas fare as rates meet; what depth does."""
+    """Return figures of the errors of the formulas against the gap, and of memories by depth."""
     gaps = [gap for gap in config.gaps if gap > 0]
     labels = ("per-mode weights, no cancellation", "the quotient as printed", "weights as printed, best factor")
     lines = [
@@ -134,14 +134,14 @@ def figures(config: DepthConfig, stages: Stages) -> list[Figure]:
     left = Panel("two layers: formula against measurement", "gap of the rates", "relative error", lines, "log", "log")
     curves = {f"{depth} layer{'s' * (depth > 1)}": deep(stages, depth) for depth in config.depths}
     caption = (
-        f"Left: the worst relative error of equation 38 over {config.seeds} random models. Right: layers of one and "
-        "the same rate: t^(L-1) e^(-βt) / (L-1)!, in the end parallel to a single layer."
+        f"Left: the largest relative error of equation 38 over {config.seeds} random models. Right: layers with "
+        "the same rate have the memory t^(L-1) e^(-βt) / (L-1)!, in the end parallel to a single layer."
     )
     return [Figure("depth", caption, [left, panel(f"depth, β = {config.rate:g}", curves, "time")])]
 
 
 def claims(config: DepthConfig, stages: Stages) -> list[Claim]:
-    """The closed form, the printed form, the confluent limit, and depth."""
+    """Check the closed form, the printed form, the confluent limit, and depth."""
     worst = {name: {gap: float(errors(stages, gap)[name].max()) for gap in config.gaps} for name in FORMULAS}
     ours = max(worst["ours"].values())
     printed = min(float(errors(stages, gap)["printed"].min()) for gap in config.gaps)
@@ -159,16 +159,18 @@ def claims(config: DepthConfig, stages: Stages) -> list[Claim]:
             "an identity",
             f"relative error at most {ours:.1e} over gaps {span(config.gaps)}",
             rules.graded(ours <= config.exact, ours <= config.fair),
-            f"The quotient as printed is NaN at gap 0 and off by {worst['quotient'][smallest]:.1e} at gap "
+            f"The quotient as printed is NaN at gap 0 and has a relative error of {worst['quotient'][smallest]:.1e} "
+            "at gap "
             f"{smallest:g}; e^((a+b)t/2) t sinh(z)/z is the same function without cancellation.",
         ),
         Claim(
-            "equation 38 as printed, with the weights U₁,ᵢⱼ C U₂",
+            "equation 38 as printed, with the weights U₁,ᵢⱼ C U₂, is the memory of two layers",
             "C U₂ is one factor for every pair of modes",
             f"relative error {printed:.0%} or more in each of {config.seeds * len(config.gaps)} random models, "
             "after the best constant factor",
             rules.graded(printed <= config.exact),
-            "C stands left of e^(Λ₁t) and U₂ right of e^(Λ₂t): the weight of a pair is Cᵢ U₁,ᵢⱼ U₂,ⱼ, and C U₂ sums "
+            "C multiplies e^(Λ₁t) from the left and U₂ multiplies e^(Λ₂t) from the right: the weight of a pair is "
+            "Cᵢ U₁,ᵢⱼ U₂,ⱼ, but C U₂ sums "
             "over the modes before they have decayed (an erratum).",
         ),
         Claim(
@@ -194,8 +196,8 @@ EXPERIMENT = Experiment(
     id="su-depth",
     title="Memory of deep linear RNNs",
     source="SSM-UA, appendix A, equation 38",
-    question="What is the memory of two linear layers, also where their rates meet, and does depth change its decay?",
-    claim="A closed form; depth does not change exponential decay, and close rates give t e^(λt).",
+    question="What is the memory of two linear layers, also with equal rates, and does depth change its decay?",
+    claim="It has a closed form; depth does not change exponential decay, and nearly equal rates give t e^(λt).",
     configs={
         "smoke": DepthConfig(gaps=(0.0, 1e-12, 1e-6, 0.3), depths=(1, 2, 4), horizon=800, seeds=2),
         "paper": DepthConfig(),

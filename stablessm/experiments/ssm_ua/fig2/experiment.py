@@ -15,7 +15,7 @@ from stablessm.experiments.frame.memories import span
 from stablessm.report.figure import Figure, Panel, Series
 
 REQUIRED = 1e-3
-"""The tolerance that every function of one variable should reach."""
+"""The tolerance that every function of one variable must reach."""
 
 
 class Function(NamedTuple):
@@ -27,7 +27,7 @@ class Function(NamedTuple):
 
 
 def smooth(seed: int = 1, terms: int = 12) -> Function:
-    """Σ a_k cos(k x + φ_k), a_k normal over k."""
+    """Return Σ a_k cos(k x + φ_k), a_k normal over k."""
     draw = np.random.default_rng(seed)
     k = np.arange(1, terms + 1)
     a, phase = draw.normal(size=terms) / k, draw.uniform(0, 2 * np.pi, terms)
@@ -35,7 +35,7 @@ def smooth(seed: int = 1, terms: int = 12) -> Function:
 
 
 def three(x: np.ndarray) -> np.ndarray:
-    """Three functions of one variable at once."""
+    """Return three functions of one variable."""
     return np.stack([np.sin(3 * x), x**2, np.abs(x)], axis=-1)
 
 
@@ -54,7 +54,7 @@ MORE = {
 
 @dataclass(frozen=True)
 class ElementwiseConfig:
-    """Sizes; the paper has a drawing only."""
+    """Sizes of the experiment. The paper only has a drawing."""
 
     tolerances: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
     more_tolerances: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01)
@@ -86,7 +86,7 @@ def _measure_built(config: ElementwiseConfig, run: Run, name: str) -> None:
 
 
 def built(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
-    """One function at every tolerance: width, errors, and whether a step knows another."""
+    """Return widths and errors of one function at every tolerance, and whether steps influence each other."""
     return stages[f"function-{list(SCALAR | MORE).index(name)}"]
 
 
@@ -102,20 +102,20 @@ def _off(
 
 @torch.no_grad()
 def _moved(model: torch.nn.Module, x: torch.Tensor) -> float:
-    """How far other steps move when the first one is replaced by the second."""
+    """Return the largest change of other steps when one input is replaced."""
     changed = x.clone()
     changed[0] = x[1]
     return float((model(x[None])[0] - model(changed[None])[0])[0, 1:].abs().max())
 
 
 def run(config: ElementwiseConfig, run: Run) -> None:
-    """Every function."""
+    """Compute every function."""
     for name in SCALAR | MORE:
         _measure_built(config, run, name)
 
 
 def figures(config: ElementwiseConfig, stages: Stages) -> list[Figure]:
-    """The functions at a coarse tolerance; what width buys."""
+    """Return figures of the functions at a coarse tolerance, and of the bound against the width."""
     panels = []
     for group, title in ((SCALAR, "functions of one variable"), (MORE, "vectors, and two variables")):
         lines = []
@@ -138,7 +138,7 @@ def figures(config: ElementwiseConfig, stages: Stages) -> list[Figure]:
 
 
 def claims(config: ElementwiseConfig, stages: Stages) -> list[Claim]:
-    """Proposition 3.1 on seven functions, and that the layers have no memory."""
+    """Check proposition 3.1 on seven functions, and that the layers have no memory."""
     rows = {name: built(stages, name) for name in SCALAR | MORE}
     within = [float(fresh) <= bound <= tol for r in rows.values() for fresh, bound, tol in _triples(r)]
     certified = bool(all(row["certified"].all() for row in rows.values()))
@@ -150,12 +150,12 @@ def claims(config: ElementwiseConfig, stages: Stages) -> list[Claim]:
     conditions = [float(row["condition"].max()) for row in rows.values()]
     return [
         Claim(
-            "two layers with W = 0 and a sigmoidal activation come as near to a continuous function as one likes",
-            "for every ε some width",
+            "two layers with W = 0 and a sigmoidal activation approximate a continuous function to any accuracy",
+            "for every ε there is a width",
             f"{sum(within)} of {len(within)} networks within the proven bound on {config.fresh} fresh points each; "
             f"units at {tol:g}: {widths}; at {config.more_tolerances[-1]:g}: {vectors}",
             rules.given(certified, rules.most(sum(within), len(within))),
-            "Each bound is proven from the weights and a Lipschitz constant of f known by hand; "
+            "Each bound is proven from the weights and a Lipschitz constant of f that was derived by hand; "
             f"nothing was trained; the least squares problems have condition numbers {span(conditions)}.",
         ),
         Claim(
@@ -163,7 +163,7 @@ def claims(config: ElementwiseConfig, stages: Stages) -> list[Claim]:
             "W₁ = W₂ = 0",
             f"other steps move by {moved:g} when one input is replaced",
             rules.graded(moved == 0),
-            "The eigenvalues are zero exactly, which the map `direct` can represent; b₂, zero in the paper, is the "
+            "The eigenvalues are exactly zero, which the map `direct` can represent; b₂, zero in the paper, is the "
             "constant term here.",
         ),
     ]
@@ -177,7 +177,7 @@ EXPERIMENT = Experiment(
     id="su-fig2",
     title="Elementwise functions by two layers",
     source="SSM-UA, figure 2 and proposition 3.1",
-    question="How wide must two SSM layers without memory be for a function, with a proven error?",
+    question="How wide must two SSM layers without memory be to approximate a function with a proven error?",
     claim="Two layers with W = 0 approximate any continuous elementwise function on a compact set.",
     configs={
         "smoke": ElementwiseConfig(tolerances=(0.1, 0.01), more_tolerances=(0.3, 0.1), fresh=20_000),

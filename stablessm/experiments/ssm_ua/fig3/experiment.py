@@ -1,4 +1,4 @@
-"""Kolmogorov–Arnold by five layers: error by refinement level, and what it costs (proposition 3.6, remark 3.7)."""
+"""Kolmogorov–Arnold by five layers: error and width by refinement level (proposition 3.6, remark 3.7)."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ TARGETS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "|x₁-x₂|": lambda x: np.abs(x[:, 0] - x[:, 1]),
     "cos(5x₁+3x₂)": lambda x: np.cos(5 * x[:, 0] + 3 * x[:, 1]),
 }
-KEPT = ("error", "rms_error", "realisation", "condition", "base", "families", "width", "parameters")
+KEPT = ("error", "rms_error", "condition", "base", "families", "width", "parameters")
 
 
 @dataclass(frozen=True)
 class SuperpositionConfig:
-    """Sizes; the paper has a drawing only."""
+    """Sizes of the experiment. The paper only has a drawing."""
 
     levels: tuple[int, ...] = (1, 2, 3, 4)
     digits: tuple[int, ...] = (1, 2, 3)
     lengths: tuple[int, ...] = (2, 3, 4)
     enough: float = 0.05
-    """The error, relative to max |f|, that the last level should be below."""
+    """Largest error of the last level, relative to max |f|."""
     rounding: float = 1e-9
-    """Relative error of the layers below which they are exact."""
+    """Relative error of the layers up to which they are exact."""
 
 
 def product(x: np.ndarray) -> np.ndarray:
-    """x_1 · … · x_d."""
+    """Return x_1 · … · x_d."""
     return x.prod(1)
 
 
@@ -45,6 +45,7 @@ def _facts(found: KolmogorovArnold) -> Mapping[str, np.ndarray]:
     across = found(np.column_stack([line, *[np.full_like(line, 0.7)] * (found.length - 1)]))
     return {
         **{name: np.array(float(getattr(found, name))) for name in KEPT},
+        "realisation": np.array(found.realization),
         "widths": np.array(found.widths),
         "across": across,
     }
@@ -56,7 +57,7 @@ def _measure_refined(run: Run, name: str, level: int, digits: int) -> None:
 
 
 def refined(stages: Stages, name: str, level: int, digits: int) -> Mapping[str, np.ndarray]:
-    """One function of two variables at one refinement."""
+    """Return widths and errors of one function of two variables at one refinement."""
     stage = f"target-{list(TARGETS).index(name)}-level-{level}-digits-{digits}"
     return stages[stage]
 
@@ -66,12 +67,12 @@ def _measure_longer(run: Run, length: int) -> None:
 
 
 def longer(stages: Stages, length: int) -> Mapping[str, np.ndarray]:
-    """The product of ``length`` inputs, at the first level."""
+    """Return widths and errors of the product of ``length`` inputs at the first level."""
     return stages[f"length-{length}"]
 
 
 def run(config: SuperpositionConfig, run: Run) -> None:
-    """Every function at every refinement; every length."""
+    """Compute every function at every refinement, and every length."""
     for name in TARGETS:
         for level in config.levels:
             _measure_refined(run, name, level, 1)
@@ -82,12 +83,12 @@ def run(config: SuperpositionConfig, run: Run) -> None:
 
 
 def column(rows: list[Mapping[str, np.ndarray]], name: str) -> list[float]:
-    """One number of each row."""
+    """Return one number of each row."""
     return [float(row[name]) for row in rows]
 
 
 def figures(config: SuperpositionConfig, stages: Stages) -> list[Figure]:
-    """Error against width, for both ways of refining; width against length."""
+    """Return figures of the error against the width for both refinements, and of the width against the length."""
     by_level = {name: [refined(stages, name, level, 1) for level in config.levels] for name in TARGETS}
     by_digit = {name: [refined(stages, name, 1, digits) for digits in config.digits] for name in TARGETS}
     panels = []
@@ -115,9 +116,10 @@ def figures(config: SuperpositionConfig, stages: Stages) -> list[Figure]:
         slices.append(Series(f"{row['width']:.0f} units", line.tolist(), row["across"].tolist()))
     caption = (
         "Left: the largest error met (solid) and its mean square (dotted) of five-layer models of functions of two "
-        "variables, with more and more terms. Middle: with five terms and more digits. Right: what length costs."
+        "variables with more and more terms. Middle: with five terms and more digits. Right: the width against the "
+        "length."
     )
-    cut = "The output of the five layers along x₂ = 0.7: wrong where x₁ crosses a gap, by the share of one term."
+    cut = "The output of the five layers along x₂ = 0.7: one term is wrong where x₁ crosses a gap."
     return [
         Figure("superposition", caption, panels),
         Figure("slice", cut, [Panel(f"{first} at x₂ = 0.7", "x₁", "y", slices)]),
@@ -125,12 +127,12 @@ def figures(config: SuperpositionConfig, stages: Stages) -> list[Figure]:
 
 
 def falls(values: list[float]) -> bool:
-    """Whether every number is below the one before."""
+    """Return whether every number is below the one before."""
     return all(after < before for before, after in pairwise(values))
 
 
 def claims(config: SuperpositionConfig, stages: Stages) -> list[Claim]:
-    """Proposition 3.6 by levels and by digits, the layers themselves, remark 3.7."""
+    """Check proposition 3.6 by levels and by digits, the layers themselves, and remark 3.7."""
     by_level = {name: [refined(stages, name, level, 1) for level in config.levels] for name in TARGETS}
     by_digit = {name: [refined(stages, name, 1, digits) for digits in config.digits] for name in TARGETS}
     everything = [row for table in (by_level, by_digit) for rows in table.values() for row in rows]
@@ -149,13 +151,14 @@ def claims(config: SuperpositionConfig, stages: Stages) -> list[Claim]:
     realisation, slopes = max(column(everything, "realisation")), column(everything, "condition")
     return [
         Claim(
-            "a five-layer SSM comes as near to a function of a sequence as one likes",
-            "for every ε some width",
-            f"largest error met over max |f|, by level: {table}; widest layer {widths}",
+            "a five-layer SSM approximates a function of a sequence to any accuracy",
+            "for every ε there is a width",
+            f"largest sampled error over max |f|, by level: {table}; widest layer {widths}",
             rules.graded(down and last < config.enough, down),
-            f"Two inputs. A level doubles the base and the number of terms; it falls about as one over the terms, "
+            f"Two inputs. A level doubles the base and the number of terms; the error falls about as one over the "
+            "terms, "
             f"and the last is {'below' if last < config.enough else 'not below'} {config.enough:.0%}. Sampled, so "
-            "from below.",
+            "a lower bound.",
         ),
         Claim(
             "2d + 1 terms and one fixed inner function are enough (theorem 3.5)",
@@ -163,23 +166,24 @@ def claims(config: SuperpositionConfig, stages: Stages) -> list[Claim]:
             f"with 5 terms of base 6 and {span(config.digits)} digits, largest error (mean square): {digit_table}; "
             f"widest layer {digit_widths}",
             rules.graded(sup_down, mean_down),
-            "At sizes that can be built the largest error does not fall: it occurs in ever narrower strips, where x₁ "
-            "crosses a gap of the inner function and one term runs through all values; the mean square falls.",
+            "At feasible sizes the largest error does not fall: it occurs in narrower and narrower strips, where x₁ "
+            "crosses a gap of the inner function and one term takes all values; the mean square falls.",
         ),
         Claim(
-            "inner function, sum over time and outer functions are each an SSM, together off by L‖ρ‖ε + Lε + ε at most",
+            "inner function, sum over time and outer functions are each an SSM, with a total error of at most L‖ρ‖ε "
+            "+ Lε + ε",
             "ε > 0 for each part, L the Lipschitz constant of the outer function",
-            f"the layers give the superposition to {realisation:.0e} of max |f|; L is {span(slopes)}",
+            f"the layers give the superposition up to {realisation:.0e} of max |f|; L is {span(slopes)}",
             rules.graded(realisation < config.rounding),
             "With hardtanh, a sigmoidal function, piecewise linear parts are exact, and d modes on a circle give the "
-            "kernel exactly: ε is rounding. It has to be, since L grows with every refinement.",
+            "kernel exactly: ε is rounding. It must be this small, because L grows with every refinement.",
         ),
         remark(config, stages),
     ]
 
 
 def remark(config: SuperpositionConfig, stages: Stages) -> Claim:
-    """Remark 3.7: neurons grow linearly with the length."""
+    """Check that the neurons grow linearly with the length (remark 3.7)."""
     rows = [longer(stages, length) for length in config.lengths]
     states = [float(row["widths"].sum()) for row in rows]
     terms = column(rows, "families")
@@ -198,7 +202,8 @@ def remark(config: SuperpositionConfig, stages: Stages) -> Claim:
         "linear",
         f"{found}; errors {errors}",
         verdict,
-        "Only the 2d + 1 terms do. An outer function has a step for every cube, γ^d of them with γ ≥ 2d + 2, so the "
+        "Only the 2d + 1 terms grow linearly. An outer function has a step for each of γ^d cubes with γ ≥ 2d + 2, "
+        "so the "
         "neurons grow faster than exponentially.",
     )
 
@@ -207,7 +212,7 @@ EXPERIMENT = Experiment(
     id="su-fig3",
     title="Kolmogorov–Arnold by five layers",
     source="SSM-UA, figure 3, proposition 3.6 and remark 3.7",
-    question="Does the five-layer construction get near a function of a sequence, and how wide must it be?",
+    question="Does the five-layer construction approximate a function of a sequence, and how wide must it be?",
     claim="Five layers approximate any continuous functional; the neurons grow linearly with the length.",
     configs={
         "smoke": SuperpositionConfig(levels=(1, 2), digits=(1, 2), lengths=(2, 3)),

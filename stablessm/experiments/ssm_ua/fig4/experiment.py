@@ -1,4 +1,4 @@
-"""Volterra series as recurrences: how wide, for how long a sequence, how exact."""
+"""Volterra series as recurrences: width and error against the length of the sequence."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ FORMULAS = {
     "triple-beat": "e^(-(a+b+c)/20) cos((a-b)/7) cos((b-c)/7) cos((c-a)/7)",
     "triple-power-law": "(1+a+b+c)^-2.5",
 }
-WHOLE = 2_000_000  # a grid with so many values is compared whole
-BLOCK = 4_000_000  # values of a kernel at once
+WHOLE = 2_000_000  # a grid with at most this many values is compared completely
+BLOCK = 4_000_000  # number of kernel values computed at once
 
 
 @dataclass(frozen=True)
 class VolterraConfig:
-    """The paper has a proof and a drawing only."""
+    """Sizes of the experiment. The paper only has a proof and a drawing."""
 
     kernels: tuple[str, ...] = tuple(KERNELS)
     lengths: tuple[int, ...] = (100, 1000, 10_000)
     tol: float = 1e-3
     outputs: int = 16
-    """For how many inputs the last output is compared with the sum over all pairs or triples."""
+    """Number of inputs whose last output is compared with the sum over all pairs or triples."""
     seed: int = 0
     growth: float = 1.25
-    """Factor by which the last step to a longer sequence may widen a model that does not depend on the length."""
+    """Largest growth of the width, at the last step to a longer sequence, that counts as independent of the length."""
     scatter: float = 2.0
-    """Output errors over the tolerance that are allowed, since they scatter about their mean."""
+    """Largest ratio of an output error to the tolerance; more than 1, because output errors scatter."""
 
     def __post_init__(self) -> None:
         if len(self.lengths) < 2 or list(self.lengths) != sorted(set(self.lengths)):
-            raise ArgumentError("lengths", "two or more, ascending: the question is how the width grows", self.lengths)
+            raise ArgumentError("lengths", "two or more lengths in ascending order", self.lengths)
 
 
 def _measure_built(config: VolterraConfig, run: Run, name: str, length: int) -> None:
@@ -80,12 +80,12 @@ def _measure_built(config: VolterraConfig, run: Run, name: str, length: int) -> 
 
 
 def built(stages: Stages, name: str, length: int) -> Mapping[str, np.ndarray]:
-    """Width and errors of the model for one kernel and one length."""
+    """Return width and errors of the model for one kernel and one length."""
     return stages[f"{name}-{length}"]
 
 
 def whole_error(model: VolterraSSM, kernel: Kernel, order: int, length: int) -> float:
-    """‖h - ĥ‖ / ‖h‖ over all steps 0..length."""
+    """Return ‖h - ĥ‖ / ‖h‖ over all steps 0..length."""
     times = torch.arange(length + 1)
     truth = kernel(*np.meshgrid(*[times.double().numpy()] * order, indexing="ij"))
     with torch.no_grad():
@@ -94,9 +94,9 @@ def whole_error(model: VolterraSSM, kernel: Kernel, order: int, length: int) -> 
 
 
 def dense_error(model: VolterraSSM, kernel: Kernel, order: int, length: int, config: VolterraConfig) -> float:
-    """Relative root mean square error for white noise, against sums over all pairs or triples of steps.
+    """Return the relative root mean square error for white noise, against sums over all pairs or triples of steps.
 
-    Not a number where there are too many: triples of more than a few hundred steps.
+    NaN if there are too many: triples of more than a few hundred steps.
     """
     if (length + 1) ** order > 60 * WHOLE:
         return float("nan")
@@ -117,14 +117,14 @@ def dense_error(model: VolterraSSM, kernel: Kernel, order: int, length: int, con
 
 
 def run(config: VolterraConfig, run: Run) -> None:
-    """Every kernel at every length."""
+    """Compute every kernel at every length."""
     for name in config.kernels:
         for length in config.lengths:
             _measure_built(config, run, name, length)
 
 
 def figures(config: VolterraConfig, stages: Stages) -> list[Figure]:
-    """Width and errors against the length."""
+    """Return figures of width and errors against the length."""
     lengths = list(map(float, config.lengths))
     rows = {name: [built(stages, name, length) for length in config.lengths] for name in config.kernels}
     widths = [Series(name, lengths, [float(row["width"]) for row in rows[name]], "both") for name in rows]
@@ -133,11 +133,10 @@ def figures(config: VolterraConfig, stages: Stages) -> list[Figure]:
     errors.append(Series("tolerance", lengths, [config.tol] * len(lengths), "dotted"))
     outputs = [Series(name, lengths, [float(row["dense"]) for row in rows[name]], "both") for name in rows]
     caption = (
-        f"Models written down for kernels of order two and three at tolerance {config.tol:g}. Left: states and terms; "
-        "dotted, what the Kolmogorov-Arnold construction has at least, by its formula. Middle: relative error of the "
-        "kernel. Right: of the outputs for white noise, against sums over all pairs or triples of steps. "
-        + "; ".join(f"{name}: {FORMULAS[name]}" for name in rows)
-        + "."
+        f"Models constructed for kernels of order two and three at tolerance {config.tol:g}. Left: states and terms; "
+        "dotted: a lower bound for the Kolmogorov-Arnold construction. Middle: relative error of the "
+        "kernel. Right: relative error of the outputs for white noise, against sums over all pairs or triples of "
+        "steps. " + "; ".join(f"{name}: {FORMULAS[name]}" for name in rows) + "."
     )
     panels = [
         Panel("width", "sequence length T", "states and terms", widths, "log", "log"),
@@ -148,7 +147,7 @@ def figures(config: VolterraConfig, stages: Stages) -> list[Figure]:
 
 
 def claims(config: VolterraConfig, stages: Stages) -> list[Claim]:
-    """Proposition 3.9 in its two parts, and the outputs."""
+    """Check the two parts of proposition 3.9, and the outputs."""
     table = {name: [built(stages, name, length) for length in config.lengths] for name in config.kernels}
     rows = [row for found in table.values() for row in found]
     kernel, thinned = (max(float(row[key]) for row in rows) for key in ("kernel", "thinned"))
@@ -163,7 +162,7 @@ def claims(config: VolterraConfig, stages: Stages) -> list[Claim]:
     longest = config.lengths[-1]
     return [
         Claim(
-            "a Volterra series is met to any tolerance by sums of products of convolutions with exponential sums",
+            "sums of products of convolutions with exponential sums approximate a Volterra series to any tolerance",
             "an m exists for every ε",
             f"{met} of {len(rows)} models at ε = {config.tol:g}; kernels to {kernel:.1e}, outputs to {thinned:.1e}",
             rules.graded(met == len(rows), met > 0),
@@ -173,14 +172,16 @@ def claims(config: VolterraConfig, stages: Stages) -> list[Claim]:
         Claim(
             "the width does not depend on the length",
             "not explicitly",
-            f"widths at T = {', '.join(map(str, config.lengths))}: {widths}; the models for T = {longest} are off by "
+            f"widths at T = {', '.join(map(str, config.lengths))}: {widths}; the models for T = {longest} have an "
+            "error of "
             f"at most {serves:.1e} on the shorter horizons",
             rules.graded(constant == len(growth) and serves <= config.tol, constant > 0),
-            f"From T = {config.lengths[-2]} to {longest} a width grows at most {max(growth.values()):.2f}-fold (we ask "
-            f"for {config.growth:g}): a power law goes on to ask for states until its tail is below the tolerance.",
+            f"From T = {config.lengths[-2]} to {longest} a width grows at most {max(growth.values()):.2f}-fold (the "
+            "limit "
+            f"is {config.growth:g}): a power law needs more states until its tail is below the tolerance.",
         ),
         Claim(
-            "outputs are met (equation 19)",
+            "outputs are approximated (equation 19)",
             "|y - ŷ| ≤ ε",
             f"white noise against sums over all pairs or triples: at most {max(dense):.1e}, relative, in {len(dense)} "
             "models",
@@ -195,7 +196,7 @@ EXPERIMENT = Experiment(
     id="su-fig4",
     title="Volterra series without training",
     source="SSM-UA, figure 4, proposition 3.9",
-    question="How wide is a recurrence that has a given Volterra kernel, and does that depend on the length?",
+    question="How wide is a recurrence with a given Volterra kernel, and does the width depend on the length?",
     claim="Sums of products of convolutions reach any tolerance; the width does not depend on the sequence length.",
     configs={
         "smoke": VolterraConfig(kernels=("beat", "power-law", "triple-power-law"), lengths=(40, 100), outputs=4),

@@ -1,4 +1,4 @@
-"""The memory of random RNN, GRU, LSTM and SSM, and how it depends on the size of the recurrent weights."""
+"""The memory of random RNNs, GRUs, LSTMs and SSMs, and its dependence on the size of the recurrent weights."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ FAMILIES = ("RNN", "GRU", "LSTM", "SSM")
 
 @dataclass(frozen=True)
 class RandomConfig:
-    """Sizes; the paper gives none, the horizon is that of the authors' code."""
+    """Sizes of the experiment. The paper gives none; the horizon comes from the authors' code."""
 
     width: int = 64
     layers: int = 2
     horizon: int = 1024
     seeds: int = 32
     gains: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0, 3.0)
-    """They multiply the recurrent weights; as PyTorch draws those, U(-1/√m, 1/√m), the spectral radius is 0.58."""
+    """Factors of the recurrent weights; with PyTorch's initialization, U(-1/√m, 1/√m), the spectral radius is 0.58."""
     gain_horizon: int = 512
     gain_seeds: int = 16
     shown: int = 6
 
 
 def naive_ssm(d_input: int, width: int, gain: float) -> ContinuousRNN:
-    """h[k+1] = W h[k] + U x + b, y = C h, every weight drawn as in ``torch.nn.RNN``, W multiplied by ``gain``."""
+    """Return h[k+1] = W h[k] + U x + b, y = C h, with weights as in ``torch.nn.RNN`` and W multiplied by ``gain``."""
     layer = ContinuousRNN(d_input, width, width, activation="linear", dt=1.0)  # Euler: h + (W - 1) h + …
     with torch.no_grad():
         for weight in layer.parameters():
@@ -42,7 +42,7 @@ def naive_ssm(d_input: int, width: int, gain: float) -> ContinuousRNN:
 
 
 def build(config: RandomConfig, family: str, gain: float) -> memories.Chain:
-    """One number in, one number out."""
+    """Return a model with one input and one output channel."""
     m = config.width
     if family == "SSM":
         layers = [(naive_ssm(m if depth else 1, m, gain), nn.Tanh()) for depth in range(config.layers)]
@@ -55,7 +55,7 @@ def build(config: RandomConfig, family: str, gain: float) -> memories.Chain:
 
 
 def scaled(config: RandomConfig, stages: Stages, family: str) -> dict[float, list[MemoryCurve]]:
-    """The memory of every seed for every gain."""
+    """Return the memory of every seed for every gain."""
     return {gain: memories.surveyed(stages, f"{family}-gain-{gain:g}") for gain in config.gains}
 
 
@@ -68,7 +68,7 @@ def _measure(config: RandomConfig, run: Run, name: str, family: str, gain: float
 
 
 def run(config: RandomConfig, run: Run) -> None:
-    """Every curve."""
+    """Measure every curve."""
     for family in FAMILIES:
         _measure(config, run, family, family, 1.0, config.horizon, config.seeds)
         for gain in config.gains:
@@ -79,7 +79,7 @@ def run(config: RandomConfig, run: Run) -> None:
 
 
 def figures(config: RandomConfig, stages: Stages) -> list[Figure]:
-    """The figure of the paper, and how it changes with the size of the weights."""
+    """Return the figure of the paper, and its dependence on the size of the weights."""
     panels = [
         memories.panel(f, {f"seed {i}": c for i, c in enumerate(memories.surveyed(stages, f)[: config.shown])}, "steps")
         for f in FAMILIES
@@ -92,7 +92,7 @@ def figures(config: RandomConfig, stages: Stages) -> list[Figure]:
     share = Panel("who still decays", "gain of the recurrent weights", "share that decays exponentially", shares)
     at = {f"gain {gain:g}": found[0] for gain, found in scaled(config, stages, "RNN").items()}
     return [
-        Figure("memory", "Memory of randomly initialised models down to rounding: straight lines.", panels),
+        Figure("memory", "Memory of randomly initialized models above rounding: straight lines.", panels),
         Figure(
             "gain",
             f"Recurrent weights multiplied by a gain, over {config.gain_horizon} steps. Left: how many of "
@@ -103,7 +103,7 @@ def figures(config: RandomConfig, stages: Stages) -> list[Figure]:
 
 
 def claims(config: RandomConfig, stages: Stages) -> list[Claim]:
-    """All decay exponentially; the SSM as long as it is stable."""
+    """Check that all models decay exponentially, the SSM as long as it is stable."""
     found = []
     for family in FAMILIES:
         measured = memories.surveyed(stages, family)
@@ -115,7 +115,7 @@ def claims(config: RandomConfig, stages: Stages) -> list[Claim]:
                 f"{memories.listed(kinds)} of {config.seeds} seeds; rates {memories.span(memories.rates(measured))} "
                 "per step",
                 rules.most_seen(kinds),
-                f"Over {config.horizon} steps {kinds['exponential']} of {config.seeds} models come down to rounding, "
+                f"Over {config.horizon} steps {kinds['exponential']} of {config.seeds} models fall to rounding level, "
                 f"or to the end, along a straight line; the slowest e-folding time is "
                 f"{1 / min(memories.rates(measured), default=float('nan')):.3g} steps.",
             )
@@ -124,7 +124,7 @@ def claims(config: RandomConfig, stages: Stages) -> list[Claim]:
 
 
 def _bounded(config: RandomConfig, stages: Stages) -> Claim:
-    """Theorem 3.13 needs eigenvalues below 1. Are they needed?"""
+    """Check that an SSM decays exponentially exactly if its eigenvalues are below 1 (theorem 3.13)."""
     pairs = [
         (radius, curve)
         for gain, found in scaled(config, stages, "SSM").items()
@@ -135,16 +135,16 @@ def _bounded(config: RandomConfig, stages: Stages) -> Claim:
     against = [radius for radius, kind in clear if (radius < 1) is not (kind == "exponential")]
     others = {family: scaled(config, stages, family)[max(config.gains)] for family in FAMILIES if family != "SSM"}
     why = f"{len(clear) - len(against)} of the {len(clear)} models whose decay is clear agree"
-    why += f"; those that do not have |λ| = {memories.span(against)}, too near to 1 for this horizon" if against else ""
+    why += f"; the others have |λ| = {memories.span(against)}, too close to 1 for this horizon" if against else ""
     return Claim(
         "an SSM decays exponentially if its eigenvalues are bounded by 1",
         "theorem 3.13 assumes that W is stable",
         f"largest |λ| < 1: {memories.listed(memories.tally(stable))}; otherwise: "
         f"{memories.listed(memories.tally(unstable))}",
         rules.seen(len(pairs) - len(clear), len(pairs), rules.most(len(clear) - len(against), len(clear))),
-        f"{why}. Recurrent weights {max(config.gains):g} times the usual, over {config.gain_horizon} steps: "
+        f"{why}. Recurrent weights {max(config.gains):g} times as large, over {config.gain_horizon} steps: "
         + "; ".join(f"{family} {memories.listed(memories.tally(measured))}" for family, measured in others.items())
-        + ". So figure 5 is about the usual initialisation, not about every random weight.",
+        + ". Figure 5 therefore holds for the usual initialization, not for all random weights.",
     )
 
 
@@ -159,7 +159,7 @@ def _measure_radii(config: RandomConfig, run: Run, gain: float) -> None:
 
 
 def radii(stages: Stages, gain: float) -> list[float]:
-    """The largest |λ| of each seed's SSM."""
+    """Return the largest |λ| of the SSM of each seed."""
     return list(stages[f"radius-{gain:g}"]["radius"].tolist())
 
 
@@ -167,8 +167,8 @@ EXPERIMENT = Experiment(
     id="su-fig5",
     title="Memory of random recurrent models",
     source="SSM-UA, figure 5",
-    question="How does the memory of randomly initialised RNN, GRU, LSTM and SSM decay?",
-    claim="Exponentially, all of them: layer-wise nonlinearity does not change that of a state-space model.",
+    question="How does the memory of randomly initialized RNNs, GRUs, LSTMs and SSMs decay?",
+    claim="All decay exponentially: layer-wise nonlinearity does not change the decay of a state-space model.",
     configs={
         "smoke": RandomConfig(width=16, horizon=160, seeds=3, gains=(1.0, 3.0), gain_horizon=96, gain_seeds=2, shown=3),
         "paper": RandomConfig(),

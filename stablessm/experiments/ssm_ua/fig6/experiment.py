@@ -1,4 +1,4 @@
-"""The memory of random S4D stacks over a short and a long horizon, under a straight line."""
+"""The memory of random S4D stacks over a short and a long horizon, below a straight line on a logarithmic axis."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from stablessm.report.figure import Figure, Panel, Series
 
 @dataclass(frozen=True)
 class S4Config:
-    """Sizes; the paper gives none."""
+    """Sizes of the experiment. The paper gives none."""
 
     channels: int = 8
     states: int = 32
     layers: int = 2
     horizons: tuple[int, int] = (1024, 32768)
-    """The authors' code's, and one in which the slowest mode is seen to decay."""
+    """The horizon of the authors' code, and a horizon over which the slowest mode decays."""
     seeds: int = 16
     shown: int = 5
     slope: float = 0.9
-    """Of the cap, in units of the slowest rate: a little less steep, so that the curve must fall away from it."""
+    """Slope of the cap in units of the slowest rate: a little less steep, so that an exponential falls below it."""
     early: float = 0.75
-    """The cap must be touched in this part of the horizon."""
+    """The curve must touch the cap within this share of the horizon."""
 
 
 def build(config: S4Config) -> memories.Chain:
-    """One number in, one number out."""
+    """Return a model with one input and one output channel."""
     h = config.channels
     blocks = [(S4D(h, config.states), nn.GELU(), nn.Linear(h, h)) for _ in range(config.layers)]
     return memories.Chain(nn.Linear(1, h), *[module for block in blocks for module in block], nn.Linear(h, 1))
@@ -49,7 +49,7 @@ def _measure_curves(config: S4Config, run: Run, horizon: int) -> None:
 
 
 def curves(stages: Stages, horizon: int) -> list[MemoryCurve]:
-    """The memory of every seed."""
+    """Return the memory of every seed."""
     return memories.surveyed(stages, f"memory-{horizon}")
 
 
@@ -63,12 +63,12 @@ def _measure_slowest(config: S4Config, run: Run) -> None:
 
 
 def slowest(stages: Stages) -> np.ndarray:
-    """min |Re λ| Δ over layers, channels and states, for every seed."""
+    """Return min |Re λ| Δ over layers, channels and states for every seed."""
     return stages["slowest"]["rate"]
 
 
 def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
-    """(log of the height at 0, where it is touched) of the lowest line of that slope above the curve from a step on."""
+    """Return the log height at 0 of the lowest line of a slope above the curve from a step on, and where they touch."""
     clear = (curve.value > 10 * curve.floor) & (np.arange(len(curve.time)) >= start)
     excess = np.log(curve.value[clear]) + rate * curve.time[clear]
     best = int(excess.argmax())
@@ -76,14 +76,14 @@ def cap(curve: MemoryCurve, rate: float, start: int) -> tuple[float, float]:
 
 
 def run(config: S4Config, run: Run) -> None:
-    """Both horizons."""
+    """Measure both horizons."""
     _measure_slowest(config, run)
     for horizon in config.horizons:
         _measure_curves(config, run, horizon)
 
 
 def figures(config: S4Config, stages: Stages) -> list[Figure]:
-    """Left, what 1024 steps show; right, the asymptotics with the caps."""
+    """Return memories over the short horizon, and over the long horizon with their caps."""
     short, long = (curves(stages, horizon)[: config.shown] for horizon in config.horizons)
     lines: list[Series] = []
     for seed, (curve, rate) in enumerate(zip(long, config.slope * slowest(stages), strict=False)):
@@ -94,14 +94,14 @@ def figures(config: S4Config, stages: Stages) -> list[Figure]:
     left = memories.panel(f"{config.horizons[0]} steps", {f"seed {i}": c for i, c in enumerate(short)}, "steps")
     right = Panel(f"{config.horizons[1]} steps, with caps", "t [steps]", "memory M(t)", lines, "linear", "log")
     caption = (
-        f"Upper envelope of the memory of randomly initialised S4D stacks. Dashed: lines of {config.slope} times the "
+        f"Upper envelope of the memory of randomly initialized S4D stacks. Dashed: lines with {config.slope} times the "
         f"slowest rate of each model's eigenvalues, touching the curve after step {config.horizons[0]}."
     )
     return [Figure("memory", caption, [left, right])]
 
 
 def claims(config: S4Config, stages: Stages) -> list[Claim]:
-    """A straight line caps every memory; its decay is exponential; 1024 steps do not show it."""
+    """Check that a straight line caps every memory, and that the decay is exponential."""
     short, long = (curves(stages, horizon) for horizon in config.horizons)
     rate, n = slowest(stages), config.seeds
     touched = np.array(
@@ -118,7 +118,7 @@ def claims(config: S4Config, stages: Stages) -> list[Claim]:
             f"{capped} of {n} models touch their cap before {config.early:.0%} of {config.horizons[1]} steps",
             rules.most(capped, n),
             f"The caps have {config.slope} of the slope of the slowest mode, {memories.span(rate)} per step, and are "
-            f"touched at {touched.min():.0f} to {touched.max():.0f} steps: afterwards the memories fall away from "
+            f"touched at {touched.min():.0f} to {touched.max():.0f} steps; afterwards the memories fall below "
             "them.",
         ),
         Claim(
@@ -127,8 +127,9 @@ def claims(config: S4Config, stages: Stages) -> list[Claim]:
             f"{config.horizons[1]} steps: {memories.listed(kinds)}, rates {memories.span(memories.rates(long))}",
             rules.most_seen(kinds),
             f"The fitted rate is {memories.span(ratio)} times the slowest rate of the eigenvalues, within a quarter "
-            f"of it for {near} of {len(ratio)}; over {config.horizons[0]} steps, half of the slowest e-folding time "
-            f"or so, the instrument says: {memories.listed(early)}.",
+            f"of it for {near} of {len(ratio)}; over {config.horizons[0]} steps, about half of the slowest "
+            "e-folding time, "
+            f"the memories are classified as: {memories.listed(early)}.",
         ),
     ]
 
@@ -137,7 +138,7 @@ EXPERIMENT = Experiment(
     id="su-fig6",
     title="Memory of random S4",
     source="SSM-UA, figure 6",
-    question="Does a randomly initialised S4, made to remember long, forget exponentially all the same?",
+    question="Does the memory of a randomly initialized S4, which is designed for long memory, decay exponentially?",
     claim="Yes: its memory function is capped by a straight line in logarithmic scale.",
     configs={
         "smoke": S4Config(channels=2, states=4, horizons=(512, 16384), seeds=2, shown=2),

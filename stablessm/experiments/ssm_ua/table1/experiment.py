@@ -1,4 +1,4 @@
-"""Weights, operations and memory of RNN, SSM, TCN and transformer."""
+"""Weights, operations and memory of RNNs, SSMs, TCNs and transformers."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ WARM_UP = 16
 
 @dataclass(frozen=True)
 class TableConfig:
-    """Sizes; the table has only letters."""
+    """Sizes of the experiment. The table only has formulas."""
 
     shape: Shape = field(default_factory=Shape)
     lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
     horizon: int = 1024
     longer: int = 32
-    """The recurrent models are seen this many times longer: the slowest mode of a RealSSM lasts 1000 steps."""
+    """Factor of the horizon of recurrent models: the slowest mode of a RealSSM lasts 1000 steps."""
     channels: tuple[int, ...] = (1, 2, 4, 8)
     seeds: int = 8
     weights_within: float = 0.15
-    """Relative distance from the table's number of weights."""
+    """Largest relative difference from the table's number of weights."""
     width_within: float = 0.15
-    """Distance of the growth with the width from m²."""
+    """Largest difference of the exponent of the width from 2."""
     depth_within: float = 0.05
-    """Distance of the growth with the depth from L¹."""
+    """Largest difference of the exponent of the depth from 1."""
     steps_within: float = 0.1
-    """Distance of the growth of the cost with the steps from the table's power."""
+    """Largest difference of the exponent of the number of steps from the table."""
     zero: float = 1e-10
-    """Singular values, relative to the largest, up to which they count as zero."""
+    """Singular values up to this, relative to the largest, count as zero."""
 
 
 def flops(name: str, shape: Shape, steps: int) -> int:
-    """Operations of a forward pass over that many steps; a scan does two for each state and step."""
+    """Return the operations of a forward pass over a number of steps; a scan takes two per state and step."""
     scan = {torch.ops.stablessm.scan: lambda decay, drive, *_, **__: 2 * math.prod(drive)}
     model, x = memories.seeded(0, partial(core, name, shape)).float(), torch.zeros(1, steps, shape.width)
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=scan) as counter:
@@ -53,7 +53,7 @@ def flops(name: str, shape: Shape, steps: int) -> int:
 
 
 def weights(name: str, shape: Shape) -> int:
-    """How many there are."""
+    """Return the number of weights."""
     return sum(weight.numel() for weight in memories.seeded(0, partial(core, name, shape)).parameters())
 
 
@@ -72,7 +72,7 @@ def _measure_costs(config: TableConfig, run: Run, name: str) -> None:
 
 
 def costs(stages: Stages, name: str) -> Mapping[str, np.ndarray]:
-    """Operations and numbers kept for every length; weights for the size, twice the width and twice the depth."""
+    """Return operations and state sizes for every length, and weights for one, twice the width and twice the depth."""
     return stages[f"cost-{name}"]
 
 
@@ -101,12 +101,12 @@ def _measure_spectrum(config: TableConfig, run: Run, channels: int) -> None:
 
 
 def spectrum(stages: Stages, channels: int) -> np.ndarray:
-    """Singular values, over the largest, of the folded kernel of a linear TCN: (seeds, K^(L/2))."""
+    """Return singular values of the folded kernel of a linear TCN relative to the largest, (seeds, K^(L/2))."""
     return stages[f"rank-{channels}"]["sigma"]
 
 
 def run(config: TableConfig, run: Run) -> None:
-    """Costs, memories, ranks."""
+    """Compute costs, memories and ranks."""
     for name in NAMES:
         _measure_costs(config, run, name)
         _measure_memories(config, run, name)
@@ -115,14 +115,14 @@ def run(config: TableConfig, run: Run) -> None:
 
 
 def figures(config: TableConfig, stages: Stages) -> list[Figure]:
-    """Cost and state over T; memories; singular values."""
+    """Return figures of cost and state size against T, of memories, and of singular values."""
 
     def growing(key: str) -> list[Series]:
         return [Series(n, list(config.lengths), costs(stages, n)[key].tolist(), "both") for n in NAMES]
 
     cost = [
         Panel("cost of inference", "T", "operations", growing("flops"), "log", "log"),
-        Panel("what must be kept", "T", "numbers", growing("kept"), "log", "log"),
+        Panel("size of the state", "T", "numbers", growing("kept"), "log", "log"),
     ]
     curves = {name: memories.surveyed(stages, f"memory-{name}")[0] for name in NAMES}
     folded = [
@@ -132,23 +132,24 @@ def figures(config: TableConfig, stages: Stages) -> list[Figure]:
     ]
     rank = Panel("linear TCN: folded kernel", "index", "singular value", folded, "linear", "log")
     return [
-        Figure("cost", "Operations and numbers kept, counted; log axes, on which the slope is the exponent.", cost),
+        Figure("cost", "Counted operations and state sizes; on logarithmic axes the slope is the exponent.", cost),
         Figure(
             "memory",
-            "One random model of each kind: RNN and SSM bend down, a TCN ends, attention is a power of t, straight. "
-            "Right: a TCN's kernel has no more singular values than channels.",
+            "One random model of each kind: RNN and SSM bend down, a TCN ends, attention is a power of t (a "
+            "straight line). "
+            "Right: the kernel of a TCN has at most as many singular values as channels.",
             [memories.panel("memory", curves, "steps", "log"), rank],
         ),
     ]
 
 
 def exponent(values: np.ndarray, lengths: tuple[int, ...]) -> float:
-    """The growth over the last doubling."""
+    """Return the exponent of the growth over the last doubling."""
     return float(np.log(values[-1] / values[-2]) / np.log(lengths[-1] / lengths[-2]))
 
 
 def claims(config: TableConfig, stages: Stages) -> list[Claim]:
-    """The table, row by row."""
+    """Check the table row by row."""
     cost = {name: costs(stages, name) for name in NAMES}
     ratio = {name: cost[name]["weights"][0] / formula(name, config.shape) for name in NAMES}
     orders = {n: [math.log2(cost[n]["weights"][i] / cost[n]["weights"][0]) for i in (1, 2)] for n in NAMES}
@@ -162,16 +163,16 @@ def claims(config: TableConfig, stages: Stages) -> list[Claim]:
     state = {name: exponent(cost[name]["kept"], config.lengths) for name in NAMES}
     return [
         Claim(
-            "the number of weights",
+            "the number of weights is as in the table",
             "L m (m + d_in + d_out), L C K d_in, 3 L m d_in",
-            "measured over the table's: " + ", ".join(f"{name} {value:.2f}" for name, value in ratio.items()),
+            "measured relative to the table: " + ", ".join(f"{name} {value:.2f}" for name, value in ratio.items()),
             count,
             f"All grow as L¹ m² (measured m^{memories.span([wide for wide, _ in orders.values()])}). The table gives "
-            "every RNN layer an output matrix, counts of a transformer only queries, keys and values, a quarter of a "
+            "every RNN layer an output matrix, counts only queries, keys and values of a transformer, a quarter of a "
             "usual block, and leaves out biases.",
         ),
         Claim(
-            "the cost of inference over T steps",
+            "the cost of inference over T steps grows as in the table",
             "RNN and SSM O(T), TCN O(T), transformer O(T²)",
             ", ".join(f"{name} T^{value:.2f}" for name, value in growth.items()),
             rules.most(agree, len(NAMES)),
@@ -185,7 +186,7 @@ def claims(config: TableConfig, stages: Stages) -> list[Claim]:
 
 
 def patterns(config: TableConfig, stages: Stages) -> list[Claim]:
-    """How each remembers."""
+    """Check the memory of each architecture."""
     found = {name: memories.surveyed(stages, f"memory-{name}") for name in NAMES}
     kinds, n = {name: memories.tally(curves) for name, curves in found.items()}, config.seeds
     reach = config.shape.kernel**config.shape.layers - 1
@@ -202,7 +203,7 @@ def patterns(config: TableConfig, stages: Stages) -> list[Claim]:
             rules.most_seen(kinds["RNN"] + kinds["SSM"]),
             f"Rates per step: RNN {memories.span(memories.rates(found['RNN']))}, SSM "
             f"{memories.span(memories.rates(found['SSM']))}, over {config.longer * config.horizon} steps: the same "
-            "pattern, on another time scale.",
+            "pattern on another time scale.",
         ),
         Claim(
             "the memory of a TCN is of low rank",
@@ -210,19 +211,19 @@ def patterns(config: TableConfig, stages: Stages) -> list[Claim]:
             ", ".join(f"C = {c}: rank {rank}" for c, rank in ranks.items())
             + f" of {config.shape.kernel ** (config.shape.layers // 2)}; with tanh: {memories.listed(kinds['TCN'])}",
             rules.graded(low and kinds["TCN"]["finite"] == n, low),
-            "Folded by the digits of the lag, a linear TCN's kernel has no more singular values above "
-            f"{config.zero:g} than channels; and memory ends at lag {memories.span(lags)}, K^L - 1 = {reach} being "
-            "the last that a TCN can see.",
+            "Folded by the digits of the lag, the kernel of a linear TCN has at most as many singular values above "
+            f"{config.zero:g} as channels; memory ends at lag {memories.span(lags)}, and K^L - 1 = {reach} is "
+            "the largest possible lag.",
         ),
         Claim(
             "the memory of a transformer is not restricted",
             "no restriction",
             f"{free} of {n} fall as a power of t, t^-{memories.span(powers)} in the last octave",
             rules.most(free, n),
-            f"After {WARM_UP} steps without input the share of those in an average is {WARM_UP}/(t + {WARM_UP}), "
-            "whose derivative falls as t^-2, not exponentially (the instrument says "
+            f"After {WARM_UP} steps without input their share in an average is {WARM_UP}/(t + {WARM_UP}), "
+            "whose derivative falls as t^-2, not exponentially (classified as "
             f"{memories.listed(kinds['transformer'])}). That is one pattern beyond the exponential, not a proof that "
-            "every pattern is reached.",
+            "every pattern is possible.",
         ),
     ]
 
@@ -231,8 +232,10 @@ EXPERIMENT = Experiment(
     id="su-table1",
     title="Cost and memory by architecture",
     source="SSM-UA, table 1",
-    question="What do RNN, SSM, TCN and transformer cost over T steps, and how do they remember?",
-    claim="O(T), O(T), O(T), O(T²); exponential decay, exponential decay, low rank, no restriction.",
+    question="What do RNNs, SSMs, TCNs and transformers cost over T steps, and how does their memory decay?",
+    claim=(
+        "The costs are O(T), O(T), O(T), O(T²); memory: exponential decay, exponential decay, low rank, no restriction."
+    ),
     configs={
         "smoke": TableConfig(
             shape=Shape(width=8), lengths=(64, 512, 1024), horizon=256, longer=64, channels=(1, 4), seeds=1

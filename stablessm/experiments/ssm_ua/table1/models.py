@@ -27,10 +27,10 @@ class Shape:
 
 @final
 class CausalConvolution(nn.Conv1d):
-    """A convolution over the past: (batch, time, channel) to the same."""
+    """A causal convolution from (batch, time, channel) to the same shape."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Padded with zeros on the left."""
+        """Compute the convolution, padded with zeros on the left."""
         return super().forward(F.pad(x.mT, (self.dilation[0] * (self.kernel_size[0] - 1), 0))).mT
 
 
@@ -46,7 +46,7 @@ class Block(nn.Module):
         self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, time, width) to the same."""
+        """Map (batch, time, width) to the same shape."""
         steps = x.shape[1]
         q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         score = q @ k.mT * q.shape[-1] ** -0.5
@@ -57,7 +57,7 @@ class Block(nn.Module):
 
 
 def core(name: str, shape: Shape) -> Chain:
-    """The layers, width to width."""
+    """Return the layers, from width to width."""
     m, depths = shape.width, range(shape.layers)
     if name == "RNN":
         return Chain(nn.RNN(m, m, shape.layers, batch_first=True))
@@ -71,12 +71,12 @@ def core(name: str, shape: Shape) -> Chain:
 
 
 def receiver(name: str, shape: Shape) -> Chain:
-    """The same for an input of one number."""
+    """Return the model with one input channel."""
     return Chain(nn.Linear(1, shape.width), *core(name, shape))
 
 
 def linear_tcn(shape: Shape, channels: int) -> Chain:
-    """A TCN without activations, from one number to one number."""
+    """Return a TCN without activations, with one input and one output channel."""
     layers = [
         CausalConvolution(channels, channels, shape.kernel, dilation=shape.kernel**depth, bias=False)
         for depth in range(shape.layers)
@@ -85,7 +85,7 @@ def linear_tcn(shape: Shape, channels: int) -> Chain:
 
 
 def kept(name: str, shape: Shape, steps: int) -> int:
-    """How many numbers the layers must keep to go on after that many steps."""
+    """Return the size of the state that the layers need to continue after a number of steps."""
     if name == "TCN":
         span = [(shape.kernel - 1) * shape.kernel**depth for depth in range(shape.layers)]
         return shape.width * sum(min(each, steps) for each in span)
@@ -93,6 +93,6 @@ def kept(name: str, shape: Shape, steps: int) -> int:
 
 
 def formula(name: str, shape: Shape) -> int:
-    """The table's number of weights, with d_input = d_output = C = m."""
+    """Return the number of weights in the table, with d_input = d_output = C = m."""
     m = shape.width
     return shape.layers * {"TCN": shape.kernel * m * m, "transformer": 3 * m * m}.get(name, m * (m + m + m))

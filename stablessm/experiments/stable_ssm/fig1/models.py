@@ -1,4 +1,4 @@
-"""State-space models trained on a polynomial memory, and how they bear perturbations."""
+"""State-space models trained on a polynomial memory, and their perturbation errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ SEARCHES: dict[str, tuple[Literal["random", "ascent"], Literal["tensor_max", "en
     "ascent": ("ascent", "tensor_max"),
     "draws-released": ("random", "entry_max"),
 }
-"""Random perturbations of 2-norm β, as the text says; the worst that ascent finds; those of the public code."""
+"""Searches: random perturbations of 2-norm β, as in the text; gradient ascent; random perturbations as in the
+authors' code."""
 PUBLISHED = Training(samples=153_600, batch=512, epochs=40, graphed=True)
 
 
@@ -33,34 +34,34 @@ class Config:
 
     maps: tuple[str, ...] = ("direct", "softplus", "exp", "best")
     widths: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
-    """The authors' 8 to 64, and two narrower ones, since 8 modes fit 100 steps well already."""
+    """The authors' widths 8 to 64, and two narrower ones, because 8 modes already fit 100 steps well."""
     length: int = 100
     longer: tuple[int, ...] = (1000,)
-    """Trained on the expectation of the same loss, not on samples."""
+    """A longer length, trained on the expectation of the loss instead of samples."""
     training: Training = PUBLISHED
     seeds: int = 4
     radii: tuple[float, ...] = (0.0, *(1e-3 * 2.0 ** (k / 2) for k in range(21)))
     draws: int = 30
     steps: int = 20
-    """Of ascent."""
+    """Number of steps of gradient ascent."""
     bounded: float = 10.0
-    """An error of more than so many times the target's own norm counts as an explosion."""
+    """An error above this multiple of the target's norm counts as an explosion."""
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """All of them, in steps."""
+        """Return all lengths, in steps."""
         return (self.length, *self.longer)
 
 
 def start(width: int, length: int, seed: int) -> RealSSM:
-    """Time scales from one step to the length; every map starts from these eigenvalues, B and C."""
+    """Return a model with time scales from one step to the length: the same eigenvalues, B and C for every map."""
     torch.manual_seed(seed)
     rates = -1 / timescales(width, 1.0, float(length))
     return RealSSM(1, width, 1, map="direct", discretisation="exponential", bias=False, eigenvalues=rates).double()
 
 
 def gram(x: Tensor) -> Tensor:
-    """G (T, T) with mean (Σ_j e_j x[t-j])² = e'Ge over a batch of inputs (B, T): all a linear model sees of them.
+    """Return G (T, T) with mean (Σ_j e_j x[t-j])² = e'Ge over a batch of inputs (B, T).
 
     >>> x, e = torch.randn(3, 4), torch.randn(4)
     >>> windows = [x[:, : t + 1].flip(1) @ e[: t + 1] for t in range(4)]
@@ -72,7 +73,7 @@ def gram(x: Tensor) -> Tensor:
 
 
 def kernel_loss(layer: RealSSM, weights: Tensor, rho: Tensor, times: Tensor) -> Tensor:
-    """The mean square of the output's error, from the error e of the kernel: e'Ge, or Σ g e² for a diagonal G."""
+    """Return the mean square error of the output from the error e of the kernel: e'Ge, or Σ g e² for a diagonal G."""
     error = layer.kernel(times)[:, 0, 0] - rho
     return error @ (weights @ error) if weights.dim() == 2 else (weights * error.square()).sum()
 
@@ -93,7 +94,7 @@ def train_models(config: Config, run: Run, map: str, length: int) -> None:
 
 
 def trained(config: Config, stages: Stages, map: str, length: int) -> list[RealSSM]:
-    """For each width the best of the seeds."""
+    """Return the best of the seeds for each width."""
     arrays = stages[f"training-{map}-{length}"]
     models, best = (
         restored(_starts(config, map, length), arrays),
@@ -107,7 +108,7 @@ def _starts(config: Config, map: str, length: int) -> list[RealSSM]:
 
 
 def measure_family(config: Config, run: Run, map: str, length: int, kind: str) -> None:
-    """Measure E_m(β) of the trained models, recurrent weights perturbed."""
+    """Measure E_m(β) of the trained models with perturbed recurrent weights."""
     search, weight_norm = SEARCHES[kind]
 
     @cache
@@ -120,13 +121,15 @@ def measure_family(config: Config, run: Run, map: str, length: int, kind: str) -
         )  # fmt: skip
 
     def curve(m: int) -> PerturbationCurve:
-        return measured().curves[m]  # the first that is missing measures all, so that they are the same bits
+        return measured().curves[
+            m
+        ]  # the first missing stage measures all widths together, so that every order gives the same bits
 
     for m in config.widths:
         run.keep(f"{map}-{length}-{m}-{kind}", PerturbationCurve, partial(curve, m))
 
 
 def family(config: Config, stages: Stages, map: str, length: int, kind: str) -> PerturbationFamily:
-    """Return what :func:`measure_family` found."""
+    """Return the family that :func:`measure_family` measured."""
     names = {m: f"{map}-{length}-{m}-{kind}" for m in config.widths}
     return PerturbationFamily({m: stages.load(name, PerturbationCurve) for m, name in names.items()})

@@ -27,32 +27,32 @@ MAPS: dict[Time, dict[str, Option]] = {
 
 @dataclass(frozen=True)
 class ScaleConfig:
-    """Where to look."""
+    """Ranges of the comparison."""
 
     weights: int = 1000
-    """An even number, to leave out w = 0."""
+    """Number of weights; an even number leaves out w = 0."""
     reach: float = 5.0
     """Weights go from minus this to this."""
     scales: int = 500
     shortest: float = 2.0
     longest: float = 1000.0
-    """Time scales, in steps."""
+    """Longest time scale, in steps."""
     level: float = 1 + 1e-9
-    """A ratio that varies by less than this factor is constant, but for rounding."""
+    """A ratio that varies by less than this factor is constant up to rounding."""
     uneven: float = 10.0
     """A ratio that varies by more than this factor is not balanced."""
     mostly: float = 0.5
-    """Share of the time scales above which a map is partly milder."""
+    """Share of the time scales from which on a map is partly milder."""
 
 
 def run(config: ScaleConfig, run: Run) -> None:
-    """G over weights and over time scales; two rows each, ours and as published."""
+    """Compute G over weights and over time scales, ours and as published."""
     for time in get_args(Time):
         run.stage(time, partial(measure, config, time))
 
 
 def measure(config: ScaleConfig, time: Time) -> Mapping[str, np.ndarray]:
-    """Ratios G/|w| of every map, (2, n), with the grids they are on."""
+    """Return ratios G/|w| of every map, (2, n), and their grids."""
     weights = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
     scales = timescales(config.scales, config.shortest, config.longest)
     eigenvalues = -1 / scales if time == "continuous" else torch.exp(-1 / scales)
@@ -64,18 +64,18 @@ def measure(config: ScaleConfig, time: Time) -> Mapping[str, np.ndarray]:
 
 
 def ratios(f: reparam.Reparameterization, w: Tensor) -> Tensor:
-    """(2, n): G(w)/|w|, ours and as published; NaN where λ is unstable or the map is flat."""
+    """Return G(w)/|w|, ours and as published, (2, n); NaN where λ is unstable or the map is flat."""
     scales = torch.stack([f.gradient_scale(w), f.gradient_scale_published(w)]) / w.abs()
     return torch.where((f.distance(w) > 0) & (scales > 0), scales, torch.nan)
 
 
 def figures(config: ScaleConfig, stages: Stages) -> list[Figure]:
-    """One figure for each kind of time."""
+    """Return one figure for continuous and one for discrete time."""
     return [figure(stages, time) for time in get_args(Time)]
 
 
 def figure(stages: Stages, time: Time) -> Figure:
-    """G and G/|w| over weights, G/|w| over time scales."""
+    """Return G and G/|w| against weights, and G/|w| against time scales."""
     found = stages[time]
 
     def panel(title: str, grid: str, x: str, y: str, shown: tuple[float, float]) -> Panel:
@@ -87,7 +87,7 @@ def figure(stages: Stages, time: Time) -> Figure:
         ]
         return Panel(title, x, y, series, "log" if grid == "scales" else "linear", "log", y_range=shown)
 
-    published = " Dotted: as published, where that differs." if time == "discrete" else ""
+    published = " Dotted: as published, where the formulas differ." if time == "discrete" else ""
     return Figure(
         time,
         f"Gradient scale of the maps in {time} time, over weights (left, middle) and at equal eigenvalues (right)."
@@ -101,7 +101,7 @@ def figure(stages: Stages, time: Time) -> Figure:
 
 
 def lines(rows: np.ndarray) -> list[tuple[np.ndarray, str, Any]]:
-    """Ours, and the published row where it is another one."""
+    """Return our line, and the published line where it differs."""
     ours, published = rows
     differs = ~np.isclose(ours, published, equal_nan=True)
     if not differs.any():
@@ -110,12 +110,12 @@ def lines(rows: np.ndarray) -> list[tuple[np.ndarray, str, Any]]:
 
 
 def span(ratio: np.ndarray) -> tuple[float, float]:
-    """Smallest and largest."""
+    """Return the smallest and the largest value."""
     return float(np.nanmin(ratio)), float(np.nanmax(ratio))
 
 
 def claims(config: ScaleConfig, stages: Stages) -> list[Claim]:
-    """ "Best" is balanced, the others are not, and softplus is the mildest of them."""
+    """Check that "best" is balanced, the others are not, and softplus is the mildest of them."""
     return [
         *(balanced(config, stages, time) for time in get_args(Time)),
         *(unbalanced(config, stages, t) for t in get_args(Time)),
@@ -124,7 +124,7 @@ def claims(config: ScaleConfig, stages: Stages) -> list[Claim]:
 
 
 def balanced(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
-    """G/|w| of "best" is 2a everywhere."""
+    """Check that G/|w| of "best" is 2a everywhere."""
     found = stages[time]
     papers = "best" if time == "continuous" else "best, b = 0.5"
     (low, high), times = span(found[f"{papers} weights"][0]), span(found[f"{papers} scales"][0])
@@ -148,7 +148,7 @@ def balanced(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
 
 
 def unbalanced(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
-    """Every other map's ratio varies with the time scale."""
+    """Check that the ratio of every other map varies with the time scale."""
     spans = {label: span(stages[time][f"{label} scales"][0]) for label in MAPS[time] if not label.startswith("best")}
     factors = {label: high / low for label, (low, high) in spans.items()}
     uneven = [factor > config.uneven for factor in factors.values()]
@@ -164,7 +164,7 @@ def unbalanced(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
 
 
 def milder(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
-    """Softplus has the smaller ratio, at the same eigenvalue."""
+    """Check that softplus has the smaller ratio at the same eigenvalue."""
     found = stages[time]
     relative = {name: found["softplus scales"][0] / found[f"{name} scales"][0] for name in ("direct", "exp")}
     shares = {name: float((r < 1).mean()) for name, r in relative.items()}
@@ -176,7 +176,7 @@ def milder(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
         rules.graded(min(shares.values()) == 1, min(shares.values()) > config.mostly),
         "At the same eigenvalue softplus has "
         + ", ".join(f"{r.min():.3g} to {r.max():.3g} times the ratio of {name}" for name, r in relative.items())
-        + "; softplus has the larger one "
+        + "; softplus has the larger ratio "
         + ", ".join(f"up to a time scale of {t:.3g} ({name})" if t else f"nowhere ({name})" for name, t in last.items())
         + ".",
     )
@@ -184,10 +184,10 @@ def milder(config: ScaleConfig, stages: Stages, time: Time) -> Claim:
 
 EXPERIMENT = Experiment(
     id="st-fig2",
-    title="Gradient over weight, map by map",
+    title="Gradient over weight of each map",
     source="StableSSM, figure 2",
     question="Which map keeps the gradient in proportion to the weight?",
-    claim='The "best" map: G/|w| is the same for all weights; for the others it is not, softplus being the mildest.',
+    claim='The "best" map: its G/|w| is the same for all weights. The other maps vary, softplus least.',
     configs={"smoke": ScaleConfig(weights=100, scales=50), "paper": ScaleConfig()},
     minutes={"smoke": 0.05, "paper": 0.1},
     run=run,

@@ -1,4 +1,4 @@
-"""Gradient over weight through training, map by map."""
+"""Gradient over weight during training for each map."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from stablessm.targets import LinearFunctional
 TARGET = LinearFunctional("polynomial", exponent=1.1)
 PUBLISHED = Training(samples=153_600, batch=512, epochs=5, rows_per_epoch=20)
 QUANTILES = (0.5, 0.9, 1.0)
-"""Over modes: the median, the upper tenth and the largest."""
+"""Quantiles over modes: the median, 90 % and the largest."""
 OPTIONS = {"best": {"b": 0.5}}
-"""The published one, 1 - 1/(w² + 0.5)."""
+"""Options of the published map, 1 - 1/(w² + 0.5)."""
 SHORTEST = 2.0
-"""A time scale of 1 is w = 0 under the exp map, where any ratio is infinite."""
+"""The shortest time scale; a time scale of 1 is w = 0 under the exp map, where the ratio is infinite."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,18 @@ class Config:
     training: Training = PUBLISHED
     seeds: int = 3
     similar: float = 2.0
-    """Losses within this factor are similar, within its cube partly."""
+    """Losses within this factor are similar; losses within its cube are partly similar."""
     ordered: tuple[float, ...] = (0.9, 0.5)
-    """Rank correlations above which two orders are the same, and partly the same."""
+    """Rank correlations from which on two orders are the same, and partly the same."""
 
 
 def spread(config: Config) -> Tensor:
-    """Time scales, in steps."""
+    """Return time scales, in steps."""
     return timescales(config.width, SHORTEST, float(config.length))
 
 
 def start(config: Config, map: str, seed: int) -> RealSSM:
-    """The same function for every map."""
+    """Return a model, the same function for every map."""
     torch.manual_seed(seed)
     eigenvalues = (-1 / spread(config)).exp()
     layer = RealSSM(1, config.width, 1, map="direct", time="discrete", activation="tanh", eigenvalues=eigenvalues)
@@ -57,19 +57,19 @@ def start(config: Config, map: str, seed: int) -> RealSSM:
 
 
 def batch(config: Config, k: int) -> Batch:
-    """Inputs, and what the target makes of them."""
+    """Return inputs and targets."""
     x = noise(0, k, config.training.batch, config.length, 1).to(config.training.chosen_device())
     return x, TARGET(x)
 
 
 def ratios(weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> Tensor:
-    """(models, quantiles) of |gradient| / |weight| over modes."""
+    """Return quantiles of |gradient| / |weight| over modes, (models, quantiles)."""
     at = torch.tensor(QUANTILES).to(weights["w"])
     return ratio(gradients["w"], weights["w"]).quantile(at, dim=1, interpolation="higher").mT
 
 
 def bound(config: Config, map: str) -> Mapping[str, np.ndarray]:
-    """Theorem 3.4 at the start: the ratio of each mode, and G(w)/|w|."""
+    """Return the ratio of each mode before training, and its bound G(w)/|w| (theorem 3.4)."""
     layer = start(config, map, 0).to(config.training.chosen_device())
     differentiate(mean_square(layer, *batch(config, 0)), layer)
     found = gradient_over_weight(layer, recurrent_only=True)["w"]
@@ -79,7 +79,7 @@ def bound(config: Config, map: str) -> Mapping[str, np.ndarray]:
 
 
 def run(config: Config, run: Run) -> None:
-    """Each map in turn, all seeds at once."""
+    """Train each map in turn, all seeds at once."""
     for map in config.maps:
         run.stage(f"start-{map}", lambda map=map: bound(config, map))  # type: ignore[misc]
         starts = [start(config, map, seed) for seed in range(config.seeds)]
@@ -89,7 +89,7 @@ def run(config: Config, run: Run) -> None:
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """Ratios and losses through training; ratios at the start against time scales."""
+    """Return ratios and losses during training, and ratios before training against time scales."""
     through, losses, at_start = [], [], []
     tau = spread(config).tolist()
     for map in config.maps:
@@ -102,8 +102,8 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
     return [
         Figure(
             "gradient-over-weight",
-            "|gradient| / |weight| over recurrent weights, largest (solid) and median (dotted), and the loss, of "
-            "seed 0. Right: mode by mode at the start, from the same eigenvalues.",
+            "The largest (solid) and the median (dotted) |gradient| / |weight| of recurrent weights, and the loss, for "
+            "seed 0. Right: each mode before training; all maps have the same eigenvalues.",
             [
                 Panel("through training", "step", "|gradient| / |weight|", through, y_scale="log"),
                 Panel("loss", "step", "mean square", losses, y_scale="log"),
@@ -114,7 +114,7 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """Best is smallest; losses are similar; the bound knows the order."""
+    """Check that best has the smallest ratio, losses are similar, and the bound predicts the order."""
     seen = {map: stages[f"training-{map}"]["seen"][..., -1] for map in config.maps}
     typical = {map: float(np.median(values)) for map, values in seen.items()}
     highest = {map: float(values.max()) for map, values in seen.items()}
@@ -127,13 +127,13 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
     order = float(np.corrcoef(measured.argsort().argsort(), predicted.argsort().argsort())[0, 1])
     return [
         Claim(
-            "best has the smallest largest |gradient| / |weight| through training",
+            "best has the lowest peak gradient-to-weight ratio during training",
             "figure 3: the smallest",
             "median over steps and seeds: " + listed(typical) + "; highest: " + listed(highest),
             rules.some(wins),
-            f"Of the median best is {'the smallest' if wins[0] else 'not the smallest'}, "
-            f"{typical['best'] / min(v for m, v in typical.items() if m != 'best'):.2g} times the next map's; of the "
-            f"highest it is {'the smallest' if wins[1] else 'not the smallest'}, "
+            f"By the median best is {'the smallest' if wins[0] else 'not the smallest'}, "
+            f"{typical['best'] / min(v for m, v in typical.items() if m != 'best'):.2g} times the next map; by the "
+            f"highest value it is {'the smallest' if wins[1] else 'not the smallest'}, "
             f"{highest['best'] / min(v for m, v in highest.items() if m != 'best'):.2g} times.",
         ),
         Claim(
@@ -145,7 +145,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "similar.",
         ),
         Claim(
-            "the bound G(w)/|w| orders the maps as the measured ratio does",
+            "the bound G(w)/|w| puts the maps in the order of the measured ratios",
             "theorem 3.4: |∂loss/∂w| ≤ C G(w)",
             f"rank correlation {order:.2f} over {len(config.maps)} maps at the start",
             rules.graded(*(order > limit for limit in config.ordered)),
@@ -156,7 +156,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
 
 
 def listed(numbers: Mapping[str, float]) -> str:
-    """In a row, smallest first."""
+    """Return values by map in words, smallest first."""
     return ", ".join(f"{name} {number:.2g}" for name, number in sorted(numbers.items(), key=lambda item: item[1]))
 
 
@@ -164,8 +164,8 @@ EXPERIMENT = Experiment(
     id="st-fig3",
     title="Gradient over weight",
     source="StableSSM, figure 3",
-    question="Which parameterization keeps |gradient| / |weight| smallest while it is trained?",
-    claim="The best map 1 - 1/(w² + 0.5) does, and its loss is like that of the others.",
+    question="Which parameterization has the smallest |gradient| / |weight| during training?",
+    claim="The best map, 1 - 1/(w² + 0.5); its loss is similar to the losses of the other maps.",
     configs={
         "smoke": Config(
             width=8,

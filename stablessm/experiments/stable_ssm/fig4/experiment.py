@@ -13,28 +13,28 @@ from stablessm.experiments.stable_ssm.language_study import PAPERS, SMOKE, Study
 from stablessm.report.figure import Figure, Panel, Series
 
 UNSTABLE = ("direct", "relu")
-"""Maps that the paper finds to have wide ranges."""
+"""Maps with wide ranges in the paper."""
 
 
 def shown(config: StudyConfig) -> tuple[str, ...]:
-    """At the start the figure has tanh too."""
+    """Return the maps of the figure before training, which include tanh."""
     return tuple(dict.fromkeys((*config.maps, "tanh")))
 
 
 def run(config: StudyConfig, run: Run) -> None:
-    """The starts, then the trainings."""
+    """Measure the models before training, then train them."""
     study.start_all(config, run, shown(config))
     study.train_all(config, run, config.rate)
 
 
 def spread(ratio: np.ndarray, left_out: float) -> tuple[float, float]:
-    """The range of ratios over all modes, without a share of them at either end."""
+    """Return the range of ratios over all modes without the given share at either end."""
     low, high = np.quantile(ratio, [left_out, 1 - left_out], method="nearest")
     return float(low), float(high)
 
 
 def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
-    """(a) and (b)."""
+    """Return panels (a) and (b)."""
     starts = {scheme: study.beginning(stages, scheme) for scheme in shown(config)}
     modes = []
     for scheme, found in starts.items():
@@ -55,7 +55,7 @@ def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
 
 
 def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
-    """Ranges, and who is calm."""
+    """Check the ranges of ratios, and which maps train stably."""
     stable = [scheme for scheme in shown(config) if scheme not in UNSTABLE]
     unstable = [scheme for scheme in config.maps if scheme in UNSTABLE]
     made = [narrower(config, stages, stable, unstable)] if unstable else []
@@ -64,7 +64,7 @@ def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
 
 
 def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: list[str]) -> Claim:
-    """Figure 4 (a)."""
+    """Check figure 4 (a)."""
     ends = {
         scheme: spread(study.beginning(stages, scheme)["ratio"], config.limits.ends) for scheme in (*stable, *unstable)
     }
@@ -76,13 +76,13 @@ def narrower(config: StudyConfig, stages: Stages, stable: list[str], unstable: l
         "figure 4 (a): narrower",
         "; ".join(f"{scheme} {low:.2g} to {high:.2g}" for scheme, (low, high) in ends.items()),
         rules.most(sum(held), len(held)),
-        f"In {sum(held)} of {len(held)} pairs of a stable and another map is the first range the shorter one (of "
+        f"In {sum(held)} of {len(held)} pairs of a stable and another map the stable map has the narrower range (of "
         f"{1 - 2 * config.limits.ends:.0%} of the modes). In decades: {_listed(decades)}.",
     )
 
 
 def calmer(config: StudyConfig, stages: Stages, rivals: Sequence[str]) -> Claim:
-    """Figure 4 (b)."""
+    """Check figure 4 (b)."""
     cells = study.at(config, stages, config.rate)
     found = study.unrest(config, cells)
     final = {scheme: final_loss(cell, config.limits) for scheme, cell in cells.items()}
@@ -92,7 +92,8 @@ def calmer(config: StudyConfig, stages: Stages, rivals: Sequence[str]) -> Claim:
         "; ".join(f"{scheme}: {told}" for scheme, told in found.items()),
         calmest(found[PAPERS], [found[scheme] for scheme in rivals]),
         f"A spike is a loss {config.limits.height:g} nats above the median of the {config.limits.window} before it, "
-        "after the warm-up. 'Reproduced' needs fewer than each rival has, 'partly' no more. Final losses: "
+        "after the warm-up. 'Reproduced' requires fewer spikes than each rival, 'partly' at most as many. Final "
+        "losses: "
         f"{_listed(final)}.",
     )
 
@@ -105,8 +106,11 @@ EXPERIMENT = Experiment(
     id="st-fig4",
     title="Language models from the same eigenvalues",
     source="StableSSM, figure 4",
-    question="How hard does a language model's loss push each map's weights, and who trains calmly at a large rate?",
-    claim="Stable maps have a narrower range of |gradient| / |weight|; best is calmer than relu and exp.",
+    question=(
+        "How large are the relative gradients of each map in a language model, and which maps train stably at "
+        "a large rate?"
+    ),
+    claim="Stable maps have a narrower range of |gradient| / |weight|; best trains more stably than relu and exp.",
     configs={"smoke": SMOKE, "paper": StudyConfig()},
     minutes={"smoke": 0.1, "paper": 4000.0},
     run=run,

@@ -1,4 +1,4 @@
-"""Gradient over weight while language models are trained, map by map."""
+"""Gradient over weight during the training of language models for each map."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stablessm.report.figure import Figure, Panel, Series
 
 
 def run(config: StudyConfig, run: Run) -> None:
-    """The starts, then the trainings."""
+    """Measure the models before training, then train them."""
     study.start_all(config, run, config.maps)
     study.train_all(config, run, config.rate)
 
 
 def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
-    """The largest and the median ratio, and the loss."""
+    """Return figures of the largest and the median ratio, and of the loss."""
     cells, lines = study.at(config, stages, config.rate), []
     for scheme, found in cells.items():
         steps = found["looks"].astype(float).tolist()
@@ -30,7 +30,7 @@ def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
     return [
         Figure(
             "gradient-over-weight",
-            "|gradient| / |weight| over the recurrent weights of all layers: the largest (solid), and the median over "
+            "|gradient| / |weight| of the recurrent weights of all layers: the largest (solid), and the median over "
             f"layers of their medians (dotted). Right: the loss. Rate {config.rate:g}.",
             [
                 Panel("through training", "step", "|gradient| / |weight|", lines, y_scale="log"),
@@ -41,7 +41,7 @@ def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
 
 
 def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
-    """Best is smallest; it is the ratio that decides."""
+    """Check that best has the smallest ratio, and that the ratio predicts stability."""
     cells = study.at(config, stages, config.rate)
     typical = {scheme: float(np.median(found["largest"])) for scheme, found in cells.items()}
     highest = {scheme: float(found["largest"].max()) for scheme, found in cells.items()}
@@ -63,10 +63,11 @@ def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
             "figure 5: crucial for the training stability",
             f"rank correlation {decides:.2f} over {len(cells)} maps",
             rules.graded(*(decides > limit for limit in config.limits.decides)),
-            f"Of the highest ratio with divergence, then spikes, then the final loss. {told}.",
+            f"Correlation of the highest ratio with instability: divergence first, then spikes, then the final "
+            f"loss. {told}.",
         ),
         Claim(
-            "the bound G(w)/|w| orders the maps as the measured ratio does",
+            "the bound G(w)/|w| puts the maps in the order of the measured ratios",
             "theorem 3.4: |∂loss/∂w| ≤ C G(w)",
             f"rank correlation {known:.2f} over {len(cells)} maps at the start",
             rules.graded(*(known > limit for limit in config.limits.ordered)),
@@ -77,21 +78,22 @@ def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
 
 
 def smallest(typical: dict[str, float], highest: dict[str, float]) -> Claim:
-    """Figure 5; b = 1 is a best map of ours, and no rival."""
+    """Check figure 5; the map with b = 1 is our addition and not a rival."""
     rivals = [scheme for scheme in typical if not scheme.startswith("best")] or ["best-1"]
     ratios = [numbers[PAPERS] / min(numbers[scheme] for scheme in rivals) for numbers in (typical, highest)]
     held = [ratio < 1 for ratio in ratios]
     return Claim(
-        "best (b = 0.5) has the smallest largest |gradient| / |weight| through training",
+        "best (b = 0.5) has the lowest peak gradient-to-weight ratio during training",
         "figure 5: the smallest",
         "median over steps: " + listed(typical) + "; highest: " + listed(highest),
         rules.some(held),
-        f"Its median is {ratios[0]:.2g} times that of the next map of another kind, its highest {ratios[1]:.2g} times.",
+        f"Its median is {ratios[0]:.2g} times the median of the next map of another kind, its highest value "
+        f"{ratios[1]:.2g} times.",
     )
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """From 0 up; equal values share the mean of their places.
+    """Return ranks from 0; equal values share the mean of their ranks.
 
     >>> ranks(np.array([0.3, 0.1, 0.3])).tolist()
     [1.5, 0.0, 1.5]
@@ -100,14 +102,14 @@ def ranks(values: np.ndarray) -> np.ndarray:
 
 
 def ranks_of_rows(rows: np.ndarray) -> np.ndarray:
-    """Of rows that are compared by their first number, then by the next."""
+    """Return ranks of rows that are compared by their first number, then by the next."""
     unique, places = np.unique(rows, axis=0, return_inverse=True)
     sizes = np.bincount(places.ravel(), minlength=len(unique))
     return np.asarray((np.cumsum(sizes) - (sizes + 1) / 2)[places.ravel()])
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Of two rankings; 0 where one does not tell anything apart."""
+    """Return the correlation of two rankings; 0 if one of them has only ties."""
     return float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else 0.0
 
 
@@ -115,8 +117,8 @@ EXPERIMENT = Experiment(
     id="st-fig5",
     title="Gradient over weight in language models",
     source="StableSSM, figure 5",
-    question="Which parameterization keeps |gradient| / |weight| smallest while a language model is trained?",
-    claim="The best map 1 - 1/(w² + 0.5) does, which is crucial for the stability of training.",
+    question="Which parameterization has the smallest |gradient| / |weight| while a language model is trained?",
+    claim="The best map, 1 - 1/(w² + 0.5), which is crucial for the stability of training.",
     configs={"smoke": SMOKE, "paper": StudyConfig()},
     minutes={"smoke": 0.1, "paper": 4000.0},
     run=run,

@@ -1,4 +1,4 @@
-"""Language models at four learning rates, map by map."""
+"""Language models at four learning rates for each map."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Ends: TypeAlias = dict[float, dict[str, float]]
 Unrest: TypeAlias = dict[float, dict[str, Instability]]
 
 RIVALS = ("direct", "relu", "exp", "softplus")
-"""The maps that the paper has beside best."""
+"""The maps that the paper compares with best."""
 STABLE = ("exp", "softplus", "best-0.5", "best-1", "tanh")
 
 
 def run(config: StudyConfig, run: Run) -> None:
-    """Every map at every rate."""
+    """Train every map at every rate."""
     for rate in config.rates:
         study.train_all(config, run, rate)
 
 
 def final(config: StudyConfig, stages: Stages) -> Ends:
-    """At every rate."""
+    """Return the final losses at every rate."""
     return {
         rate: {scheme: final_loss(found, config.limits) for scheme, found in study.at(config, stages, rate).items()}
         for rate in config.rates
@@ -38,7 +38,7 @@ def final(config: StudyConfig, stages: Stages) -> Ends:
 
 
 def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
-    """Losses, one panel a rate; the final ones over the rate; and memories."""
+    """Return losses with one panel per rate, final losses against the rate, and memories."""
     cells = {rate: study.at(config, stages, rate) for rate in config.rates}
     ends = final(config, stages)
     over = [
@@ -47,7 +47,8 @@ def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
     return [
         Figure(
             "losses",
-            "The training loss of every map at every rate; a line that ends early diverged. Last: the mean loss of "
+            "The training loss of every map at every rate; a line that ends early diverged. Last panel: the mean "
+            "loss of "
             "the last tenth of the steps.",
             [
                 *(study.losses(f"rate {rate:g}", found) for rate, found in cells.items()),
@@ -56,16 +57,16 @@ def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
         ),
         Figure(
             "memory",
-            "How strongly the output of each trained model still moves after a token has been repeated t times: the "
-            f"largest over {config.words} tokens. A model that is not there has an output that is not finite, or "
-            "diverged.",
+            "How much the output of each trained model still changes after t repetitions of a token: the "
+            f"largest over {config.words} tokens. A missing model diverged, or its output is not "
+            "finite.",
             [study.memories(f"rate {rate:g}", found) for rate, found in cells.items()],
         ),
     ]
 
 
 def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
-    """The figure's captions, the spectra, and the memories."""
+    """Check the captions of the figure, the eigenvalues and the memories."""
     ends = final(config, stages)
     unrest = {rate: study.unrest(config, study.at(config, stages, rate)) for rate in config.rates}
     made = [inside(config, stages), remembers(config, stages)] if set(STABLE) & set(config.maps) else []
@@ -85,7 +86,7 @@ def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
 
 
 def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
-    """Figure 6 (a)."""
+    """Check figure 6 (a)."""
     told, losses = unrest[rate], ends[rate]
     quiet = told[PAPERS] == Instability(False, 0)
     behind = losses[PAPERS] - min(losses[scheme] for scheme in rivals)
@@ -94,45 +95,45 @@ def calm(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
         "figure 6 (a): not optimal in loss, but no large fluctuation; exp is stable too",
         f"best: {told[PAPERS]}, final loss {losses[PAPERS]:.3f}; " + _listed(losses, rivals),
         rules.graded(quiet and behind > limits.clear, quiet),
-        f"Best is {abs(behind):.3f} nats {'behind' if behind > 0 else 'ahead of'} the lowest of the others, and more "
+        f"Best is {abs(behind):.3f} nats {'behind' if behind > 0 else 'ahead of'} the lowest of the others; more "
         f"than {limits.clear:g} counts. " + "; ".join(f"{scheme}: {told[scheme]}" for scheme in rivals) + ".",
     )
 
 
 def comparable(limits: Limits, rate: float, ends: Ends, alike: Sequence[str]) -> Claim:
-    """Figure 6 (b)."""
+    """Check figure 6 (b)."""
     losses = ends[rate]
     behind = {scheme: losses[PAPERS] - losses[scheme] for scheme in alike}
     held = [gap < limits.comparable for gap in behind.values()]
     return Claim(
-        f"at the rate {rate:g} the final loss of best is comparable with that of {' and '.join(alike)}",
+        f"at the rate {rate:g} the final loss of best is comparable with the final loss of {' and '.join(alike)}",
         "figure 6 (b): not optimal, but comparable",
         f"best {losses[PAPERS]:.3f}; " + _listed(losses, alike),
         rules.some(held),
-        "It is higher by "
+        "The final loss of best is higher by "
         + ", ".join(f"{gap:+.3f} ({scheme})" for scheme, gap in behind.items())
         + f" nats; below {limits.comparable:g} is called comparable.",
     )
 
 
 def advantage(limits: Limits, ends: Ends, rivals: list[str]) -> Claim:
-    """The caption of figure 6."""
+    """Check the caption of figure 6."""
     rates = sorted(ends)
     gap = [_gap(ends[rate], rivals) for rate in rates]
     grows = [after >= before for before, after in pairwise(gap)]
     verdict = rules.given(gap[-1] > gap[0] + limits.clear, rules.graded(all(grows), True))
     return Claim(
-        "the larger the learning rate, the further best is ahead of the others",
+        "the advantage of best grows with the learning rate",
         "figure 6: its advantage is usually better when the rate is larger",
         "; ".join(f"{rate:g}: {g:+.3f}" for rate, g in zip(rates, gap, strict=True)),
         verdict,
-        "Nats by which its final loss is below the median of the other maps'; one that diverged counts as infinite. It "
-        f"does not shrink in {sum(grows)} of {len(grows)} steps from a rate to the next.",
+        "Nats by which its final loss is below the median of the other maps; a diverged map counts as infinite. It "
+        f"does not shrink in {sum(grows)} of {len(grows)} steps from one rate to the next.",
     )
 
 
 def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[str]) -> Claim:
-    """Figure 6 (c)."""
+    """Check figure 6 (c)."""
     losses, told = ends[rate], unrest[rate]
     next_best = min(losses[scheme] for scheme in rivals)
     finite, lead = np.isfinite(losses[PAPERS]), next_best - losses[PAPERS]
@@ -141,13 +142,14 @@ def wins(limits: Limits, rate: float, ends: Ends, unrest: Unrest, rivals: list[s
         "figure 6 (c): the smallest",
         f"best {losses[PAPERS]:.3f}; " + _listed(losses, rivals),
         rules.graded(finite and lead > limits.clear, finite and lead > -limits.comparable),
-        f"'Reproduced' is lower by more than {limits.clear:g} nats than each other map, 'partly' higher by less than "
+        f"'Reproduced' requires a loss more than {limits.clear:g} nats below each other map, 'partly' at most this "
+        "much above: "
         f"{limits.comparable:g}. " + "; ".join(f"{scheme}: {told[scheme]}" for scheme in (PAPERS, *rivals)) + ".",
     )
 
 
 def lost(config: StudyConfig, stages: Stages) -> str:
-    """Which trainings diverged, and when."""
+    """Return the trainings that diverged and their steps, in words."""
     cells = ((scheme, rate, study.cell(stages, scheme, rate)) for scheme in config.maps for rate in config.rates)
     found = [
         f"{scheme} at {rate:g} (step {int(cell['diverged'])})" for scheme, rate, cell in cells if cell["diverged"] >= 0
@@ -156,7 +158,7 @@ def lost(config: StudyConfig, stages: Stages) -> str:
 
 
 def counted(limits: Limits, unrest: Unrest, rivals: list[str], diverged: str) -> Claim:
-    """Divergences and spikes over all rates."""
+    """Check divergences and spikes over all rates."""
     total = {
         scheme: (
             sum(told[scheme].diverged for told in unrest.values()),
@@ -171,13 +173,13 @@ def counted(limits: Limits, unrest: Unrest, rivals: list[str], diverged: str) ->
         "; ".join(f"{scheme}: {lost} diverged, {spikes} spikes" for scheme, (lost, spikes) in total.items()),
         verdict,
         f"Of {len(unrest)} rates. A spike is a loss {limits.height:g} nats above the median of the {limits.window} "
-        "before it, after the warm-up; diverged is as the README says. 'Reproduced' is less than each other map, "
-        f"'partly' no more. Diverged: {diverged}.",
+        "before it, after the warm-up; the README defines divergence. 'Reproduced' requires fewer than each other map, "
+        f"'partly' at most as many. Diverged: {diverged}.",
     )
 
 
 def inside(config: StudyConfig, stages: Stages) -> Claim:
-    """Where the eigenvalues end."""
+    """Check the eigenvalues after training."""
     ends = {
         scheme: [float(np.abs(study.cell(stages, scheme, rate)["eigenvalues"]).max()) for rate in config.rates]
         for scheme in config.maps
@@ -186,17 +188,17 @@ def inside(config: StudyConfig, stages: Stages) -> Claim:
     held = [value <= 1 for scheme in stable for value in ends[scheme]]
     left = [scheme for scheme in config.maps if scheme not in STABLE and max(ends[scheme]) > 1]
     return Claim(
-        "no rate brings a stable map out of the unit circle",
+        "no rate moves an eigenvalue of a stable map out of the unit circle",
         "definition 3.2: f maps every weight to a stable eigenvalue",
         "; ".join(f"{scheme} {max(values):.6f}" for scheme, values in ends.items()),
         rules.graded(all(held)),
         f"The largest |λ| of each map over layers and rates, after training; above 1: {', '.join(left) or 'none'}. In "
-        "float32 a λ that is 1 to rounding is written 1.",
+        "float32 a λ that rounds to 1 is written 1.",
     )
 
 
 def remembers(config: StudyConfig, stages: Stages) -> Claim:
-    """The memory of every trained model."""
+    """Check the memory of every trained model."""
     told, fade = [], []
     for scheme in config.maps:
         curves = [study.memory(study.cell(stages, scheme, rate)) for rate in config.rates]
@@ -209,14 +211,14 @@ def remembers(config: StudyConfig, stages: Stages) -> Claim:
         "section 2.2: a model without an unstable eigenvalue has decaying memory",
         "; ".join(told),
         rules.some(fade),
-        f"{sum(fade)} of {len(fade)} do: the largest M(t) of the last tenth of {config.horizon} tokens is below "
-        f"{config.limits.faded:.0%} of the largest of all. In brackets how it decays, as far as a fit can tell; one "
+        f"{sum(fade)} of {len(fade)} fade: the largest M(t) over the last tenth of {config.horizon} tokens is below "
+        f"{config.limits.faded:.0%} of its maximum. In brackets: the fitted kind of decay, one "
         f"for each of the rates {', '.join(f'{rate:g}' for rate in config.rates)}.",
     )
 
 
 def _left(value: np.ndarray) -> float:
-    """Of a memory, at its end, relative to its largest value."""
+    """Return the end of a memory relative to its maximum."""
     return float(value[-max(1, len(value) // 10) :].max() / max(value.max(), np.finfo(float).tiny))
 
 
@@ -235,7 +237,7 @@ EXPERIMENT = Experiment(
     title="Language models at four learning rates",
     source="StableSSM, figure 6",
     question="How does the stability of each parameterization depend on the learning rate of a language model?",
-    claim="Best is not the lowest at small rates, but the calmest, and the lowest at the largest rate.",
+    claim="Best is not the lowest at small rates, but the most stable, and the lowest at the largest rate.",
     configs={"smoke": SMOKE, "paper": StudyConfig()},
     minutes={"smoke": 0.1, "paper": 15000.0},
     run=run,

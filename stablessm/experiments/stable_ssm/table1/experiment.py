@@ -19,7 +19,7 @@ from stablessm.report.figure import Figure, Panel, Series
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table: a map, and what is printed for its G."""
+    """One row of the table: a map and the printed formula for its G."""
 
     time: Time
     map: str
@@ -30,11 +30,11 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Of the stage, and in the figure."""
+        """Return the name of the stage and of the line in the figure."""
         return f"{self.time}-{self.map}"
 
     def f(self) -> reparam.Reparameterization:
-        """The map."""
+        """Return the map."""
         return reparam.get(self.map, self.time, **self.options)
 
 
@@ -57,33 +57,33 @@ ROWS = [
 
 @dataclass(frozen=True)
 class TableConfig:
-    """Where to look, and how finely."""
+    """Ranges and resolutions of the comparison."""
 
     weights: int = 400
-    """An even number, to leave out w = 0."""
+    """Number of weights; an even number leaves out w = 0."""
     reach: float = 6.0
     """Weights go from minus this to this."""
     closest: float = 1e-3
     """The least distance from the stability boundary."""
     nodes: int = 1200
-    """Of the quadrature on a logarithmic axis of times."""
+    """Number of nodes of the quadrature over log time."""
     terms: int = 40_000
-    """Of the discrete sum: the rest is e^(−closest · terms) of it, at most."""
+    """Number of terms of the discrete sum; the remainder is at most the share e^(−closest · terms) of it."""
     exact: float = 1e-6
-    """A formula holds if it deviates by no more than this, relatively; quadrature and sums are good to about 1e-9."""
+    """Largest relative deviation of a formula that holds; quadrature and sums are accurate to about 1e-9."""
 
 
 def run(config: TableConfig, run: Run) -> None:
-    """Derived, printed and our own G for every row."""
+    """Compute the derived, the printed and our own G for every row."""
     for row in ROWS:
         run.stage(row.name, partial(measure, config, row))
 
 
 def measure(config: TableConfig, row: Row) -> Mapping[str, np.ndarray]:
-    """G on the row's part of the grid."""
+    """Return G on the part of the grid where the row is stable."""
     f = row.f()
     grid = torch.linspace(-config.reach, config.reach, config.weights, dtype=torch.float64)
-    if row.map == "direct":  # the stable weights are few, and known
+    if row.map == "direct":  # clip and relu have few stable weights
         grid = torch.linspace(-1, 1, config.weights, dtype=torch.float64)
     w = grid[(f.distance(grid) >= config.closest) | (f.derivative(grid) == 0)]
     derived = [integral(f, x, config.nodes) if row.time == "continuous" else series(f, x, config.terms) for x in w]
@@ -92,33 +92,33 @@ def measure(config: TableConfig, row: Row) -> Mapping[str, np.ndarray]:
 
 
 def integral(f: reparam.Reparameterization, w: Tensor, nodes: int) -> Tensor:
-    """∫ |∂_w e^{f(w)s}| ds (equation 85) by the trapezoidal rule in log s, which converges geometrically here."""
+    """Return ∫ |∂_w e^{f(w)s}| ds (equation 85) by the trapezoidal rule in log s, which converges geometrically."""
     y = torch.linspace(-30, 30, nodes, dtype=torch.float64)
     slopes = term_slopes(w, lambda leaf: torch.exp(f(leaf) * y.exp()), nodes)
     return torch.trapezoid(slopes.abs() * y.exp(), y)
 
 
 def series(f: reparam.Reparameterization, w: Tensor, terms: int) -> Tensor:
-    """Σ_k |∂_w f(w)^k| (equation 90)."""
+    """Return Σ_k |∂_w f(w)^k| (equation 90)."""
     k = torch.arange(terms, dtype=torch.float64)
     return term_slopes(w, lambda leaf: f(leaf) ** k, terms).abs().sum()
 
 
 def term_slopes(w: Tensor, terms: Callable[[Tensor], Tensor], count: int) -> Tensor:
-    """The derivative in w of each of many terms, by automatic differentiation: every term has its own copy of w."""
+    """Return the derivative of each term in w by automatic differentiation: every term has its own copy of w."""
     leaf = w.expand(count).clone().requires_grad_()
     return torch.autograd.grad(terms(leaf).sum(), leaf)[0]
 
 
 def deviation(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """|G/derived − 1|; 0 where both are 0."""
+    """Return |G/derived − 1|; 0 where both are 0."""
     derived, other = found["derived"], found[name]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(derived == other, 0.0, np.abs(other / derived - 1))
 
 
 def figures(config: TableConfig, stages: Stages) -> list[Figure]:
-    """Derived and printed, and one over the other."""
+    """Return figures of the derived and the printed G and of their ratio."""
     scales, quotients = [], []
     for time in ("continuous", "discrete"):
         series = []
@@ -134,19 +134,19 @@ def figures(config: TableConfig, stages: Stages) -> list[Figure]:
         scales.append(Panel(f"{time} time", "weight w", "G(w)", series, "linear", "log", (1e-3, 1e6)))
     wrong = Panel("rows that fail (discrete time)", "eigenvalue λ", "printed / derived", quotients, "linear", "log")
     caption = (
-        "Lines: G by automatic differentiation of the loss bound. Points: as printed in the table. Right: where they "
-        "differ, the printed value is too small, for negative eigenvalues only."
+        "Lines: G by automatic differentiation of the loss bound. Points: printed in the table. Right: where both "
+        "differ: the printed value is too small, for negative eigenvalues only."
     )
     return [Figure("gradient-scales", caption, [*scales, wrong] if quotients else scales)]
 
 
 def claims(config: TableConfig, stages: Stages) -> list[Claim]:
-    """One for each row."""
+    """Return one claim for each row."""
     return [claim(row, stages[row.name], config.exact) for row in ROWS]
 
 
 def claim(row: Row, found: Mapping[str, np.ndarray], exact: float) -> Claim:
-    """Whether a printed formula is the derived number, and if not, where."""
+    """Check that a printed formula equals the derived number, and say where it does not."""
     printed, corrected = deviation(found, "printed"), deviation(found, "ours")
     w, wrong = found["w"], printed > exact
     negative_only = False
@@ -173,8 +173,8 @@ EXPERIMENT = Experiment(
     id="st-table1",
     title="The gradient scales of the maps, derived",
     source="StableSSM, table 1",
-    question="Are the gradient scales of the table what automatic differentiation of the loss bound gives?",
-    claim="For nine maps, and |f′|/f² or |f′|/(1 − f)² in general.",
+    question="Does automatic differentiation of the loss bound give the gradient scales of the table?",
+    claim="The table gives G for nine maps, and |f′|/f² or |f′|/(1 − f)² in general.",
     configs={"smoke": TableConfig(weights=40, closest=1e-2, terms=3000), "paper": TableConfig()},
     minutes={"smoke": 0.02, "paper": 0.1},
     run=run,

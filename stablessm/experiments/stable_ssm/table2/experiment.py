@@ -1,4 +1,4 @@
-"""Train and test perplexity of language models, map by map."""
+"""Train and test perplexity of language models for each map."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ PUBLISHED = {
     "train": {"softplus": 14.570, "exp": 15.721, "best-0.5": 17.182, "direct": 18.916},
     "test": {"softplus": 20.136, "exp": 20.218, "best-0.5": 20.811, "direct": 28.167},
 }
-"""Perplexities on WikiText-103, in their order: only that can be compared."""
+"""Published perplexities on WikiText-103; only their order can be compared."""
 Part = Literal["train", "test"]
 
 
 def run(config: StudyConfig, run: Run) -> None:
-    """Every map at the rate of the table."""
+    """Train every map at the rate of the table."""
     study.train_all(config, run, config.rate)
 
 
 def table(config: StudyConfig, stages: Stages) -> dict[str, dict[str, float]]:
-    """Nats a token, by part and map; infinite for one that diverged."""
+    """Return nats per token by part and map; infinite for a diverged map."""
     cells = study.at(config, stages, config.rate)
     return {
         part: {scheme: float(np.nan_to_num(found[part], nan=np.inf)) for scheme, found in cells.items()}
@@ -36,7 +36,7 @@ def table(config: StudyConfig, stages: Stages) -> dict[str, dict[str, float]]:
 
 
 def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
-    """Perplexities, losses and memories."""
+    """Return figures of perplexities, losses and memories."""
     cells, losses = study.at(config, stages, config.rate), table(config, stages)
     places = list(range(len(config.maps)))
     bars = [
@@ -47,8 +47,8 @@ def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
     return [
         Figure(
             "perplexity",
-            f"Left: perplexity a token of every map ({names}) at the rate {config.rate:g}; one that is not there "
-            "diverged. Middle: the training. Right: how strongly the output still moves after t repetitions of a "
+            f"Left: perplexity per token of every map ({names}) at the rate {config.rate:g}; a missing map "
+            "diverged. Middle: the training loss. Right: how much the output still changes after t repetitions of a "
             f"token, the largest over {config.words}.",
             [
                 Panel("perplexity", "map", "perplexity", bars),
@@ -60,7 +60,7 @@ def figures(config: StudyConfig, stages: Stages) -> list[Figure]:
 
 
 def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
-    """Stable ones ahead of direct, and the order."""
+    """Check that stable maps are better than direct, and the order of the maps."""
     losses = table(config, stages)
     parts: tuple[Part, ...] = ("train", "test")
     known = [scheme for scheme in PUBLISHED["test"] if scheme in config.maps]
@@ -69,7 +69,7 @@ def claims(config: StudyConfig, stages: Stages) -> list[Claim]:
 
 
 def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[str]) -> Claim:
-    """The caption of table 2."""
+    """Check the caption of table 2."""
     stable, clear = [scheme for scheme in known if scheme != "direct"], config.limits.clear
     held = [found[scheme] < found["direct"] - clear for found in losses.values() for scheme in stable]
     return Claim(
@@ -80,28 +80,28 @@ def ahead(losses: dict[str, dict[str, float]], config: StudyConfig, known: list[
             for part, found in losses.items()
         ),
         rules.some(held),
-        f"{sum(held)} of {len(held)} comparisons, by more than {clear:g} nats; inf is one that diverged. On "
+        f"{sum(held)} of {len(held)} comparisons agree by more than {clear:g} nats; inf marks a diverged map. On "
         f"{config.text}, whose perplexities cannot be compared with the paper's; one seed.",
     )
 
 
 def order(losses: dict[str, float], config: StudyConfig, part: Part, known: list[str]) -> Claim:
-    """Softplus, exp, best, direct."""
+    """Check the order softplus, exp, best, direct."""
     gaps, clear = [_minus(losses[after], losses[before]) for before, after in pairwise(known)], config.limits.clear
     found = {scheme: perplexity(losses[scheme]) for scheme in sorted(losses, key=lambda scheme: losses[scheme])}
     return Claim(
-        f"{part} perplexities come in the order {', '.join(known)}",
+        f"{part} perplexities are in the order {', '.join(known)}",
         _listed(PUBLISHED[part], known),
         _listed(found, list(found)),
         rules.ahead(gaps, [clear] * len(gaps)),
-        f"From each to the next the loss rises by {', '.join(f'{gap:+.3f}' for gap in gaps)} nats: "
+        f"From each map to the next the loss rises by {', '.join(f'{gap:+.3f}' for gap in gaps)} nats: "
         f"{sum(gap > 0 for gap in gaps)} of {len(gaps)} as published, {sum(gap > clear for gap in gaps)} by more "
-        f"than {clear:g}, which one seed can tell apart. Best here has b = 0.5.",
+        f"than {clear:g}, the difference that one seed can show. Best has b = 0.5.",
     )
 
 
 def _minus(a: float, b: float) -> float:
-    """Two that diverged are equal."""
+    """Return the difference of two losses; two diverged maps are equal."""
     return 0.0 if np.isinf(a) and np.isinf(b) else a - b
 
 

@@ -1,4 +1,4 @@
-"""Three billion parameters at a learning rate of 0.01: who converges in a hundred steps?"""
+"""Language models with three billion parameters: which maps converge in a hundred steps at the rate 0.01?"""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from stablessm.experiments.stable_ssm.language_training import LanguageTraining,
 from stablessm.report.figure import Figure, Panel, Series
 
 PUBLISHED = {"best-0.5": 3, "exp": 0, "softplus": 0, "direct": 0}
-"""How many of three runs converge."""
+"""Number of runs, of three, that converge in the paper."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes; map, rate, steps and seeds are those of StableSSM, appendix D.2."""
+    """Sizes of the experiment; maps, rate, steps and seeds are as in StableSSM, appendix D.2."""
 
     text: str = "wikifa"
-    """A text of the task ``lm``, or ``synthetic``: a Markov chain, for a first try."""
+    """A text of the task ``lm``, or ``synthetic``: a Markov chain, for a quick test."""
     vocabulary: int = 8192
     length: int = 1024
     preset: str = "lm-3b"
     timescales: tuple[float, ...] = (2.0, 1000.0)
-    """The shortest and the longest at the start, in tokens, of every layer and map."""
+    """The shortest and the longest initial time scale of every layer and map, in tokens."""
     maps: tuple[str, ...] = tuple(PUBLISHED)
     rate: float = 0.01
     warmups: tuple[int, ...] = (10, 1000)
-    """Steps over which the rate rises: few, so that 0.01 is reached; and what the paper has for its smaller model."""
+    """Numbers of warm-up steps: few, so that 0.01 is reached; and the paper's number for its smaller model."""
     seeds: int = 3
     checkpointing: bool = True
-    """Whether blocks are computed again in the backward pass, to hold less."""
+    """Whether blocks are recomputed in the backward pass, to save memory."""
     training: LanguageTraining = field(
         default_factory=lambda: LanguageTraining(
             steps=100, batch=8, warmup=0, planned=115_200, recurrent=1.0, look_every=1
         )
     )
     words: int = 8
-    """Tokens that are repeated to measure a memory."""
+    """Number of tokens whose repetition is measured."""
     horizon: int = 1024
-    """How long."""
+    """Number of repetitions."""
     last: int = 10
-    """Steps whose mean loss is the final one."""
+    """Number of last steps over which the final loss is averaged."""
 
     def __post_init__(self) -> None:
         for name in self.maps:
@@ -65,12 +65,12 @@ class Config:
 
 
 def cells(config: Config) -> list[tuple[int, str, int]]:
-    """Warm-up, map and seed of every training."""
+    """Return warm-up, map and seed of every training."""
     return list(product(config.warmups, config.maps, range(config.seeds)))
 
 
 def run(config: Config, run: Run) -> None:
-    """Every training, one seed after the other; each is a stage."""
+    """Run every training; each is a stage."""
     for cell in sorted(cells(config), key=lambda cell: (cell[0], cell[2])):
         _measure_one(config, run, *cell)
 
@@ -80,12 +80,12 @@ def _measure_one(config: Config, run: Run, warmup: int, scheme: str, seed: int) 
 
 
 def one(stages: Stages, warmup: int, scheme: str, seed: int) -> Mapping[str, np.ndarray]:
-    """What ``fit`` and ``remembered`` return, and how many ``parameters`` there are."""
+    """Return the arrays of ``fit`` and ``remembered``, and the number of ``parameters``."""
     return stages[_name(warmup, scheme, seed)]
 
 
 def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
-    """Every training can be computed apart."""
+    """Return one job for each training."""
     return {_name(*cell): partial(_job, config, cell) for cell in cells(config)}
 
 
@@ -101,7 +101,7 @@ def _trained(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> M
     options, label = replace(config.training, warmup=warmup), f"{scheme}, seed {seed}, warm-up {warmup}"
     task, device = loaded(config.text, config.vocabulary, config.length), device_called(config.training.device)
     if device.type == "cuda":
-        gc.collect()  # the model before this one may hang in a cycle, and two do not fit
+        gc.collect()  # frees a previous model that is part of a reference cycle: two do not fit
     model = start(task, config.preset, scheme, seed, config.timescales, device)
     model.body.gradient_checkpointing = config.checkpointing
     found = fit(model, task, options, config.rate, seed, name=label, progress=run.progress)
@@ -110,12 +110,12 @@ def _trained(config: Config, run: Run, warmup: int, scheme: str, seed: int) -> M
 
 
 def converged(config: Config, found: Mapping[str, np.ndarray]) -> bool:
-    """Not diverged, and in the end below the loss of the untrained model."""
+    """Return whether a training did not diverge and ends below its initial loss."""
     return int(found["diverged"]) < 0 and bool(found["losses"][-config.last :].mean() < found["losses"][0])
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """For each warm-up losses, |gradient| / |weight|, and memories."""
+    """Return losses, |gradient| / |weight| and memories for each warm-up."""
     return [_figure(config, stages, warmup) for warmup in config.warmups]
 
 
@@ -128,11 +128,11 @@ def _figure(config: Config, stages: Stages, warmup: int) -> Figure:
         ratios.append(Series(label, cell["looks"].astype(float).tolist(), cell["largest"].tolist(), group=scheme))
     return Figure(
         f"losses-warmup-{warmup}",
-        f"The training loss at the rate {config.rate:g}, to which it rises over {warmup} steps, and the largest "
-        "|gradient| / |weight| of recurrent weights. A line that ends before the last step diverged. Last: how "
-        "strongly the output of each model, with the weights it ended with, still moves after t repetitions of a "
-        f"token, the largest over {config.words}; one that is not there has an output that is not finite, or "
-        "diverged.",
+        f"The training loss at the rate {config.rate:g} with {warmup} warm-up steps, and the largest "
+        "|gradient| / |weight| of recurrent weights. A line that ends before the last step diverged. Last: how much "
+        "the output of each model, with its last weights, still changes after t repetitions of a "
+        f"token, the largest over {config.words}; a missing model diverged, or its output is not "
+        "finite.",
         [
             Panel("loss", "step", "cross-entropy [nats]", losses),
             Panel("ratio", "step", "largest |gradient| / |weight|", ratios, y_scale="log"),
@@ -142,20 +142,20 @@ def _figure(config: Config, stages: Stages, warmup: int) -> Figure:
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """One for each warm-up and map of the table."""
+    """Return one claim for each warm-up and map of the table."""
     schemes = [scheme for scheme in PUBLISHED if scheme in config.maps]
     return [survival(config, stages, warmup, scheme) for warmup in config.warmups for scheme in schemes]
 
 
 def survival(config: Config, stages: Stages, warmup: int, scheme: str) -> Claim:
-    """How many seeds of a map converge, and what became of the others."""
+    """Check how many seeds of a map converge."""
     found = [one(stages, warmup, scheme, seed) for seed in range(config.seeds)]
     count, total, published = sum(converged(config, cell) for cell in found), config.seeds, PUBLISHED[scheme]
     verdict = rules.graded(count == (total if published else 0), 0 < count < total)
     steps = config.training.steps
-    when = f"in {steps} steps at {config.rate:g}, to which the rate rises in {warmup}"
+    when = f"within {steps} steps at the rate {config.rate:g} after {warmup} warm-up steps"
     if warmup > steps:
-        when = f"in {steps} of the {warmup} steps in which the rate rises to {config.rate:g}"
+        when = f"within the first {steps} of {warmup} warm-up steps to the rate {config.rate:g}"
     return Claim(
         f"{scheme} {'converges' if published else 'diverges'} {when}; {int(found[0]['parameters']):,} parameters",
         f"{published} of 3 converge",
@@ -174,18 +174,18 @@ def _told(config: Config, seed: int, found: Mapping[str, np.ndarray]) -> str:
 
 
 def _cause(found: list[Mapping[str, np.ndarray]]) -> str:
-    """What trace_divergence says of those that diverged."""
+    """Return the reports of trace_divergence on diverged trainings."""
     reports = [" / ".join(str(cell["report"]).splitlines()) for cell in found]
     told = [f"Seed {seed}: {report}." for seed, report in enumerate(reports) if report]
-    return " ".join(told) or f"No loss or gradient of {len(found)} seeds broke the rule of the README."
+    return " ".join(told) or f"No training of {len(found)} seeds diverged (the README defines divergence)."
 
 
 EXPERIMENT = Experiment(
     id="st-table3",
-    title="Three billion parameters at a large rate",
+    title="Three billion parameters at a large learning rate",
     source="StableSSM, table 3",
-    question="Which parameterizations survive a hundred steps at the rate 0.01 in a model of 3 billion parameters?",
-    claim="Best converges in 3 of 3 runs; exp, softplus and direct diverge in all.",
+    question="Which maps survive a hundred training steps at the rate 0.01 in a model with 3 billion parameters?",
+    claim="Best converges in 3 of 3 runs; exp, softplus and direct diverge in all runs.",
     configs={
         "smoke": Config(
             text=SYNTHETIC,

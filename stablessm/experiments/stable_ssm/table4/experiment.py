@@ -23,12 +23,12 @@ PUBLISHED = {
 """Test accuracies in per cent."""
 
 FAILING = ("direct", "clip")
-"""Maps that the paper finds wanting."""
+"""Maps that fail in the paper."""
 
 
 @dataclass(frozen=True)
 class Recall:
-    """One task, and how it is trained."""
+    """One task and its training."""
 
     length: int
     vocabulary: int
@@ -36,28 +36,28 @@ class Recall:
     grid: tables.Grid = field(default_factory=tables.Grid)
     examples: int = 4000
     tests: int = 500
-    """Of each, to choose the rate and to test."""
+    """Number of validation examples, by which the rate is chosen, and of test examples."""
     goal: float = 99.8
-    """Per cent: what a map must reach to have solved it."""
+    """Accuracy in percent from which on a map has solved the task."""
     behind: float = 1.0
-    """Points by which a map must be behind all stable ones to be called worse."""
+    """Percentage points by which a map must be behind all stable maps to be called worse."""
     near: float = 1.0
-    """Points within which a train accuracy is all there is to get."""
+    """Percentage points within which a training accuracy counts as the attainable maximum."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes; lengths, vocabularies, width, layers and examples are those of StableSSM, appendix D.3."""
+    """Sizes of the experiment; lengths, vocabularies, width, layers and examples are as in StableSSM, appendix D.3."""
 
     preset: str = "paper-recall"
     d_model: int = 64
     d_state: int = 4
-    """Pairs a channel."""
+    """Number of conjugate pairs per channel."""
     dt: tuple[float, ...] = (0.01, 0.1)
-    """The steps start log-uniform between these: with Re λ = -1/2, time scales from 20 to 200 tokens."""
+    """Range of the initial steps, which are log-uniform: with Re λ = -1/2, time scales from 20 to 200 tokens."""
     short: Recall = field(default_factory=lambda: Recall(20, 10, StackTraining(batch=16, steps=3000, fast=True)))
     middle: Recall = field(default_factory=lambda: Recall(512, 30, StackTraining(batch=32, steps=3000, fast=True)))
-    """Where the models of the long task are trained first."""
+    """The length at which the models of the long task are trained first."""
     long: Recall = field(
         default_factory=lambda: Recall(
             131_072,
@@ -70,7 +70,7 @@ class Config:
 
 
 def loaded(recall: Recall) -> Task:
-    """The task."""
+    """Return the task."""
     return tasks.get(
         "recall",
         length=recall.length,
@@ -83,7 +83,7 @@ def loaded(recall: Recall) -> Task:
 
 
 def studies(config: Config, stages: Stages) -> dict[str, tables.Study]:
-    """The short task; the long one at a middle length; and that again at its length, from the weights so found."""
+    """Return the short task, the long task at a middle length, and the long task trained further at its full length."""
 
     size = {"d_model": config.d_model, "d_state": config.d_state}
     mixer = {"init": "lin", "dt_min": config.dt[0], "dt_max": config.dt[1]}
@@ -108,20 +108,21 @@ def studies(config: Config, stages: Stages) -> dict[str, tables.Study]:
 
 
 def run(config: Config, run: Run) -> None:
-    """In this order."""
+    """Train and score the three studies in order."""
     for study in studies(config, run).values():
         study.train(run)
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """The sensitivity to the learning rate, and the trainings."""
+    """Return the sensitivity to the learning rate, and the trainings."""
     short, middle, long = (study.scores(stages) for study in studies(config, stages).values())
     return [
         Figure(
             "learning-rates",
             "Test accuracy over the learning rate, the mean over seeds; a model that diverged is "
-            "scored with its last finite weights. Right: the loss of each map trained further at the full length; it "
-            "counts every next token, of which keys cannot be known.",
+            "scored with its last finite weights. Right: the loss of each map trained further at the full length. "
+            "The loss "
+            "counts every next token, and keys cannot be predicted.",
             [
                 tables.sensitivity(short, f"length {config.short.length}"),
                 tables.sensitivity(middle, f"length {config.middle.length}"),
@@ -132,7 +133,7 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """Both lengths, stable maps and others; and what the train accuracies of the paper mean."""
+    """Check both lengths for stable and other maps, and the training accuracies of the paper."""
     found = {name: study.scores(stages) for name, study in studies(config, stages).items()}
     both: dict[str, Recall] = {"short": config.short, "long": config.long}
     made = []
@@ -144,7 +145,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
 
 
 def solved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
-    """Stable maps recall."""
+    """Check that stable maps solve the task."""
     stable, goal = scores.named(tables.STABLE), recall.goal
     held = [100 * scores.of(scheme).mean() >= goal for scheme in stable]
     return Claim(
@@ -153,12 +154,13 @@ def solved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
         "; ".join(scores.told(scheme) for scheme in stable),
         rules.some(held),
         f"Mean (deviation) over {scores.grid.seeds} seeds of {recall.tests} test examples, at the rate that held-out "
-        f"examples prefer: {sum(held)} of {len(held)} maps get there. Chance is {100 * loaded(recall).chance:.1f} %.",
+        f"examples prefer: {sum(held)} of {len(held)} maps reach the goal. Chance is "
+        f"{100 * loaded(recall).chance:.1f} %.",
     )
 
 
 def unsolved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
-    """Direct and clip do not, from a stable start; as released."""
+    """Check that direct and clip do not solve the task."""
     failing, goal = scores.named(FAILING), recall.goal
     stable = 100 * min(scores.of(scheme).mean() for scheme in scores.named(tables.STABLE))
     held = [100 * scores.of(scheme).mean() < min(goal, stable - recall.behind) for scheme in failing]
@@ -169,8 +171,9 @@ def unsolved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
         listed(PUBLISHED[name], ("clip", "direct")),
         "; ".join(scores.told(scheme) for scheme in failing),
         rules.some(held),
-        f"Below {goal:g} %, and {recall.behind:g} or more points behind every stable map, are {sum(held)} of "
-        f"{len(held)}. Beside them: "
+        f"{sum(held)} of {len(held)} are below {goal:g} % and at least {recall.behind:g} points behind every stable "
+        "map. "
+        "Other maps: "
         + "; ".join(scores.told(scheme) for scheme in beside)
         + ". Not finite, over all rates and seeds: "
         + ", ".join(f"{scheme} {int(d.sum())} of {d.size}" for scheme, d in lost.items())
@@ -180,30 +183,31 @@ def unsolved(scores: tables.Scores, name: str, recall: Recall) -> Claim:
 
 
 def known(scores: tables.Scores, recall: Recall) -> Claim:
-    """What can be known of the next token."""
+    """Check the training accuracy against the share of tokens that can be predicted."""
     keys = (recall.vocabulary - 2) // 2
     bound = 100 * (1 + 1 / keys) / 2
     stable = scores.named(tables.STABLE)
     found = {scheme: 100 * float(scores.of(scheme, name="accuracies")[:, -1].mean()) for scheme in stable}
     near = [abs(value - bound) < recall.near for value in found.values()]
     return Claim(
-        f"a train accuracy of {bound:.2f} % is all there is to get over {recall.length} tokens",
-        "53.57 %, beside a test accuracy of 100 %",
+        f"a training accuracy of {bound:.2f} % is the attainable maximum over {recall.length} tokens",
+        "53.57 %, with a test accuracy of 100 %",
         ", ".join(f"{scheme} {value:.2f} %" for scheme, value in found.items()),
         rules.some(near),
-        f"Every second token is a key, one of {keys} at random; the value after it is known once the key has been "
-        f"seen: (1 + 1/{keys}) / 2. Within one point of it: {sum(near)} of {len(near)} stable maps, in the last part "
+        f"Every second token is one of {keys} random keys; the value after it can be predicted once the key has been "
+        f"seen, which gives (1 + 1/{keys}) / 2. Within one point of it: {sum(near)} of {len(near)} stable maps, in "
+        "the last part "
         "of the training.",
     )
 
 
 def row(scores: tables.Scores, schemes: Sequence[str], rate: int) -> str:
-    """Of some maps at one rate."""
+    """Return the accuracies of some maps at one rate, in words."""
     return ", ".join(f"{scheme} {tables.percent(np.asarray(scores.of(scheme, rate)))}" for scheme in schemes)
 
 
 def listed(published: Mapping[str, float], names: Sequence[str]) -> str:
-    """Numbers of the paper."""
+    """Return numbers of the paper, in words."""
     return ", ".join(f"{name} {published[name]:g} %" for name in names)
 
 
@@ -221,8 +225,8 @@ EXPERIMENT = Experiment(
     id="st-table4",
     title="Associative recall by map",
     source="StableSSM, table 4",
-    question="Which parameterizations recall the value that went with a key, over 20 and over 131,072 tokens?",
-    claim="Stable ones do (99.8 and 100 %); clip and direct do not, the less the longer the sequence.",
+    question="Which parameterizations recall the value of a key over 20 and over 131,072 tokens?",
+    claim="Stable maps do (99.8 and 100 %); clip and direct do not, and less so for longer sequences.",
     configs={"smoke": SMALL, "paper": Config()},
     minutes={"smoke": 0.1, "paper": 2500.0},
     run=run,

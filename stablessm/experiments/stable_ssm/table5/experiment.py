@@ -1,4 +1,4 @@
-"""Sequential MNIST, map by map."""
+"""Sequential MNIST for each map."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ PUBLISHED = {"best": 99.3, "exp": 99.21, "softplus": 99.19, "direct": 10.09}
 
 
 def run(config: ImageConfig, run: Run) -> None:
-    """Train and score."""
+    """Train and score the models."""
     image_tables.run(config, run)
 
 
 def claims(config: ImageConfig, stages: Stages) -> list[Claim]:
-    """Against table 5."""
+    """Compare the scores with table 5."""
     return image_tables.claims(config, stages, PUBLISHED)
 
 
@@ -24,7 +24,7 @@ EXPERIMENT = Experiment(
     title="Sequential MNIST by map",
     source="StableSSM, table 5",
     question="Which parameterizations learn to read digits pixel by pixel, and at which learning rates?",
-    claim="Stable ones do, best first (99.3 %); direct diverges.",
+    claim="Stable maps do, best first (99.3 %); direct diverges.",
     configs={"smoke": SMOKE, "paper": ImageConfig()},
     minutes={"smoke": 0.1, "paper": 10000.0},
     run=run,

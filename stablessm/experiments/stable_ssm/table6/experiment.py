@@ -1,4 +1,4 @@
-"""Sequential grayscale CIFAR-10, map by map, and the preset that we recommend."""
+"""Sequential grayscale CIFAR-10 for each map, and the recommended preset."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ class Config(ImageConfig):
     data: str = "cifar10-gray"
     recommended: Recommended = field(default_factory=Recommended)
     goal: float = 80.0
-    """Per cent, for a model of more than one layer."""
+    """Accuracy in percent that a model with more than one layer should reach."""
 
 
 def larger(config: Config, run: Run) -> None:
-    """The larger model."""
+    """Return the larger model."""
     run.stage(STAGE, partial(recommended, config, run))
 
 
 def jobs(config: Config) -> dict[str, Callable[[Run], object]]:
-    """Those of the table, and the larger model."""
+    """Return the jobs of the table and the job of the larger model."""
     return {**image_tables.jobs(config), STAGE: partial(larger, config)}
 
 
 def run(config: Config, run: Run) -> None:
-    """The table, then the larger model."""
+    """Train and score the table, then the larger model."""
     image_tables.run(config, run)
     larger(config, run)
 
 
 def recommended(config: Config, run: Run) -> Mapping[str, np.ndarray]:
-    """The preset, trained by the loop that users have, in a folder with checkpoints of its own."""
+    """Train the preset with the public training loop, in a folder with its own checkpoints."""
     task, own = image_tables.loaded(config.data, config.valid), config.recommended
     torch.manual_seed(own.training.seed)
     model = for_task(task.inputs, task.outputs, own.preset)
@@ -78,7 +78,7 @@ def recommended(config: Config, run: Run) -> Mapping[str, np.ndarray]:
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
-    """As in table 5; and the training of the larger model."""
+    """Return the figures of table 5 and the training of the larger model."""
     losses = stages[STAGE]["losses"]
     curve = Series(config.recommended.preset, losses[:, 0].tolist(), losses[:, 1].tolist())
     panel = Panel("training loss", "step", "cross-entropy", [curve])
@@ -89,14 +89,14 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
 
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
-    """Against table 6, and what more layers get."""
+    """Compare the scores with table 6, and check the larger model."""
     found, own = stages[STAGE], config.recommended
     accuracy = 100 * float(found["test"]) if "test" in found else 0.0
     return [
         *image_tables.claims(config, stages, PUBLISHED),
         Claim(
-            f"the preset that we recommend reaches {config.goal:g} % on {config.data}",
-            "no number; its own model, of one layer, has 66.41 %",
+            f"the recommended preset reaches {config.goal:g} % on {config.data}",
+            "no number; the paper's model with one layer has 66.41 %",
             f"{accuracy:.2f} %, {int(found['parameters']):,} parameters" if "test" in found else "diverged",
             rules.ours(rules.graded(accuracy >= config.goal, accuracy >= PUBLISHED["best"])),
             f"Preset {own.preset}, {own.training.epochs} epochs at rate {own.training.lr:g} (recurrent "
@@ -119,8 +119,8 @@ EXPERIMENT = Experiment(
     id="st-table6",
     title="Sequential CIFAR-10 by map",
     source="StableSSM, table 6",
-    question="Which parameterizations learn to recognise gray photographs pixel by pixel, and at which learning rates?",
-    claim="Stable ones do, best first (66.41 %, one layer); direct diverges.",
+    question="Which parameterizations learn to classify gray photographs pixel by pixel, and at which learning rates?",
+    claim="Stable maps do, best first (66.41 %, one layer); direct diverges.",
     configs={"smoke": SMALL, "paper": Config()},
     minutes={"smoke": 0.1, "paper": 10000.0},
     run=run,

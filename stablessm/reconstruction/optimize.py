@@ -16,8 +16,8 @@ from stablessm.reconstruction.conditioning import condition_number, diagnose
 
 
 @checked
-def optimised(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | None = None) -> Tensor:
-    """N eigenvalues with |λ| ≤ r_max whose states give a real input back with the least loss, (N,) complex128.
+def optimized(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | None = None) -> Tensor:
+    """Return N eigenvalues (N,), complex128, |λ| ≤ r_max, from whose states real inputs are best read back.
 
     The condition number is that of the equations for a real input (``condition_number(…, real=True)``), in which λ and
     its conjugate count as one. Every radius is r_max: on a smaller one V, and its smallest singular value before all,
@@ -36,7 +36,7 @@ def optimised(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | N
         r_max: the largest modulus, above 0; below 1 for a recurrence that must forget.
         basis: (L, P): inputs are sums of these functions; then N = P/2 can do.
 
-    >>> lam = optimised(4, length=8)
+    >>> lam = optimized(4, length=8)
     >>> round(condition_number(lam, 8, real=True), 9), condition_number(lam.sqrt(), 8, real=True) > 1e3
     (1.0, True)
     """
@@ -57,13 +57,13 @@ def optimised(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | N
 
 
 def _unfit(lam: Tensor, psi: Tensor) -> tuple[int, float]:
-    """How many coefficients are not fixed, then κ: a real eigenvalue gives one equation, with fewer κ may be lower."""
+    """Return the number of undetermined coefficients, then κ, as a sort key: κ alone may prefer fewer equations."""
     found = diagnose(lam, len(psi), basis=psi)
     return found.unknowns - found.rank, found.condition
 
 
 def _greedy(count: int, psi: Tensor, r_max: float, half: float) -> Tensor:
-    """Angles 2π(k + half)/L, by pivoting on pairs of rows of Ω; once they span the basis, from the beginning again."""
+    """Choose angles 2π(k + half)/L by pivoting on pairs of rows of Ω; restart once they span the basis."""
     length = len(psi)
     k = torch.arange((length + 1) // 2 if half else length // 2 + 1, dtype=torch.float64)
     if count > len(k):
@@ -86,5 +86,5 @@ def _greedy(count: int, psi: Tensor, r_max: float, half: float) -> Tensor:
 
 
 def _turn(part: Tensor) -> Tensor:
-    """e^(2πi part)."""
+    """Return e^(2πi part)."""
     return torch.polar(torch.ones_like(part), 2 * math.pi * part)

@@ -1,0 +1,145 @@
+"""``stablessm list``: the experiments, one line each."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from stablessm._errors import ArgumentError, printable
+from stablessm.cli.options import Runs
+from stablessm.cli.output import note
+
+LEGEND = "Claims: ✓ reproduced, ◐ partly, ? inconclusive, ✗ not reproduced."
+_PLAIN = str.maketrans({"✓": "+", "◐": "~", "✗": "-", "…": ".", "·": "-", "λ": "l", "–": "-"})
+"""Replacements for terminals whose encoding lacks a sign."""
+
+
+def list_experiments(out: Runs = Path("runs")) -> list[dict[str, Any]]:
+    """List the experiments, grouped by paper.
+
+    Each line shows the id, the title, the duration of the paper size and the verdicts on the paper's claims. The
+    verdicts come from your own runs in --out. Where there is none, they come from the records that belong to this
+    version of stablessm.
+
+    Examples:
+
+      stablessm list
+      stablessm list --out results
+      stablessm list --json
+    """
+    from stablessm.experiments import listing
+
+    rows = [_row(id, out) for id in listing.ids()]
+    width = max(80, min(shutil.get_terminal_size().columns, 100)) if sys.stdout.isatty() else 80
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        group = row["id"].partition("-")[0]
+        groups.setdefault(group if row["id"] in listing.IDS else "", []).append(row)
+    for number, (group, members) in enumerate(groups.items()):
+        _echo(("\n" if number else "") + listing.PAPERS[group])
+        widths = max(len(row["id"]) for row in members), max(len(_signs(row)) for row in members)
+        for row in members:
+            _echo(_line(row, *widths, width))
+    note("")
+    for line in _legend(any(row["own"] for row in rows), out):
+        note(line if _can_print(line) else line.translate(_PLAIN))
+    return rows
+
+
+def _row(id: str, out: Path) -> dict[str, Any]:
+    from stablessm.experiments import listing
+
+    summary = listing.summaries().get(id)
+    if summary is None:
+        summary = _of_a_package(id)
+    own = _own_verdicts(out / id)
+    return {"id": id, **asdict(summary), "own": own is not None, **({} if own is None else {"verdicts": own})}
+
+
+def _of_a_package(id: str) -> Any:
+    """Return the summary of an experiment of an installed package, which has to be imported: a broken one says so."""
+    from stablessm.experiments import catalogue, listing
+
+    try:
+        found = catalogue.get(id)
+    except Exception as error:
+        return listing.Summary(f"cannot be imported: {error}", "", {}, {})
+    return listing.Summary(found.title, found.question, {str(size): time for size, time in found.minutes.items()}, {})
+
+
+def _own_verdicts(folder: Path) -> dict[str, int] | None:
+    """Return the number of claims with each verdict in a run of paper size; None without such a run."""
+    path = folder / "paper" / "record.json"
+    if not path.exists():
+        return None
+    from stablessm import record
+
+    try:
+        with record.reading(path, "the record of an experiment"):
+            return dict(Counter(str(claim["verdict"]) for claim in record.read_json(path)["claims"]))
+    except (OSError, ArgumentError):
+        return {"unreadable": 1}
+
+
+def _line(row: Mapping[str, Any], id_width: int, sign_width: int, width: int) -> str:
+    time = duration(row["minutes"]["paper"]) if row["minutes"] else ""
+    end = f" {time:>7}  {_signs(row):<{sign_width}}"
+    start = f"  {row['id']:<{id_width}}  "
+    room = width - len(start) - len(end)
+    title = row["title"] if len(row["title"]) <= room else f"{row['title'][: room - 1]}…"
+    return f"{start}{title:<{room}}{end}".rstrip()
+
+
+def _signs(row: Mapping[str, Any]) -> str:
+    """Return the number of claims with each verdict, and a star if they are from a run of one's own."""
+    from stablessm.report.claim import VERDICTS
+
+    verdicts, mine = row["verdicts"], "*" if row["own"] else ""
+    if "unreadable" in verdicts:
+        return "unreadable" + mine
+    counts: Counter[str] = Counter()
+    for verdict, count in verdicts.items():
+        counts[VERDICTS.get(verdict, "?")] += count
+    return " ".join(f"{sign}{counts[sign]}" for sign in dict.fromkeys(VERDICTS.values()) if counts[sign]) + mine
+
+
+def _legend(own: bool, out: Path) -> list[str]:
+    source = "the records of this version"
+    return [
+        LEGEND,
+        f"Verdicts come from {source}{f', or from your own run in {out} (*)' if own else ''}.",
+        "Durations are for the paper size on two cores.",
+        "stablessm run ID tries an experiment in seconds; --size paper gives verdicts.",
+    ]
+
+
+def duration(minutes: float) -> str:
+    """Return a duration in a unit that suits it.
+
+    >>> duration(0.1), duration(1.5), duration(240), duration(15000)
+    ('6 s', '2 min', '4 h', '10 days')
+    """
+    if minutes < 1:
+        return f"{60 * minutes:.0f} s"
+    if minutes < 120:
+        return f"{minutes:.0f} min"
+    return f"{minutes / 60:.0f} h" if minutes < 72 * 60 else f"{minutes / 60 / 24:.0f} days"
+
+
+def _can_print(text: str) -> bool:
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _echo(text: str) -> None:
+    typer.echo(printable(text if _can_print(text) else text.translate(_PLAIN)))

@@ -1,0 +1,118 @@
+"""What every command has: ``--json``, ``--quiet``, and examples in its help that keep their lines."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from stablessm import _progress
+from stablessm._errors import printable
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress, notes or warnings.")]
+_SHARED = {"as_json": Json, "quiet": Quiet}
+
+
+class Unsuccessful(typer.Exit):
+    """Ends a command that has a result and failed nevertheless: the result is printed, the exit code is 1."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__(1)
+        self.result = result
+
+
+def with_output(command: Callable[..., Any]) -> Callable[..., None]:
+    """Return the command with the options ``--json`` and ``--quiet``.
+
+    The command prints its result for people and returns it as plain data, which ``--json`` prints instead.
+    """
+    given = inspect.signature(command, eval_str=True)
+
+    def run(**values: Any) -> None:
+        as_json, quiet = (values.pop(name) for name in _SHARED)
+        with _silence() if quiet else warnings.catch_warnings():
+            if not as_json:
+                command(**values)
+                return
+            code, text = 0, io.StringIO()
+            try:
+                with redirect_stdout(text):
+                    result = command(**values)
+            except Unsuccessful as end:
+                code, result = end.exit_code, end.result
+            from stablessm.record import plain
+
+            typer.echo(json.dumps(plain(result), indent=2))
+        if code:
+            raise typer.Exit(code)
+
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        for name, annotation in _SHARED.items()
+    ]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in given.parameters.values()] + shared
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = given.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def note(text: str, *, err: bool = False) -> None:
+    """Print a line that is not the result, such as which files were written; ``--quiet`` leaves it out."""
+    if not _progress.quiet:
+        typer.echo(printable(text), err=err)
+
+
+def printed() -> str:
+    """Return what the command has printed so far, if it runs with ``--json``; otherwise an empty string."""
+    return sys.stdout.getvalue() if isinstance(sys.stdout, io.StringIO) else ""
+
+
+def help_text(command: Callable[..., Any]) -> str:
+    r"""Return the docstring of a command with marks that keep the lines of its indented paragraphs.
+
+    >>> def hello():
+    ...     '''Say hello.
+    ...
+    ...     Example:
+    ...
+    ...       stablessm hello
+    ...     '''
+    >>> help_text(hello)
+    'Say hello.\n\nExample:\n\n\x08\n  stablessm hello'
+    """
+    return re.sub(r"\n\n(?=  )", "\n\n\b\n", inspect.getdoc(command) or "").rstrip()
+
+
+class _NoTerminal:
+    """A stream that says it is no terminal: progress bars then stay away, and errors are still written."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def isatty(self) -> bool:
+        return False
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Let nothing but results and errors be written."""
+    before, _progress.quiet = _progress.quiet, True
+    try:
+        with warnings.catch_warnings(), redirect_stderr(_NoTerminal(sys.stderr)):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        _progress.quiet = before

@@ -1,0 +1,89 @@
+"""The exponential moving average of a model's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import final
+
+import torch
+from torch import Tensor
+
+from stablessm.training.trainee import Trainee, placed
+
+_ENDING = "/ema"
+"""Of the name of an averaged tensor in a checkpoint, after the name of its parameter."""
+
+
+@final
+class Average:
+    """A weighted mean of the parameters that a model has had, in which recent ones count most.
+
+    After update t = 1, 2, … it becomes d' times itself plus 1 - d' times the parameters, with d' = min(decay,
+    t / (t + 9)): the first weights are forgotten soon. Buffers are not averaged.
+
+    Args:
+        trainee: its weights may be in shards; the average then is in shards, too.
+        prefix: of the names in a checkpoint, where it holds several averages.
+
+    >>> from torch import nn
+    >>> from stablessm.training.ranks import Ranks
+    >>> from stablessm.training.trainee import Whole
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = model.weight.data.fill_(0.0)
+    >>> average = Average(Whole(model, torch.device("cpu"), Ranks(), compiled=False, carries=False), decay=0.5)
+    >>> for step, value in enumerate([1.0, 2.0, 4.0], 1):
+    ...     _ = model.weight.data.fill_(value)
+    ...     average.update(step)
+    >>> with average.applied():
+    ...     print(round(model.weight.item(), 3))
+    3.45
+    >>> model.weight.item()
+    4.0
+    """
+
+    def __init__(self, trainee: Trainee, decay: float, prefix: str = "") -> None:
+        self._trainee, self._parameters = trainee, dict(trainee.trained.named_parameters())
+        self._decay, self._prefix = decay, prefix
+        self._means = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the parameters after update ``step``, counted from 1."""
+        weight = 1 - min(self._decay, step / (step + 9))
+        for name, mean in self._means.items():
+            mean.lerp_(self._parameters[name].detach(), weight)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Within, the model has the averaged parameters."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Give the model the averaged parameters for good."""
+        for name, parameter in self._parameters.items():
+            parameter.copy_(self._means[name])
+        self._trainee.changed()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the means for a checkpoint."""
+        return {f"{self._prefix}{name}{_ENDING}": mean for name, mean in self._means.items()}
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the means of a checkpoint."""
+        for name, mean in self._means.items():
+            mean.copy_(placed(tensors[f"{self._prefix}{name}{_ENDING}"], mean))
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for name, parameter in self._parameters.items():
+            kept = parameter.clone()
+            parameter.copy_(self._means[name])
+            self._means[name].copy_(kept)
+        self._trainee.changed()

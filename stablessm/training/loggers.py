@@ -1,0 +1,59 @@
+"""Loggers: where a training reports its metrics, apart from ``metrics.jsonl``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, final
+
+from stablessm._optional import why_missing
+from stablessm.training.result import TrainingResult
+
+
+class Logger(Protocol):
+    """An object with the three methods below; no base class is required. Under ``torchrun`` only rank 0 calls it."""
+
+    def begin(self, folder: Path, settings: Mapping[str, Any], step: int) -> None:
+        """Note that a run begins or is resumed.
+
+        Args:
+            folder: Folder of the run.
+            settings: ``config``, ``task`` and ``model`` as plain values.
+            step: Number of steps that have been made before. Later steps, if they were logged, are logged again.
+        """
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Note the metrics after a step: those of a row of ``metrics.jsonl``.
+
+        Args:
+            values: ``loss``, ``lr``, … of training; or ``split`` and the scores of a validation. With
+                ``TrainingConfig(replicas=)`` also ``replica``, its number.
+        """
+
+    def end(self, result: TrainingResult | None) -> None:
+        """Note that the run ended; ``result`` is None if it was interrupted or failed."""
+
+
+@final
+class TensorBoard:
+    """Writes ``tensorboard/`` in the folder of a run; does nothing where the package tensorboard is missing."""
+
+    _writer: Any = None
+
+    def begin(self, folder: Path, settings: Mapping[str, Any], step: int) -> None:
+        """Open the file; events after ``step`` are dropped."""
+        if why_missing("torch.utils.tensorboard") is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Write the numbers as ``train/NAME``, or ``valid/NAME`` for the scores of a validation."""
+        for name, value in values.items() if self._writer is not None else ():
+            if isinstance(value, float):
+                self._writer.add_scalar(f"{values.get('split', 'train')}/{name}", value, step)
+
+    def end(self, result: TrainingResult | None) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.close()

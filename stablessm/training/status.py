@@ -1,0 +1,77 @@
+"""How far the trainings in a folder are."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, final
+
+from stablessm import _locks, record
+from stablessm._checked import checked
+from stablessm._errors import ArgumentError
+from stablessm.training.config import TrainingConfig
+from stablessm.training.folder import MARKER, settings_of
+from stablessm.training.metrics import losses, read_rows
+
+_DEPTH = 3
+"""Levels of folders in which runs are looked for."""
+
+
+@final
+@dataclass(frozen=True)
+class TrainingStatus:
+    """How far one training is."""
+
+    folder: Path
+    state: Literal["running", "finished", "stopped", "diverged", "damaged"]
+    """``stopped``: interrupted, killed or failed; the same command resumes it."""
+    step: int
+    """The last step that was logged."""
+    steps: int | None
+    """Number of steps in all; None for a run of an earlier version."""
+    loss: float | None
+    """The last training loss that was logged."""
+
+
+@checked
+def trainings(out: str | Path) -> list[TrainingStatus]:
+    """Return the status of every training in ``out``, and up to three levels of folders below it.
+
+    Replicas that are trained as one are one training, of which the loss of replica 0 is shown until it has finished.
+
+    >>> trainings("nowhere")
+    []
+    """
+    out = Path(out)
+    markers = [path for depth in range(_DEPTH + 1) for path in out.glob("[!.]*/" * depth + MARKER)]
+    folders = {path.parent for path in markers}
+    return [_status(folder) for folder in sorted(folders) if folder.parent not in folders]
+
+
+def _status(folder: Path) -> TrainingStatus:
+    try:
+        settings = settings_of(folder)
+        first = folder / "replica-0"
+        rows = read_rows(folder) or (read_rows(first) if first.is_dir() else [])
+        seen = losses(rows)
+        step, loss = (int(seen[-1, 0]), float(seen[-1, 1])) if len(seen) else (0, None)
+        steps = settings.get("steps")
+        state = "running" if _locks.taken(folder.absolute()) else _ended(folder / "record.json", settings["config"])
+        return TrainingStatus(folder, state, step, None if steps is None else int(steps), loss)
+    except (OSError, ArgumentError) as error:
+        warnings.warn(str(error), stacklevel=2)
+        return TrainingStatus(folder, "damaged", 0, None, None)
+
+
+def _ended(path: Path, config: Mapping[str, Any]) -> Literal["finished", "stopped", "diverged"]:
+    """Return how a run ended: as its record says, unless the run was extended after that."""
+    if not path.is_file():
+        return "stopped"
+    with record.reading(path, "the record of a training"):
+        found = record.read_json(path)
+        before, now = TrainingConfig.filled(found["config"]), TrainingConfig.filled(config)
+        if any(before[name] != value for name, value in now.items()):
+            return "stopped"
+        return "finished" if found["diverged"] is None else "diverged"

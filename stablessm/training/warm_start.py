@@ -1,0 +1,69 @@
+"""First weights from another run or a saved model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from stablessm import _tensors, record
+from stablessm._errors import ArgumentError
+from stablessm.instruments.modes import recurrent_modules
+from stablessm.layers import storage
+from stablessm.training import folder as run_folder
+from stablessm.training.settings import signature
+
+
+def warm_start(models: Sequence[nn.Module], source: str, folder: Path) -> dict[str, Any]:
+    """Load the weights of a run or of a saved model into every model; return where they are from, for the record.
+
+    Args:
+        source: folder of a run, whose selected weights are taken, or of a saved model.
+        folder: of the run that begins.
+    """
+    given = Path(source)
+    if given.resolve().is_relative_to(folder.resolve()):
+        raise ArgumentError("init_from", "the folder of another run (extend=True continues a run)", source)
+    place = given if (given / storage.WEIGHTS).is_file() else given / run_folder.MODEL
+    weights = place / storage.WEIGHTS
+    if not weights.is_file():
+        several = "; choose one of its replicas" if any(given.glob("replica-*")) else ""
+        raise ArgumentError("init_from", f"a folder of a run or model, with {storage.WEIGHTS}", f"{source}{several}")
+    shapes, seal = _tensors.header(weights)
+    own = {name: tuple(tensor.shape) for name, tensor in models[0].state_dict().items()}
+    wrong = sorted(name for name in own.keys() | shapes.keys() if own.get(name) != shapes.get(name))
+    if wrong:
+        got = f"{len(wrong)} others, {wrong[0]} {shapes.get(wrong[0], 'missing')}"
+        expected = f"tensors of the model's names and shapes ({wrong[0]} {own.get(wrong[0], 'missing')})"
+        raise ArgumentError("init_from", expected, f"{weights} with {got}")
+    _require_same_recurrences(models[0], _modules_of(place))
+    for model in models:
+        storage.restore(model, weights, [])
+    return {"folder": str(given), "weights": seal, **_history_of(place.parent)}
+
+
+def _modules_of(place: Path) -> Mapping[str, str]:
+    """Return how the modules of the saved model present themselves; of weights alone, nothing is known."""
+    if storage.is_saved_layer(place):
+        return dict(signature(storage.load(place))["modules"])
+    try:
+        return dict(run_folder.settings_of(place.parent)["model"]["modules"])
+    except ArgumentError:
+        return {}
+
+
+def _require_same_recurrences(model: nn.Module, before: Mapping[str, str]) -> None:
+    """Raise if the recurrent weights had another meaning, such as another reparameterization."""
+    now = signature(model)["modules"]
+    for name, _ in recurrent_modules(model):
+        was = before.get(name or "itself")
+        if was is not None and was != now[name or "itself"]:
+            raise ArgumentError("init_from", f"recurrent weights of {now[name or 'itself']}", f"those of {was}")
+
+
+def _history_of(run: Path) -> dict[str, Any]:
+    """Return how far the run had come that left the weights, if a run did."""
+    read = lambda found: {name: found["results"][name] for name in ("steps", "best")}  # noqa: E731
+    return record.read_side(run / "record.json", read, {}, "How far that run had come is not noted")

@@ -1,0 +1,121 @@
+"""What the hooks around a fork decide, for every kind of OpenMP runtime; test_fork.py forks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from stablessm import _fork
+
+GNU, LLVM = SimpleNamespace(GOMP_parallel=1), SimpleNamespace(GOMP_parallel=1, __kmpc_fork_call=1)
+
+
+def gnu(pause_result: int, asked: list[int]) -> SimpleNamespace:
+    """libgomp with a function that ends its threads."""
+    return SimpleNamespace(omp_pause_resource_all=lambda kind: asked.append(kind) or pause_result)
+
+
+@pytest.fixture
+def torch_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    asked: list[int] = []
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(set_num_threads=asked.append, __file__=None))
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("runtime", "sound", "ended"),
+    [
+        (None, True, True), (None, False, True), (LLVM, False, True), (GNU, True, False), (0, True, True),
+        (1, True, False), (0, False, False),
+    ],
+)  # fmt: skip
+def test_a_child_keeps_its_threads_where_the_parents_were_ended(runtime, sound, ended, torch_threads, monkeypatch):
+    asked: list[int] = []
+    used = gnu(runtime, asked) if isinstance(runtime, int) else runtime
+    monkeypatch.setattr(_fork, "openmp", lambda: used)
+    monkeypatch.setattr(_fork, "_ended", not ended)
+    monkeypatch.setattr(_fork, "_sound_in", os.getpid() if sound else 0)
+    monkeypatch.setattr(_fork, "compiling", lock := SimpleNamespace(taken=0, renewed=0))
+    lock.acquire = lambda: setattr(lock, "taken", lock.taken + 1)
+    lock._at_fork_reinit = lambda: setattr(lock, "renewed", lock.renewed + 1)
+    _fork._before()
+    assert (lock.taken, lock.renewed, _fork._ended) == (1, 0, ended)
+    assert asked == ([1] if isinstance(runtime, int) and sound else [])  # omp_pause_soft
+    _fork._after_in_child()
+    assert lock.renewed == 1
+    assert _fork.openmp_is_sound() is ended
+    assert torch_threads == ([] if ended else [1])
+
+
+def files(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> None:
+    def read(path: str) -> str:
+        if path not in texts:
+            raise FileNotFoundError(path)
+        return texts[path]
+
+    monkeypatch.setattr(_fork, "Path", lambda path: SimpleNamespace(read_text=lambda **_: read(path)))
+
+
+def stat(flags: int) -> str:
+    return f"7 (a name) of ) it) S 1 7 7 0 -1 {flags} 100 0 64 64\n"
+
+
+VDSO, GOMP = "7ffc-7ffd r-xp 0 00:00 0 [vdso]", "7f00-7f01 r-xp 0 08:01 5 /usr/lib/libgomp.so.1"
+MAPS = {
+    "the parent has it too": ([VDSO, GOMP], [GOMP, VDSO], True),
+    "loaded since the fork": ([VDSO, GOMP], [VDSO], False),
+    "another program's parent": ([VDSO, GOMP], ["another [vdso]"], True),
+    "no runtime in memory": ([VDSO], [VDSO], True),
+}
+
+
+@pytest.mark.parametrize("case", MAPS)
+def test_a_forked_process_may_have_inherited_threads(case, monkeypatch):
+    ours, parents, inherited = MAPS[case]
+    monkeypatch.setattr(_fork, "openmp", lambda: GNU)
+    monkeypatch.setattr(_fork, "sys", SimpleNamespace(platform="linux"))
+    maps = {"/proc/self/maps": "\n".join(ours), f"/proc/{os.getppid()}/maps": "\n".join(parents)}
+    files(monkeypatch, maps | {"/proc/self/stat": stat(0x40 | 0x400000)})
+    assert _fork._inherited() is inherited
+    files(monkeypatch, maps | {"/proc/self/stat": stat(0x400000 | 0x80)})
+    assert _fork._inherited() is False
+
+
+def test_what_cannot_be_read_is_taken_for_inherited_on_linux_alone(monkeypatch):
+    monkeypatch.setattr(_fork, "openmp", lambda: GNU)
+    files(monkeypatch, {})
+    for platform, inherited in (("linux", True), ("darwin", False)):
+        monkeypatch.setattr(_fork, "sys", SimpleNamespace(platform=platform))
+        assert _fork._inherited() is inherited
+    monkeypatch.setattr(_fork, "sys", SimpleNamespace(platform="linux"))
+    for survivor in (LLVM, None):
+        monkeypatch.setattr(_fork, "openmp", lambda survivor=survivor: survivor)
+        assert _fork._inherited() is False
+
+
+@pytest.mark.parametrize(
+    ("platform", "library"),
+    [("linux", "libtorch_cpu.so"), ("darwin", "libtorch_cpu.dylib"), ("win32", "torch_cpu.dll")],
+)
+def test_the_runtime_is_pytorchs(platform, library, tmp_path, monkeypatch):
+    loaded = {None: SimpleNamespace()}
+    fake = SimpleNamespace(CDLL=lambda name: loaded.get(name, SimpleNamespace()))
+    monkeypatch.setattr(_fork, "ctypes", fake)
+    torch = SimpleNamespace(__file__=str(tmp_path / "torch" / "__init__.py"))
+    places = [tmp_path / "torch" / "lib" / library, tmp_path / "lib" / library]
+    system = SimpleNamespace(platform=platform, prefix=str(tmp_path), modules={"torch": torch})
+    monkeypatch.setattr(_fork, "sys", system)
+    assert _fork.openmp() is None
+    for place in reversed(places):
+        place.parent.mkdir(parents=True)
+        place.touch()
+        assert _fork.openmp() in (None, *loaded.values())
+        loaded[str(place)] = SimpleNamespace(GOMP_parallel=1)
+        assert _fork.openmp() is loaded[str(place)]
+    loaded[None] = SimpleNamespace(GOMP_parallel=1)
+    assert _fork.openmp() is loaded[None if platform == "linux" else str(places[0])]
+    system.modules.clear()
+    assert _fork.openmp() is None
