@@ -3,8 +3,8 @@
     python benchmarks/promises.py               # writes promises.json, damage.json, fuzz.json and kill-resume-cpu.json
     python benchmarks/promises.py --smoke --out /tmp/smoke.json
 
-A promise is counted by the script that generates its cases, or by its tests, slow tests included. ``./dev pages`` writes
-the table of the page from the record.
+A promise is counted by the script that generates its cases, or by its tests, slow tests included. ``./dev pages``
+writes the table of the page from the record.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def main() -> None:
         for promise, (script, arguments, read) in SCRIPTS.items():
             command = " ".join(["python", f"benchmarks/{script}", *arguments])
             count(promise, command, *read(run_script(script, arguments, args.smoke, folder)))
-        count("wrong tensors of raw operators", "python tests/scan/raw_calls.py 50000 1000", *call_operators(args.smoke))
+        count(
+            "wrong tensors of raw operators", "python tests/scan/raw_calls.py 50000 1000", *call_operators(args.smoke)
+        )
         for promise, path in TESTS.items():
             count(promise, f'python -m pytest {path} -m ""', *run_tests(path, args.smoke, folder))
     summary = {each: sum(row[each] for row in rows) for each in ("cases", "failures")}

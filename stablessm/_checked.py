@@ -151,6 +151,10 @@ def _instance(kind: Any) -> Rule:
         return Rule(lambda value: isinstance(value, kind) and _has_values(value), "a dense tensor")
     if kind.__name__ == "ndarray":
         return Rule(lambda value: isinstance(value, kind) and value.dtype.kind in "fciub", "a NumPy array of numbers")
+    try:
+        isinstance(None, kind)
+    except TypeError:  # a protocol that is not runtime_checkable
+        return Rule(_anything, "anything")
     word = "nn.Module" if kind.__name__ == "Module" else kind.__name__
     return Rule(lambda value: isinstance(value, kind), f"{'an' if word[0].lower() in 'aeioun' else 'a'} {word}")
 

@@ -93,9 +93,13 @@ def load(folder: str | os.PathLike[str]) -> Any:
     with record.reading(config, expected):
         if content["class"] not in CLASSES and content["class"] not in _known_models():
             raise ArgumentError("class", f"one of {', '.join((*CLASSES, *_models))}", content["class"])
-        _require_shapes(content, shapes)  # before memory is taken
-        layer = _build(content).to(getattr(torch, content["dtype"]))
         known = list(content.get("weights", ()))
+        try:
+            _require_shapes(content, shapes)  # before memory is taken
+        except ArgumentError:
+            _require_whole(weights, known, expected)
+            raise
+        layer = _build(content).to(getattr(torch, content["dtype"]))
     restore(layer, weights, known, expected)
     return layer
 
@@ -104,14 +108,21 @@ def restore(
     layer: nn.Module, weights: Path, known: Sequence[str | None], expected: str = "a whole .safetensors file"
 ) -> None:
     """Load weights from a ``.safetensors`` file; ``known``: the SHA-256 that it may have, none if that is not known."""
-    _, tensors, seal = _tensors.load(weights, expected)
+    tensors = _require_whole(weights, known, expected)
     with record.reading(weights, expected):
-        if known and seal not in known:
-            raise ValueError("weights of another model")
         layer.load_state_dict(tensors)
     wrong = [name for name, t in tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]
     if wrong:
         warnings.warn(f"{weights}: NaN or infinite values in {', '.join(wrong)}; outputs mean nothing", stacklevel=3)
+
+
+def _require_whole(weights: Path, known: Sequence[str | None], expected: str) -> dict[str, torch.Tensor]:
+    """Return the tensors of a ``.safetensors`` file; raise an error that names the file if they are not the known ones."""
+    _, tensors, seal = _tensors.load(weights, expected)
+    with record.reading(weights, expected):
+        if known and seal not in known:
+            raise ValueError("weights of another model")
+    return tensors
 
 
 def _weights_of(folder: Path) -> list[str | None]:

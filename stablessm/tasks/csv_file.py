@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,13 +124,28 @@ class Table:
         steps = self._time_steps()
         return steps is not None and steps.max() > _UNEVEN * steps.min()
 
+    def oldest_first(self) -> tuple[Table, tuple[str, ...]]:
+        """Return the table with the oldest row first, and a sentence if the rows are not in the order of their dates."""
+        name, steps = self._date_steps
+        if not (steps < 0).any():
+            return self, ()
+        if (steps > 0).any():
+            return self, (f"{self.file}: the dates in {name} are not in order; rows are used in the order of the file",)
+        ordered = dataclasses.replace(self, rows=self.rows[::-1], lines=self.lines[::-1])
+        return ordered, (f"{self.file}: the newest row is first by {name}; rows are used in reverse order",)
+
     def _time_steps(self) -> np.ndarray | None:
         """Return the seconds from row to row, (rows - 1,); None without a column of increasing dates."""
+        _, steps = self._date_steps
+        return steps if len(steps) and (steps > 0).all() else None
+
+    @cached_property
+    def _date_steps(self) -> tuple[str, np.ndarray]:
+        """The name of the first column of dates and the seconds from row to row; empty without such a column."""
         for name in self.header:
             if dates := self._dates_at(name):
-                steps = np.array([(b - a).total_seconds() for a, b in pairwise(dates)])
-                return steps if len(steps) and (steps > 0).all() else None
-        return None
+                return name, np.array([(b - a).total_seconds() for a, b in pairwise(dates)])
+        return "", np.empty(0)
 
     def _dates_at(self, name: str) -> list[datetime]:
         """Return the dates of a column; empty if a cell is no date."""

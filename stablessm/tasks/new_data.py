@@ -54,9 +54,9 @@ class SeriesReader:
         """Return the rows (n, columns) of a file or an array in the data's units, and notes on what was filled in."""
         notes: tuple[str, ...] = ()
         if isinstance(data, str | Path) and Path(data).suffix != ".npy":
-            table = csv_file.read(Path(data))
+            table, order = csv_file.read(Path(data)).oldest_first()
             values, kept = table.complete(self.columns, "columns", self.missing)
-            rows, notes = values[kept], table.gaps(self.columns, self.missing)
+            rows, notes = values[kept], order + table.gaps(self.columns, self.missing)
         else:
             rows = np.asarray(own.array("data", data if not isinstance(data, Path) else str(data)), dtype=float)
             rows = rows[:, None] if rows.ndim == 1 else rows

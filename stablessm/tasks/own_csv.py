@@ -49,7 +49,7 @@ class Series(WindowTask):
 
     def __init__(self, options: SeriesOptions, name: str = "series") -> None:
         self.name, self.options, self.metric = name, options, options.metric
-        table = csv_file.read(Path(options.file))
+        table, order = csv_file.read(Path(options.file)).oldest_first()
         columns = _inputs(table, options.columns) or _numeric(table)
         targets = names_in(options.target) or tuple(name for name in columns if name in table.header)
         for target in targets:
@@ -60,7 +60,7 @@ class Series(WindowTask):
         values, kept = table.complete(columns, "columns", options.missing)
         if not targets:
             raise ArgumentError("target", f"a column of {options.file} to forecast", "none")
-        self.notes, series = table.gaps(columns, options.missing) + table.unused(columns), values[kept]
+        self.notes, series = order + table.gaps(columns, options.missing) + table.unused(columns), values[kept]
         parts = split_sizes(len(series), options.valid, options.test)
         self._slide(series, columns, targets, parts, options.window, options.horizon)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Protocol, final, runtime_checkable
 
 from stablessm._optional import why_missing
 from stablessm.training.result import TrainingResult
 
 
+@runtime_checkable
 class Logger(Protocol):
     """An object with the three methods below; no base class is required. Under ``torchrun`` only rank 0 calls it."""
 
@@ -23,7 +24,7 @@ class Logger(Protocol):
         """
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Note the metrics after a step: those of a row of ``metrics.jsonl``.
+        """Note the metrics after a step: a row of ``metrics.jsonl`` without its ``step``, infinite numbers as floats.
 
         Args:
             values: ``loss``, ``lr``, … of training; or ``split`` and the scores of a validation. With

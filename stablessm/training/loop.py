@@ -187,10 +187,12 @@ class _Run:
                 session.loop = self.loop
                 session.model.train()
             if resume:
-                self.loop.resume(last_good=resume == "last-good")
+                changed = self.loop.resume(last_good=resume == "last-good")
                 if self.extend and self.loop.step == 0:
                     raise ArgumentError("extend", "a folder with checkpoints of a run", str(self.folder))
                 for session in self.sessions:
+                    if changed:
+                        session.wait_again()
                     session.check_kept(last_good=resume == "last-good")
             self.ranks.first(lambda: self._claim(origin, fresh=not resume))
             for session in self.sessions:

@@ -181,6 +181,13 @@ class Session(Hooks):
             values = {name: float(value) for name, value in bad.items() if name != "step"}
             self._diverge(int(bad["step"]), BadStep(**values))
 
+    def wait_again(self) -> None:
+        """Continue a run that had stopped early: it was extended, so ``patience`` starts anew."""
+        if self.early is not None:
+            self.early, self.waited = None, 0
+            if self.name:
+                self.loop.watch.bad[self.number] = 0
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the averaged weights."""
         return {} if self.average is None else self.average.tensors()

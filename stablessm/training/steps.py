@@ -172,11 +172,11 @@ class StepLoop:
         self.saved = self.step
         self.cadence.wrote(began)
 
-    def resume(self, *, last_good: bool = False) -> None:
-        """Take over the last checkpoint, if there is one."""
+    def resume(self, *, last_good: bool = False) -> bool:
+        """Take over the last checkpoint, if there is one; return True if settings have changed since it was written."""
         found = None if self.checkpoints is None else self.checkpoints.load(last_good=last_good, like=self._like)
         if found is None:
-            return
+            return False
         if found.step > self.total:
             raise ArgumentError("steps", f"at least the {found.step} steps that the run has made", self.total)
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "watch": {}, "carry": {}, "hooks": {}}
@@ -196,6 +196,7 @@ class StepLoop:
         with torch.random.fork_rng(self._gpus):
             for hook in self.hooks:
                 hook.restore(parts["hooks"], found.facts[hook.name] if hook.name else found.facts)
+        return bool(changed)
 
     def _advance(self) -> None:
         self.optimizer.clear()

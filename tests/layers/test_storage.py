@@ -88,3 +88,13 @@ def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ssm.ArgumentError, match=r"^folder: expected a folder, got .*file, a file"):
         ssm.save(ssm.LRU(1, 2, 1), tmp_path / "file")
+
+
+def test_any_bit_of_the_weights_is_blamed_on_the_weights(tmp_path):
+    ssm.save(ssm.RealSSM(2, 3, 2), tmp_path)
+    path = tmp_path / "model.safetensors"
+    whole = path.read_bytes()
+    for place in range(8, len(whole), 11):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(ssm.ArgumentError, match=r"model\.safetensors: expected"):
+            ssm.load(tmp_path)

@@ -180,3 +180,23 @@ def test_parquet(package, tmp_path, monkeypatch):
     table = csv_file.read(tmp_path / "x.parquet")
     assert table.numeric() == ("x",)
     np.testing.assert_array_equal(table.numbers(["x"], "columns")[:, 0], [1.5, np.nan, 2.5])
+
+
+@given(seed=st.integers(0, 10**9))
+def test_the_oldest_row_comes_first(seed, tmp_path_factory):
+    rng = np.random.default_rng(seed)
+    days = np.cumsum(rng.integers(1, 4, 40)) + np.datetime64("2025-01-01")
+    folder, rows = tmp_path_factory.mktemp("o"), [f"{day},{value}" for value, day in enumerate(days)]
+    old, new = (write(folder / name, "when,load", *lines) for name, lines in (("a.csv", rows), ("b.csv", rows[::-1])))
+    forward, backward = (tasks.get("series", file=str(path), target="load", window=4) for path in (old, new))
+    first, second = (task.batch("test", 3, seed=0) for task in (forward, backward))
+    assert first.inputs.equal(second.inputs)
+    assert first.targets.equal(second.targets)
+    assert not any("newest" in note for note in forward.notes)
+    assert any("the newest row is first by when" in note for note in backward.notes)
+
+
+def test_dates_out_of_order_are_noted(tmp_path):
+    rows = [f"2025-01-{1 + i % 9:02},{i}" for i in range(40)]
+    task = tasks.get("series", file=str(write(tmp_path / "c.csv", "when,load", *rows)), target="load", window=4)
+    assert any("the dates in when are not in order" in note for note in task.notes)

@@ -203,6 +203,39 @@ def test_it_stops_when_the_score_does_not_improve(tmp_path, patience):
     assert further.best["mse"] <= 0.5
 
 
+@pytest.mark.parametrize("changes", [{"lr": 0.01}, {"steps": 40}], ids=str)
+def test_a_run_that_stopped_early_is_extended_with_the_same_patience(tmp_path, changes):
+    _, early = run(tmp_path, task=small(), steps=28, patience=2)
+    _, further = run(tmp_path, task=small((3.0, 0.5, 4.0, 4.0)), extend=True, **{"steps": 28, "patience": 2, **changes})
+    assert (early.steps, further.steps) == (16, 32 if "steps" in changes else 28)
+    assert further.best["mse"] <= 0.5
+
+
+@pytest.mark.parametrize("method", ["begin", "log", "end"])
+def test_an_error_in_a_logger_is_the_error_of_the_training(tmp_path, method):
+    class Broken:
+        def begin(self, *_):
+            self.said("begin")
+
+        def log(self, *_):
+            self.said("log")
+
+        def end(self, *_):
+            self.said("end")
+
+        def said(self, name):
+            if name == method:
+                raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match=r"^boom$"):
+        run(tmp_path, loggers=[Broken()])
+
+
+def test_a_logger_has_three_methods(tmp_path):
+    with pytest.raises(ArgumentError, match=r"^loggers: expected a sequence, each entry a Logger"):
+        run(tmp_path, loggers=[object()])
+
+
 def test_it_goes_on_while_the_score_improves(tmp_path):
     _, result = run(tmp_path / "a", task=small((7.0, 6.0, 6.5, 4.0, 4.5, 2.0, 3.0)), steps=28, patience=2)
     assert (result.steps, result.early, result.best["step"]) == (28, None, 24)
