@@ -380,7 +380,7 @@ def test_what_a_sample_could_miss() -> None:
 
 
 def test_the_experiment_needs_lengths_to_compare() -> None:
-    with pytest.raises(ArgumentError, match=r"^lengths: expected two or more, ascending"):
+    with pytest.raises(ArgumentError, match=r"^lengths: expected two or more lengths in ascending order"):
         VolterraConfig(lengths=(100,))
 
 

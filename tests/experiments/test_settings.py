@@ -67,7 +67,7 @@ def test_values_come_back_from_text(count, rate, on, limit, radii, words, depth)
     ("name", "text", "message"),
     [
         ("counts", "3", "--set: expected one of the settings count, rate"),
-        ("inner.width", "3", "--set: expected one of the settings depth, got inner.width"),
+        ("inner.width", "3", "--set: expected one of the settings depth, got 'inner.width'"),
         ("count.x", "3", "--set: expected count without a dot"),
         ("count", "3.5", "--set count: expected a whole number, got '3.5'"),
         ("radii", "1,x", "--set radii: expected a number, got 'x'"),

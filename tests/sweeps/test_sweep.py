@@ -150,7 +150,7 @@ def test_two_never_compute_the_same(tmp_path):
     notes = Run(plan.folder, json.loads((plan.folder / "config.json").read_text(encoding="utf-8"))).notes("walk-2")
     with locks.job_lock(notes):
         assert runs(tmp_path)[0].state in ("running", "interrupted")
-        with pytest.raises(ArgumentError, match="folder: expected no jobs of a sweep at work in it, got walk-2"):
+        with pytest.raises(ArgumentError, match="folder: expected no running job of a sweep in it, got walk-2"):
             execute(EXPERIMENT, "smoke", tmp_path, progress=False)
     execute(EXPERIMENT, "smoke", tmp_path, progress=False)
 
