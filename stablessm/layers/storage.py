@@ -117,7 +117,7 @@ def restore(
 
 
 def _require_whole(weights: Path, known: Sequence[str | None], expected: str) -> dict[str, torch.Tensor]:
-    """Return the tensors of a ``.safetensors`` file; raise an error that names the file if they are not the known ones."""
+    """Return the tensors of a ``.safetensors`` file; raise an error that names it if they are not the known tensors."""
     _, tensors, seal = _tensors.load(weights, expected)
     with record.reading(weights, expected):
         if known and seal not in known:

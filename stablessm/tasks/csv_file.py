@@ -125,7 +125,7 @@ class Table:
         return steps is not None and steps.max() > _UNEVEN * steps.min()
 
     def oldest_first(self) -> tuple[Table, tuple[str, ...]]:
-        """Return the table with the oldest row first, and a sentence if the rows are not in the order of their dates."""
+        """Return the table with the oldest row first, and a sentence if the rows are not ordered by their dates."""
         name, steps = self._date_steps
         if not (steps < 0).any():
             return self, ()
