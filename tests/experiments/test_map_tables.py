@@ -23,8 +23,8 @@ from stablessm.experiments.stable_ssm.stacked_training import StackTraining, eva
 from stablessm.experiments.stable_ssm.table4 import experiment as table4
 from stablessm.layers import S4D
 from stablessm.models import SequenceClassifier
-from stablessm.training.schedules import rate
 from stablessm.training.optimizer import StackedOptimizer
+from stablessm.training.schedules import rate
 
 MAPS = (("exp", {}), ("best", {"b": 1.0}), ("best", {"b": 1.0}), ("direct", {}), ("best", {"b": 0.5}))
 

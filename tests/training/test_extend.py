@@ -316,8 +316,8 @@ def test_status_tells_how_far_trainings_are(tmp_path):
         "a/finished": ("finished", 12, 12), "stopped": ("stopped", 4, 12), "early": ("finished", 12, 28),
         "several": ("finished", 12, 12), "extended": ("stopped", 12, 20),
     }  # fmt: skip
-    rows = [json.loads(line) for line in (tmp_path / "stopped" / "metrics.jsonl").read_text("utf-8").splitlines()]
-    assert found["stopped"].loss == rows[0]["loss"]
+    rows = (tmp_path / "stopped" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert found["stopped"].loss == json.loads(rows[0])["loss"]
     with _locks.alone(tmp_path / "stopped"):
         assert {one.state for one in trainings(tmp_path / "stopped")} == {"running"}
     run(tmp_path / "extended", steps=20)
