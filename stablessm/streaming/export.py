@@ -105,6 +105,8 @@ def _checked_format(path: str | os.PathLike[str] | None, format: Format | None) 
     if path is not None and Path(path).is_dir():
         raise ArgumentError("path", "a file", f"{path}, a folder")
     if format is None:
+        if path is not None and Path(path).suffix.lower() not in (".onnx", ".pt2"):
+            raise ArgumentError("path", "a file that ends in .onnx or .pt2, or a format", path)
         format = "onnx" if path is not None and Path(path).suffix.lower() == ".onnx" else "torch"
     one_of("format", format, get_args(Format))
     if format == "onnx":

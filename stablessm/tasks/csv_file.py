@@ -106,7 +106,9 @@ class Table:
         """Return a sentence on the columns other than ``names``, if there are some."""
         others = [name for name in self.header if name not in {*names, *(each.partition("=")[0] for each in names)}]
         dates = " (dates; their steps are the column dt)" if "dt" in names else " (dates)"
-        named = [f"{name}{dates}" if self._dates_at(name) else name for name in others]
+        found = {name: self._dates_at(name) for name in others}
+        some = " (dates, some of them missing)"
+        named = [f"{name}{some if None in found[name] else dates}" if found[name] else name for name in others]
         return (f"{self.file}: not used: {', '.join(named)}",) if named else ()
 
     def categories(self, name: str, option: str) -> tuple[str, ...]:
@@ -141,20 +143,21 @@ class Table:
 
     @cached_property
     def _date_steps(self) -> tuple[str, np.ndarray]:
-        """The name of the first column of dates and the seconds from row to row; empty without such a column."""
+        """The name of the first column of dates and the seconds from row to row; empty if dates are missing."""
         for name in self.header:
             if dates := self._dates_at(name):
-                return name, np.array([(b - a).total_seconds() for a, b in pairwise(dates)])
+                pairs = pairwise(dates) if None not in dates else ()
+                return name, np.array([(b - a).total_seconds() for a, b in pairs])
         return "", np.empty(0)
 
-    def _dates_at(self, name: str) -> list[datetime]:
-        """Return the dates of a column; empty if a cell is no date."""
-        place, found = self.header.index(name), []
+    def _dates_at(self, name: str) -> list[Any]:
+        """Return the dates of a column, None where a cell is missing; empty if a cell is no date or all are missing."""
+        place, found = self.header.index(name), list[datetime | None]()
         for row in self.rows:
-            if (one := _cells.date(row[place])) is None:
+            found.append(_cells.date(row[place]))
+            if found[-1] is None and row[place].lower() not in _cells.MISSING:
                 return []
-            found.append(one)
-        return found
+        return found if any(found) else []
 
     def _column(self, name: str, option: str) -> np.ndarray:
         of, equals, word = name.partition("=")

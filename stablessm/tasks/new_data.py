@@ -46,7 +46,7 @@ class SeriesReader:
         """Return the reader of a model whose training data ``describe`` described so."""
         scale, options = description["scale"], description["options"]
         mean, deviation = (np.array([column[part] for column in scale.values()]) for part in ("mean", "deviation"))
-        targets = tuple(description.get("targets") or own_csv.names_in(options.get("target", "")) or scale)
+        targets = tuple(description.get("targets") or own_csv.names_in(options.get("target", ""), scale) or scale)
         missing = options.get("missing", "refuse")
         return cls(tuple(scale), targets, options["window"], options["horizon"], mean, deviation, missing)
 

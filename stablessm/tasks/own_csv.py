@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, final
@@ -51,7 +52,7 @@ class Series(WindowTask):
         self.name, self.options, self.metric = name, options, options.metric
         table, order = csv_file.read(Path(options.file)).oldest_first()
         columns = _inputs(table, options.columns) or _numeric(table)
-        targets = names_in(options.target) or tuple(name for name in columns if name in table.header)
+        targets = names_in(options.target, table.header) or tuple(name for name in columns if name in table.header)
         for target in targets:
             table.column(target, "target")
         columns = (*columns, *(target for target in targets if target not in columns))
@@ -124,9 +125,10 @@ class Sequences(ArrayTask):
         return super().as_trained(description)
 
 
-def names_in(text: str) -> tuple[str, ...]:
-    """Return the names of an option with commas between them."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+def names_in(text: str, known: Collection[str]) -> tuple[str, ...]:
+    """Return the names of an option with commas between them; a name that holds a comma is in double quotes."""
+    names = [text] if text in known else next(csv.reader([text], skipinitialspace=True), [])
+    return tuple(name.strip() for name in names if name.strip())
 
 
 def _numeric(table: Table, besides: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -140,7 +142,7 @@ def _numeric(table: Table, besides: tuple[str, ...] = ()) -> tuple[str, ...]:
 def _inputs(table: Table, option: str) -> tuple[str, ...]:
     """Return the input columns; a column of words becomes one column per word."""
     numeric, found = table.numeric(), list[str]()
-    for name in names_in(option):
+    for name in names_in(option, table.header):
         words = name in table.header and name not in numeric
         found += table.categories(name, "columns") if words else [name]
     return tuple(found)

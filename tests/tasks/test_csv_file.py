@@ -200,3 +200,16 @@ def test_dates_out_of_order_are_noted(tmp_path):
     rows = [f"2025-01-{1 + i % 9:02},{i}" for i in range(40)]
     task = tasks.get("series", file=str(write(tmp_path / "c.csv", "when,load", *rows)), target="load", window=4)
     assert any("the dates in when are not in order" in note for note in task.notes)
+
+
+def test_a_column_whose_name_holds_a_comma(tmp_path):
+    path = write(tmp_path / "c.csv", '"load, total",b', *(f"{i},{i % 3}" for i in range(60)))
+    for target, expected in (("load, total", ["load, total"]), ('b,"load, total"', ["b", "load, total"])):
+        task = tasks.get("series", file=str(path), target=target, window=4)
+        assert [name.removesuffix("+1") for name in task.outputs.names] == expected
+
+
+def test_a_column_of_dates_with_gaps_is_named(tmp_path):
+    rows = [f"{'' if i % 10 == 3 else f'2025-01-{1 + i % 28:02}'},{i}" for i in range(28)]
+    task = tasks.get("series", file=str(write(tmp_path / "c.csv", "when,load", *rows)), target="load", window=4)
+    assert any("not used: when (dates, some of them missing)" in note for note in task.notes)
