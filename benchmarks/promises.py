@@ -16,15 +16,18 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import _measure
 
 from stablessm.record import read_json
 
 ROOT = Path(__file__).parent.parent
+Counter: TypeAlias = Callable[[bool, Path], tuple[int, int]]
+"""Counts cases and failures, given whether only few cases are wanted and a folder for files."""
 SCRIPTS: dict[str, tuple[str, list[str], Callable[[dict[str, Any]], tuple[int, int]]]] = {
     "damaged files and failing disks": (
         "damage.py",
@@ -66,7 +69,7 @@ def run_script(name: str, arguments: list[str], smoke: bool, folder: Path) -> di
 
 def run_tests(path: str, smoke: bool, folder: Path) -> tuple[int, int]:
     """Run the tests of a file and return the number of tests and of failures."""
-    out = folder / "tests.xml"
+    out = folder / f"{Path(path).stem}.xml"
     command = [sys.executable, "-m", "pytest", path, f"--junitxml={out}", *(() if smoke else ("-m", ""))]
     subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
     suite = next(xml.etree.ElementTree.parse(out).iter("testsuite"))
@@ -84,27 +87,32 @@ def call_operators(smoke: bool) -> tuple[int, int]:
     return int(ran[1]) if ran else 6 * count, failures
 
 
+def jobs() -> Iterator[tuple[str, str, Counter]]:
+    """Yield each promise, the command that counts it alone, and the function that counts it."""
+    for promise, (script, arguments, read) in SCRIPTS.items():
+        command = " ".join(["python", f"benchmarks/{script}", *arguments])
+        yield promise, command, lambda *how, of=(script, arguments), read=read: read(run_script(*of, *how))
+    command = "python tests/scan/raw_calls.py 50000 1000"
+    yield "wrong tensors of raw operators", command, lambda smoke, _: call_operators(smoke)
+    for promise, path in TESTS.items():
+        yield promise, f'python -m pytest {path} -m ""', lambda *how, path=path: run_tests(path, *how)
+
+
+def count(promise: str, command: str, counter: Counter, smoke: bool, folder: Path) -> dict[str, Any]:
+    """Return the row of a promise."""
+    cases, failures = counter(smoke, folder)
+    print(f"{promise}: {cases} cases, {failures} failures", flush=True)
+    return {"promise": promise, "command": command, "cases": cases, "failures": failures}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="few cases of each promise, and no slow tests")
+    parser.add_argument("--workers", type=int, default=1, help="number of promises counted at a time (default: 1)")
     parser.add_argument("--out", type=Path, default=_measure.RESULTS / "promises.json")
     args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-
-    def count(promise: str, command: str, cases: int, failures: int) -> None:
-        rows.append({"promise": promise, "command": command, "cases": cases, "failures": failures})
-        print(f"{promise}: {cases} cases, {failures} failures", flush=True)
-
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        for promise, (script, arguments, read) in SCRIPTS.items():
-            command = " ".join(["python", f"benchmarks/{script}", *arguments])
-            count(promise, command, *read(run_script(script, arguments, args.smoke, folder)))
-        count(
-            "wrong tensors of raw operators", "python tests/scan/raw_calls.py 50000 1000", *call_operators(args.smoke)
-        )
-        for promise, path in TESTS.items():
-            count(promise, f'python -m pytest {path} -m ""', *run_tests(path, args.smoke, folder))
+    with tempfile.TemporaryDirectory() as scratch, ThreadPool(args.workers) as pool:
+        rows = list(pool.imap(lambda job: count(*job, args.smoke, Path(scratch)), jobs()))
     summary = {each: sum(row[each] for row in rows) for each in ("cases", "failures")}
     _measure.write_record(args.out, "cpu", rows, summary)
     print(summary)
