@@ -3,8 +3,7 @@
     python benchmarks/promises.py               # writes promises.json, damage.json, fuzz.json and kill-resume-cpu.json
     python benchmarks/promises.py --smoke --out /tmp/smoke.json
 
-A promise is counted by the script that generates its cases, or by its tests, slow tests included. ``./dev pages``
-writes the table of the page from the record.
+A promise is counted by the script that generates its cases, or by its tests, slow tests included.
 """
 
 from __future__ import annotations

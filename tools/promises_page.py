@@ -1,6 +1,6 @@
-"""Write the tables of docs/promises.md from the records of ``benchmarks/promises.py`` and ``benchmarks/damage.py``.
+"""Generate the table of damaged files in docs/promises.md from the record of ``benchmarks/damage.py``.
 
-./dev pages
+./dev pages        # bring docs/promises.md up to date with benchmarks/results/damage.json
 """
 
 from __future__ import annotations
@@ -10,49 +10,34 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-RECORDS = ROOT / "benchmarks" / "results"
+RECORD = ROOT / "benchmarks" / "results" / "damage.json"
 PAGE = ROOT / "docs" / "promises.md"
+BEGIN, END = "<!-- damage: ./dev pages -->", "<!-- end of damage -->"
 GOOD = ("same", "refused", "reported", "edited")
 BAD = ("silent", "unnamed", "traceback", "hang", "leak")
 
 
-def promise_table(record: dict[str, Any]) -> list[str]:
-    """Return one row per promise, and the sum."""
-    rows = [f"| {row['promise']} | `{row['command']}` | {row['cases']} | {row['failures']} |" for row in record["rows"]]
-    sums = record["summary"]
-    head = ["| promise | command | cases | failures |", "|---|---|---:|---:|"]
-    return [*head, *rows, f"| **all** | `{record['command']}` | {sums['cases']} | {sums['failures']} |"]
-
-
-def damage_table(record: dict[str, Any]) -> list[str]:
-    """Return one row per kind of file, and the sum."""
+def table(record: dict[str, Any]) -> str:
+    """Return a table with one row per kind of file, and the sum."""
     kinds: dict[str, dict[str, int]] = {}
     for row in record["rows"]:
         counts = kinds.setdefault(row["kind"], dict.fromkeys((*GOOD, *BAD), 0))
         for outcome in counts:
             counts[outcome] += row[outcome]
     everything = {outcome: sum(counts[outcome] for counts in kinds.values()) for outcome in (*GOOD, *BAD)}
-    lines = [f"| kind | members | {' | '.join(GOOD)} | bad |", f"|---|{'---:|' * (len(GOOD) + 2)}"]
+    lines = [f"| kind | cases | {' | '.join(GOOD)} | bad |", f"|---|{'---:|' * (len(GOOD) + 2)}"]
     for kind, counts in (*kinds.items(), ("**all**", everything)):
         cells = (sum(counts.values()), *(counts[outcome] for outcome in GOOD), sum(counts[outcome] for outcome in BAD))
         lines.append(f"| {kind} | {' | '.join(map(str, cells))} |")
-    return lines
-
-
-TABLES = {"promises": promise_table, "damage": damage_table}
-"""By the name of the record, which is also the name of the marks on the page."""
+    about = f"Record: `benchmarks/results/damage.json` ({record['date']}, commit {record['commit'][:8]}, "
+    return "\n".join([*lines, "", f"{about}seed {record['seed']})."])
 
 
 def updated(page: str) -> str:
-    """Return the page with the tables between their marks made from the records."""
-    for name, table in TABLES.items():
-        record = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
-        about = f"Record: `benchmarks/results/{name}.json` ({record['date']}, commit {record['commit'][:8]})."
-        begin, end = f"<!-- {name}: ./dev pages -->", f"<!-- end of {name} -->"
-        before, _, rest = page.partition(begin)
-        _, _, after = rest.partition(end)
-        page = "\n".join([f"{before}{begin}", *table(record), "", about, f"{end}{after}"])
-    return page
+    """Return the page with a new table between its two marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table(json.loads(RECORD.read_text(encoding='utf-8')))}\n{END}{after}"
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ def export(
         ),
     ] = None,
 ) -> dict[str, Any]:
-    """Export a model to ONNX or torch.export: one step, or whole sequences.
+    """Export a step or whole sequences to ONNX or torch.export.
 
     The file maps (x, states) to (y, states) and runs without stablessm. The weights are frozen, and complex states
     become pairs of real numbers. The states that one call returns are the states of the next call.

@@ -51,6 +51,7 @@ NO_RESULTS = {
     "Notes": "internal",
     "Outcome": "internal",
     "RunStatus": "a row of the table that `stablessm status` prints",
+    "TrainingStatus": "a row of the table that `stablessm status` prints",
     "Swept": "a row of the table that `stablessm run` prints",
 }
 NASTY = "</td><script>alert(1)</script>\x1b[2J"
