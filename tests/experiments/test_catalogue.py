@@ -83,7 +83,7 @@ def test_experiments_that_a_sweep_can_split_have_jobs():
 
 
 def test_unknown_ids_are_refused():
-    with pytest.raises(ArgumentError, match="ID: expected an id that stablessm list shows.*did you mean"):
+    with pytest.raises(ArgumentError, match=r"ID: expected an id that stablessm list shows.*did you mean"):
         catalogue.get("ia-fig99")
 
 
