@@ -1,0 +1,122 @@
+"""The scan at shapes drawn at random, compared with other packages and with the copy bandwidth of the machine.
+
+python benchmarks/scan_grid.py --device cpu --seed 0     # writes benchmarks/results/scan-grid-cpu.json
+python benchmarks/scan_grid.py --smoke --out /tmp/smoke.json
+
+The decay is per step, the dtype is float32, and memory is allocated as the process is started: no environment variable
+is set and glibc keeps its defaults. A contender whose result is wrong gets no time. The traffic of a shape is the
+number of bytes that a forward pass must move.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import _measure
+
+from stablessm.bench import scan, scan_peers, table
+from stablessm.bench.contest import OURS, PHASES, Gate, contest, show
+from stablessm.bench.options import Options
+from stablessm.bench.suite import announce
+
+Shape = tuple[int, int, int]
+
+BATCHES, STEPS, CHANNELS = (1, 128), (64, 131072), (16, 8192)
+TRAFFIC = {"cpu": (1 << 20, 256 << 20), "cuda": (1 << 20, 2 << 30)}
+"""Least and most bytes that a forward pass moves, by device."""
+BINS = {"1 to 8 MB": 8 << 20, "8 to 64 MB": 64 << 20, "64 MB and more": math.inf}
+"""Upper limits of the traffic in each part of the summary."""
+LEFT_OUT = {"torch loop", "mambapy pscan"}
+"""Contenders that take seconds or tens of gigabytes at the longest sequences."""
+SMOKE = {"count": 2, "most": 2 << 20}
+
+
+def draw_shapes(seed: int, count: int, least: int = 1 << 20, most: int = 2 << 30, multiple: int = 8) -> list[Shape]:
+    """Draw shapes (batch, time, channel), uniform in the logarithm of each, with a traffic from ``least`` to ``most``.
+
+    The number of channels is a multiple of ``multiple``.
+    """
+    generator, shapes = random.Random(seed), []
+
+    def draw(low: int, high: int, multiple: int = 1) -> int:
+        value = math.exp(generator.uniform(math.log(low), math.log(high)))
+        return min(high, max(low, multiple * round(value / multiple)))
+
+    while len(shapes) < count:
+        shape = draw(*BATCHES), draw(*STEPS), draw(*CHANNELS, multiple)
+        if least <= traffic(shape) <= most:
+            shapes.append(shape)
+    return shapes
+
+
+def traffic(shape: Sequence[int]) -> int:
+    """Return the bytes that a forward pass must move: decay and drive are read, states are written."""
+    return scan.SCALARS["forward"]["step"] * 4 * math.prod(shape)
+
+
+def one_case(shape: Shape, peers: dict[str, str], bandwidth: float, options: Options) -> list[dict[str, Any]]:
+    inputs = scan.draw(shape, "float32", "step")
+    gate = Gate(scan.truth(*inputs), scan.some_channels, scan.TOLERANCE["float32"])
+    inputs = tuple(tensor.to(options.device) for tensor in inputs)
+    makers = scan_peers.contenders([inputs], peers)
+    makers = {name: maker for name, maker in makers.items() if name not in LEFT_OUT}
+    floors = {phase: scan.SCALARS[phase]["step"] * inputs[1].nbytes / bandwidth * 1e3 for phase in PHASES}
+    facts = {"size": "x".join(map(str, shape)), "traffic_megabytes": traffic(shape) / 2**20}
+    return [facts | row for row in contest(makers, gate, floors, options)]
+
+
+def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return, by phase, the quantiles of the multiple of the floor by traffic, and the shapes where a peer is ahead."""
+    found: dict[str, Any] = {}
+    for phase in PHASES:
+        ours = [row for row in rows if row["phase"] == phase and row["contender"] == OURS and row["ms"] is not None]
+        low = 0.0
+        for name, high in BINS.items():
+            inside = [row["times_floor"] for row in ours if low <= row["traffic_megabytes"] * 2**20 < high]
+            if inside:
+                ninety = sorted(inside)[math.ceil(0.9 * len(inside)) - 1]
+                quantiles = {"shapes": len(inside), "median": statistics.median(inside), "in_90_percent": ninety}
+                found[f"{phase}, {name}: times floor"] = quantiles | {"largest": max(inside)}
+            low = high
+        ahead = {row["size"]: row["best_peer_over_this"] for row in ours if row["best_peer_over_this"]}
+        if ahead:
+            found[f"{phase}: least ahead of best peer"] = min(ahead.values())
+            found[f"{phase}: behind a peer"] = {size: ratio for size, ratio in ahead.items() if ratio < 1}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--seed", type=int, default=0, help="seed of the shapes (default: 0)")
+    parser.add_argument("--count", type=int, default=40, help="number of shapes (default: 40)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="time limit per contender and shape (default: 0.5)")
+    parser.add_argument("--smoke", action="store_true", help="two small shapes, to see that it runs")
+    parser.add_argument("--out", type=Path, help="record to write (default: benchmarks/results/scan-grid-DEVICE.json)")
+    args = parser.parse_args()
+    options = Options(device=args.device, smoke=args.smoke, seconds=args.seconds)
+    count, (least, most) = args.count, TRAFFIC[args.device]
+    if args.smoke:
+        count, most = SMOKE["count"], SMOKE["most"]
+    shapes, peers = draw_shapes(args.seed, count, least, most), scan_peers.available(args.device)
+    limits = announce(options)
+    rows: list[dict[str, Any]] = []
+    out = args.out or _measure.RESULTS / f"scan-grid-{args.device}.json"
+    for number, shape in enumerate(shapes, 1):
+        found = one_case(shape, peers, limits["copy_gigabytes_per_second"] * 1e9, options)
+        table.say("\n" + show("{size}, {traffic_megabytes:.1f} MB", found))
+        rows += found
+        summary = limits | summarize(rows)
+        more = {"seed": args.seed, "shapes": count, "peers": peers}
+        _measure.write_record(out, args.device, rows, summary, complete=number == count, **more)
+    table.say("\n" + table.facts(summary) + f"\n\nwritten: {out}")
+
+
+if __name__ == "__main__":
+    main()
