@@ -14,7 +14,7 @@ from typing import final
 from stablessm._errors import ArgumentError
 from stablessm.models.hyena_filter import TAPS
 
-_OPTIMISER = 16
+_OPTIMIZER = 16
 """Bytes a parameter: a number, its gradient and two moments of AdamW, in float32."""
 _WIDE = 4
 """Bytes of a number where precision matters: states, carries, gradients, logits."""
@@ -124,7 +124,7 @@ class Machine:
 class Plan:
     """How many ranks share the batch, each sequence, and each product of matrices.
 
-    Ranks of one product are neighbours, then those of one sequence, then the batch.
+    Ranks of one product are neighbors, then those of one sequence, then the batch.
 
     >>> Plan(data=8, sequence=4).ranks
     32
@@ -211,7 +211,7 @@ def step_cost(network: Network, machine: Machine, plan: Plan, *, steps: int, bat
         )
     )
     peak = network.peak(tensor=plan.tensor, split=split)
-    memory = _OPTIMISER * network.parameters / plan.tensor + peak * own
+    memory = _OPTIMIZER * network.parameters / plan.tensor + peak * own
     sent = network.n_layers * _messages(plan.sequence, network.recompute) * network.carry() / plan.tensor
     return Cost(arithmetic + moving, gradients, carries, reductions, memory, sent)
 
@@ -265,7 +265,7 @@ def crossing(
 
 def longest_context(network: Network, machine: Machine, ranks: int) -> int:
     """Tokens of one sequence that fit, split over so many ranks."""
-    free = machine.memory - _OPTIMISER * network.parameters
+    free = machine.memory - _OPTIMIZER * network.parameters
     return max(0, int(free / network.peak(split=ranks > 1))) * ranks
 
 

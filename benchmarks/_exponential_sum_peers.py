@@ -1,7 +1,7 @@
 """The others that turn a kernel into a sum of exponentials, each through its own package. All answer with poles.
 
 Each gets what its method needs; weights are by least squares on the grid, after unstable poles are taken out. Training
-keeps the weights it learned. The impulse response of a realisation as it comes, not as a sum of exponentials, is
+keeps the weights it learned. The impulse response of a realization as it comes, not as a sum of exponentials, is
 ``dense_error``.
 """
 
@@ -87,7 +87,7 @@ def _impulse(system: tuple[np.ndarray, np.ndarray, np.ndarray], steps: int) -> n
     return out
 
 
-def _realisation(case: Case, system: tuple[np.ndarray, np.ndarray, np.ndarray]) -> dict[str, float]:
+def _realization(case: Case, system: tuple[np.ndarray, np.ndarray, np.ndarray]) -> dict[str, float]:
     with np.errstate(all="ignore"):
         rates = np.log(np.linalg.eigvals(system[0]).astype(complex)) / case.dt
         dense = case.error(_impulse(system, len(case.times)))
@@ -95,13 +95,13 @@ def _realisation(case: Case, system: tuple[np.ndarray, np.ndarray, np.ndarray]) 
 
 
 def control_era(case: Case, order: int) -> dict[str, float]:
-    """python-control's eigensystem realisation, all samples; a leading 0 because there is no direct term."""
+    """python-control's eigensystem realization, all samples; a leading 0 because there is no direct term."""
     import control
 
     data = np.concatenate([[0.0], case.values()])
     half = len(case.times) // 2
     system, _ = control.eigensys_realization(data, r=order, m=half, n=half, dt=case.dt)
-    return _realisation(case, (system.A, system.B / case.dt, system.C))
+    return _realization(case, (system.A, system.B / case.dt, system.C))
 
 
 def pymor_era(case: Case, order: int) -> dict[str, float]:
@@ -112,7 +112,7 @@ def pymor_era(case: Case, order: int) -> dict[str, float]:
     set_log_levels({"pymor": "ERROR"})
     model = ERAReductor(case.values(), case.dt, force_stability=False).reduce(r=order)
     A, B, C = model.to_abcde_matrices()[:3]
-    return _realisation(case, (A, B, C))
+    return _realization(case, (A, B, C))
 
 
 def esprit(case: Case, order: int) -> dict[str, float]:
@@ -182,7 +182,7 @@ def training(case: Case, order: int, steps: int = STEPS) -> dict[str, float]:
     u = torch.from_numpy(np.log(np.geomspace(1 / case.times[-1], 1 / first, order))).requires_grad_()
     frequency = (0.1 * torch.randn(order, dtype=torch.float64) / first).requires_grad_()
     parts = torch.randn(2, order, dtype=torch.float64).div(order).requires_grad_()
-    optimiser = torch.optim.Adam([u, frequency, parts], lr=RATE)
+    optimizer = torch.optim.Adam([u, frequency, parts], lr=RATE)
     best = float("inf")
     for step in range(steps):
         wave = times[:, None] * frequency
@@ -191,9 +191,9 @@ def training(case: Case, order: int, steps: int = STEPS) -> dict[str, float]:
         left = (value - target) * weight
         if step % 100 == 0 or step == steps - 1:
             best = min(best, float(left.detach().abs().max()))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         left.square().mean().backward()
-        optimiser.step()
+        optimizer.step()
     return {"error": best}
 
 

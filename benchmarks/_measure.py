@@ -12,13 +12,13 @@ from stablessm.bench.machine import copy_bandwidth, keep_memory
 from stablessm.bench.measure import timings
 from stablessm.bench.records import write_record
 
-__all__ = ["RESULTS", "copy_bandwidth", "same_allocator_for_all", "synchronise", "times", "write_record"]
+__all__ = ["RESULTS", "copy_bandwidth", "same_allocator_for_all", "synchronize", "times", "write_record"]
 
 RESULTS = Path(__file__).parent / "results"
 same_allocator_for_all = keep_memory
 
 
-def synchronise() -> None:
+def synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 

@@ -107,7 +107,7 @@ def one_case(case: Case, tol: float, smoke: bool) -> dict[str, object]:
             continue
         if np.isfinite(answer["error"]):
             others[name] = {**answer, "ms": taken}
-        else:  # a lag: its realisation is exact, and has no eigenvectors
+        else:  # a lag: its realization is exact, and has no eigenvectors
             others[name] = {"failed": "no distinct stable poles", "dense_error": answer.get("dense_error"), "ms": taken}
     errors = {name: answer["error"] for name, answer in others.items() if "error" in answer}
     best = min(errors, key=lambda name: errors[name])

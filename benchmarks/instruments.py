@@ -177,10 +177,10 @@ def sweep(measure: Callable[..., PerturbationFamily], config: Config, cases: lis
     """Seconds, and how far the curves are from the record's at most."""
     with tempfile.TemporaryDirectory() as folder:
         run = record_of_weights(Path(folder), config)
-        _measure.synchronise()
+        _measure.synchronize()
         start = time.perf_counter()
         found = {case: measure(config, run, *case) for case in cases}
-        _measure.synchronise()
+        _measure.synchronize()
         seconds = time.perf_counter() - start
     worst = 0.0
     for (map, length, kind), curves in found.items():

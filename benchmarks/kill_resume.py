@@ -26,9 +26,9 @@ CHILD = """
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.experiments.frame.run import Run
-experiment = catalogue.get(sys.argv[1])
+experiment = catalog.get(sys.argv[1])
 config = experiment.config(sys.argv[2])
 print("ready", flush=True)
 experiment.run(config, Run(Path(sys.argv[3]), asdict(config), progress=False))

@@ -53,16 +53,16 @@ SKIPPED = 8
 
 def training_step(model: nn.Module, tokens: Tensor) -> Callable[[], Tensor]:
     """One update, in bfloat16 where there is a GPU."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     on_gpu = tokens.is_cuda
 
     def step() -> Tensor:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=on_gpu):
             logits = model(tokens[:, :-1], use_cache=False).logits
         loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         return loss.detach()
 
     return step
@@ -137,7 +137,7 @@ def generation_rows(name: str, size: models.Size, device: str, prompt_seconds: f
     return rows
 
 
-def summarised(rows: list[dict[str, Any]], wrong: dict[str, float]) -> dict[str, Any]:
+def summarized(rows: list[dict[str, Any]], wrong: dict[str, float]) -> dict[str, Any]:
     """Our throughput per parameter over each peer's, and how a token's time grows with the context."""
     trained = {(row["contender"], row["batch"]): row for row in rows if row["what"] == "training" and "ms" in row}
     ratios: dict[str, dict[int, float]] = {}
@@ -201,7 +201,7 @@ def main() -> None:
         for row in (found := case()):
             print(told(row), flush=True)
         rows += found
-        summary, peers = {**rates, **summarised(rows, wrong)}, models.versions()
+        summary, peers = {**rates, **summarized(rows, wrong)}, models.versions()
         _measure.write_record(out, args.device, rows, summary, complete=case is cases[-1], peers=peers)
 
 

@@ -37,7 +37,7 @@ def one_case(steps: int, states: int, device: str, seconds: float) -> dict[str, 
         return y
 
     calls = {mode: lambda layer=layer: both(layer) for mode, layer in layers.items()}
-    taken = _measure.times(calls, seconds=seconds, wait=lambda _: _measure.synchronise())
+    taken = _measure.times(calls, seconds=seconds, wait=lambda _: _measure.synchronize())
     return {
         "steps": steps, "states": states, "scan_ms": taken["scan"], "conv_ms": taken["conv"], "difference": difference,
     }  # fmt: skip

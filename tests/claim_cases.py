@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from invented_stages import Changes
 
-from stablessm.experiments.catalogue import IDS
+from stablessm.experiments.catalog import IDS
 from stablessm.experiments.frame.memories import planes
 from stablessm.experiments.stable_ssm.language_stability import LIMITS
 from stablessm.experiments.stable_ssm.map_tables import BEST, SCHEMES
@@ -233,9 +233,9 @@ def conditions(kappa: Callable[[np.ndarray, np.ndarray, int], np.ndarray]) -> di
 
 
 def placed(value: float | np.ndarray) -> dict[str, Any]:
-    """κ of the optimised placement, where every ring has 2."""
+    """κ of the optimized placement, where every ring has 2."""
     rings = conditions(lambda p, n, r: 2.0 + 0 * p)
-    return {**rings, "optimised": {"kappa": value + np.zeros((5, 7))}}
+    return {**rings, "optimized": {"kappa": value + np.zeros((5, 7))}}
 
 
 def first_rise(by: float) -> Callable[[np.ndarray, np.ndarray, int], np.ndarray]:
@@ -243,11 +243,11 @@ def first_rise(by: float) -> Callable[[np.ndarray, np.ndarray, int], np.ndarray]
     return lambda p, n, r: np.where(n > 0, by, 1.0)
 
 
-SPARSE = {f"errors-{kind}-{size}": 1.0 for kind in ("ring", "optimised") for size in (16, 32, 64, 128, 256)}
+SPARSE = {f"errors-{kind}-{size}": 1.0 for kind in ("ring", "optimized") for size in (16, 32, 64, 128, 256)}
 
 
 def sparse(**errors: float | np.ndarray) -> dict[str, Any]:
-    """Errors of lr-fig7 and lr-fig8, (draws, steps), by ``ring_N`` and ``optimised_N``; 1 for others."""
+    """Errors of lr-fig7 and lr-fig8, (draws, steps), by ``ring_N`` and ``optimized_N``; 1 for others."""
     known = {**SPARSE, **{f"errors-{name.replace('_', '-')}": value for name, value in errors.items()}}
     return {name: {"error": value + np.zeros((10, 2))} for name, value in known.items()}
 
@@ -300,10 +300,10 @@ LRU_UA = {
         Case("..p.", {**ENERGY, DISK: read(1.0, 549), RING: read(0.0, 784)}),
         Case("..p.", {**ENERGY, DISK: read(1.0, 0), RING: read(0.0, 784)}),
         Case("..p.", {**ENERGY, DISK: read(1.0, 548), RING: read(0.0, 548)}),
-        Case("...h", {"ring-*": read(1.0, kappa=2.0), "optimised-*": read(1.0, kappa=below(2.0))}),
-        Case("...d", {"ring-*": read(1.0, kappa=2.0), "optimised-*": read(1.0, kappa=2.0)}),
-        Case("...p", {"ring-*": read(1.0, kappa=2.0), "optimised-*": read(1.0, kappa=2.0), "optimised-128": read(1.0)}),
-        Case("...d", {"ring-*": read(1.0, kappa=2.0), "ring-0.9-*": read(1.0), "optimised-*": read(1.0, kappa=1.5)}),
+        Case("...h", {"ring-*": read(1.0, kappa=2.0), "optimized-*": read(1.0, kappa=below(2.0))}),
+        Case("...d", {"ring-*": read(1.0, kappa=2.0), "optimized-*": read(1.0, kappa=2.0)}),
+        Case("...p", {"ring-*": read(1.0, kappa=2.0), "optimized-*": read(1.0, kappa=2.0), "optimized-128": read(1.0)}),
+        Case("...d", {"ring-*": read(1.0, kappa=2.0), "ring-0.9-*": read(1.0), "optimized-*": read(1.0, kappa=1.5)}),
     ],
     "lr-fig5": [
         Case("r...", {"roots-784": read(0.0, kappa=1 + 1e-10 - 1e-15)}),
@@ -314,8 +314,8 @@ LRU_UA = {
         Case(".n..", {"worst-pixel": {"error": above(1e-12)}}),
         Case("..r.", {**ENERGY, "roots-[!7]*": read(above(0.05))}),
         Case("..n.", {**ENERGY, "roots-[!7]*": read(1.0), "roots-512": read(0.05)}),
-        Case("...h", {"optimised-392": read([1.0, 1e-12**2])}),
-        Case("...d", {"optimised-392": read([0.0, above(1e-12**2)])}),
+        Case("...h", {"optimized-392": read([1.0, 1e-12**2])}),
+        Case("...d", {"optimized-392": read([0.0, above(1e-12**2)])}),
     ],
     "lr-fig6": [
         Case("rrr.", conditions(lambda p, n, r: 2.0 ** (p - n - r))),
@@ -332,16 +332,16 @@ LRU_UA = {
         Case("...d", placed(np.where(np.arange(35) < 17, 1.0, 2.0).reshape(5, 7))),
     ],
     "lr-fig7": [
-        Case("rrd", sparse(ring_256=1e-2, optimised_256=1e-2)),
-        Case("nnh", sparse(ring_256=above(1e-2), optimised_256=1e-2)),
+        Case("rrd", sparse(ring_256=1e-2, optimized_256=1e-2)),
+        Case("nnh", sparse(ring_256=above(1e-2), optimized_256=1e-2)),
         Case("p..", sparse(ring_256=HALF)),
-        Case("rnd", sparse(**{f"ring_{n}": 1e-3 for n in (16, 32, 64, 128, 256)}, optimised_16=1e-3)),
-        Case("rrh", sparse(ring_128=1e-3, ring_256=1e-2, optimised_64=1e-2)),
-        Case("n.d", sparse(optimised_256=above(1e-2))),
+        Case("rnd", sparse(**{f"ring_{n}": 1e-3 for n in (16, 32, 64, 128, 256)}, optimized_16=1e-3)),
+        Case("rrh", sparse(ring_128=1e-3, ring_256=1e-2, optimized_64=1e-2)),
+        Case("n.d", sparse(optimized_256=above(1e-2))),
     ],
     "lr-fig8": [
-        Case("rrd", sparse(ring_64=1e-2, ring_256=1e-3, optimised_64=1e-2)),
-        Case("nrh", sparse(ring_64=above(1e-2), ring_256=1e-3, optimised_128=1e-2)),
+        Case("rrd", sparse(ring_64=1e-2, ring_256=1e-3, optimized_64=1e-2)),
+        Case("nrh", sparse(ring_64=above(1e-2), ring_256=1e-3, optimized_128=1e-2)),
         Case("pn.", sparse(ring_64=HALF)),
     ],
     "lr-fig9": [
@@ -489,8 +489,8 @@ SSM_UA = {
         Case(".r..", digits([3.0, 2.0, 1.0], [1.0, 1.0, 1.0])),
         Case(".p..", digits([3.0, 2.0, 2.0], [3.0, 2.0, 1.0])),
         Case(".n..", digits([3.0, 2.0, 2.0], [3.0, 3.0, 1.0])),
-        Case("..r.", {"target-*": {"realisation": below(1e-9)}}),
-        Case("..n.", {"target-3-level-4-*": {"realisation": 1e-9}}),
+        Case("..r.", {"target-*": {"realization": below(1e-9)}}),
+        Case("..n.", {"target-3-level-4-*": {"realization": 1e-9}}),
         Case("...r", growth([10.0, 29.0, 77.0])),
         Case("...p", growth([10.0, 30.0, 77.0])),
         Case("...p", growth([10.0, 29.0, 78.0])),
@@ -1024,13 +1024,13 @@ STRICTER = {
     ],
     "lr-fig5": [
         Case("nnn.", {**ENERGY, "roots-*": read(0.06, kappa=1 + 1e-11), "worst-pixel": {"error": 1e-12}},
-             {"unit": 1e-12, "rounding": 1e-13, "artefacts": 0.1}),
+             {"unit": 1e-12, "rounding": 1e-13, "artifacts": 0.1}),
     ],
     "lr-fig6": [
         Case("p...", conditions(first_rise(1.1)), {"slack": 1.0}),
         Case("p...", conditions(lambda p, n, r: np.where(n > 0, 2e15, 1e15)), {"rounding": 1e16}),
     ],
-    "lr-fig7": [Case("nnd", sparse(ring_256=1e-2, optimised_256=1e-2), {"negligible": 1e-3})],
+    "lr-fig7": [Case("nnd", sparse(ring_256=1e-2, optimized_256=1e-2), {"negligible": 1e-3})],
     "lr-fig9": [Case("ppr", shares(0.9, 0.9), {"good": 0.95}), Case("p.n", shares(0.6), {"fair": 0.6})],
     "su-conv": [
         Case("..r....", {"order-*": {**ONES["order-*"], "l1_error": np.full(14, 1 - 1e-8)}}, {"allowance": 1e-7}),
@@ -1044,7 +1044,7 @@ STRICTER = {
         Case("n...", {"two-layers-*": {"ours": np.full(8, 1e-3)}}, {"fair": 1e-4}),
     ],
     "su-fig3": [
-        Case("p.n.", {**levels(0.4, 0.2, 0.1, 0.01), "target-*": {"realisation": 1e-10}},
+        Case("p.n.", {**levels(0.4, 0.2, 0.1, 0.01), "target-*": {"realization": 1e-10}},
              {"enough": 0.001, "rounding": 1e-11}),
     ],
     "su-fig4": [

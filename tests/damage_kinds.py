@@ -196,10 +196,10 @@ def _status(folder: Path) -> Any:
 
 def _begun_experiment(folder: Path, seed: int) -> None:
     """Stages of their own, notes of jobs, a checkpoint in the middle of a loop."""
-    from stablessm.experiments import catalogue
+    from stablessm.experiments import catalog
     from stablessm.experiments.frame.base import Plan
 
-    experiment = catalogue.get(WALKS)
+    experiment = catalog.get(WALKS)
     plan = Plan.of(experiment, "smoke", folder, {"steps": str(5 + seed)})
     with plan.begun(progress=False) as run:
         for name in ("walk-0", "walk-1"):

@@ -19,7 +19,7 @@ import stablessm as ssm
 from stablessm.instruments import GradientTracker, MemoryCurve, PerturbationFamily, bernstein_bound
 from stablessm.instruments.divergence import Divergence
 from stablessm.instruments.gradients import GradientHistory, GradientOverWeight, ParameterRatio
-from stablessm.instruments.modes import Initialisation, Mode, report_modes
+from stablessm.instruments.modes import Initialization, Mode, report_modes
 from stablessm.instruments.perturbation import PerturbationCurve
 from stablessm.instruments.readback import Readback
 from stablessm.instruments.streaming import StreamingDifference, StreamingReport
@@ -105,7 +105,7 @@ def texts() -> list[str]:
     curves = [curve(np.exp(-0.4 * T), exact=exact) for exact in (False, True)]
     proof = ssm.lyapunov_certificate(np.array([[-1.0, 3.0], [0.0, -2.0]]))
     whole = [*reports, GradientOverWeight(ratios), *read, *curves, proof, report_modes(model)]
-    whole += [Initialisation(()), Initialisation(("first", "second")), perturbed(1.0), perturbed(1.0, upper=False)]
+    whole += [Initialization(()), Initialization(("first", "second")), perturbed(1.0), perturbed(1.0, upper=False)]
     return [str(one) for one in (*found, *(one.remedy for one in found), *differs, STABLE, GROWING, *whole)]
 
 

@@ -59,7 +59,7 @@ def searched(name: str) -> dict[str, Any]:
     model = Recorded(options["d_input"], options.pop("streams"))
     run: Callable[..., Any] = model if hasattr(model, "initial_state") else lambda x: model(x)[0]
     curve = ssm.memory_function(run, options.pop("horizon"), linear=False, **options)
-    lengths = np.linalg.norm(curve.maximiser, axis=1)
+    lengths = np.linalg.norm(curve.maximizer, axis=1)
     found = [curve.value.sum(), curve.value[-1], curve.floor, lengths.min(), lengths.max()]
     return {"calls": model.calls, "found": [float(number) for number in found], "note": curve.note}
 

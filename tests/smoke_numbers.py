@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from stablessm import record
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.experiments.frame.base import execute
 from stablessm.experiments.frame.stages import PACK
 from stablessm.report.figure import Figure
@@ -59,9 +59,9 @@ def main() -> None:
     """Compute and write the numbers."""
     known = json.loads(PATH.read_text(encoding="utf-8")) if PATH.exists() else {}
     setattr(Figure, "save_pictures", lambda *_: None)  # noqa: B010 - they take most of the time
-    for id in sys.argv[1:] or catalogue.IDS:
+    for id in sys.argv[1:] or catalog.IDS:
         with tempfile.TemporaryDirectory() as out:
-            known[id] = numbers(execute(catalogue.get(id), "smoke", Path(out), progress=False)[0])
+            known[id] = numbers(execute(catalog.get(id), "smoke", Path(out), progress=False)[0])
         print(id, len(known[id]), flush=True)
         rows = [
             f'"{id}": {{\n' + ",\n".join(f'"{k}": {json.dumps(v)}' for k, v in known[id].items()) + "\n}"

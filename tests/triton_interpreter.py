@@ -27,7 +27,7 @@ def _packed(op: Any, tensors: tuple[Any, ...], columns: list[np.ndarray]) -> lis
 
 
 def _scan(op: Any, tensors: tuple[Any, ...]) -> list[Any]:
-    """Of each two neighbouring blocks of rows, the last row of the first is put before every row of the second."""
+    """Of each two neighboring blocks of rows, the last row of the first is put before every row of the second."""
     assert op.axis == 0
     columns = [tensor.handle.data.copy() for tensor in tensors]
     rows, *others = columns[0].shape
@@ -43,7 +43,7 @@ def _scan(op: Any, tensors: tuple[Any, ...]) -> list[Any]:
 
 
 def _reduce(op: Any, tensors: tuple[Any, ...]) -> list[Any]:
-    """Neighbouring rows are combined until one is left."""
+    """Neighboring rows are combined until one is left."""
     assert op.axis == 0
     assert op.keep_dims
     columns = [tensor.handle.data for tensor in tensors]

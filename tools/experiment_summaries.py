@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from stablessm.experiments import catalogue, listing
+from stablessm.experiments import catalog, listing
 from stablessm.report.runs import collect
 
 
@@ -22,7 +22,7 @@ def summaries(root: Path) -> str:
     }
     found = {}
     for id in listing.IDS:
-        experiment = catalogue.get(id)
+        experiment = catalog.get(id)
         found[id] = {
             "title": experiment.title,
             "question": experiment.question,

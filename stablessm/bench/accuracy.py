@@ -35,7 +35,7 @@ def run(options: Options) -> None:
     lengths = [size[0] for size in options.pick_sizes(SMOKE if options.smoke else STEPS, "STEPS")]
     dtypes = options.pick_dtypes(DTYPES, DTYPES)
     axes: Axes = {"steps": lengths, "dtype": dtypes, "decay": DECAYS}
-    run_cases("accuracy", options, axes, partial(one_case, device=options.device), show, summarise)
+    run_cases("accuracy", options, axes, partial(one_case, device=options.device), show, summarize)
 
 
 def one_case(steps: int, dtype: str, decay: str, device: str) -> list[Row]:
@@ -78,7 +78,7 @@ def show(rows: list[Row]) -> str:
     return table.columns(["relative error against float64", "error", "bits of two runs"], lines)
 
 
-def summarise(rows: Sequence[Row]) -> dict[str, Any]:
+def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     """Return the largest errors of all cases."""
     values = [row["relative_error"] for row in rows if row["what"] == "states"]
     gradients = [row["relative_error"] for row in rows if row["what"] != "states"]

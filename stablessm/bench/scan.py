@@ -46,7 +46,7 @@ def run(options: Options) -> None:
     measure = partial(one_case, peers=peers, bandwidth=limits["copy_gigabytes_per_second"] * 1e9, options=options)
     title = partial(show, "{size}  {dtype}  decay per {decay}")
     axes: Axes = {"size": sizes, "dtype": dtypes, "decay": DECAYS}
-    run_cases("scan", options, axes, measure, title, lambda rows: limits | summarise(rows), peers=peers)
+    run_cases("scan", options, axes, measure, title, lambda rows: limits | summarize(rows), peers=peers)
 
 
 def one_case(
@@ -99,7 +99,7 @@ def truth(a: Tensor, x: Tensor, g: Tensor) -> list[np.ndarray]:
     return [tensor.numpy() for tensor in (states, d_a.sum_to_size(a.shape), d_x)]
 
 
-def summarise(rows: Sequence[Row]) -> dict[str, float]:
+def summarize(rows: Sequence[Row]) -> dict[str, float]:
     """Return the extremes over all cases; on a GPU, of the queued times too."""
     prefixes = ["queued_", ""] if any("queued_ms" in row for row in rows) else [""]
     return {f"{prefix}{name}": value for prefix in prefixes for name, value in _extremes(rows, prefix).items()}

@@ -54,7 +54,7 @@ def run(options: Options) -> None:
     title = partial(show, "{size}  {dtype}  (batch x time x channels x complex states)")
 
     def summary(rows: Sequence[Row]) -> dict[str, float]:
-        return limits | summarise([row for row in rows if row["dtype"] == dtypes[0]])
+        return limits | summarize([row for row in rows if row["dtype"] == dtypes[0]])
 
     run_cases("ssm", options, {"size": sizes, "dtype": dtypes}, measure, title, summary)
 
@@ -143,7 +143,7 @@ def _kernel(decay: Tensor, B: Tensor, C: Tensor, steps: int) -> Tensor:
     return evaluate(C * B, decay, steps).real.mT
 
 
-def summarise(rows: Sequence[Row]) -> dict[str, float]:
+def summarize(rows: Sequence[Row]) -> dict[str, float]:
     """Return the extremes over all cases; on a GPU, of the queued times."""
     found = {}
     key = "queued_ms" if any("queued_ms" in row for row in rows) else "ms"

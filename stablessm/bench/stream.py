@@ -64,7 +64,7 @@ def run(options: Options) -> None:
 
         measure = partial(one_case, steps=steps, compiled=not options.smoke)
         axes: Axes = {"layer": list(LAYERS), "width": widths}
-        run_cases("stream", options, axes, measure, show, lambda rows: {"clock_us": clock} | summarise(rows))
+        run_cases("stream", options, axes, measure, show, lambda rows: {"clock_us": clock} | summarize(rows))
 
 
 @contextmanager
@@ -220,7 +220,7 @@ def show(rows: list[Row]) -> str:
     return f"{rows[0]['layer']}, width {rows[0]['width']}\n" + table.columns(head, lines)
 
 
-def summarise(rows: Sequence[Row]) -> dict[str, float]:
+def summarize(rows: Sequence[Row]) -> dict[str, float]:
     """Return the speed relative to the best peer, and the slowest step in a thousand."""
     ours = [row for row in rows if row["contender"] == OURS and row["median_us"] is not None]
     ahead = [row["best_peer_over_this"] for row in ours if row["best_peer_over_this"] is not None]

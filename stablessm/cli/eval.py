@@ -49,7 +49,7 @@ def evaluate(
 def _scores(folder: Path, split: Any, batch_size: int | None, device: str, changes: dict[str, str]) -> dict[str, Any]:
     import stablessm
     from stablessm import record, tasks, training
-    from stablessm.tasks.text import LanguageModelling
+    from stablessm.tasks.text import LanguageModeling
     from stablessm.tasks.windows import WindowTask
     from stablessm.training.forecast import unit_scores
     from stablessm.training.settings import task_of
@@ -68,7 +68,7 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
             task = task_of(before)
     model = stablessm.load(folder / "model").to(training.TrainingConfig(device=device).chosen_device())
     scores: dict[str, Any] = {"task": name, "split": split}
-    if isinstance(task, LanguageModelling):
+    if isinstance(task, LanguageModeling):
         scores |= text_scores(model, task, split, batch_size, autocast=autocast)
     else:
         scores |= training.evaluate(model, task, split, batch_size, autocast=autocast)

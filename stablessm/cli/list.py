@@ -65,10 +65,10 @@ def _row(id: str, out: Path) -> dict[str, Any]:
 
 def _of_a_package(id: str) -> Any:
     """Return the summary of an experiment of an installed package, which has to be imported: a broken one says so."""
-    from stablessm.experiments import catalogue, listing
+    from stablessm.experiments import catalog, listing
 
     try:
-        found = catalogue.get(id)
+        found = catalog.get(id)
     except Exception as error:
         return listing.Summary(f"cannot be imported: {error}", "", {}, {})
     return listing.Summary(found.title, found.question, {str(size): time for size, time in found.minutes.items()}, {})

@@ -59,12 +59,12 @@ def run(
       stablessm run st-fig1 st-table5 --on ray --address auto --gpus 1
       stablessm run st-fig1 --on slurm --slurm partition=gpu --minutes 240
     """
-    from stablessm.experiments import catalogue
+    from stablessm.experiments import catalog
     from stablessm.sweeps import sweep
 
     results = []
     with refusing(interrupted=RESUME):
-        changes, names = pairs("--set", settings), list(catalogue.IDS) if ids == ["all"] else ids
+        changes, names = pairs("--set", settings), list(catalog.IDS) if ids == ["all"] else ids
         chosen = engine.engine()
         swept: Any = _one_by_one if chosen is None else partial(sweep, engine=chosen)
         for result in swept(names, size, out, changes=changes, fresh=fresh):
@@ -82,13 +82,13 @@ def run(
 
 def _one_by_one(ids: list[str], size: Any, out: Path, *, changes: dict[str, str], fresh: bool) -> Iterator[Any]:
     """Run experiments in this process. If there are several, a missing package does not stop the others."""
-    from stablessm.experiments import catalogue
+    from stablessm.experiments import catalog
     from stablessm.experiments.frame.base import execute
     from stablessm.sweeps import Swept
 
     for id in ids:
         try:
-            yield Swept(*execute(catalogue.get(id), size, out, changes=changes, fresh=fresh))
+            yield Swept(*execute(catalog.get(id), size, out, changes=changes, fresh=fresh))
         except MissingPackageError as error:
             if len(ids) == 1:
                 raise

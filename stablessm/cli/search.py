@@ -78,15 +78,15 @@ def _objective(
     name: str, model: str, size: Any, objective: str | None, maximize: bool, settings: dict[str, str]
 ) -> Any:
     from stablessm import sweeps, tasks
-    from stablessm.experiments import catalogue
+    from stablessm.experiments import catalog
 
     if name in tasks.TASKS:
         if objective is not None or maximize:
             raise ArgumentError("--objective, --maximize", "an experiment; a task has a metric of its own", name)
         return sweeps.OfTask(name, model, settings)
-    if name not in catalogue.ids() and ":" not in name:
+    if name not in catalog.ids() and ":" not in name:
         expected = f"a task ({', '.join(tasks.TASKS)}) or an experiment (stablessm list)"
-        raise unknown_name("NAME", [*tasks.TASKS, *catalogue.ids()], name, expected)
+        raise unknown_name("NAME", [*tasks.TASKS, *catalog.ids()], name, expected)
     if objective is None:
         raise ArgumentError("--objective", "STAGE/ARRAY:HOW, the number to optimize", "none")
     return sweeps.OfExperiment(name, objective, size, "maximize" if maximize else "minimize", settings)

@@ -226,7 +226,7 @@ def _run(
     import torch
 
     from stablessm import models, tasks, training
-    from stablessm.tasks.text import LanguageModelling
+    from stablessm.tasks.text import LanguageModeling
 
     preset = wanted.model or ("lm-small" if name == "lm" else "small")
     if preset not in models.PRESETS:
@@ -256,7 +256,7 @@ def _run(
         origin = {"task": name, "options": _wherever(name, options)}
         made = build if config.replicas > 1 else model
         result = training.train(made, task, config, folder, resume=resume, extend=run.extend, origin=origin)
-        read = isinstance(task, LanguageModelling) and ranks.size == config.replicas == 1 and result.diverged is None
+        read = isinstance(task, LanguageModeling) and ranks.size == config.replicas == 1 and result.diverged is None
         scores = text_scores(model, task, "test", config.batch_size, autocast=config.autocast) if read else None
         return result, scores
 

@@ -1,1 +1,5 @@
-"""The figures and tables of the papers, again: one folder each, listed in ``catalogue``."""
+"""The figures and tables of the papers, again: one folder each, listed in ``catalog``."""
+
+from stablessm._renamed import module_names
+
+__getattr__ = module_names(__name__, "catalogue")

@@ -13,7 +13,7 @@ from typing import Any
 
 from stablessm import record
 from stablessm._errors import ArgumentError
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.experiments.frame.base import Plan, is_complete
 from stablessm.experiments.frame.stages import PACK
 
@@ -22,7 +22,7 @@ def judge(folder: Path) -> Iterator[str]:
     """Write the figures and the record of a complete run again; yield one line for each verdict that changed.
 
     Args:
-        folder: The run folder of an experiment of the catalogue, ``ID/SIZE``.
+        folder: The run folder of an experiment of the catalog, ``ID/SIZE``.
     """
     path = folder / "record.json"
     before = record.read_json(path)
@@ -33,7 +33,7 @@ def judge(folder: Path) -> Iterator[str]:
         known = {claim["statement"]: claim["verdict"] for claim in before["claims"]}
         places = [{k: v for k, v in place.items() if k not in ("stages", "seconds")} for place in before["computed"]]
         record.require_digest(folder / PACK, before.get("files", {}).get(PACK))
-    plan = Plan.of(catalogue.get(before["id"]), size, folder.parent.parent, changes)
+    plan = Plan.of(catalog.get(before["id"]), size, folder.parent.parent, changes)
     if plan.folder != folder:
         raise ArgumentError("folder", f"{plan.folder}, where its settings belong", str(folder))
     plan.conclude(before["stages"], places)

@@ -107,7 +107,7 @@ class Verdict:
 
 @final
 @dataclass(frozen=True)
-class _Judgement:
+class _Judgment:
     """What the laws say of one window: the best vote, by how much it wins, all laws that voted with their scores."""
 
     window: Points
@@ -154,7 +154,7 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
     return _unfollowed(judged, verdict, seen) if verdict.kind == "undecided" else verdict
 
 
-def _followed(judged: list[_Judgement], first: int, margin: float, seen: Windows) -> Verdict:
+def _followed(judged: list[_Judgment], first: int, margin: float, seen: Windows) -> Verdict:
     """Return the verdict of the first window that a law follows, unless it is thin or later windows contradict it."""
     chosen, later = judged[first], judged[first + 1 :]
     kind, evidence = chosen.vote, chosen.evidence
@@ -191,7 +191,7 @@ def _followed(judged: list[_Judgement], first: int, margin: float, seen: Windows
     return _claim(kind, chosen.best, judged[first:], beaten, evidence, seen)
 
 
-def _claim(kind: Kind, best: Fit, judged: list[_Judgement], beaten: str, evidence: float, seen: Windows) -> Verdict:
+def _claim(kind: Kind, best: Fit, judged: list[_Judgment], beaten: str, evidence: float, seen: Windows) -> Verdict:
     """Return a verdict whose interval spans the intervals of the laws of that kind in the last two of these windows.
 
     Room is added on each side, as the rate may go on to change after the end of the curve.
@@ -219,7 +219,7 @@ def _claim(kind: Kind, best: Fit, judged: list[_Judgement], beaten: str, evidenc
     return Verdict(kind, f"{claim}; {beaten}", evidence, best, value, (max(low - room, 0.0), high + room))
 
 
-def _unfollowed(judged: list[_Judgement], undecided: Verdict, seen: Windows) -> Verdict:
+def _unfollowed(judged: list[_Judgment], undecided: Verdict, seen: Windows) -> Verdict:
     """Return exponential or undecided for a curve that no law fits, such as one of many modes.
 
     The curve is exponential if its envelope, or what follows its last dip, falls evenly and further than a power of
@@ -271,7 +271,7 @@ def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
     return Verdict("exponential", reason, rate * span, fit, rate, spread)
 
 
-def _same_stretch(judged: list[_Judgement]) -> bool:
+def _same_stretch(judged: list[_Judgment]) -> bool:
     """Return whether these windows agree on a stretch other than one."""
     found = [(vote, fit.theta[Q]) for each in judged for _, vote, fit in each.laws if fit.law == "stretched"]
     if [vote for vote, _ in found] != ["stretched"] * len(judged):
@@ -304,11 +304,11 @@ def _slope(s: np.ndarray, y: np.ndarray) -> float:
     return -float(centered @ y / max(centered @ centered, 1e-300))
 
 
-def _at(each: _Judgement, seen: Windows) -> float:
+def _at(each: _Judgment, seen: Windows) -> float:
     return seen.origin + seen.unit * float(each.window.s[0])
 
 
-def _barely(chosen: _Judgement) -> str:
+def _barely(chosen: _Judgment) -> str:
     window, best = chosen.window, chosen.best
     if best.law == "power" and float(window.s[-1]) < _REACH * math.exp(best.theta[G]):
         seen = float(window.s[-1]) / math.exp(best.theta[G])
@@ -321,7 +321,7 @@ def _barely(chosen: _Judgement) -> str:
     return f"the tail falls only by a factor of {math.exp(fall):.3g}, too little to tell how; {_MORE}"
 
 
-def _judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> _Judgement:
+def _judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> _Judgment:
     votes = [(vote, fit) for fit in fits.values() if (vote := _vote(fit, window, log_negligible)) is not None]
     n = len(window.s)
     count = max(n - _SPENT, 1) if min(fit.misfit for _, fit in votes) <= _FOLLOWS else min(_CORRELATED, n)
@@ -335,7 +335,7 @@ def _judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> _
     score, vote, best = scored[0]
     rival = next((each for each in scored if each[1] != vote), None)
     evidence = math.inf if rival is None else (rival[0] - score) / 2
-    return _Judgement(window, vote, evidence, None if rival is None else rival[2], best, fits, scored)
+    return _Judgment(window, vote, evidence, None if rival is None else rival[2], best, fits, scored)
 
 
 def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:

@@ -31,7 +31,7 @@ class Gain:
 
     value: Tensor
     """(T,) in float64."""
-    maximiser: Tensor
+    maximizer: Tensor
     """(T, d_input)."""
     proved: bool
     dtype: torch.dtype
@@ -63,8 +63,8 @@ def gain(
     if continuous:
         kernels = continuous_kernel(system, horizon)
         found = [(*largest_gain(kernel, norm, bound), kernel.dtype) for kernel in kernels]
-    values, maximisers, proved, dtypes = zip(*found, strict=True)
-    return Gain(torch.cat(values), torch.cat(maximisers), proved[0], dtypes[-1])
+    values, maximizers, proved, dtypes = zip(*found, strict=True)
+    return Gain(torch.cat(values), torch.cat(maximizers), proved[0], dtypes[-1])
 
 
 def _responses(system: System, horizon: int, size: float, warm_up: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -53,7 +53,7 @@ class Stack:
     def values(self, models: Weights, which: Tensor) -> Tensor:
         """Return distances (P,) of copies of the models ``which``; NaN counts as ∞."""
         models = models | {name: w[which] for name, w in self.fixed.items()}
-        if self.vectorised:
+        if self.vectorized:
             values = self._mapped(models)
         else:
             values = torch.stack([self.distance({name: w[i] for name, w in models.items()}) for i in range(len(which))])
@@ -76,7 +76,7 @@ class Stack:
         return torch.vmap(distance)(models)
 
     @cached_property
-    def vectorised(self) -> bool:
+    def vectorized(self) -> bool:
         """Return whether ``torch.vmap`` can run the model; it cannot where a branch or a loop depends on the data."""
         try:
             with torch.no_grad():
@@ -112,7 +112,7 @@ def joined(models: Sequence[nn.Module], stacks: Sequence[Stack]) -> Stack | None
     Narrow models are padded with zeros to the widest. Where units with no weights neither change the distance nor get
     a gradient, which is tried, these stay what they are.
     """
-    if len(models) < 2 or any(stack.device.type in ONE_BY_ONE or not stack.vectorised for stack in stacks):
+    if len(models) < 2 or any(stack.device.type in ONE_BY_ONE or not stack.vectorized for stack in stacks):
         return None
     if (
         len({(type(model), _kinds(model)) for model in models}) > 1
@@ -153,7 +153,7 @@ def _kinds(model: nn.Module) -> tuple[tuple[object, ...], ...]:
 
 def _same(together: Stack, models: Sequence[nn.Module], stacks: Sequence[Stack]) -> bool:
     """Return whether each model is as far from its target as before, and padding has no gradient."""
-    if not together.vectorised:
+    if not together.vectorized:
         return False
     which = torch.arange(len(models), device=together.device)
     try:

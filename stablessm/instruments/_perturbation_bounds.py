@@ -43,8 +43,8 @@ def modes_of(distance: KernelDistance) -> Modes | None:
         kernel = torch.einsum("on,tn,ni->toi", C, found.values(model.map(w)), B)
     elif (w.dim(), B.dim(), C.dim()) == (1, 3, 3) and hasattr(model, "phase"):
         norms = C.flatten(2).norm(dim=(0, 2)), B.flatten(1).norm(dim=1)
-        scaled = bool(getattr(model, "normalise", False))
-        found = TurningModes(model.map, names, w, *norms, 2 * len(C), 2 * B.shape[2], **grid, normalised=scaled)
+        scaled = bool(getattr(model, "normalize", False))
+        found = TurningModes(model.map, names, w, *norms, 2 * len(C), 2 * B.shape[2], **grid, normalized=scaled)
         turned = found.values(model.map(w)) * torch.exp(1j * model.phase.detach().double() * times[:, None])
         readout, inputs = torch.view_as_complex(C.contiguous()), torch.complex(B[:, 0], B[:, 1])
         kernel = torch.einsum("on,tn,ni->toi", readout, turned, inputs).real
@@ -178,14 +178,14 @@ class RealModes(Modes):
 class TurningModes(Modes):
     """m_k = γ r^k e^{ikθ} with r = f(w), in discrete time; γ = √(1 - r²), or 1."""
 
-    normalised: bool
+    normalized: bool
 
     def values(self, eigenvalues: Tensor) -> Tensor:
         """γ r^k: (K, …)."""
         return self._sizes(eigenvalues, self.times.reshape(-1, *(1,) * eigenvalues.dim()))
 
     def _sizes(self, moduli: Tensor, k: Tensor) -> Tensor:
-        gain = (1 - moduli**2).clamp(min=torch.finfo(self.dtype).tiny).sqrt() if self.normalised else 1.0
+        gain = (1 - moduli**2).clamp(min=torch.finfo(self.dtype).tiny).sqrt() if self.normalized else 1.0
         return gain * moduli**k
 
     def _mode_change(self, radii: Tensor, perturbed: AbstractSet[str]) -> Tensor:

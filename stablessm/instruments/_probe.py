@@ -64,13 +64,13 @@ def explained(targets: Tensor, predicted: Tensor, groups: int) -> Tensor:
 def new_explained(targets: Tensor, predicted: Tensor) -> Tensor:
     """Return the same for each target less what the targets before it say of it, on these samples, (K,).
 
-    With orthonormal targets q_i and predictions in the span of F centred features (and constants), each value is at
+    With orthonormal targets q_i and predictions in the span of F centered features (and constants), each value is at
     most |P q_i|², P the projection onto that span: together never more than F.
     """
-    centred, middle = targets - targets.mean(0), targets.mean(0)
-    size = torch.linalg.qr(centred)[1].diagonal().abs()
+    centered, middle = targets - targets.mean(0), targets.mean(0)
+    size = torch.linalg.qr(centered)[1].diagonal().abs()
     fresh = size > 1e-9 * size.max()  # the others are sums of those before
-    q, r = torch.linalg.qr(centred[:, fresh])
+    q, r = torch.linalg.qr(centered[:, fresh])
     parts = torch.linalg.solve_triangular(r, (predicted - middle)[:, fresh], upper=True, left=False)
     result = torch.zeros_like(size)
     result[fresh] = (1 - (q - parts).square().sum(0)).clamp(min=0)

@@ -72,7 +72,7 @@ class Search:
         return self._value.numpy()
 
     @property
-    def maximiser(self) -> np.ndarray:
+    def maximizer(self) -> np.ndarray:
         """(T, d_input)"""
         return self._best.numpy()
 

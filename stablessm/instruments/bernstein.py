@@ -45,7 +45,7 @@ class BernsteinCheck(Result):
 
     @checked
     def against(self, times: Tensor | Sequence[float], memory: Tensor | Sequence[float], *, floor: float = 0.0) -> Self:
-        """Return the same bound beside a memory measured at these times, in the normalisation ``plus_one``.
+        """Return the same bound beside a memory measured at these times, in the normalization ``plus_one``.
 
         The theorem is about sup |d/dt y| / (|x|_∞ + 1) over Heaviside inputs x (eq. 45).
         """

@@ -14,6 +14,7 @@ from stablessm import record
 from stablessm._checked import checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
+from stablessm._renamed import reading_a_file, renamed
 from stablessm.instruments import _axes, decay
 from stablessm.instruments.decay import DecayFit
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from plotly.graph_objects import Figure
 
-_ARRAYS = ("time", "value", "maximiser", "inputs", "by_input")
+_ARRAYS = ("time", "value", "maximizer", "inputs", "by_input")
 
 
 DISCRETE = ("steps", "tokens")
@@ -32,6 +33,7 @@ MOST_POINTS = 4000
 
 
 @final
+@renamed("maximiser")
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryCurve(Result):
     """M(t) on a grid of times, with its normalization, rounding level and inputs.
@@ -52,7 +54,7 @@ class MemoryCurve(Result):
     bound: float = 1.0
     exact: bool = False
     """Whether ``value`` is the supremum; otherwise it is a lower bound, found by search."""
-    maximiser: np.ndarray | None = None
+    maximizer: np.ndarray | None = None
     """(T, d_input): the constant input that gave the value."""
     floor: float = 0.0
     """Values up to this are rounding errors."""
@@ -155,7 +157,8 @@ class MemoryCurve(Result):
             fields: dict[str, Any] = {**arrays, **meta, "dt": float(meta["dt"])}
             if "inputs" in fields:
                 fields["inputs"] = tuple(fields["inputs"].tolist())
-            return cls(**fields)
+            with reading_a_file():
+                return cls(**fields)
 
     def __str__(self) -> str:
         bound = "exact" if self.exact else "a lower bound"

@@ -31,7 +31,7 @@ _REMEDY: dict[Phase, str] = {
     "parameter": "the update before this broke it: clip gradients, lower the learning rate, or give the recurrent "
     "parameters a rate of their own (stablessm.param_groups)",
     "input": "clean the data; what pads a sequence belongs outside it (lengths=)",
-    "forward": "look at the size of what goes in: normalise it, lower the learning rate, or leave float16",
+    "forward": "look at the size of what goes in: normalize it, lower the learning rate, or leave float16",
     "gradient": "look for an operation with an infinite slope (sqrt, log, norm or division at 0) and add an epsilon "
     "inside it; or clip gradients",
 }

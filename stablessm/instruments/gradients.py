@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from stablessm._checked import Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
+from stablessm._renamed import renamed
 from stablessm.instruments import _axes
 from stablessm.instruments.modes import mapped_weight, ratio, recurrent_modules
 
@@ -137,27 +138,28 @@ class GradientHistory(Result):
 
 
 @final
+@renamed("optimiser")
 class GradientTracker:
     """Records gradient over weight during training; numbers stay on the device until they are read.
 
-    Call ``update()`` after each backward pass, or pass the optimizer: then every ``optimiser.step()`` calls it, and
+    Call ``update()`` after each backward pass, or pass the optimizer: then every ``optimizer.step()`` calls it, and
     gradients are clipped and unscaled as the optimizer sees them. ``remove()``, or the end of a ``with``
     block, detaches it.
 
     Args:
         model: any module.
-        optimiser: whose steps to follow.
+        optimizer: whose steps to follow.
         every: look at one step out of so many.
         recurrent_only: as in ``gradient_over_weight``.
 
     >>> import stablessm as ssm
     >>> layer = ssm.RealSSM(1, 3, 1)
-    >>> optimiser = torch.optim.Adam(layer.parameters())
-    >>> with GradientTracker(layer, optimiser, recurrent_only=True) as tracker:
+    >>> optimizer = torch.optim.Adam(layer.parameters())
+    >>> with GradientTracker(layer, optimizer, recurrent_only=True) as tracker:
     ...     for _ in range(5):
-    ...         optimiser.zero_grad()
+    ...         optimizer.zero_grad()
     ...         layer(torch.randn(2, 10, 1))[0].square().sum().backward()
-    ...         optimiser.step()
+    ...         optimizer.step()
     >>> tracker.history.names, tracker.history.maximum.shape
     (('w',), (5, 1))
     """
@@ -166,7 +168,7 @@ class GradientTracker:
     def __init__(
         self,
         model: nn.Module,
-        optimiser: torch.optim.Optimizer | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
         *,
         every: Size = 1,
         recurrent_only: bool = False,
@@ -177,7 +179,7 @@ class GradientTracker:
         self._every, self._calls = every, 0
         self._steps: list[int] = []
         self._rows: list[Tensor] = []
-        self._handle = None if optimiser is None else optimiser.register_step_pre_hook(self._before_step)
+        self._handle = None if optimizer is None else optimizer.register_step_pre_hook(self._before_step)
 
     @torch.no_grad()
     def update(self) -> None:

@@ -106,7 +106,7 @@ def _system(model: Any, output: Output | None, inputs: Inputs, d_input: int, dty
     device = model.get_input_embeddings().weight.device
     positions = next((n for key in _POSITIONS if isinstance(n := getattr(model.config, key, None), int)), None)
     tables = (m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding))
-    limited = positions is not None and any(positions <= size <= positions + 2 for size in tables)  # learnt positions
+    limited = positions is not None and any(positions <= size <= positions + 2 for size in tables)  # learned positions
     longest = positions if limited else None
 
     def made(carry: bool) -> System:

@@ -140,7 +140,7 @@ def memory_function(
             if gain is not None:
                 floor = 4 * torch.finfo(gain.dtype).eps * float(gain.value.max())
                 facts |= {"exact": gain.proved, "note": "impulse response"}
-                return finite_curve(time, gain.value, gain.maximiser, floor, **facts)
+                return finite_curve(time, gain.value, gain.maximizer, floor, **facts)
         found: dict[str, Any] = {"ahead": system.ahead, "streams": system.streams}
         system = in_double(system, lambda copied: replace(run_by(copied).telling(tell), **found))
         search = _supremum.Search(system, horizon, step, norm, bound, warm_up)
@@ -153,7 +153,7 @@ def memory_function(
         else:
             search.run(samples, ascent, seed)
     facts |= {"exact": norm == "unit" and searched, "note": search.note}
-    return finite_curve(time, search.value, search.maximiser, ROUNDING * search.rounding, **facts)
+    return finite_curve(time, search.value, search.maximizer, ROUNDING * search.rounding, **facts)
 
 
 def _refuse(unused: dict[str, Any]) -> None:
@@ -204,17 +204,17 @@ def _of_tokens(
     )  # fmt: skip
 
 
-def finite_curve(time: np.ndarray, value: Any, maximiser: Any, floor: float, **facts: Any) -> MemoryCurve:
+def finite_curve(time: np.ndarray, value: Any, maximizer: Any, floor: float, **facts: Any) -> MemoryCurve:
     """Return a curve, or an error that says where it stops being finite."""
     value = np.asarray(value, dtype=np.float64)
-    maximiser = None if maximiser is None else np.asarray(maximiser, dtype=np.float64)
+    maximizer = None if maximizer is None else np.asarray(maximizer, dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(value))
     if len(bad):
         remedy = "run the model within `with stablessm.trace_divergence(model):`, which names the module and the cause"
         if bad[0]:
             remedy = "measure a shorter horizon, or " + remedy
         raise NumericalError(f"the model's output is not finite {bad[0]} steps after the input", remedy)
-    return MemoryCurve(time, value, maximiser=maximiser, floor=floor, **facts)
+    return MemoryCurve(time, value, maximizer=maximizer, floor=floor, **facts)
 
 
 def _given(directions: Tensor, amplitudes: Sequence[float] | None, system: System, norm: str, bound: float) -> Tensor:

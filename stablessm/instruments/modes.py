@@ -17,13 +17,14 @@ from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
+from stablessm._renamed import module_names
 from stablessm.reparam import Reparameterization
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 DRAWS = 32
-"""How often a random initialisation is drawn to see where it can land."""
+"""How often a random initialization is drawn to see where it can land."""
 
 
 def recurrent_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -75,7 +76,7 @@ class Mode(Result):
 
 @final
 @dataclass(frozen=True, repr=False)
-class Initialisation(Result):
+class Initialization(Result):
     """The result of :meth:`ModeReport.intact`; true if the eigenvalues are where the layers initialized them."""
 
     findings: tuple[str, ...]
@@ -86,12 +87,12 @@ class Initialisation(Result):
 
     def __str__(self) -> str:
         if not self.findings:
-            return "initialisation intact"
+            return "initialization intact"
         cause = (
             "Before training this means that something overwrote the weights, often model.apply(init_weights); "
             "leave out modules with `recurrent_parameters`, or call their reset_parameters() afterwards."
         )
-        return "\n".join(["initialisation not intact:", *(f"  {finding}" for finding in self.findings), cause])
+        return "\n".join(["initialization not intact:", *(f"  {finding}" for finding in self.findings), cause])
 
 
 @final
@@ -132,7 +133,7 @@ class ModeReport(Result):
         return [self[i] for i in range(len(self))]
 
     @checked
-    def intact(self, expected: Tensor | Mapping[str, Tensor] | None = None) -> Initialisation:
+    def intact(self, expected: Tensor | Mapping[str, Tensor] | None = None) -> Initialization:
         """Check, before training, that the eigenvalues are where the layers initialized them.
 
         They are compared as sets: Re λ, Im λ, |λ| and 1/time scale, each sorted. What is expected comes from
@@ -168,7 +169,7 @@ class ModeReport(Result):
             tolerance = max(1e-3, math.sqrt(coarsest))
             problems = ((key, _compare(now[key], [start[key] for start in starts], tolerance)) for key in starts[0])
             findings += [f"{name or 'the model'}: {key} {problem}" for key, problem in problems if problem][:1]
-        return Initialisation(tuple(findings))
+        return Initialization(tuple(findings))
 
     def _expected(self, expected: Tensor | Mapping[str, Tensor] | None) -> Mapping[str, Tensor] | None:
         if isinstance(expected, Tensor):
@@ -327,3 +328,6 @@ def _compare(now: np.ndarray, draws: list[np.ndarray], tolerance: float) -> str:
 
 def _number(z: complex) -> str:
     return f"{z.real:.4g}" if z.imag == 0 else f"{z.real:.4g}{z.imag:+.4g}i"
+
+
+__getattr__ = module_names(__name__, "Initialisation")

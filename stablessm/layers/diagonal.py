@@ -34,7 +34,7 @@ class DiagonalLayer(SequenceLayer):
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w",)
     w: nn.Parameter
     _held: tuple[Tensor, Tensor] | None = None
-    """The result of ``_discretise(None)``, inside :func:`stablessm.layers.hold.hold`."""
+    """The result of ``_discretize(None)``, inside :func:`stablessm.layers.hold.hold`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class DiagonalLayer(SequenceLayer):
         self.map, self.time, self.mode = get_map(map, time=time), time, one_of("mode", mode, get_args(Mode))
 
     @abstractmethod
-    def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _discretize(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the factors a and g of h = a h + g u, in float32 or better.
 
         They have the shape of the state; with a dt of n dimensions, n more in front.
@@ -94,7 +94,7 @@ class DiagonalLayer(SequenceLayer):
         check_tensor("x", x, 3, "(batch, time, d_input)")
         batch, steps = x.shape[:2]
         _, offset = self.forward(x, lengths=lengths, reset=reset, dt=dt)
-        decay, _ = self._discretise(self._checked_dt(dt, (), (steps,), (batch, steps)))
+        decay, _ = self._discretize(self._checked_dt(dt, (), (steps,), (batch, steps)))
         dims = len(self.state_shape)
         return decay_product(decay, batch, steps, dims=dims, reset=reset, lengths=lengths), offset
 
@@ -102,9 +102,9 @@ class DiagonalLayer(SequenceLayer):
         return self.w  # asked for often: no walk over all parameters
 
     def _factors(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the result of ``_discretise``, or the one kept by ``hold``."""
+        """Return the result of ``_discretize``, or the one kept by ``hold``."""
         if self._held is None or dt is not None or torch.is_grad_enabled():
-            return self._discretise(dt)
+            return self._discretize(dt)
         return self._held
 
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:

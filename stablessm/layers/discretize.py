@@ -46,4 +46,4 @@ def get(name: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
     >>> round(decay.item(), 4), round(gain.item(), 4)
     (0.9048, 0.0952)
     """
-    return METHODS[one_of("discretisation", name, METHODS)]
+    return METHODS[one_of("discretization", name, METHODS)]

@@ -29,7 +29,7 @@ def hold(model: nn.Module) -> Iterator[None]:
     try:
         with torch.no_grad():
             for layer in layers:
-                layer._held = layer._discretise(None)
+                layer._held = layer._discretize(None)
         yield
     finally:
         for layer in layers:

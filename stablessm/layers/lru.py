@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stablessm._checked import Finite, Size, checked
+from stablessm._renamed import renamed
 from stablessm._typing import Times
 from stablessm.layers import initialize
 from stablessm.layers.diagonal import DiagonalLayer, Mode
@@ -18,6 +19,7 @@ from stablessm.reparam import Reparameterization
 
 
 @final
+@renamed("normalise")
 class LRU(DiagonalLayer):
     """h[k] = λ ⊙ h[k-1] + γ ⊙ (B x[k]),  y = Re(C h) + D x, with λ = f(w) e^{iθ} (LRU-UA eq. 2).
 
@@ -25,7 +27,7 @@ class LRU(DiagonalLayer):
         d_input, d_state, d_output: sizes; d_state counts complex states.
         map: discrete-time reparameterization of the modulus, a name or an instance.
         r_min, r_max, max_phase: the ring that eigenvalues start on, uniform in area, and their largest phase.
-        normalise: γ = √(1 - |λ|²), so that white noise gives states of variance one whatever λ is; else γ = 1.
+        normalize: γ = √(1 - |λ|²), so that white noise gives states of variance one whatever λ is; else γ = 1.
         skip: whether there is D.
         eigenvalues: (d_state,) complex: start from these instead of the ring.
         mode: ``scan``, ``conv`` or ``auto``.
@@ -51,13 +53,13 @@ class LRU(DiagonalLayer):
         r_min: float = 0.5,
         r_max: float = 0.99,
         max_phase: Finite = 2 * math.pi,
-        normalise: bool = True,
+        normalize: bool = True,
         skip: bool = True,
         eigenvalues: Tensor | None = None,
         mode: Mode = "auto",
     ) -> None:
         super().__init__(d_input, d_output, (d_state,), complex_state=True, map=map, time="discrete", mode=mode)
-        self.r_min, self.r_max, self.max_phase, self.normalise = r_min, r_max, max_phase, normalise
+        self.r_min, self.r_max, self.max_phase, self.normalize = r_min, r_max, max_phase, normalize
         self._start = self._given(eigenvalues)
         self.w = nn.Parameter(torch.empty(d_state))
         self.phase = nn.Parameter(torch.empty(d_state))
@@ -80,22 +82,22 @@ class LRU(DiagonalLayer):
 
     def eigenvalues(self) -> Tensor:
         """Return λ, (d_state,) complex."""
-        return self._discretise(None)[0]
+        return self._discretize(None)[0]
 
     @checked
     def kernel(self, times: Times) -> Tensor:
         """Return Re(C λ^k γ B) at whole steps k: (len(times), d_output, d_input)."""
-        decay, gain = self._discretise(None)
+        decay, gain = self._discretize(None)
         B, C = self.B.to(gain.dtype), self.C.to(gain.dtype)
         inputs = torch.complex(B[:, 0], B[:, 1]) * gain[:, None]
         readout = torch.complex(C[..., 0], C[..., 1])
         return torch.einsum("on,tn,ni->toi", readout, discrete_powers(decay, times), inputs).real
 
-    def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _discretize(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         dtype = self._parameter_dtype()
         modulus, phase = self.map(self.w.to(dtype)), self.phase.to(dtype)
         gain = torch.ones_like(modulus)
-        if self.normalise:  # 1 - |λ|² = d (2 - d) with d = 1 - |λ|, which the map knows without cancellation
+        if self.normalize:  # 1 - |λ|² = d (2 - d) with d = 1 - |λ|, which the map knows without cancellation
             d = self.map.distance(self.w.to(dtype))
             gain = (d * (2 - d)).clamp(min=torch.finfo(dtype).tiny).sqrt()
         if dt is not None:
@@ -116,4 +118,4 @@ class LRU(DiagonalLayer):
 
     def extra_repr(self) -> str:
         """Return the options, for ``print(model)``."""
-        return f"{self.d_input}, {len(self.w)}, {self.d_output}, map={self.map!r}, normalise={self.normalise}"
+        return f"{self.d_input}, {len(self.w)}, {self.d_output}, map={self.map!r}, normalize={self.normalize}"

@@ -1,4 +1,4 @@
-"""Optimiser groups: the parameters that set a model's dynamics apart from the rest."""
+"""Optimizer groups: the parameters that set a model's dynamics apart from the rest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def param_groups(
     >>> groups = param_groups(ssm.LRU(1, 4, 1), 1e-2, recurrent_lr=1e-3, weight_decay=0.1)
     >>> [(group["name"], len(group["params"]), group["lr"], group["weight_decay"]) for group in groups]
     [('other', 3, 0.01, 0.1), ('recurrent', 2, 0.001, 0.0)]
-    >>> optimiser = torch.optim.AdamW(groups)
+    >>> optimizer = torch.optim.AdamW(groups)
     """
     if lr < 0 or (recurrent_lr is not None and recurrent_lr < 0):
         raise ArgumentError("lr, recurrent_lr", "no negative rate", f"{lr}, {recurrent_lr}")

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
+from stablessm._renamed import renamed
 from stablessm._typing import Time, Times
 from stablessm.layers import activations, discretize, initialize
 from stablessm.layers.diagonal import DiagonalLayer, Mode
@@ -19,6 +20,7 @@ from stablessm.scan import powers
 
 
 @final
+@renamed("discretisation")
 class RealSSM(DiagonalLayer):
     """dh/dt = Λ h + B x + b,  y = C σ(h) + D x, with a real diagonal Λ (StableSSM eq. 2–3, SSM-UA eq. 1–4).
 
@@ -27,7 +29,7 @@ class RealSSM(DiagonalLayer):
         map: reparameterization of the eigenvalues, a name or an instance (``stablessm.reparam``).
         time: ``continuous`` (λ < 0, discretized with ``dt``) or ``discrete`` (h[k] = λ h[k-1] + B x[k] + b).
         dt: the time between samples, in your unit, 1 by default; continuous time only.
-        discretisation: ``zoh`` (the default), ``bilinear`` or ``exponential``; continuous time only.
+        discretization: ``zoh`` (the default), ``bilinear`` or ``exponential``; continuous time only.
         activation: σ on the states before the readout, by name; ``linear`` by default.
         bias: whether there is b.
         skip: whether there is D.
@@ -53,7 +55,7 @@ class RealSSM(DiagonalLayer):
         map: str | Reparameterization = "best",
         time: Time = "continuous",
         dt: float | None = None,
-        discretisation: str | None = None,
+        discretization: str | None = None,
         activation: str = "linear",
         bias: bool = True,
         skip: bool = False,
@@ -61,14 +63,14 @@ class RealSSM(DiagonalLayer):
         mode: Mode = "auto",
     ) -> None:
         super().__init__(d_input, d_output, (d_state,), complex_state=False, map=map, time=time, mode=mode)
-        for name, value in (("dt", dt), ("discretisation", discretisation)):
+        for name, value in (("dt", dt), ("discretization", discretization)):
             if time == "discrete" and value is not None:
                 raise ArgumentError(name, "None in discrete time", repr(value))
-        self.dt, self.discretisation = 1.0 if dt is None else float(dt), discretisation or "zoh"
+        self.dt, self.discretization = 1.0 if dt is None else float(dt), discretization or "zoh"
         self.activation = activation
         if not 0 < self.dt < math.inf:
             raise ArgumentError("dt", "a positive number", dt)
-        self._method, self._activate = discretize.get(self.discretisation), activations.get(activation).value
+        self._method, self._activate = discretize.get(self.discretization), activations.get(activation).value
         self._start = self._given(eigenvalues)
         self.w = nn.Parameter(torch.empty(d_state))
         self.B = nn.Parameter(torch.empty(d_state, d_input))
@@ -89,7 +91,7 @@ class RealSSM(DiagonalLayer):
         """
         start = self._default_eigenvalues() if self._start is None else self._start
         self.w.copy_(self.map.weights(start))
-        decay, gain = self._discretise(None)
+        decay, gain = self._discretize(None)
         nn.init.normal_(self.B, std=self.d_input**-0.5)
         self.B.mul_((self._forgotten(decay).sqrt() / gain)[:, None])
         nn.init.normal_(self.C, std=len(self.w) ** -0.5)
@@ -101,7 +103,7 @@ class RealSSM(DiagonalLayer):
         """Return 1 - a² of the weights as they are stored; 1e-6 where a state never becomes stationary."""
         rough, w = 1 - decay**2, self.w.double()
         if self.time == "continuous":
-            exact = discretize.forgotten(self.discretisation, self.map(w) * self.dt)
+            exact = discretize.forgotten(self.discretization, self.map(w) * self.dt)
         else:
             exact = self.map.distance(w) * (1 + self.map(w).abs())
         exact = torch.where(exact > 0, exact, 1e-6).to(rough)
@@ -122,7 +124,7 @@ class RealSSM(DiagonalLayer):
             modes = discrete_powers(self.eigenvalues(), times)
         return torch.einsum("on,tn,ni->toi", self.C.to(modes.dtype), modes, self.B.to(modes.dtype))
 
-    def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _discretize(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         eigenvalues = self.eigenvalues()
         if self.time == "continuous":
             step = eigenvalues.new_full((1,), self.dt) if dt is None else dt[..., None]
@@ -150,7 +152,7 @@ class RealSSM(DiagonalLayer):
 
     def extra_repr(self) -> str:
         """Return the options, for ``print(model)``."""
-        own = f"dt={self.dt:g}, {self.discretisation}" if self.time == "continuous" else "discrete"
+        own = f"dt={self.dt:g}, {self.discretization}" if self.time == "continuous" else "discrete"
         return f"{self.d_input}, {len(self.w)}, {self.d_output}, map={self.map!r}, {own}, {self.activation}"
 
 

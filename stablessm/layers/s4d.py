@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from stablessm._arguments import one_of
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
+from stablessm._renamed import renamed
 from stablessm._typing import Times
 from stablessm.layers import discretize, initialize
 from stablessm.layers.diagonal import DiagonalLayer, Mode
@@ -20,6 +21,7 @@ from stablessm.scan.decay_product import power
 
 
 @final
+@renamed("discretisation")
 class S4D(DiagonalLayer):
     """For each channel: dh/dt = λ h + x,  y = 2 Re Σ_n C_n h_n + D x, with λ = f(w) + iω and a step of its own.
 
@@ -31,7 +33,7 @@ class S4D(DiagonalLayer):
         map: continuous-time reparameterization of Re λ, a name or an instance.
         init: ``lin``, ``inv`` or ``legs``: where λ starts.
         dt_min, dt_max: the steps start log-uniform between these, one a channel.
-        discretisation: ``zoh``, ``bilinear`` or ``exponential``.
+        discretization: ``zoh``, ``bilinear`` or ``exponential``.
         eigenvalues: (N,) or (H, N) complex: start from these instead.
         mode: ``scan`` (fused: no state is written to memory), ``conv`` or ``auto``, which scans.
 
@@ -55,7 +57,7 @@ class S4D(DiagonalLayer):
         init: str = "lin",
         dt_min: float = 1e-3,
         dt_max: float = 0.1,
-        discretisation: str = "zoh",
+        discretization: str = "zoh",
         eigenvalues: Tensor | None = None,
         mode: Mode = "auto",
     ) -> None:
@@ -64,8 +66,8 @@ class S4D(DiagonalLayer):
         one_of("init", init, initialize.S4D)
         if not 0 < dt_min <= dt_max:
             raise ArgumentError("dt_min, dt_max", "0 < dt_min <= dt_max", f"{dt_min}, {dt_max}")
-        self.init, self.dt_min, self.dt_max, self.discretisation = init, dt_min, dt_max, discretisation
-        self._method = discretize.get(discretisation)
+        self.init, self.dt_min, self.dt_max, self.discretization = init, dt_min, dt_max, discretization
+        self._method = discretize.get(discretization)
         self._start = self._given(eigenvalues)
         self.w = nn.Parameter(torch.empty(shape))
         self.frequency = nn.Parameter(torch.empty(shape))
@@ -101,7 +103,7 @@ class S4D(DiagonalLayer):
     def _weights(self) -> Tensor:
         return torch.view_as_complex(self.C.to(self._parameter_dtype()))
 
-    def _discretise(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _discretize(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         step = self.log_dt.to(self._parameter_dtype()).exp()
         step = step if dt is None else step * dt[..., None]
         return self._method(self.eigenvalues(), step[..., None])
@@ -145,7 +147,7 @@ class S4D(DiagonalLayer):
 
     def extra_repr(self) -> str:
         """Return the options, for ``print(model)``."""
-        return f"{self.state_shape[0]}, {self.state_shape[1]}, map={self.map!r}, {self.init}, {self.discretisation}"
+        return f"{self.state_shape[0]}, {self.state_shape[1]}, map={self.map!r}, {self.init}, {self.discretization}"
 
 
 def _moved_to_the_end(signal: Tensor, lengths: Tensor) -> Tensor:

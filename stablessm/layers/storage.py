@@ -17,6 +17,7 @@ from torch import nn
 from stablessm import _tensors, record
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
+from stablessm._renamed import reading_a_file
 from stablessm._typing import Time
 from stablessm.layers.base import SequenceLayer
 from stablessm.layers.bidirectional import Bidirectional
@@ -56,7 +57,7 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(LRU(1, 4, 1, map="tanh"), folder)
     ...     load(folder)
-    LRU(1, 4, 1, map=tanh(time='discrete'), normalise=True)
+    LRU(1, 4, 1, map=tanh(time='discrete'), normalize=True)
     """
     if type(layer) not in (*CLASSES.values(), *_known_models().values()):
         raise ArgumentError("layer", f"one of {', '.join((*CLASSES, *_models))}", type(layer).__name__)
@@ -188,7 +189,7 @@ def _config(layer: nn.Module) -> dict[str, Any]:
         return {"class": "Bidirectional", "options": options}
     options = {name: _option(layer, name) for name in inspect.signature(type(layer)).parameters}
     if options.get("time") == "discrete":
-        options = {name: value for name, value in options.items() if name not in ("dt", "discretisation")}
+        options = {name: value for name, value in options.items() if name not in ("dt", "discretization")}
     return {"class": type(layer).__name__, "options": options}
 
 
@@ -206,7 +207,8 @@ def _option(layer: Any, name: str) -> Any:
 
 
 def _build(content: dict[str, Any]) -> Any:
-    with torch.random.fork_rng(devices=[]):  # what it draws is overwritten, and a training's numbers stay as they were
+    # the drawn weights are overwritten, and the random state of a training is left alone
+    with reading_a_file(), torch.random.fork_rng(devices=[]):
         return _built(content)
 
 

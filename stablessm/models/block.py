@@ -1,4 +1,4 @@
-"""One block: normalise, mix in time, activate, gate, add; then perhaps an MLP."""
+"""One block: normalize, mix in time, activate, gate, add; then perhaps an MLP."""
 
 from __future__ import annotations
 

@@ -69,6 +69,7 @@ class StackConfig:
             if not isinstance(getattr(self, name), Mapping):
                 raise ArgumentError(name, "options by name", repr(getattr(self, name)))
             self._set(name, dict(getattr(self, name)))
+        self._set("mixer_options", mixers.current_options(self.mixer, self.mixer_options))
         self._require_flags("prenorm", "gate")
         for name in ("dropout", "edge_dropout"):
             if not isinstance(getattr(self, name), int | float) or not 0 <= getattr(self, name) < 1:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 from stablessm._checked import checked
 from stablessm._errors import MissingPackageError
 from stablessm._optional import import_failure
+from stablessm._renamed import reading_a_file
 
 try:
     from transformers import PreTrainedConfig
@@ -60,6 +61,12 @@ class StableSSMConfig(PreTrainedConfig):
         for name in _NAMES:  # a map that came as an instance is a name and options from here on
             setattr(self, name, getattr(network, name))
         super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Return the config from a dictionary, such as the content of a ``config.json``."""
+        with reading_a_file():
+            return super().from_dict(config_dict, **kwargs)
 
     def network(self) -> LanguageConfig:
         """Return the config of the network itself."""

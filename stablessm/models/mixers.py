@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
+from stablessm import _renamed
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError, unknown_name
 from stablessm._typing import Time
@@ -100,6 +101,12 @@ def map_time(name: str, options: Mapping[str, Any]) -> Time | None:
     """Return the kind of time of a mixer's maps; None for a mixer that a user registered."""
     times: dict[str, Time] = {"s4d": "continuous", "lru": "discrete", "real": options.get("time", "continuous")}
     return times.get(name.removeprefix(GATED))
+
+
+def current_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a mixer under their present names."""
+    layer: Any = {"s4d": S4D, "lru": LRU, "real": RealSSM}.get(name.removeprefix(GATED), object)
+    return _renamed.current_options(layer, options, "mixer_options")
 
 
 def within(name: str, options: Mapping[str, Any], length: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Normalisation over the channels of (B, T, C), without a transpose; padding counts for nothing."""
+"""Normalization over the channels of (B, T, C), without a transpose; padding counts for nothing."""
 
 from __future__ import annotations
 

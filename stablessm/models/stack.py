@@ -25,7 +25,7 @@ from stablessm.scan.padding import real_steps
 class SequenceStack(nn.Module):
     """Inputs to (B, T, d_model), with the contract of a layer; the state is a tuple, one entry a block.
 
-    Blocks that normalise before they mix leave their sum as it is, and a last norm follows; others need none.
+    Blocks that normalize before they mix leave their sum as it is, and a last norm follows; others need none.
     In place of tokens (B, T) their embeddings (B, T, d_model) are taken too: instruments measure in that space.
     With ``stack.gradient_checkpointing = True`` training keeps what goes into each block, and computes the rest again.
 

@@ -1,7 +1,6 @@
 """The past of a linear recurrence, read back from its state (LRU-UA)."""
 
-from typing import Any
-
+from stablessm._renamed import module_names
 from stablessm.reconstruction.bases import dct, fourier, haar, pca
 from stablessm.reconstruction.conditioning import condition_number, diagnose, required_state_size
 from stablessm.reconstruction.decoder import Decoder, decode
@@ -31,12 +30,4 @@ __all__ = [
     "uniform_ring",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Return ``optimized`` for its old spelling, with a warning."""
-    if name != "optimised":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from warnings import warn
-
-    warn("reconstruction.optimised is now reconstruction.optimized", DeprecationWarning, stacklevel=2)
-    return optimized
+__getattr__ = module_names(__name__, "optimised")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
-from stablessm import _fork
+from stablessm import _fork, _renamed
 from stablessm._errors import ArgumentError, BackendUnavailableError, unknown_name
 from stablessm._optional import why_missing
 from stablessm.scan.dispatch import constant_result
@@ -67,7 +65,7 @@ def current_name(name: str) -> str:
         return name
     new = _OLD_NAMES[name]
     message = f"backend: {name!r} is the old name of {new!r} and will be removed; use {new!r}"
-    warnings.warn(message, DeprecationWarning, stacklevel=_levels_to_caller())
+    _renamed.warn(message)
     return new
 
 
@@ -128,11 +126,3 @@ def resolve(backend: str, device: torch.device) -> str:
     if device.type != needed:
         raise ArgumentError("backend", f"one that runs on {device.type} tensors", f"{backend!r}, which needs {needed}")
     return backend
-
-
-def _levels_to_caller() -> int:
-    """Return the ``stacklevel`` of a warning in the function that calls this one, to name code outside this package."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("stablessm."):
-        level, frame = level + 1, frame.f_back
-    return level

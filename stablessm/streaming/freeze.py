@@ -69,7 +69,7 @@ def _add(module: nn.Module, program: Program, x: int) -> int:
 
 @_add.register
 def _(layer: RealSSM, program: Program, x: int) -> int:
-    decay, gain = layer._discretise(None)
+    decay, gain = layer._discretize(None)
     bias = None if layer.bias is None else gain.double() * layer.bias
     drive = program.affine((x, gain.double()[:, None] * layer.B), bias=bias)
     (h,) = program.state(layer.state_shape)
@@ -85,7 +85,7 @@ def _(layer: LRU, program: Program, x: int) -> int:
 
 def _lru(layer: LRU, program: Program, x: int, *, clock: bool) -> int:
     """Append the step of an LRU. With a ``clock``, its first input is a constant 1, which x does not contain."""
-    decay, gain = layer._discretise(None)
+    decay, gain = layer._discretize(None)
     B = gain.double()[:, None, None] * layer.B
     drive = [program.affine((x, B[:, k, clock:]), bias=B[:, k, 0] if clock else None) for k in (0, 1)]
     real, imag = program.state(layer.state_shape, complex=True)
@@ -96,7 +96,7 @@ def _lru(layer: LRU, program: Program, x: int, *, clock: bool) -> int:
 
 @_add.register
 def _(layer: S4D, program: Program, x: int) -> int:
-    decay, gain = layer._discretise(None)
+    decay, gain = layer._discretize(None)
     weights = 2 * torch.view_as_complex(layer.C.to(gain.real.dtype))
     if program.sizes[x] != layer.d_input:
         raise ArgumentError("model", f"{program.sizes[x]} inputs after what comes before", layer.d_input)

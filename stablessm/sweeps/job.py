@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias, final
 
 from stablessm._errors import ArgumentError
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.experiments.frame.base import Plan, Size
 
 Changes: TypeAlias = tuple[tuple[str, str], ...]
@@ -40,7 +40,7 @@ class Job:
 
     def plan(self, out: str | Path | None = None) -> Plan:
         """Return the plan of the experiment, in the sweep's folder or below ``out``."""
-        return Plan.of(catalogue.get(self.experiment), self.size, Path(out or self.out), dict(self.changes))
+        return Plan.of(catalog.get(self.experiment), self.size, Path(out or self.out), dict(self.changes))
 
 
 def expand(experiment: str, size: Size, out: Path, changes: Changes, sweep: str = "") -> list[Job]:
@@ -51,7 +51,7 @@ def expand(experiment: str, size: Size, out: Path, changes: Changes, sweep: str 
     >>> [job.name for job in expand("ia-fig1", "smoke", Path("runs"), ())]
     ['all']
     """
-    names = list(Plan.of(catalogue.get(experiment), size, out, dict(changes)).jobs())
+    names = list(Plan.of(catalog.get(experiment), size, out, dict(changes)).jobs())
     for name in names:
         if not _NAME.fullmatch(name):
             raise ArgumentError("jobs", "names of letters, digits and . _ = + -", repr(name))

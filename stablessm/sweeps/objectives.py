@@ -13,7 +13,7 @@ import numpy as np
 
 from stablessm import record
 from stablessm._errors import ArgumentError
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.experiments.frame.base import Size, execute
 from stablessm.experiments.frame.settings import changed
 from stablessm.experiments.frame.stages import Stages
@@ -70,7 +70,7 @@ class OfExperiment:
 
     def check(self, names: list[str]) -> None:
         """Raise an error if the config has no field of these names; ``a.b`` is the field b of the field a."""
-        config = catalogue.get(self.id).config(self.size)
+        config = catalog.get(self.id).config(self.size)
         for name in names:
             place: Any = config
             for part in name.split("."):
@@ -84,7 +84,7 @@ class OfExperiment:
     def value(self, changes: Mapping[str, str], folder: Path) -> float:
         """Run the experiment below ``folder`` and return the number."""
         settings = {**self.settings, **changes}
-        run, _ = execute(catalogue.get(self.id), self.size, folder, changes=settings, progress=False)
+        run, _ = execute(catalog.get(self.id), self.size, folder, changes=settings, progress=False)
         stage, name, how = self._parts()
         stages = Stages(run)
         arrays = record.load_arrays(stages.path(stage))[1] if stage in stages else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 from stablessm import record
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.experiments.frame.base import Plan, Size, is_complete
 from stablessm.experiments.frame.run import Run
 from stablessm.experiments.frame.stages import JOBS
@@ -74,7 +74,7 @@ def sweep(
     from tqdm import tqdm
 
     given = tuple((changes or {}).items())
-    plans = {id: Plan.of(catalogue.get(id), size, out, changes) for id in dict.fromkeys(experiments)}
+    plans = {id: Plan.of(catalog.get(id), size, out, changes) for id in dict.fromkeys(experiments)}
     with ExitStack() as stack:
         parts: dict[str, _Part] = {}
         for id, plan in plans.items():

@@ -1,4 +1,4 @@
-"""Labelled texts as token ids, split for training, and what the ids mean."""
+"""Labeled texts as token ids, split for training, and what the ids mean."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from stablessm._errors import ArgumentError
 from stablessm.tasks.base import SPLITS
 
-Labelled: TypeAlias = list[tuple[str, int]]
+Labeled: TypeAlias = list[tuple[str, int]]
 """Texts, each with its class."""
 
 Row: TypeAlias = "Sequence[int] | np.ndarray"
@@ -124,7 +124,7 @@ class Corpus:
         return [known[word] for word in words]
 
 
-def word_corpus(train: Labelled, test: Labelled, most: int, length: int, *, closed: bool = False) -> Corpus:
+def word_corpus(train: Labeled, test: Labeled, most: int, length: int, *, closed: bool = False) -> Corpus:
     """Words in lower case, the ``most`` frequent of the training reviews; the rest are unknown.
 
     Args:
@@ -145,7 +145,7 @@ def word_corpus(train: Labelled, test: Labelled, most: int, length: int, *, clos
     return _corpus(train, test, encode, vocabulary, START, END if closed else None, length)
 
 
-def byte_corpus(train: Labelled, test: Labelled, length: int) -> Corpus:
+def byte_corpus(train: Labeled, test: Labeled, length: int) -> Corpus:
     """The bytes of each text in UTF-8, after a start token; ``length`` as of :func:`word_corpus`.
 
     >>> corpus = byte_corpus([("ab", 1)] * 10, [("é", 0)], 8)
@@ -161,7 +161,7 @@ def byte_corpus(train: Labelled, test: Labelled, length: int) -> Corpus:
     return _corpus(train, test, encode, vocabulary, START, None, length)
 
 
-def piece_corpus(train: Labelled, test: Labelled, tokenizer: Any, length: int) -> Corpus:
+def piece_corpus(train: Labeled, test: Labeled, tokenizer: Any, length: int) -> Corpus:
     """The word pieces of a Hugging Face tokenizer, between its [CLS] and [SEP]."""
 
     def encode(texts: Iterable[str], most: int) -> list[list[int]]:
@@ -175,8 +175,8 @@ def piece_corpus(train: Labelled, test: Labelled, tokenizer: Any, length: int) -
 
 
 def _corpus(
-    train: Labelled,
-    test: Labelled,
+    train: Labeled,
+    test: Labeled,
     encode: Callable[[Iterable[str], int], Iterable[Row]],
     vocabulary: tuple[str, ...],
     start: int,
@@ -191,7 +191,7 @@ def _corpus(
         expected = f"at least {_HELD_OUT} to train on and 1 to test on"
         raise ArgumentError("reviews", expected, f"{len(train)}, {len(test)}")
 
-    def made(reviews: Labelled) -> Reviews:
+    def made(reviews: Labeled) -> Reviews:
         rows = encode((text for text, _ in reviews), length - len(before) - len(after))
         return Reviews.of((np.concatenate([before, row, after]) for row in rows), [label for _, label in reviews])
 

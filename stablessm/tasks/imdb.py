@@ -16,7 +16,7 @@ from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
 from stablessm.tasks import sources
 from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task
-from stablessm.tasks.corpus import Labelled, byte_corpus, word_corpus
+from stablessm.tasks.corpus import Labeled, byte_corpus, word_corpus
 from stablessm.tasks.options import Options, option
 from stablessm.tasks.scoring import best_constant
 
@@ -83,15 +83,15 @@ class IMDB(Task):
         return Batch(tokens[places].to(torch.int64).masked_fill(padding, 0), labels[rows], lengths)
 
 
-def reviews(split: Literal["train", "test"], most: int) -> Labelled:
+def reviews(split: Literal["train", "test"], most: int) -> Labeled:
     """Return at most ``most`` reviews of a split and their labels, 1 for positive and 0 for negative."""
     name = f"imdb_{split}.jsonl.gz"
     path = sources.find(name)
     return _hub(split, name, most) if path is None else _file(path, most)
 
 
-def _file(path: Path, most: int) -> Labelled:
-    found: Labelled = []
+def _file(path: Path, most: int) -> Labeled:
+    found: Labeled = []
     lines = sources.text(path, _EXPECTED).split("\n")
     for number, line in enumerate(lines[:most], 1):
         if not line:
@@ -108,7 +108,7 @@ def _file(path: Path, most: int) -> Labelled:
     return found
 
 
-def _hub(split: str, name: str, most: int) -> Labelled:
+def _hub(split: str, name: str, most: int) -> Labeled:
     rows = sources.from_hub(HUB, split, name)
     sides = [[text for text, label in zip(rows["text"], rows["label"], strict=True) if label == y] for y in (1, 0)]
     # the hub has all negative ones first; a fixed shuffle within each class, then in turn

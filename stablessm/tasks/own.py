@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
+from stablessm._renamed import renamed
 from stablessm.tasks import sources
 from stablessm.tasks.base import SPLITS, Inputs, Outputs, Split
 from stablessm.tasks.options import Options, option
@@ -30,7 +31,7 @@ class ArrayTask(StoredTask):
         targets: np.ndarray,
         lengths: np.ndarray | None,
         rows: Mapping[Split, Tensor],
-        standardise: bool,
+        standardize: bool,
         names: tuple[str, ...] = (),
     ) -> None:
         """Set up the task; ``names`` of classes or values."""
@@ -53,11 +54,11 @@ class ArrayTask(StoredTask):
             {split: x[rows[split]] for split in SPLITS},
             {split: y[rows[split]] for split in SPLITS},
             None if n is None else {split: n[rows[split]] for split in SPLITS},
-            _scale(x[train], None if real is None else real[train]) if standardise and not tokens else None,
+            _scale(x[train], None if real is None else real[train]) if standardize and not tokens else None,
         )
 
     def describe(self) -> dict[str, Any]:
-        """With how inputs were standardised, and how many classes or values there are and their names."""
+        """With how inputs were standardized, and how many classes or values there are and their names."""
         scale = {name: self._tensors[name].tolist() for name in ("mean", "deviation") if name in self._tensors}
         outputs = {"outputs": self.outputs.size, "names": list(self.outputs.names)}
         return {**super().describe(), "scale": scale, **outputs}
@@ -85,6 +86,7 @@ class ArrayTask(StoredTask):
 
 
 @final
+@renamed("standardise")
 @dataclass(frozen=True, eq=False)
 class ArraysOptions(Options):
     """Where the arrays are."""
@@ -94,7 +96,7 @@ class ArraysOptions(Options):
     lengths: str | np.ndarray | Tensor | None = option(None, "of right-padded inputs, where some are", place=True)  # noqa: RUF009
     valid: float = option(0.1, "share of the examples to choose settings by")
     test: float = option(0.1, "share of the examples to test on")
-    standardise: bool = option(True, "whether values that come in are standardised, by the training examples")
+    standardize: bool = option(True, "whether values that come in are standardized, by the training examples")
     split_seed: int = option(0, "which examples go into which split")
 
 
@@ -122,7 +124,7 @@ class Arrays(ArrayTask):
             raise ArgumentError("targets", "an array, or a file that holds one", "none")
         self.content = sources.content_digest(*(array for array in arrays.values()))
         rows = shuffled_split(len(inputs), options.valid, options.test, options.split_seed)
-        self._set(inputs, targets, lengths, rows, options.standardise)
+        self._set(inputs, targets, lengths, rows, options.standardize)
 
 
 def _read(options: ArraysOptions) -> dict[str, np.ndarray]:

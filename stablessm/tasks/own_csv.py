@@ -111,7 +111,7 @@ class Sequences(ArrayTask):
         names, targets = _targets(table, labels, rows, options)
         self.content = sources.content_digest(inputs, lengths, targets)
         splits = shuffled_split(len(rows), options.valid, options.test, options.split_seed)
-        self._set(inputs, targets, lengths, splits, standardise=True, names=names)
+        self._set(inputs, targets, lengths, splits, standardize=True, names=names)
         self.columns = columns
 
     def describe(self) -> dict[str, Any]:

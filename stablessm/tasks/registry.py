@@ -9,6 +9,7 @@ from typing import Any, final
 
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError, unknown_name
+from stablessm._renamed import current_options
 from stablessm.tasks import options as options_
 from stablessm.tasks.base import Task
 from stablessm.tasks.copying import CopyingOptions, SelectiveCopying
@@ -20,7 +21,7 @@ from stablessm.tasks.options import Described, Options
 from stablessm.tasks.own import Arrays, ArraysOptions
 from stablessm.tasks.own_csv import Sequences, SequencesOptions, Series, SeriesOptions
 from stablessm.tasks.recall import MultiQueryRecall, MultiQueryRecallOptions, Recall, RecallOptions
-from stablessm.tasks.text import LanguageModelling, TextOptions
+from stablessm.tasks.text import LanguageModeling, TextOptions
 
 
 @final
@@ -49,7 +50,7 @@ TASKS: dict[str, Entry] = {
     "cifar10-gray": Entry(partial(SequentialImages, data="cifar10-gray"), ImageOptions, "gray photographs"),
     "cifar10": Entry(partial(SequentialImages, data="cifar10"), ImageOptions, "color photographs"),
     "imdb": Entry(IMDB, IMDBOptions, "movie reviews, positive or negative"),
-    "lm": Entry(LanguageModelling, TextOptions, "a text, which token comes next: characters, bytes, bpe or words"),
+    "lm": Entry(LanguageModeling, TextOptions, "a text, which token comes next: characters, bytes, bpe or words"),
     "etth1": Entry(ETTh1, ForecastingOptions, "forecast a transformer's load and temperature"),
     "arrays": Entry(Arrays, ArraysOptions, "your arrays, in memory or in .npy and .npz files"),
     "series": Entry(Series, SeriesOptions, "your CSV file, one series to forecast"),
@@ -74,7 +75,7 @@ def get(name: str, **options: Any) -> Task:
 test_examples, fresh, data_seed, length, vocabulary, train_on for task 'recall', got 'lenght' (did you mean \
 'length'?)
     """
-    entry = _entry(name, options)
+    entry, options = _entry(name, options)
     given = {**entry.defaults, **options}
     for option in listing(name):
         if option.default is MISSING and option.name not in given:
@@ -99,7 +100,7 @@ def listing(name: str) -> tuple[Described, ...]:
     >>> [(option.name, option.default) for option in listing("permuted-mnist")]
     [('valid', 0.1), ('permutation_seed', 0)]
     """
-    entry = _entry(name, {})
+    entry, _ = _entry(name, {})
     return options_.listed(entry.options, entry.defaults)
 
 
@@ -110,15 +111,17 @@ def read_options(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
     >>> read_options("recall", {"length": "131072", "fresh": "true"})
     {'length': 131072, 'fresh': True}
     """
-    return options_.read(_entry(name, texts).options, texts)
+    entry, texts = _entry(name, texts)
+    return options_.read(entry.options, texts)
 
 
-def _entry(name: str, given: Mapping[str, Any]) -> Entry:
-    """The task of that name, if it has the options that are given."""
+def _entry(name: str, given: Mapping[str, Any]) -> tuple[Entry, dict[str, Any]]:
+    """Return the task of that name and the given options under their present names."""
     if name not in TASKS:
         raise unknown_name("task", TASKS, name)
+    given = current_options(TASKS[name].options, given, f"task {name!r}")
     known = [field.name for field in fields(TASKS[name].options)]
     for option in given:
         if option not in known:
             raise unknown_name(option, known, option, f"one of the options {', '.join(known)} for task {name!r}")
-    return TASKS[name]
+    return TASKS[name], given

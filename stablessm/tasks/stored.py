@@ -25,7 +25,7 @@ class StoredTask(Task):
         lengths: Mapping[Split, Tensor] | None = None,
         scale: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """Keep these rows; ``scale``: the mean and the deviation that inputs are standardised by, in batches."""
+        """Keep these rows; ``scale``: the mean and the deviation that inputs are standardized by, in batches."""
         self.sizes = {split: len(rows) for split, rows in inputs.items()}
         self._lengths = lengths  # stays on the CPU
         parts = {"inputs": inputs, "targets": targets} | ({"lengths": lengths} if lengths else {})

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from stablessm._arguments import whole_number
 from stablessm._errors import ArgumentError
+from stablessm._renamed import module_names
 from stablessm.tasks import sources, tokenizers
 from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task, generator
 from stablessm.tasks.options import Options, option
@@ -39,7 +40,7 @@ class TextOptions(Options):
 
 
 @final
-class LanguageModelling(Task):
+class LanguageModeling(Task):
     """The next token at each step, in windows of a long row of documents.
 
     Before the first token of a document stands the border token, and ``reset`` says that there nothing is to be
@@ -161,3 +162,6 @@ def _edges(row: Stream, lanes: int) -> Tensor:
     wanted = np.arange(1, lanes) * total / lanes
     nearest = row.starts[np.abs(row.starts[:, None] - wanted).argmin(0)] if len(wanted) else []
     return torch.tensor(sorted({0, *map(int, nearest), total}))
+
+
+__getattr__ = module_names(__name__, "LanguageModelling")

@@ -59,7 +59,7 @@ def encoded(source: Source, level: Level, vocabulary: int | None, own: Tokenizer
     """Return a text in tokens, from the cache folder or the data folder if it is there.
 
     Args:
-        own: an earlier tokenizer; None: one is learnt from the training split.
+        own: an earlier tokenizer; None: one is learned from the training split.
     """
     made_by = (level, "" if own is None else own.content(), vocabulary)
     files = [_file(source.name, key, *made_by) for key in source.keys]
@@ -68,7 +68,7 @@ def encoded(source: Source, level: Level, vocabulary: int | None, own: Tokenizer
         if (folder / file).is_file() and (found := _load(folder / file)) is not None:
             return found
     texts = source.read()
-    tokenizer = own or tokenizers.learnt(level, texts["train"].documents, vocabulary)
+    tokenizer = own or tokenizers.learned(level, texts["train"].documents, vocabulary)
     made = Encoded(tokenizer, {split: stream(texts[split], tokenizer) for split in SPLITS})
     if level == "bpe" or texts["train"].bytes > _LARGE:
         try:

@@ -15,6 +15,7 @@ import numpy as np
 
 from stablessm._errors import ArgumentError
 from stablessm._optional import require
+from stablessm._renamed import module_names
 
 Level: TypeAlias = Literal["char", "byte", "bpe", "word"]
 
@@ -246,10 +247,10 @@ class BytePairs(Tokenizer):
         return str(self._tokenizer.to_str())
 
 
-def learnt(level: Level, texts: Sequence[str], vocabulary: int | None) -> Tokenizer:
+def learned(level: Level, texts: Sequence[str], vocabulary: int | None) -> Tokenizer:
     """Return the tokenizer of a level, made from these texts; ``vocabulary``: largest number of ids (bpe, word).
 
-    >>> learnt("char", ["abc"], None).size
+    >>> learned("char", ["abc"], None).size
     5
     """
     if vocabulary is not None:
@@ -301,3 +302,6 @@ def _byte_characters() -> dict[int, str]:
     seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in seen]
     return {byte: chr(byte) for byte in seen} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
+
+
+__getattr__ = module_names(__name__, "learnt")

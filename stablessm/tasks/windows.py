@@ -21,8 +21,8 @@ from stablessm.tasks.scoring import best_constant
 class WindowTask(Task):
     """From ``window`` rows, the next ``horizon`` rows of k of the d columns: (B, window, d) to (B, horizon · k).
 
-    The rows are split in time. Every column is standardised by mean and deviation of the training rows, and errors are
-    of standardised values, as usual in the literature. A window of valid or test may begin before its split, what it
+    The rows are split in time. Every column is standardized by mean and deviation of the training rows, and errors are
+    of standardized values, as usual in the literature. A window of valid or test may begin before its split, what it
     forecasts never does. The output is all columns of the first step, then of the second, and so on.
     """
 
@@ -43,7 +43,7 @@ class WindowTask(Task):
         self.deviation = np.where(deviation > 0, deviation, 1.0)
         self.columns, self.targets = tuple(columns), tuple(targets)
         self._tensors = {
-            "series": self._standardised(),
+            "series": self._standardized(),
             "window": torch.arange(window),
             "horizon": torch.arange(window, window + horizon),
             "targets": torch.tensor([self.columns.index(name) for name in targets]),
@@ -80,10 +80,10 @@ class WindowTask(Task):
         task = copy.copy(self)
         task.__dict__.pop("chance", None)  # of targets in another scale
         task.mean, task.deviation = (np.array([s[of] for s in scale.values()]) for of in ("mean", "deviation"))
-        task._tensors = {**self._tensors, "series": task._standardised().to(self.device)}
+        task._tensors = {**self._tensors, "series": task._standardized().to(self.device)}
         return task
 
-    def _standardised(self) -> Tensor:
+    def _standardized(self) -> Tensor:
         return torch.from_numpy((self.unscaled - self.mean) / self.deviation).float()
 
     def ahead(self, split: Split, indices: Tensor, horizon: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import nn
 from stablessm._checked import Size, checked
 from stablessm._display import Result
 from stablessm.tasks.base import Split
-from stablessm.tasks.text import LanguageModelling
+from stablessm.tasks.text import LanguageModeling
 from stablessm.training.evaluate import outputs
 
 
@@ -69,7 +69,7 @@ class Perplexity(Result):
 @checked
 def perplexity(
     model: nn.Module,
-    task: LanguageModelling,
+    task: LanguageModeling,
     split: Split = "test",
     batch_size: Size = 16,
     *,

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from stablessm import record, tasks
+from stablessm import _renamed, record, tasks
 from stablessm._errors import ArgumentError
 
 
@@ -54,7 +54,8 @@ def task_of(settings: Mapping[str, Any]) -> tasks.Task:
     if "task" not in origin:
         raise ArgumentError("folder", "one that stablessm train wrote", "one that was trained from Python")
     name, options = str(origin["task"]), {key: str(text) for key, text in origin["options"].items()}
-    task = tasks.get(name, **tasks.read_options(name, options))
+    with _renamed.reading_a_file():
+        task = tasks.get(name, **tasks.read_options(name, options))
     before, now = settings["task"], task.describe()
     known = {**now, **before, "options": {**now["options"], **before["options"]}}  # some options came later
     require_same("task", "the data it was trained on", known, now)
@@ -85,6 +86,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 def _differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
+        before = _renamed.as_now(before, now)
         for key in sorted(before.keys() | now.keys()):
             yield from _differences(before.get(key), now.get(key), f"{name}.{key}" if name else key)
     elif before != now:

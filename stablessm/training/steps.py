@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm._errors import ArgumentError
+from stablessm._renamed import NAMES
 from stablessm.training.checkpoint import Checkpoint, Checkpoints, whole_on_cpu
 from stablessm.training.divergence import Watch
 from stablessm.training.gradient import Strategy
@@ -162,7 +163,7 @@ class StepLoop:
             return
         began = time.perf_counter()
         parts = {
-            "model": self.trained.state_dict(), "optimiser": self.optimizer.tensors(), "watch": self.watch.tensors(),
+            "model": self.trained.state_dict(), "optimizer": self.optimizer.tensors(), "watch": self.watch.tensors(),
             "carry": self.strategy.tensors(), "hooks": _merged(hook.tensors() for hook in self.hooks),
         }  # fmt: skip
         tensors = {f"{part}:{name}": value for part, named in parts.items() for name, value in named.items()}
@@ -179,12 +180,12 @@ class StepLoop:
             return False
         if found.step > self.total:
             raise ArgumentError("steps", f"at least the {found.step} steps that the run has made", self.total)
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "watch": {}, "carry": {}, "hooks": {}}
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "watch": {}, "carry": {}, "hooks": {}}
         for key, tensor in found.tensors.items():
             part, _, name = key.partition(":")
-            parts[part][name] = tensor
+            parts[NAMES.get(part, part)][name] = tensor
         load(self.trained, parts["model"])
-        self.optimizer.restore(parts["optimiser"])
+        self.optimizer.restore(parts["optimizer"])
         self.watch.restore(**parts["watch"])
         self.strategy.restore(found.facts.get("carry"), parts["carry"])
         self.step, self.seconds_before = found.step, float(found.facts["seconds"])

@@ -83,7 +83,7 @@ def test_the_summary_follows_from_the_rows(name: str, suite: Any) -> None:
     rows = record["rows"]
     if suite is ssm:
         rows = [row for row in rows if row["dtype"] == ssm.DTYPES[0]]
-    found = suite.summarise(rows)
+    found = suite.summarize(rows)
     assert found
     measured = {"copy_gigabytes_per_second", "clock_us"}
     own = {key for key in record["summary"] if key not in measured and not key.startswith("matmul_")}

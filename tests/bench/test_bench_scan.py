@@ -378,14 +378,14 @@ def test_the_gain_of_bfloat16_is_that_of_the_largest_size() -> None:
 
     rows = [row("1x2x3", "float32", 1.0), row("1x2x3", "bfloat16", 1.0)]
     rows += [row("8x20x20", "float32", 2.0), row("8x20x20", "bfloat16", 1.0)]
-    assert scan.summarise(rows)["least_gain_of_bfloat16_at_largest_size"] == 2.0
-    assert "least_ahead_of_best_peer" not in scan.summarise(rows)
-    assert not any(name.startswith("queued_") for name in scan.summarise(rows))
+    assert scan.summarize(rows)["least_gain_of_bfloat16_at_largest_size"] == 2.0
+    assert "least_ahead_of_best_peer" not in scan.summarize(rows)
+    assert not any(name.startswith("queued_") for name in scan.summarize(rows))
     queued = [
         {**row, "queued_ms": row["ms"] ** 2, "queued_times_floor": 3.0, "queued_best_peer_over_this": 5.0}
         for row in rows
     ]
-    found = scan.summarise(queued)
+    found = scan.summarize(queued)
     assert found["queued_least_ahead_of_best_peer"] == 5.0
     assert found["queued_least_gain_of_bfloat16_at_largest_size"] == 4.0
     assert found["least_gain_of_bfloat16_at_largest_size"] == 2.0

@@ -114,7 +114,7 @@ def test_ratios_are_of_the_same_size_and_phase() -> None:
     rows = [row("a", OURS, 2.0), row("b", OURS, 5.0), row("c", OURS, None)]
     rows += [row("a", "a peer, fast", 3.0), row("b", "a peer, fast", 2.5), row("c", "a peer, fast", 1.0)]
     rows += [row("a", "a peer, fast", None, "forward+backward"), row("a", OURS, 1.0, "forward+backward")]
-    assert ssm.summarise(rows) == {
+    assert ssm.summarize(rows) == {
         "least_forward_ahead_of_a_peer_fast": 0.5,
         "mean_forward_ahead_of_a_peer_fast": pytest.approx(math.sqrt(0.75)),
     }

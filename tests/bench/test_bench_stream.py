@@ -87,11 +87,11 @@ def test_the_best_peer_and_the_summary():
         return {"contender": contender, "median_us": median, "p99_9_us": tail, "best_peer_over_this": ahead}
 
     rows = [row("Streamer", 2.0, 4.0), row("Streamer", 3.0, 9.0, 7.5), row("layer.step", 8.0), row("Streamer", None)]
-    assert stream.summarise(rows) == {
+    assert stream.summarize(rows) == {
         "worst_median_us": 3.0, "worst_p99_9_us": 9.0, "least_ahead_of_best_peer": 4.0,
         "geometric_mean_ahead_of_best_peer": pytest.approx(6.0),
     }  # fmt: skip
-    assert stream.summarise([row("layer.step", 8.0)]) == {}
+    assert stream.summarize([row("layer.step", 8.0)]) == {}
     assert [stream.is_peer(each) for each in rows[:3]] == [False, False, True]
 
 

@@ -96,7 +96,7 @@ def test_without_an_extra_commands_say_what_to_install(monkeypatch, tmp_path, pa
         (("--memory", "4GB"), "--memory: expected --on ray or --on slurm"),
         (("--jobs", "0"), "--jobs: expected a whole number, at least 1"),
         (("--on", "slurm", "--slurm", "partition"), "--slurm: expected KEY=VALUE"),
-        (("--jobs", "2", "--set", "colour=blue"), "--set: expected one of the settings"),
+        (("--jobs", "2", "--set", "color=blue"), "--set: expected one of the settings"),
     ],
 )
 def test_wrong_options(tmp_path, options, said):

@@ -143,7 +143,7 @@ def test_other_arrays_may_lack_a_class(tmp_path, monkeypatch):
     assert "targets: expected classes from 0 to 2, as in training, got 4" in told
 
 
-def test_labelled_sequences_and_arrays(tmp_path, monkeypatch):
+def test_labeled_sequences_and_arrays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     rows = [f"{i // 6},{rng.standard_normal():.3f},{'up' if i // 6 % 2 else 'down'}" for i in range(600)]

@@ -95,7 +95,7 @@ def text(characters: int = 20_000) -> Tensor:
 
 def train(model: Hyena, tokens: Tensor, steps: int, length: int = 128, batch: int = 8) -> float:
     """Adam on next-token prediction; the last loss."""
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(0)
     loss = torch.tensor(math.nan)
     for _ in range(steps):
@@ -103,7 +103,7 @@ def train(model: Hyena, tokens: Tensor, steps: int, length: int = 128, batch: in
         piece = tokens[starts[:, None] + torch.arange(length + 1)]
         logits = model(piece[:, :-1])
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), piece[:, 1:].flatten())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return loss.item()

@@ -13,7 +13,7 @@ from claim_cases import CASES, NEVER, Case
 from invented_stages import RESULTS, Invented
 
 from stablessm import record
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.instruments import decay
 
 LONG = ("su-fig5", "ext-activations")
@@ -65,9 +65,9 @@ def assert_figure(found: Any, expected: Any) -> None:
         assert found == (pytest.approx(expected, rel=1e-4, abs=0) if isinstance(expected, float) else expected)
 
 
-@pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.slow if id in LONG else ()) for id in catalogue.IDS])
+@pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.slow if id in LONG else ()) for id in catalog.IDS])
 def test_claims_and_figures_are_those_of_the_record(id):
-    experiment, kept, stages = catalogue.get(id), committed(id), Invented(id)
+    experiment, kept, stages = catalog.get(id), committed(id), Invented(id)
     config = experiment.config("paper")
     assert record.plain(asdict(config)) == kept["config"]
     claims = [asdict(claim) for claim in experiment.claims(config, stages)]
@@ -91,7 +91,7 @@ LETTERS = {
 
 
 def verdicts(id: str, case: Case) -> str:
-    experiment = catalogue.get(id)
+    experiment = catalog.get(id)
     config = replace(experiment.config("paper"), **case.settings)
     return "".join(LETTERS[claim.verdict] for claim in experiment.claims(config, Invented(id, case.changes)))
 
@@ -106,7 +106,7 @@ def test_invented_stages_give_the_verdict(id, case):
     assert "".join("." if any == "." else one for one, any in zip(found, case.verdicts, strict=True)) == case.verdicts
 
 
-@pytest.mark.parametrize("id", catalogue.IDS)
+@pytest.mark.parametrize("id", catalog.IDS)
 def test_every_claim_can_succeed_and_fail(id):
     record = committed(id)["claims"]
     for place, claim in enumerate(record):

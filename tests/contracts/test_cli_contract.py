@@ -251,7 +251,7 @@ def test_a_divergence_fails(arrivals, monkeypatch) -> None:
     [
         ("--data own.csv -o window=9", "series", {"file": "own.csv", "window": 9}),
         ("series --data own.csv --target x", "series", {"file": "own.csv", "target": "x"}),
-        ("sequences --data labelled.csv -o sequence=walk", "sequences", {"file": "labelled.csv", "sequence": "walk"}),
+        ("sequences --data labeled.csv -o sequence=walk", "sequences", {"file": "labeled.csv", "sequence": "walk"}),
         ("--data own.npz", "arrays", {"inputs": "own.npz"}),
         ("--data own.npy -o targets=own.npy", "arrays", {"inputs": "own.npy", "targets": "own.npy"}),
         ("--data own.txt -o level=char", "lm", {"text": "own.txt", "level": "char"}),
@@ -261,7 +261,7 @@ def test_a_divergence_fails(arrivals, monkeypatch) -> None:
 )
 def test_the_task_follows_from_the_data(arrivals, arguments: str, task: str, options: dict[str, object]) -> None:
     rows = Path("own.csv").read_text(encoding="utf-8")
-    Path("labelled.csv").write_text(rows.replace("walk,x,y", "walk,x,label"), encoding="utf-8")
+    Path("labeled.csv").write_text(rows.replace("walk,x,y", "walk,x,label"), encoding="utf-8")
     for name in ("own.npz", "own.npy", "own.txt", "own.txt.gz"):
         Path(name).touch()
 

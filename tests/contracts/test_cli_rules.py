@@ -19,7 +19,7 @@ from test_cli_contract import SECTIONS, Section
 from typer.models import OptionInfo
 
 from stablessm import ArgumentError, models, reparam, tasks
-from stablessm.experiments import catalogue, listing
+from stablessm.experiments import catalog, listing
 from stablessm.models import mixers
 from stablessm.targets import kernels
 
@@ -173,7 +173,7 @@ REGISTRIES = {
     "task": (tuple(tasks.TASKS), tasks.get),
     "mixer": (tuple(mixers._factories), lambda name: mixers.mixer_of(name, 4, 4)),
     "kernel": (tuple(kernels.KERNELS), lambda name: kernels.get(name, 1.0, {})),
-    "experiment": (listing.IDS, catalogue.get),
+    "experiment": (listing.IDS, catalog.get),
     "preset": (tuple(models.PRESETS), lambda name: models.for_task(None, None, name)),
 }
 
@@ -229,6 +229,6 @@ def test_the_list_has_a_line_for_each_experiment(capsys, tmp_path, monkeypatch) 
     monkeypatch.chdir(tmp_path)
     run("list")
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if line.startswith("  ")] == catalogue.ids()
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == catalog.ids()
     assert max(map(len, lines)) <= 80
     assert all(title in lines for title in list(listing.PAPERS.values())[:5])

@@ -118,7 +118,7 @@ def memory_function(case: Case) -> None:
         curve = ssm.memory_function(model, 30, d_input=2, dt=dt, norm=norm, bound=3.0, warm_up=2)
         assert (curve.exact, curve.norm, curve.bound, curve.dt) == (True, norm, 3.0, dt)
         case.close(curve.value, value / dt)
-        case.close(np.linalg.norm(np.einsum("toi,ti->to", rho, curve.maximiser), axis=1), value * reached[norm])
+        case.close(np.linalg.norm(np.einsum("toi,ti->to", rho, curve.maximizer), axis=1), value * reached[norm])
         case.close(curve.time, np.arange(30) * dt)
     given = ssm.memory_function(model, 30, d_input=2, dt=dt, directions=torch.tensor([[3.0, -4.0]]), amplitudes=[0.5])
     case.close(given.by_input[0], np.linalg.norm(rho @ [0.3, -0.4], axis=1) / dt, 10)
@@ -208,11 +208,11 @@ def gradient_over_weight(case: Case) -> None:
 
 def gradient_tracker(case: Case) -> None:
     module, expected = _trained(case)
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.0)
-    with ssm.GradientTracker(module, optimiser, every=2, recurrent_only=True) as tracker:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
+    with ssm.GradientTracker(module, optimizer, every=2, recurrent_only=True) as tracker:
         for _ in range(5):
-            optimiser.step()
-    optimiser.step()
+            optimizer.step()
+    optimizer.step()
     assert tracker.history.step.tolist() == [0, 2, 4]
     case.close(tracker.history.maximum[:, 0], np.full(3, expected.max()))
 

@@ -24,16 +24,16 @@ D, N = 3, 8
 
 LAYERS: dict[str, Callable[..., ssm.SequenceLayer]] = {
     "real-zoh": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, **o),
-    "real-bilinear": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, discretisation="bilinear", map="softplus", **o),
-    "real-exponential": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, discretisation="exponential", map="exp", **o),
+    "real-bilinear": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, discretization="bilinear", map="softplus", **o),
+    "real-exponential": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, discretization="exponential", map="exp", **o),
     "real-discrete": lambda **o: ssm.RealSSM(D, N, D, time="discrete", skip=True, **o),
     "real-tanh": lambda **o: ssm.RealSSM(D, N, D, dt=0.3, activation="tanh", map="direct", **o),
     "lru": lambda **o: ssm.LRU(D, N, D, **o),
-    "lru-tanh": lambda **o: ssm.LRU(D, N, D, map="tanh", r_min=0.9, r_max=0.999, normalise=False, **o),
+    "lru-tanh": lambda **o: ssm.LRU(D, N, D, map="tanh", r_min=0.9, r_max=0.999, normalize=False, **o),
     "s4d-lin": lambda **o: ssm.S4D(D, N, **o),
     "s4d-inv": lambda **o: ssm.S4D(D, N, init="inv", map="best", **o),
-    "s4d-legs": lambda **o: ssm.S4D(D, N, init="legs", discretisation="bilinear", **o),
-    "s4d-exponential": lambda **o: ssm.S4D(D, N, discretisation="exponential", map="softplus", **o),
+    "s4d-legs": lambda **o: ssm.S4D(D, N, init="legs", discretization="bilinear", **o),
+    "s4d-exponential": lambda **o: ssm.S4D(D, N, discretization="exponential", map="softplus", **o),
     "rnn-dense": lambda **o: ssm.ContinuousRNN(D, N, D, dt=0.1, map="skew_minus_psd", **o),
     "rnn-diagonal": lambda **o: ssm.ContinuousRNN(
         D, N, D, dt=0.1, recurrence="diagonal", map="best", activation="hardtanh", solver="exponential", **o
@@ -85,11 +85,11 @@ def own_dt(layer: ssm.SequenceLayer) -> float:
     return layer.dt if continuous else 1.0
 
 
-def factors(lam: np.ndarray, dt: float, discretisation: str) -> tuple[np.ndarray, np.ndarray]:
+def factors(lam: np.ndarray, dt: float, discretization: str) -> tuple[np.ndarray, np.ndarray]:
     """Decay and gain of dh/dt = λ h + u over a step, as the textbook has them."""
-    if discretisation == "bilinear":
+    if discretization == "bilinear":
         return (1 + lam * dt / 2) / (1 - lam * dt / 2), dt / (1 - lam * dt / 2)
-    return np.exp(lam * dt), dt * np.ones_like(lam) if discretisation == "exponential" else np.expm1(lam * dt) / lam
+    return np.exp(lam * dt), dt * np.ones_like(lam) if discretization == "exponential" else np.expm1(lam * dt) / lam
 
 
 SIGMA = {
@@ -104,19 +104,19 @@ def definition(layer: ssm.SequenceLayer, x: np.ndarray, h: np.ndarray, dt: float
     p = {name: parameter.detach().numpy() for name, parameter in layer.named_parameters()}
     if isinstance(layer, ssm.S4D):
         lam = layer.map(layer.w.detach()).numpy() + 1j * p["frequency"]
-        a, g = factors(lam, np.exp(p["log_dt"])[:, None] * dt, layer.discretisation)
+        a, g = factors(lam, np.exp(p["log_dt"])[:, None] * dt, layer.discretization)
         h = a * h + g * x[:, None]
         return 2 * ((p["C"][..., 0] + 1j * p["C"][..., 1]) * h).sum(1).real + p["D"] * x, h
     if isinstance(layer, ssm.LRU):
         modulus = layer.map(layer.w.detach()).numpy()
-        lam, gain = modulus * np.exp(1j * p["phase"]), np.sqrt(1 - modulus**2) if layer.normalise else 1.0
+        lam, gain = modulus * np.exp(1j * p["phase"]), np.sqrt(1 - modulus**2) if layer.normalize else 1.0
         h = np.abs(lam) ** dt * np.exp(1j * dt * (p["phase"] + np.pi * (modulus < 0))) * h
         h = h + gain * ((p["B"][:, 0] + 1j * p["B"][:, 1]) @ x)
         return ((p["C"][..., 0] + 1j * p["C"][..., 1]) @ h).real + p["D"] @ x, h
     value, slope = SIGMA[layer.activation]
     if isinstance(layer, ssm.RealSSM):
         lam = layer.map(layer.w.detach()).numpy()
-        a, g = factors(lam, dt, layer.discretisation) if layer.time == "continuous" else (lam**dt, 1.0)
+        a, g = factors(lam, dt, layer.discretization) if layer.time == "continuous" else (lam**dt, 1.0)
         h = a * h + g * (p["B"] @ x + p["bias"])
         return p["C"] @ value(h) + (p["D"] @ x if "D" in p else 0), h
     W = layer.map(layer.M.detach()).numpy()
@@ -624,7 +624,7 @@ def test_odd_arguments_are_taken(name: str, steps: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_kernel_and_deferred_initialisation(name: str) -> None:
+def test_kernel_and_deferred_initialization(name: str) -> None:
     times = torch.arange(4, dtype=torch.float64)
     for dtype in (torch.float32, torch.bfloat16):
         layer = make(name, dtype)

@@ -27,7 +27,7 @@ import stablessm as ssm
 from stablessm import _display
 from stablessm._display import Result
 from stablessm.constructions import LongFilter, convert, elementwise, exponential_sum, kolmogorov_arnold
-from stablessm.instruments.modes import Initialisation
+from stablessm.instruments.modes import Initialization
 from stablessm.reconstruction import Decoder
 from stablessm.sweeps.search import Found
 from stablessm.training.divergence import DivergenceReport
@@ -100,7 +100,7 @@ def instruments() -> Iterator[Any]:
     tracker.update()
     yield tracker.history
     report = ssm.report_modes(layer)
-    yield from (report, report[3], report.intact(), Initialisation(("the eigenvalues of 'a' are other ones",) * 30))
+    yield from (report, report[3], report.intact(), Initialization(("the eigenvalues of 'a' are other ones",) * 30))
     yield ssm.lyapunov_certificate(-torch.eye(40))
     yield ssm.bernstein_check(small, np.arange(500) * 0.1)
     yield ssm.check_streaming(nn.LSTM(3, 8))

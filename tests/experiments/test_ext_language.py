@@ -7,12 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.experiments.beyond.language import experiment as language
 from stablessm.experiments.frame.base import execute
 from stablessm.experiments.frame.run import Run
 
-EXPERIMENT = catalogue.get("ext-language")
+EXPERIMENT = catalog.get("ext-language")
 
 
 def measured(perplexity, *, windows=1.0, diverged=-1, compressed=2.0):

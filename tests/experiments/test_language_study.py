@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stablessm import ArgumentError, training
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.experiments.frame.run import Run
 from stablessm.experiments.stable_ssm import language_study, language_training
 from stablessm.experiments.stable_ssm.fig4 import experiment as fig4
@@ -151,7 +151,7 @@ def test_only_one_that_diverged_may_be_too_bad_to_measure(monkeypatch):
         language_study.remembered(model("exp"), TEXT, 2, 8, {"diverged": np.array(-1)})
 
 
-def test_the_made_text_can_be_learnt():
+def test_the_made_text_can_be_learned():
     long = dataclasses.replace(OPTIONS, steps=60)
     found = fit(model("best-1"), TEXT, long, 0.02, 0)
     assert found["losses"][0] == pytest.approx(np.log(12), abs=0.3)
@@ -233,9 +233,9 @@ def test_what_is_no_map_is_refused():
 
 
 def test_every_training_is_a_job():
-    assert len(catalogue.get("st-fig6").jobs(StudyConfig())) == 24
-    assert len(catalogue.get("st-table2").jobs(StudyConfig())) == 6
-    assert len(catalogue.get("st-table3").jobs(table3.Config())) == 24
+    assert len(catalog.get("st-fig6").jobs(StudyConfig())) == 24
+    assert len(catalog.get("st-table2").jobs(StudyConfig())) == 6
+    assert len(catalog.get("st-table3").jobs(table3.Config())) == 24
 
 
 # claims

@@ -48,11 +48,11 @@ def own_gradients(model, x):
     st.sampled_from(["s4d", "hyena-s4d"]), st.sampled_from(["zoh", "bilinear"]), st.sampled_from(["gelu", "none"]),
     st.integers(1, 2), st.integers(1, 9),
 )  # fmt: skip
-def test_a_stack_is_its_models(tokens, prenorm, per_step, mlp, pool, mixer, discretisation, activation, layers, steps):
+def test_a_stack_is_its_models(tokens, prenorm, per_step, mlp, pool, mixer, discretization, activation, layers, steps):
     inputs = {"vocab_size": 7} if tokens else {"d_input": 2}
     each = models(
         **inputs, prenorm=prenorm, per_step=per_step, mlp=mlp, pool=pool, mixer=mixer, activation=activation,
-        n_layers=layers, gate=layers == 1, mixer_options={"discretisation": discretisation},
+        n_layers=layers, gate=layers == 1, mixer_options={"discretization": discretization},
     )  # fmt: skip
     x = torch.randint(0, 7, (3, steps)) if tokens else torch.randn(3, steps, 2, dtype=torch.float64)
     stack = StackedClassifier(each)
@@ -295,7 +295,7 @@ def test_long_recall_goes_on_from_the_middle_length(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif("STABLESSM_DATA" not in os.environ, reason="needs MNIST")
-def test_digits_are_learnt(tmp_path):
+def test_digits_are_learned(tmp_path):
     task = tasks.get("mnist")
     options = StackTraining(batch=32, steps=300, device="cpu")
     each = [start(task, "paper-images", scheme, 0, d_state=8) for scheme in ("exp", "best-0.5")]

@@ -23,7 +23,7 @@ from stablessm.tasks import sources
 from stablessm.tasks.forecasting import CHANNELS, FILE
 
 SMALL = reconstructions.DigitsConfig(data="synthetic", images=20, side=6, sizes=(20, 36), draws=2, shown=2)
-PLACEMENTS = st.one_of(st.floats(0, 0.99), st.sampled_from(["roots", "optimised"]))
+PLACEMENTS = st.one_of(st.floats(0, 0.99), st.sampled_from(["roots", "optimized"]))
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_errors_over_the_factor_are_errors_over_the_images(
 
 
 def test_roots_of_unity_give_everything_or_means_of_what_is_n_apart(run: Run) -> None:
-    for placement, size in (("roots", SMALL.length), ("roots", 18), ("optimised", 18)):
+    for placement, size in (("roots", SMALL.length), ("roots", 18), ("optimized", 18)):
         reconstructions.measure_errors(SMALL, run, placement, size)
     whole = reconstructions.measured(run, "roots", SMALL.length)
     assert reconstructions.error(whole, "complex") < 1e-28
@@ -70,7 +70,7 @@ def test_roots_of_unity_give_everything_or_means_of_what_is_n_apart(run: Run) ->
     half = reconstructions.measured(run, "roots", 18)
     u = reconstructions.pixels(SMALL)[:2].unflatten(1, (2, 18))
     np.testing.assert_allclose(half["shown"][0], u.mean(1, keepdim=True).expand(2, 2, 18).flatten(1), atol=1e-6)
-    placed = reconstructions.measured(run, "optimised", 18)
+    placed = reconstructions.measured(run, "optimized", 18)
     assert reconstructions.error(placed, "real") < 1e-28
 
 

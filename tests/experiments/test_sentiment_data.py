@@ -21,7 +21,7 @@ WORD = st.text("abc", min_size=1, max_size=3)
 TEXTS = st.lists(st.lists(WORD, max_size=8).map(" ".join), min_size=10, max_size=30)
 
 
-def labelled(texts):
+def labeled(texts):
     return [(text, i % 2) for i, text in enumerate(texts)]
 
 
@@ -31,7 +31,7 @@ def decoded(corpus, part, i):
 
 @given(texts=TEXTS, most=st.integers(5, 30), length=st.integers(3, 10), closed=st.booleans())
 def test_reviews_come_back_from_their_ids(texts, most, length, closed):
-    corpus = word_corpus(labelled(texts), labelled(texts), most, length, closed=closed)
+    corpus = word_corpus(labeled(texts), labeled(texts), most, length, closed=closed)
     assert corpus.vocabulary[: len(SPECIAL)] == SPECIAL
     assert len(corpus.vocabulary) <= most
     known = set(corpus.vocabulary)
@@ -47,7 +47,7 @@ def test_reviews_come_back_from_their_ids(texts, most, length, closed):
 
 @given(texts=TEXTS)
 def test_no_word_left_out_is_more_frequent_than_one_kept(texts):
-    corpus = word_corpus(labelled(texts), labelled(texts), 8, 10)
+    corpus = word_corpus(labeled(texts), labeled(texts), 8, 10)
     counts = {}
     for word in (word for text in texts for word in text.split()):
         counts[word] = counts.get(word, 0) + 1

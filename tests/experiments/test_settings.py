@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from stablessm import ArgumentError
 from stablessm.cli import app
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.experiments.frame.base import Claim, Experiment, execute
 from stablessm.experiments.frame.settings import changed
 from stablessm.experiments.stable_ssm.language_study import StudyConfig
@@ -108,7 +108,7 @@ def test_changed_settings_have_a_folder_of_their_own(tmp_path):
 
 def test_from_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(catalogue, "get", lambda id: experiment())
+    monkeypatch.setattr(catalog, "get", lambda id: experiment())
     invoke = CliRunner(env={"COLUMNS": "200"}).invoke
     done = invoke(app, ["run", "count", "--set", "count=5"])
     assert done.exit_code == 0, done.output

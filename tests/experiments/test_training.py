@@ -35,15 +35,15 @@ def batch(k):
 def train_alone(model, batches=batch):
     """What PyTorch's own Adam and clipping make of it."""
     model = copy.deepcopy(model)
-    optimiser = torch.optim.Adam(model.parameters(), OPTIONS.lr)
+    optimizer = torch.optim.Adam(model.parameters(), OPTIONS.lr)
     losses = []
     for step in range(OPTIONS.epochs * OPTIONS.batches):
         loss = mean_square(model, *batches(step % OPTIONS.batches))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         assert torch.nn.utils.clip_grad_norm_(model.parameters(), OPTIONS.clip) > 0
-        optimiser.param_groups[0]["lr"] = OPTIONS.lr * TrainingConfig(warmup=0.0).rates(OPTIONS.steps)(step)
-        optimiser.step()
+        optimizer.param_groups[0]["lr"] = OPTIONS.lr * TrainingConfig(warmup=0.0).rates(OPTIONS.steps)(step)
+        optimizer.step()
         losses.append(loss.item())
     return model, np.reshape(losses, (OPTIONS.epochs, OPTIONS.batches)).mean(1)
 

@@ -117,7 +117,7 @@ def test_the_bound_of_the_lemma_can_hold_without_normality():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
-def test_a_normal_matrix_is_recognised_in_its_own_precision(dtype):
+def test_a_normal_matrix_is_recognized_in_its_own_precision(dtype):
     Q = torch.linalg.qr(torch.randn(20, 20, dtype=dtype))[0]
     W = Q @ torch.diag(-torch.rand(20) - 0.1).to(dtype) @ Q.mH
     proof = lyapunov_certificate(W)

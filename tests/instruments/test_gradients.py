@@ -109,17 +109,17 @@ def test_large_tensors_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert entry.quantiles[0] == pytest.approx(0.5, abs=0.06)
 
 
-def test_a_tracker_follows_an_optimiser_and_lets_go() -> None:
+def test_a_tracker_follows_an_optimizer_and_lets_go() -> None:
     model = Model()
-    optimiser = torch.optim.SGD(model.parameters(), 1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     seen = []
-    with GradientTracker(model, optimiser, every=3) as tracker:
+    with GradientTracker(model, optimizer, every=3) as tracker:
         for _ in range(7):
             backward(model)
             seen.append(gradient_over_weight(model)["mixer.w"].maximum)
-            optimiser.step()
+            optimizer.step()
     backward(model)
-    optimiser.step()
+    optimizer.step()
     history = tracker.history
     assert history.step.tolist() == [0, 3, 6]
     w = history.names.index("mixer.w")

@@ -34,9 +34,9 @@ def test_every_architecture_is_measured_in_embedding_space(name):
     model = hf_models.model(name)
     curve = ssm.memory_function(model, 24, samples=3, ascent=1)
     assert not curve.exact
-    assert curve.maximiser.shape == (24, 32)
+    assert curve.maximizer.shape == (24, 32)
     assert curve.note == "3 inputs, 1 steps of gradient ascent"
-    x = torch.from_numpy(curve.maximiser[5])
+    x = torch.from_numpy(curve.maximizer[5])
     base = model.get_input_embeddings()(torch.tensor(1)).detach()
     still = base.expand(1, huggingface.WARM_UP + 24, -1)
     moved = still.clone()

@@ -31,7 +31,7 @@ def test_a_shift_by_any_number_of_steps_leaves_no_edge(steps: int, seed: int) ->
     rnn = recurrence(seed)
     curve = ssm.memory_function(lambda x: shifted(rnn(x)[0], steps), HORIZON, d_input=1, samples=4, ascent=0)
     with torch.no_grad():
-        x = torch.from_numpy(curve.maximiser)[:, None].expand(-1, HORIZON + steps, -1)
+        x = torch.from_numpy(curve.maximizer)[:, None].expand(-1, HORIZON + steps, -1)
         y = rnn(x)[0] - rnn(torch.zeros_like(x))[0]
     at = torch.arange(HORIZON) + steps
     exact = (y[torch.arange(HORIZON), at] - y[torch.arange(HORIZON), at - 1]).norm(dim=-1).numpy()

@@ -23,7 +23,7 @@ OWN = np.random.default_rng(0)
 EXACT = {
     "real": lambda i, o: ssm.RealSSM(i, 8, o, map="best", dt=0.1),
     "real-direct": lambda i, o: ssm.RealSSM(i, 8, o, map="direct", dt=2.0),
-    "real-exponential": lambda i, o: ssm.RealSSM(i, 8, o, map="exp", dt=0.5, discretisation="exponential"),
+    "real-exponential": lambda i, o: ssm.RealSSM(i, 8, o, map="exp", dt=0.5, discretization="exponential"),
     "real-discrete": lambda i, o: ssm.RealSSM(i, 8, o, map="tanh", time="discrete"),
     "lru": lambda i, o: ssm.LRU(i, 8, o, skip=False),
     "rnn-dense": lambda i, o: ssm.ContinuousRNN(i, 6, o, activation="linear", solver="exponential", dt=0.3),
@@ -46,7 +46,7 @@ def test_a_linear_layer_is_measured_exactly(name, d_input, d_output):
     expected = torch.linalg.matrix_norm(kernel(layer, curve), 2).numpy()
     assert curve.exact
     np.testing.assert_allclose(curve.value, expected, rtol=1e-8)
-    reached = torch.einsum("toi,ti->to", kernel(layer, curve), torch.from_numpy(curve.maximiser)).norm(dim=1)
+    reached = torch.einsum("toi,ti->to", kernel(layer, curve), torch.from_numpy(curve.maximizer)).norm(dim=1)
     np.testing.assert_allclose(reached, expected, rtol=1e-8)
 
 
@@ -113,7 +113,7 @@ def test_the_search_comes_within_a_percent(seed):
     assert not curve.exact
     assert (curve.value <= expected * (1 + 1e-9)).all()
     assert (curve.value >= 0.99 * expected).all()
-    assert (np.linalg.norm(curve.maximiser, axis=1) <= 1 + 1e-9).all()
+    assert (np.linalg.norm(curve.maximizer, axis=1) <= 1 + 1e-9).all()
 
 
 def test_the_search_on_a_grid_bounds_the_supremum_from_below():
@@ -128,7 +128,7 @@ def test_the_search_on_a_grid_bounds_the_supremum_from_below():
     np.testing.assert_allclose(curve.value, dense, rtol=1e-3)
 
 
-def test_the_three_normalisations_of_a_linear_functional():
+def test_the_three_normalizations_of_a_linear_functional():
     layer = ssm.RealSSM(3, 8, 1, map="tanh", time="discrete").double()
     by_norm = {norm: ssm.memory_function(layer, 40, norm=norm, bound=2.0) for norm in ("ball", "plus_one", "unit")}
     rho = kernel(layer, by_norm["ball"])[:, 0]
@@ -142,7 +142,7 @@ def test_the_three_normalisations_of_a_linear_functional():
 
 
 @pytest.mark.parametrize("norm", ["plus_one", "unit"])
-def test_searched_normalisations_stay_below_the_exact_ones(norm):
+def test_searched_normalizations_stay_below_the_exact_ones(norm):
     layer = ssm.RealSSM(2, 8, 1, map="tanh", time="discrete").double()
     exact, searched = (ssm.memory_function(layer, 40, norm=norm, linear=linear) for linear in (None, False))
     assert (searched.value <= exact.value * (1 + 1e-9)).all()
@@ -242,7 +242,7 @@ def test_blocks_of_a_deep_model_give_what_one_pass_gives(monkeypatch, norm):
     whole = ssm.memory_function(lambda x: model(x)[0], 200, d_input=1, norm=norm, samples=2, ascent=2)
     for other in (short, whole):
         np.testing.assert_allclose(curve.value, other.value, rtol=1e-6, atol=1e-12)
-        np.testing.assert_array_equal(curve.maximiser[:100], other.maximiser[:100])
+        np.testing.assert_array_equal(curve.maximizer[:100], other.maximizer[:100])
 
 
 PEAK = """
@@ -278,7 +278,7 @@ def test_beyond_the_search_the_leaders_go_on(monkeypatch):
             shorter = ssm.memory_function(model, searched, samples=4, ascent=1)
         assert f"after {searched} steps" in curve.note
         assert (curve.value[:searched] >= shorter.value * (1 - 1e-12)).all()
-        led = np.unique(curve.maximiser[searched:][curve.value[searched:] > 0], axis=0)
+        led = np.unique(curve.maximizer[searched:][curve.value[searched:] > 0], axis=0)
         assert len(led) <= _supremum.LEADERS
         alive = whole.value > 10 * whole.floor
         assert (curve.value[alive] > 0.5 * whole.value[alive]).all()
@@ -449,7 +449,7 @@ def test_curves_are_saved_loaded_and_drawn(tmp_path):
     curve = ssm.memory_function(layer, 80, directions=torch.eye(2), unit="ms")
     curve.save(tmp_path / "curve.npz")
     again = ssm.MemoryCurve.load(tmp_path / "curve.npz")
-    for name in ("time", "value", "maximiser", "by_input"):
+    for name in ("time", "value", "maximizer", "by_input"):
         np.testing.assert_array_equal(getattr(again, name), getattr(curve, name))
     for name in ("unit", "norm", "bound", "exact", "floor", "note", "inputs", "dt"):
         assert getattr(again, name) == getattr(curve, name)

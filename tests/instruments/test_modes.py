@@ -1,4 +1,4 @@
-"""Time scales, gains and distances of every mode in the user's unit; and whether an initialisation survived."""
+"""Time scales, gains and distances of every mode in the user's unit; and whether an initialization survived."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_overwritten_layer_is_not(name: str, init: str) -> None:
     model.apply(init_weights)
     check = report_modes(model).intact()
     assert not check
-    assert str(check).startswith("initialisation not intact:\n  1: ")
+    assert str(check).startswith("initialization not intact:\n  1: ")
     assert "model.apply" in str(check)
 
 

@@ -150,7 +150,7 @@ def test_a_model_that_vmap_cannot_run_gives_the_same_numbers(monkeypatch: pytest
     assert np.isfinite(measure(Branching(), norm="mse", search="ascent", steps=3).lower).all()
     layer = fitted(4, "best")
     stacked = measure(layer, norm="mse", search="ascent", steps=3)
-    monkeypatch.setattr(_model_stack.Stack, "vectorised", False)
+    monkeypatch.setattr(_model_stack.Stack, "vectorized", False)
     np.testing.assert_allclose(measure(layer, norm="mse", search="ascent", steps=3).lower, stacked.lower, rtol=1e-9)
 
 
@@ -244,7 +244,7 @@ def test_lower_never_exceeds_upper(
     torch.manual_seed(seed)
     layer = ssm.RealSSM(channels, width, 3 - channels, map=map, time=time).double()
     with torch.no_grad():
-        layer.w.mul_(torch.rand(width) * 1.2 - 0.2)  # signs, unstable modes and the neighbourhood of 0 included
+        layer.w.mul_(torch.rand(width) * 1.2 - 0.2)  # signs, unstable modes and the neighborhood of 0 included
         start = copy.deepcopy(layer)
         start.C.add_(0.1 * torch.randn(3 - channels, width))
     curve = measure(
@@ -409,10 +409,10 @@ def test_the_steepest_change_of_a_tiny_gradient_has_norm_one() -> None:
     st.integers(0, 10_000),
 )
 def test_lower_never_exceeds_upper_for_turning_modes(
-    map: str, weight_norm: str, parameters: set, normalise: bool, width: int, seed: int
+    map: str, weight_norm: str, parameters: set, normalize: bool, width: int, seed: int
 ) -> None:
     torch.manual_seed(seed)
-    layer = ssm.LRU(2, width, 1, map=map, r_min=0.3, normalise=normalise, skip=False).double()
+    layer = ssm.LRU(2, width, 1, map=map, r_min=0.3, normalize=normalize, skip=False).double()
     with torch.no_grad():
         layer.w.mul_(torch.rand(width) * 1.4 - 0.2)
     curve = measure(
@@ -425,7 +425,7 @@ def test_lower_never_exceeds_upper_for_turning_modes(
 
 
 def test_the_bound_of_a_turning_mode_is_no_larger_than_it_must_be() -> None:
-    layer = ssm.LRU(1, 1, 1, map="direct", normalise=False, skip=False, eigenvalues=torch.tensor([0.9 + 0.0j])).double()
+    layer = ssm.LRU(1, 1, 1, map="direct", normalize=False, skip=False, eigenvalues=torch.tensor([0.9 + 0.0j])).double()
     curve = measure(layer, layer, radii=[0.05], parameters=["w"], horizon=500, search="ascent", steps=20)
     mode = float(layer.B.norm() * layer.C.norm())
     assert curve.upper[0] == pytest.approx(mode * (1 / 0.05 - 1 / 0.1), rel=1e-6)

@@ -86,7 +86,7 @@ def test_every_value_is_reached_by_its_input(seed: int, d_input: int, growth: fl
         for layer in range(model.num_layers):
             getattr(model, f"weight_hh_l{layer}").mul_(growth)
     curve = ssm.memory_function(model, 100, samples=16, ascent=2)
-    reached = speeds(model, torch.from_numpy(curve.maximiser), 100).diagonal().numpy()
+    reached = speeds(model, torch.from_numpy(curve.maximizer), 100).diagonal().numpy()
     np.testing.assert_allclose(curve.value, reached, rtol=0.03, atol=10 * curve.floor)
 
 
@@ -124,7 +124,7 @@ def test_a_small_input_remembers_longest_in_a_saturating_recurrence(weight: floa
     slope = -np.diff(np.log(curve.value[curve.value > 100 * curve.floor]))[-1]
     assert slope == pytest.approx(-math.log(weight), rel=0.03)
     assert curve.decay().rate == pytest.approx(-math.log(weight), rel=0.06)
-    assert abs(curve.maximiser[len(curve.value[curve.value > 100 * curve.floor]) - 1, 0]) < 0.1
+    assert abs(curve.maximizer[len(curve.value[curve.value > 100 * curve.floor]) - 1, 0]) < 0.1
 
 
 def test_the_linearization_at_rest_takes_part() -> None:
@@ -142,9 +142,9 @@ def test_the_linearization_at_rest_takes_part() -> None:
 def test_the_linearization_is_normalized_as_the_inputs_are(norm: str) -> None:
     model = nn.RNN(2, 3, bias=False, batch_first=True).double()
     curve = ssm.memory_function(model, 40, samples=2, ascent=0, norm=norm, bound=3.0)
-    small = np.linalg.norm(curve.maximiser, axis=1) < 1e-4
+    small = np.linalg.norm(curve.maximizer, axis=1) < 1e-4
     for t in np.flatnonzero(small & (curve.value > 1e3 * curve.floor)):
-        x = torch.from_numpy(curve.maximiser[t])
+        x = torch.from_numpy(curve.maximizer[t])
         size = 3.0 if norm == "ball" else 1 + float(x.abs().max())
         assert curve.value[t] == pytest.approx(float(speeds(model, x[None], 40)[0, t]) / size, rel=1e-3)
 

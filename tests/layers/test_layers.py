@@ -1,4 +1,4 @@
-"""What is particular to one layer: kernels, initialisations, discretisations, options."""
+"""What is particular to one layer: kernels, initializations, discretizations, options."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def impulse(steps: int, channels: int) -> torch.Tensor:
     return x
 
 
-def test_exponential_discretisation_samples_the_kernel() -> None:
-    layer = ssm.RealSSM(2, 6, 3, dt=0.1, discretisation="exponential", bias=False).double()
+def test_exponential_discretization_samples_the_kernel() -> None:
+    layer = ssm.RealSSM(2, 6, 3, dt=0.1, discretization="exponential", bias=False).double()
     y, _ = layer(impulse(20, 2))  # (in, time, out)
     kernel = layer.kernel(0.1 * torch.arange(20, dtype=F64))
     torch.testing.assert_close(y.permute(1, 2, 0), 0.1 * kernel)
 
 
 @pytest.mark.parametrize("name", ["zoh", "bilinear"])
-def test_other_discretisations_converge_to_the_kernel(name: str) -> None:
+def test_other_discretizations_converge_to_the_kernel(name: str) -> None:
     errors = []
     for dt in (0.02, 0.01):
         torch.manual_seed(0)
         eigenvalues = -torch.tensor([0.2, 0.7, 1.5], dtype=F64)
-        layer = ssm.RealSSM(1, 3, 1, dt=dt, discretisation=name, bias=False, eigenvalues=eigenvalues).double()
+        layer = ssm.RealSSM(1, 3, 1, dt=dt, discretization=name, bias=False, eigenvalues=eigenvalues).double()
         with torch.no_grad():
             layer.B.fill_(1.0)
             layer.C.fill_(1.0)
@@ -60,8 +60,8 @@ def test_discrete_kernels_are_the_impulse_response() -> None:
         layer.kernel(torch.tensor([0.5]))
 
 
-def test_s4d_kernel_is_what_exponential_discretisation_samples() -> None:
-    layer = ssm.S4D(3, 8, discretisation="exponential").double()
+def test_s4d_kernel_is_what_exponential_discretization_samples() -> None:
+    layer = ssm.S4D(3, 8, discretization="exponential").double()
     with torch.no_grad():
         layer.D.zero_()
     y, _ = layer(impulse(15, 3))
@@ -133,7 +133,7 @@ def test_ring_is_uniform_in_area_within_its_bounds() -> None:
         ssm.LRU(1, 4, 1, r_min=0.9, r_max=0.5)
 
 
-def test_lru_normalisation_gives_states_of_variance_one() -> None:
+def test_lru_normalization_gives_states_of_variance_one() -> None:
     torch.manual_seed(0)
     layer = ssm.LRU(4, 256, 1, r_min=0.9, r_max=0.99)
     _, state = layer(torch.randn(64, 600, 4))
@@ -167,15 +167,15 @@ def test_defaults() -> None:
     defaults = [{n: p.default for n, p in own.items() if p.default is not p.empty} for own in found.values()]
     assert defaults == [
         {
-            "map": "best", "time": "continuous", "dt": None, "discretisation": None, "activation": "linear",
+            "map": "best", "time": "continuous", "dt": None, "discretization": None, "activation": "linear",
             "bias": True, "skip": False, **diagonal,
         },
         {
-            "map": "best", "r_min": 0.5, "r_max": 0.99, "max_phase": 2 * math.pi, "normalise": True, "skip": True,
+            "map": "best", "r_min": 0.5, "r_max": 0.99, "max_phase": 2 * math.pi, "normalize": True, "skip": True,
             **diagonal,
         },
         {
-            "d_state": 32, "map": "exp", "init": "lin", "dt_min": 1e-3, "dt_max": 0.1, "discretisation": "zoh",
+            "d_state": 32, "map": "exp", "init": "lin", "dt_min": 1e-3, "dt_max": 0.1, "discretization": "zoh",
             **diagonal,
         },
         {
@@ -184,7 +184,7 @@ def test_defaults() -> None:
         },
     ]  # fmt: skip
     layer = ssm.RealSSM(1, 2, 1)
-    assert (layer.dt, layer.discretisation) == (1.0, "zoh")
+    assert (layer.dt, layer.discretization) == (1.0, "zoh")
 
 
 def test_weights_start_with_their_deviations() -> None:
@@ -277,7 +277,7 @@ def test_matrix_maps_keep_a_dense_rnn_stable_whatever_the_weights() -> None:
         (lambda: ssm.RealSSM(1, 2, 1, time="discrete", dt=0.1), r"^dt: expected None in discrete time, got 0.1"),
         (lambda: ssm.RealSSM(1, 2, 1, mode="fft"), r"^mode: expected one of 'scan', 'conv', 'auto', got 'fft'"),
         (lambda: ssm.RealSSM(1, 2, 1, map="nope"), r"^map: expected"),
-        (lambda: ssm.RealSSM(1, 2, 1, discretisation="rk4"), r"^discretisation: expected one of 'zoh'.*got 'rk4'"),
+        (lambda: ssm.RealSSM(1, 2, 1, discretization="rk4"), r"^discretization: expected one of 'zoh'.*got 'rk4'"),
         (lambda: ssm.RealSSM(1, 2, 1, activation="swish"), r"^activation: expected one of 'linear'.*got 'swish'"),
         (lambda: ssm.RealSSM(1, 2, 1, eigenvalues=torch.zeros(3)), r"^eigenvalues: expected shape \(2,\)"),
         (lambda: ssm.RealSSM(1, 2, 1, eigenvalues=torch.tensor([-1j, 1j])), r"^eigenvalues: expected real numbers"),

@@ -24,11 +24,11 @@ def variances(layer: ssm.RealSSM) -> np.ndarray:
             lam, dt = mpmath.mpf(float(number)), mpmath.mpf(layer.dt)
             if layer.time == "discrete":
                 a, g = lam, mpmath.mpf(1)
-            elif layer.discretisation == "bilinear":
+            elif layer.discretization == "bilinear":
                 a, g = (1 + lam * dt / 2) / (1 - lam * dt / 2), dt / (1 - lam * dt / 2)
             else:
                 a = mpmath.exp(lam * dt)
-                g = dt if layer.discretisation == "exponential" else (a - 1) / lam
+                g = dt if layer.discretization == "exponential" else (a - 1) / lam
             if abs(a) < 1:
                 found.append(float(float(size) * g**2 / (1 - a**2)))
     return np.array(found)
@@ -46,7 +46,7 @@ def test_states_start_with_variance_one_in_continuous_time(name, method, step, r
     eigenvalues = -(10 ** torch.tensor(rates, dtype=torch.float64))
     eigenvalues = eigenvalues[reparam.get(name).range.holds(eigenvalues)]
     start = {"eigenvalues": eigenvalues} if explicit and len(eigenvalues) else {}
-    layer = ssm.RealSSM(WIDE, max(1, len(eigenvalues)), 1, map=name, dt=10**step, discretisation=method, **start)
+    layer = ssm.RealSSM(WIDE, max(1, len(eigenvalues)), 1, map=name, dt=10**step, discretization=method, **start)
     np.testing.assert_allclose(variances(layer), 1, rtol=0.15)
 
 

@@ -11,8 +11,8 @@ from stablessm import ArgumentError
 LAYERS = {
     "real": lambda: ssm.RealSSM(2, 5, 3, map=ssm.reparam.get("best", a=2.0, b=0.25), dt=0.3, activation="tanh"),
     "real-discrete": lambda: ssm.RealSSM(1, 4, 1, map="softplus", time="discrete", bias=False, skip=True),
-    "lru": lambda: ssm.LRU(3, 6, 2, map="tanh", normalise=False),
-    "s4d": lambda: ssm.S4D(3, 4, map="softplus", init="inv", discretisation="bilinear"),
+    "lru": lambda: ssm.LRU(3, 6, 2, map="tanh", normalize=False),
+    "s4d": lambda: ssm.S4D(3, 4, map="softplus", init="inv", discretization="bilinear"),
     "rnn-dense": lambda: ssm.ContinuousRNN(2, 4, 1, map="skew_minus_psd", dt=0.2, solver="exponential"),
     "rnn-diagonal": lambda: ssm.ContinuousRNN(2, 4, 1, recurrence="diagonal", map="exp", activation="relu"),
     "both-ways": lambda: ssm.Bidirectional(ssm.LRU(3, 4, 2), ssm.LRU(3, 5, 1)),

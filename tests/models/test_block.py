@@ -141,7 +141,7 @@ def test_hyena_is_its_equation_in_any_state():
 
 
 def test_hyena_can_copy_a_pair():
-    """q ⊙ m(k ⊙ v) with the identity for m and v from the step before: products of neighbours, which no sum gives."""
+    """q ⊙ m(k ⊙ v) with the identity for m and v from the step before: products of neighbors, which no sum gives."""
     hyena = Hyena(
         1, ssm.RealSSM(1, 1, 1, time="discrete", map="direct", eigenvalues=torch.zeros(1), bias=False)
     ).double()

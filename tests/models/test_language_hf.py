@@ -337,9 +337,9 @@ def test_a_run_of_the_trainer(tmp_path, checkpointing):
         tmp_path, max_steps=20, per_device_train_batch_size=8, learning_rate=0.01, logging_steps=10, report_to=[],
         save_strategy="no", use_cpu=True, disable_tqdm=True, gradient_checkpointing=checkpointing,
     )  # fmt: skip
-    optimiser = torch.optim.AdamW(ssm.param_groups(model, 0.01, weight_decay=0.1))
+    optimizer = torch.optim.AdamW(ssm.param_groups(model, 0.01, weight_decay=0.1))
     trainer = transformers.Trainer(
-        model, arguments, train_dataset=data, eval_dataset=data, optimizers=(optimiser, None)
+        model, arguments, train_dataset=data, eval_dataset=data, optimizers=(optimizer, None)
     )
     before = trainer.evaluate()["eval_loss"]
     assert trainer.train().global_step == 20

@@ -160,13 +160,13 @@ def test_it_learns_to_repeat():
     """A text of period 5 is known after five tokens."""
     torch.manual_seed(0)
     model = make(d_model=16, d_state=8)
-    optimiser = torch.optim.AdamW(ssm.param_groups(model, 0.01))
+    optimizer = torch.optim.AdamW(ssm.param_groups(model, 0.01))
     for _ in range(80):
         x = tokens(16, 5).repeat(1, 4)
         loss = nn.functional.cross_entropy(model(x)[:, 4:-1].flatten(0, 1), x[:, 5:].flatten())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     assert loss < 1.0  # log 11 = 2.4
 
 
@@ -248,7 +248,7 @@ def test_it_is_measured_and_listed():
     ("argument", "options"),
     [
         ("tied", {"tied": "yes"}),
-        ("colour", {"colour": "red"}),
+        ("color", {"color": "red"}),
         ("mixer", {"mixer": "hyena-lstm"}),
         ("eigenvalues", {"map": "best", "map_options": {"b": 3.0}}),
         ("d_input, vocab_size", {"d_input": 3}),

@@ -80,9 +80,9 @@ def test_only_the_mlp_learns_when_frozen_and_everything_otherwise() -> None:
     for frozen in (True, False):
         model = make(frozen=frozen)
         before = copy.deepcopy(model)
-        optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
         model(noise(2, 10, D))[0].square().mean().backward()
-        optimiser.step()
+        optimizer.step()
         same = {name: torch.equal(p, before.get_parameter(name)) for name, p in model.named_parameters()}
         assert not any(equal for name, equal in same.items() if name.startswith("mlp.") and "readout" in name)
         assert all(equal is frozen for name, equal in same.items() if name.startswith("recurrence.")), same
@@ -92,7 +92,7 @@ def test_inputs_can_be_read_back_from_the_state() -> None:
     model = LinearRNNMLP(1, 24, 1, r_min=0.99, clock=False).double()
     u = noise(1, 20, 1)
     state = model(u)[1]
-    B, gain = torch.view_as_complex(model.recurrence.B.mT.contiguous())[:, 0], model.recurrence._discretise(None)[1]
+    B, gain = torch.view_as_complex(model.recurrence.B.mT.contiguous())[:, 0], model.recurrence._discretize(None)[1]
     found = decode(state[0] / (B * gain), model.eigenvalues(), length=20)
     torch.testing.assert_close(found, u[0, :, 0], atol=1e-6, rtol=0)
 

@@ -129,8 +129,8 @@ def test_another_map_or_mixer_leaves_options_of_the_first_behind():
 def test_bad_choices_are_named():
     with pytest.raises(ArgumentError, match="preset: expected one of 'tiny', 'small'"):
         models.for_task(*DIGITS, preset="huge")
-    with pytest.raises(ArgumentError, match="colour: expected one of the settings"):
-        models.for_task(*DIGITS, colour="red")
+    with pytest.raises(ArgumentError, match="color: expected one of the settings"):
+        models.for_task(*DIGITS, color="red")
     for decided in ("size", "d_input", "vocab_size", "per_step"):
         with pytest.raises(ArgumentError, match=f"{decided}: expected nothing, since the task decides, got 3"):
             models.for_task(*DIGITS, **{decided: 3})
@@ -168,7 +168,7 @@ def test_time_scales_of_a_language_model_start_within_its_windows(mixer: str, le
         layers = [layer for layer in model.modules() if isinstance(layer, (ssm.RealSSM, ssm.S4D, ssm.LRU))]
         assert len(layers) == 2
         for layer in layers:
-            scales = -1 / layer._discretise(None)[0].detach().abs().log()
+            scales = -1 / layer._discretize(None)[0].detach().abs().log()
             assert scales.min() >= 2 * (1 - 1e-3)
             assert scales.max() <= max(length, 4) * (1 + 1e-3)
     kept = models.for_task(tokens, classes, "lm-tiny", mixer="real", mixer_options={"timescales": [20.0, 2000.0]})

@@ -238,14 +238,14 @@ def test_a_model_learns():
     """Which of two tokens came first, thirty steps ago."""
     torch.manual_seed(0)
     model = models.SequenceClassifier(2, vocab_size=3, d_model=16, d_state=8, n_layers=1, pool="last", dropout=0.0)
-    optimiser = torch.optim.AdamW(ssm.param_groups(model, 0.01))
+    optimizer = torch.optim.AdamW(ssm.param_groups(model, 0.01))
     for _ in range(60):
         y = torch.randint(0, 2, (32,))
         x = torch.cat([y[:, None], torch.full((32, 30), 2)], 1)
         loss = torch.nn.functional.cross_entropy(model(x), y)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     assert loss < 0.05
 
 

@@ -224,18 +224,18 @@ def model_case(part: Part, seed: int, mixer: str) -> float:
     inputs, targets, errors = tokens[:, :-1], tokens[:, 1:], Errors()
     parallel.sequence_parallel(model, part.group)
     wrapped = nn.parallel.DistributedDataParallel(model, process_group=part.group)
-    optimisers = [torch.optim.SGD(m.parameters(), lr=0.5) for m in (twin, model)]
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.5) for m in (twin, model)]
     for step in range(2):
         losses = []
-        for network, x, y, starts, optimiser in (
-            (twin, inputs, targets, reset, optimisers[0]),
-            (wrapped, part.of(inputs), part.of(targets), own_reset, optimisers[1]),
+        for network, x, y, starts, optimizer in (
+            (twin, inputs, targets, reset, optimizers[0]),
+            (wrapped, part.of(inputs), part.of(targets), own_reset, optimizers[1]),
         ):
             torch.manual_seed(step)  # the same dropout
             loss = nn.functional.cross_entropy(network(x, reset=starts).flatten(0, 1), y.flatten(), reduction="sum")
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             (loss / (batch * steps) * (1 if network is twin else dist.get_world_size(part.group))).backward()
-            optimiser.step()
+            optimizer.step()
             losses.append(loss.detach())
         errors.compare(part.sum(losses[1], losses[0]), losses[0])
         for mine, truth in zip(model.parameters(), twin.parameters(), strict=True):
@@ -330,16 +330,16 @@ def limited_memory(group: dist.ProcessGroup, steps: int, budget: int) -> dict[st
     model = models.LanguageModel(30, d_model=32, d_state=16)
 
     def train(inputs: Tensor, targets: Tensor) -> str:
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         losses = []
         try:
             for _ in range(2):
                 loss = nn.functional.cross_entropy(model(inputs)[0], targets[0], reduction="sum") / steps
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 loss.backward()
                 for parameter in model.parameters():
                     dist.all_reduce(parameter.grad, group=group)
-                optimiser.step()
+                optimizer.step()
                 losses.append(loss.detach())
         except RuntimeError as error:
             return "out of memory" if "allocate memory" in str(error) else str(error)

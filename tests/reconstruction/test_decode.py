@@ -297,7 +297,7 @@ def test_the_cutoff_of_gram_is_smooth_and_that_of_svd_sharp() -> None:
 
 
 def test_a_layer_of_ours_can_be_read_back() -> None:
-    layer = ssm.LRU(1, 40, 1, eigenvalues=0.999 * optimized(40, 60), normalise=False).double()
+    layer = ssm.LRU(1, 40, 1, eigenvalues=0.999 * optimized(40, 60), normalize=False).double()
     x = noise(3, 60, 1)
     _, state = layer(x)
     B = torch.complex(*layer.B[..., 0].mT)

@@ -199,10 +199,3 @@ def test_timestamps_that_cannot_be_told_apart_are_refused() -> None:
 def test_errors_name_the_argument(call, argument: str) -> None:
     with pytest.raises(ssm.ArgumentError, match=f"^{argument}: expected"):
         call()
-
-
-def test_the_old_spelling_of_optimized_warns() -> None:
-    from stablessm import reconstruction
-
-    with pytest.warns(DeprecationWarning, match="reconstruction.optimized"):
-        assert reconstruction.optimised is optimized

@@ -40,10 +40,10 @@ def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
         ).read_bytes()
 
 
-def test_groups_share_a_colour_and_gaps_stay_gaps() -> None:
+def test_groups_share_a_color_and_gaps_stay_gaps() -> None:
     axes = figure(panels=2).draw().axes[1]
-    colours = [line.get_color() for line in axes.lines]
-    assert colours == ["C0", "C0", "C1", "C1", "C2", "C2", "C3", "C4"]
+    colors = [line.get_color() for line in axes.lines]
+    assert colors == ["C0", "C0", "C1", "C1", "C2", "C2", "C3", "C4"]
     assert [line.get_linestyle() for line in axes.lines] == ["-", "--", "-", "--", "-", "--", ":", "None"]
     assert np.isnan(axes.lines[0].get_xdata()[0]), "β = 0 is not on a log axis"
     assert np.isnan(axes.lines[1].get_ydata()[-3:]).all()

@@ -68,11 +68,11 @@ def test_slow_modes_keep_no_rounding_errors(complex):
         layer = ssm.RealSSM(1, 16, 1, eigenvalues=slow, time="discrete", mode="scan")
     with torch.no_grad():
         layer.C.abs_()
-    decay = layer._discretise(None)[0].to(torch.complex128 if complex else torch.float64)
+    decay = layer._discretize(None)[0].to(torch.complex128 if complex else torch.float64)
     assert decay.abs().max() < 1
     x = torch.randn(1, 300_000, 1)
     drive = torch.view_as_complex(layer.B[..., 0].double()) if complex else layer.B[:, 0].double()
-    drive = layer._discretise(None)[1].double() * drive
+    drive = layer._discretize(None)[1].double() * drive
     states = ssm.linear_scan(decay, x.double() * drive)
     weights = torch.view_as_complex(layer.C[0].double()) if complex else layer.C[0].double()
     y = (states @ weights.to(states.dtype)).real + (0 if layer.D is None else layer.D.double() * x[..., 0].double())

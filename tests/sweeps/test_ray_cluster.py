@@ -11,7 +11,7 @@ from sweep_accidents import TESTS, driver, kill, meanwhile, repeated, running, w
 from sweep_experiment import EXPERIMENT, REFERENCE, differences
 
 from stablessm import ArgumentError
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.experiments.frame.base import execute
 from stablessm.sweeps import Processes, RayCluster, Resources, Slurm, runs, sweep
 
@@ -122,7 +122,7 @@ def test_st_fig1_is_the_same_everywhere(three_nodes, tmp_path):
         folders[name] = result.folder
     for name in ("ray", "slurm"):
         assert differences(folders["processes"], folders[name]) == []
-    alone, _ = execute(catalogue.get("st-fig1"), "smoke", tmp_path / "alone", progress=False)
+    alone, _ = execute(catalog.get("st-fig1"), "smoke", tmp_path / "alone", progress=False)
     assert differences(folders["processes"], alone) == []
 
 

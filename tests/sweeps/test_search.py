@@ -94,7 +94,7 @@ def test_of_an_experiment(tmp_path):
     (folder,) = found.folder.glob("walks/smoke-*")
     assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["steps"] == found.settings["steps"]
     with pytest.raises(ArgumentError, match="--over: expected one of the settings walks, steps"):
-        search(objective, [Range("colour", "int", 1, 2)], tmp_path / "b", trials=1, progress=False)
+        search(objective, [Range("color", "int", 1, 2)], tmp_path / "b", trials=1, progress=False)
     with pytest.raises(ArgumentError, match="--objective: expected STAGE/ARRAY of an existing stage: sum, walk-0"):
         search(OfExperiment(REFERENCE, "walk-9/x"), ranges, tmp_path / "c", trials=1, progress=False)
     with pytest.raises(ArgumentError, match="--objective: expected STAGE/ARRAY:HOW"):
@@ -113,7 +113,7 @@ def test_of_a_task(tmp_path):
     assert f'"lr": {found.settings["lr"]!r}' in (found.folder / "training.json").read_text(encoding="utf-8")
     assert 0 <= found.value <= 1
     with pytest.raises(ArgumentError, match=r"--over: expected model\.NAME, task\.NAME or one of epochs"):
-        search(objective, [Range("colour", "int", 1, 2)], tmp_path / "b", trials=1, progress=False)
+        search(objective, [Range("color", "int", 1, 2)], tmp_path / "b", trials=1, progress=False)
     for ranges in ([LR, LR], [Range("batch_size", "int", 1, 2)]):
         with pytest.raises(ArgumentError, match="--over: expected each setting once, and not with --set"):
             search(objective, ranges, tmp_path / "b", trials=1, progress=False)
@@ -236,7 +236,7 @@ def test_what_of_an_array_is_sought(tmp_path):
     with pytest.raises(ArgumentError, match="--over: expected one of the settings"):
         objective.check(["steps.of"])
     with pytest.raises(ArgumentError):
-        OfExperiment(REFERENCE, "a/b", settings={"colour": "blue"}).check(["steps"])
+        OfExperiment(REFERENCE, "a/b", settings={"color": "blue"}).check(["steps"])
 
 
 def test_settings_of_a_task_reach_the_training(tmp_path):
@@ -251,11 +251,11 @@ def test_settings_of_a_task_reach_the_training(tmp_path):
     assert told["model"]["options"]["d_state"] == 3
     best = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))["results"]["best"]
     assert value == best["accuracy"]
-    for name in ("task.colour", "colour"):
+    for name in ("task.color", "color"):
         with pytest.raises(ArgumentError, match="--over: expected"):
             objective.check([name])
-    with pytest.raises(ArgumentError, match=r"--set: expected options of the task .* got task.colour"):
-        OfTask("recall", "tiny", {"task.colour": "blue"}).check(["lr"])
+    with pytest.raises(ArgumentError, match=r"--set: expected options of the task .* got task.color"):
+        OfTask("recall", "tiny", {"task.color": "blue"}).check(["lr"])
     assert objective.describe() == {"task": "recall", "model": "tiny", "settings": fixed}
     small = {"task.train_examples": "8", "task.valid_examples": "4", "task.test_examples": "4", "task.length": "4"}
     assert OfTask("functional", "tiny", small).direction == "minimize"

@@ -82,7 +82,7 @@ def test_what_slurm_is_told(tmp_path):
         found = engine._found(submitit, job)  # another driver, later: it is still in the queue
         assert found.job_id == handle.job_id
         with pytest.raises(ArgumentError, match="--on slurm: expected a Slurm cluster and options that sbatch knows"):
-            Slurm(options={"colour": "blue"})._submitted(submitit, job)
+            Slurm(options={"color": "blue"})._submitted(submitit, job)
 
 
 def test_without_a_cluster(tmp_path, monkeypatch):

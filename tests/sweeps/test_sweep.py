@@ -15,7 +15,7 @@ from sweep_experiment import EXPERIMENT, REFERENCE, Config, differences
 
 from stablessm import ArgumentError, record
 from stablessm import _locks as locks
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.experiments.frame.base import Plan, execute
 from stablessm.experiments.frame.run import Run
 from stablessm.sweeps import Job, runs, sweep, worker
@@ -171,12 +171,12 @@ def test_a_run_that_cannot_be_put_together_does_not_stop_the_others(tmp_path, mo
         raise RuntimeError("no claim")
 
     broken = replace(EXPERIMENT, id="broken", claims=claims)
-    monkeypatch.setattr(catalogue, "get", lambda id: broken if id == "broken" else EXPERIMENT)
+    monkeypatch.setattr(catalog, "get", lambda id: broken if id == "broken" else EXPERIMENT)
     first, second = sweep(["walks", "broken"], "smoke", tmp_path, Here(), progress=False)  # backwards
     assert first.failures == {"broken/smoke": "RuntimeError: no claim"}
     assert not second.failures
     monkeypatch.setattr(
-        catalogue, "get", lambda id: EXPERIMENT if id == "walks" else replace(broken, claims=lambda *_: [])
+        catalog, "get", lambda id: EXPERIMENT if id == "walks" else replace(broken, claims=lambda *_: [])
     )
     (again,) = sweep(["broken"], "smoke", tmp_path, Here(most=0), progress=False)
     assert not again.failures
@@ -192,7 +192,7 @@ def test_a_job_is_noted_as_done_after_its_files(tmp_path, monkeypatch):
 
 
 def test_names_of_jobs_must_be_names_of_folders(monkeypatch, tmp_path):
-    monkeypatch.setattr(catalogue, "get", lambda id: EXPERIMENT)
+    monkeypatch.setattr(catalog, "get", lambda id: EXPERIMENT)
     monkeypatch.setattr(Plan, "jobs", lambda self: {"../x": None})
     with pytest.raises(ArgumentError, match="jobs: expected names of letters"):
         expand("walks", "smoke", tmp_path, ())
@@ -238,9 +238,9 @@ def test_to_gather_again_changes_nothing(tmp_path_factory, main, jobs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("id", [id for id in catalogue.IDS if catalogue.get(id).jobs is not None])
+@pytest.mark.parametrize("id", [id for id in catalog.IDS if catalog.get(id).jobs is not None])
 def test_jobs_of_an_experiment_share_no_stage(id, tmp_path):
-    plan = Plan.of(catalogue.get(id), "smoke", tmp_path)
+    plan = Plan.of(catalog.get(id), "smoke", tmp_path)
     seen: dict[str, str] = {}
     for name, compute in plan.jobs().items():
         before = set(seen)

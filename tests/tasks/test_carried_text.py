@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stablessm import tasks
-from stablessm.tasks.text import LanguageModelling
+from stablessm.tasks.text import LanguageModeling
 
 DOCUMENTS = st.lists(st.text("abc ", min_size=1, max_size=12), min_size=6, max_size=9)
 
 
-def build(folder: Path, text: str, **options: Any) -> LanguageModelling:
+def build(folder: Path, text: str, **options: Any) -> LanguageModeling:
     (folder / "mine.txt").write_text(text, encoding="utf-8")
     given: dict[str, Any] = {"level": "byte", "valid": 0.2, "test": 0.2, "carry": True, **options}
     task = tasks.get("lm", text=str(folder / "mine.txt"), **given)
-    assert isinstance(task, LanguageModelling)
+    assert isinstance(task, LanguageModeling)
     return task
 
 

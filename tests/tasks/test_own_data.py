@@ -39,7 +39,7 @@ def test_kinds_follow_from_types_and_shapes(inputs, targets, kinds):
     assert sum(task.sizes.values()) == 30
 
 
-def test_inputs_are_standardised_by_what_is_real_in_training():
+def test_inputs_are_standardized_by_what_is_real_in_training():
     padded = np.where(np.arange(8) < LENGTHS[:, None], X[..., 0], np.nan)[..., None] * 3 + 5
     task = tasks.get("arrays", inputs=padded, targets=CLASSES, lengths=LENGTHS)
     batch = task.batch("train", task.sizes["train"])
@@ -48,7 +48,7 @@ def test_inputs_are_standardised_by_what_is_real_in_training():
     assert values.mean().abs() < 1e-6
     assert values.std(correction=0).item() == pytest.approx(1, abs=1e-6)
     assert batch.inputs.isfinite().all()
-    raw = tasks.get("arrays", inputs=padded, targets=CLASSES, lengths=LENGTHS, standardise=False)
+    raw = tasks.get("arrays", inputs=padded, targets=CLASSES, lengths=LENGTHS, standardize=False)
     np.testing.assert_allclose(raw.batch("test", 3).inputs[0, 0], 3 * values_of(raw, "test")[0] + 5, rtol=1e-6)
 
 

@@ -20,11 +20,11 @@ needs_data = pytest.mark.skipif("STABLESSM_DATA" not in os.environ, reason="need
 @pytest.mark.parametrize(
     ("name", "file"), [("mnist", "mnist"), ("cifar10-gray", "cifar10_gray"), ("cifar10", "cifar10")]
 )
-def test_pixels_come_row_after_row_standardised_by_the_training_images(name: str, file: str, folder: Path) -> None:
+def test_pixels_come_row_after_row_standardized_by_the_training_images(name: str, file: str, folder: Path) -> None:
     with np.load(folder / f"{file}.npz") as stored:
         x_train, x_test, y_test = stored["x_train"].astype(float), stored["x_test"].astype(float), stored["y_test"]
-    colours = tuple(range(3))
-    expected = (x_test - x_train.mean(colours)) / x_train.std(colours)
+    colors = tuple(range(3))
+    expected = (x_test - x_train.mean(colors)) / x_train.std(colors)
     batch = tasks.get(name).batch("test", 14)
     np.testing.assert_allclose(batch.inputs.flatten(), expected.flatten(), atol=1e-5)
     np.testing.assert_array_equal(batch.targets, y_test)
@@ -82,7 +82,7 @@ def test_no_review_is_too_short_to_pad(folder: Path) -> None:
     assert torch.equal(last.inputs, task.batch("test", 30).inputs[28:, : last.inputs.shape[1]])
 
 
-def test_hours_are_standardised_by_the_training_hours(folder: Path) -> None:
+def test_hours_are_standardized_by_the_training_hours(folder: Path) -> None:
     columns, series = forecasting.read()
     assert columns[-1] == "OT"
     seen = series[:8640]

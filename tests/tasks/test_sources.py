@@ -101,7 +101,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, load_dataset: object) -> None:
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
 
 
-def test_colour_images_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_color_images_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     rows = {
         split: {
@@ -115,8 +115,8 @@ def test_colour_images_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         tasks.get("cifar10")
     sums = tuple(int(n) for n in np.stack(rows["train"]["img"]).sum((0, 1, 2), dtype=np.int64))
     monkeypatch.setitem(images._SUMS, "uoft-cs/cifar10", sums)
-    colour, gray = tasks.get("cifar10"), tasks.get("cifar10-gray")
-    assert colour.batch("test", 20).inputs.shape == (20, 1024, 3)
+    color, gray = tasks.get("cifar10"), tasks.get("cifar10-gray")
+    assert color.batch("test", 20).inputs.shape == (20, 1024, 3)
     expected = np.stack(rows["test"]["img"]) @ [0.299, 0.587, 0.114]
     assert np.abs(gray._tensors["test.inputs"].numpy().reshape(20, 32, 32) - expected).max() <= 0.5 + 1e-9
 

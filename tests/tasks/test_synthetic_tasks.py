@@ -107,7 +107,7 @@ def test_places_of_copied_tokens_are_evenly_spread():
     assert (counts - 1000).abs().max() < 5 * math.sqrt(4000 * 3 / 16)
 
 
-def test_a_functional_is_learnt_from_white_noise():
+def test_a_functional_is_learned_from_white_noise():
     target = targets.NonlinearFunctional(dt=0.1)
     task = tasks.get("functional", target=target, length=50, precision="float64", test_examples=500)
     batch = task.batch("test", 500)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from stablessm import ArgumentError, record, tasks
 from stablessm.tasks import sources, text_sources, text_stream
-from stablessm.tasks.text import LanguageModelling
+from stablessm.tasks.text import LanguageModeling
 from stablessm.tasks.text_sources import Text
 from stablessm.tasks.tokenizers import Bytes
 
@@ -42,10 +42,10 @@ def wiki(folder: Path) -> None:
             file.write("= One =\nthe cat\n\n= Two =\nsat\non it.\n")
 
 
-def build(path: Path, text: str, **options: Any) -> LanguageModelling:
+def build(path: Path, text: str, **options: Any) -> LanguageModeling:
     path.write_bytes(text.encode())
     task = tasks.get("lm", text=str(path), **options)
-    assert isinstance(task, LanguageModelling)
+    assert isinstance(task, LanguageModeling)
     return task
 
 
@@ -124,7 +124,7 @@ def test_words_of_an_article_are_the_stream_of_the_literature(tmp_path: Path, mo
     wiki(tmp_path)
     monkeypatch.setenv("STABLESSM_DATA", str(tmp_path))
     task = tasks.get("lm", text="wikitext2", level="word", length=5)
-    assert isinstance(task, LanguageModelling)
+    assert isinstance(task, LanguageModeling)
     expected = (ARTICLES * 3).replace("\n", " <eos> ").split()
     words = task.tokenizer.words  # type: ignore[attr-defined]
     batch = task.batch("test", task.sizes["test"])
@@ -141,7 +141,7 @@ def test_featured_articles_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     wiki(tmp_path)
     monkeypatch.setenv("STABLESSM_DATA", str(tmp_path))
     task = tasks.get("lm", text="wikifa", level="byte", length=4)
-    assert isinstance(task, LanguageModelling)
+    assert isinstance(task, LanguageModeling)
     row = task.streams["valid"]
     first = b"= One =\nthe cat"
     assert row.tokens.tolist() == [*first, 256, *b"= Two =\nsat\non it.", 256]
@@ -246,7 +246,7 @@ def test_texts_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STABLESSM_DATA", raising=False)
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     task = tasks.get("lm", text="wikitext103", level="byte", length=5)
-    assert isinstance(task, LanguageModelling)
+    assert isinstance(task, LanguageModeling)
     assert task.decode(torch.from_numpy(task.streams["test"].tokens.astype(int))) == ARTICLES * 2
     assert task.streams["test"].documents == 4
     assert asked == [("Salesforce/wikitext", "wikitext-103-v1", split) for split in ("train", "validation", "test")]
@@ -303,7 +303,7 @@ def test_borders_are_never_where_tokens_are() -> None:
 @needs_data
 def test_wikitext2_in_words_is_that_of_the_literature() -> None:
     task = tasks.get("lm", text="wikitext2", level="word", length=70)
-    assert isinstance(task, LanguageModelling)
+    assert isinstance(task, LanguageModeling)
     counts = {split: (len(row.tokens), row.words, row.documents, row.lost) for split, row in task.streams.items()}
     assert counts == {
         "train": (2_088_628, 2_051_910, 600, 0),
@@ -316,7 +316,7 @@ def test_wikitext2_in_words_is_that_of_the_literature() -> None:
 @needs_data
 def test_tiny_shakespeare() -> None:
     task = tasks.get("lm", text="tinyshakespeare", level="char", length=256)
-    assert isinstance(task, LanguageModelling)
+    assert isinstance(task, LanguageModeling)
     assert task.inputs.size == 65 + 2
     assert [row.bytes for row in task.streams.values()] == [1_003_854, 55_770, 55_770]
     assert all(row.lost == 0 for row in task.streams.values())
@@ -326,7 +326,7 @@ def test_tiny_shakespeare() -> None:
 @pytest.mark.slow
 def test_wikifa_in_byte_pairs() -> None:
     task = tasks.get("lm", text="wikifa")
-    assert isinstance(task, LanguageModelling)
+    assert isinstance(task, LanguageModeling)
     counts = {split: (row.documents, row.words, row.bytes) for split, row in task.streams.items()}
     assert counts == {
         "train": (3_843, 16_370_839, 100_956_790),

@@ -87,7 +87,7 @@ def test_a_stream_holds_back_half_a_character() -> None:
 
 @pytest.mark.parametrize("level", ["char", "byte", "bpe", "word"])
 def test_files(level: tokenizers.Level, tmp_path: Path) -> None:
-    made = tokenizers.learnt(level, TEXTS, 280 if level == "bpe" else None)
+    made = tokenizers.learned(level, TEXTS, 280 if level == "bpe" else None)
     (tmp_path / "model").mkdir()
     path = tmp_path / "model" / tokenizers.FILE
     path.write_text(made.content(), encoding="utf-8")
@@ -116,11 +116,11 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
 def test_wrong_vocabularies_are_named() -> None:
     for level, size, told in (("char", 9, "none at level char"), ("bpe", 256, "at least 257"), ("word", 2, "least 3")):
         with pytest.raises(ArgumentError, match=f"vocabulary: expected .*{told}"):
-            tokenizers.learnt(level, TEXTS, size)
+            tokenizers.learned(level, TEXTS, size)
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    assert tokenizers.learnt("char", TEXTS, None).size > 2
+    assert tokenizers.learned("char", TEXTS, None).size > 2
     with pytest.raises(MissingPackageError, match=r"level=bpe requires tokenizers, .* \(pip install 'stablessm\[hf\]'"):
-        tokenizers.learnt("bpe", TEXTS, None)
+        tokenizers.learned("bpe", TEXTS, None)

@@ -11,7 +11,7 @@ import claims_page as claims
 import pytest
 from report_runs import write_run
 
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.experiments.frame.stages import Stages
 from stablessm.experiments.judge import judge
 
@@ -35,11 +35,11 @@ def test_every_claim_is_on_the_page_of_its_paper():
 
 
 def test_every_experiment_has_a_record():
-    assert {run.id for run in claims.committed(ROOT)} == set(catalogue.IDS)
+    assert {run.id for run in claims.committed(ROOT)} == set(catalog.IDS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("id", sorted(catalogue.IDS))
+@pytest.mark.parametrize("id", sorted(catalog.IDS))
 def test_claims_are_what_the_code_makes_of_the_committed_stages(id, tmp_path):
     folder = shutil.copytree(ROOT / "results" / id / "paper", tmp_path / id / "paper")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from stablessm import ArgumentError, models, tasks
 from stablessm.tasks.base import Batch
-from stablessm.tasks.text import LanguageModelling
+from stablessm.tasks.text import LanguageModeling
 from stablessm.training import TrainingConfig, evaluate, nested, perplexity, train
 from stablessm.training.carry import Carry
 from stablessm.training.divergence import Watch
@@ -27,12 +27,12 @@ from stablessm.training.trainee import trainee
 CPU = torch.device("cpu")
 
 
-def build(folder: Path, *, documents: bool = True, **options: Any) -> LanguageModelling:
+def build(folder: Path, *, documents: bool = True, **options: Any) -> LanguageModeling:
     lines = ["to be or not to be", "that is the question", "whether it is nobler in the mind to suffer", "ay"]
     (folder / "mine.txt").write_text("|".join(lines[i * i % 7 % 4] for i in range(40)), encoding="utf-8")
     given: dict[str, Any] = {"level": "byte", "length": 6, "carry": True, **options}
     task = tasks.get("lm", text=str(folder / "mine.txt"), separator="|" if documents else None, **given)
-    assert isinstance(task, LanguageModelling)
+    assert isinstance(task, LanguageModeling)
     return task
 
 
@@ -140,7 +140,7 @@ def test_stopped_and_gone_on_it_ends_in_the_same_bits(tmp_path: Path, mixer: str
         task = build(tmp_path)
         for stop in stops:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(LanguageModelling, "batch", breaking(stop))
+                patch.setattr(LanguageModeling, "batch", breaking(stop))
                 with pytest.raises(OSError, match="gone"):
                     train(made(), task, config, tmp_path / folder, progress=False)
         model = made()
@@ -148,7 +148,7 @@ def test_stopped_and_gone_on_it_ends_in_the_same_bits(tmp_path: Path, mixer: str
         return model
 
     def breaking(stop: int) -> Any:
-        counted, unchanged = [0], LanguageModelling.batch
+        counted, unchanged = [0], LanguageModeling.batch
 
         def batch(self: Any, split: Any, *args: Any, **options: Any) -> Batch:
             counted[0] += split == "train"

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from stablessm import ArgumentError, models, tasks
-from stablessm.tasks.text import LanguageModelling
+from stablessm.tasks.text import LanguageModeling
 from stablessm.training import Perplexity, evaluate, perplexity
 
 DOCUMENTS = ["the cat sat on the mat", "a dog", "it ran, and ran, and it ran\nto the mat", "çà", "on a mat sat a cat"]
 DOCUMENTS = DOCUMENTS * 3
 
 
-def build(folder: Path, **options: Any) -> LanguageModelling:
+def build(folder: Path, **options: Any) -> LanguageModeling:
     (folder / "mine.txt").write_text("|".join(DOCUMENTS), encoding="utf-8")
     given: dict[str, Any] = {"level": "byte", "separator": "|", "length": 7, "test": 0.4, **options}
     task = tasks.get("lm", text=str(folder / "mine.txt"), **given)
-    assert isinstance(task, LanguageModelling)
+    assert isinstance(task, LanguageModeling)
     return task
 
 

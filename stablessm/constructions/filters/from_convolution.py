@@ -165,7 +165,7 @@ def _group(plans: list[_Plan], rows: list[int], d_input: int, dtype: torch.dtype
         rates[i, : len(made.rates)] = torch.from_numpy(made.rates)
         weights[i, : len(made.rates)] = torch.from_numpy(made.weights) / 2  # an S4D mode stands for 2 Re
     with torch.random.fork_rng(devices=[]):  # what the layer draws is replaced
-        modes = S4D(len(rows), size, discretisation="exponential", eigenvalues=rates, dt_min=1.0, dt_max=1.0)
+        modes = S4D(len(rows), size, discretization="exponential", eigenvalues=rates, dt_min=1.0, dt_max=1.0)
     modes = modes.to(dtype)
     modes.w.copy_(modes.map.inverse(rates.real))  # again, with dtype's digits
     modes.frequency.copy_(rates.imag)

@@ -33,7 +33,7 @@ class Pointwise:
         """Map (n, d) to (n, k); raise an ArgumentError that says what is wrong with the returned values."""
         y = real_array("f", self.f(x[:, 0] if self.interval else x))
         if y.ndim not in (1, 2) or len(y) != len(x) or 0 in y.shape:
-            raise ArgumentError("f", f"one row for each of {len(x)} points (it must be vectorised)", f"shape {y.shape}")
+            raise ArgumentError("f", f"one row for each of {len(x)} points (it must be vectorized)", f"shape {y.shape}")
         y = y.reshape(len(x), -1)
         if not np.isfinite(y).all():
             where = x[~np.isfinite(y).all(1)][0].tolist()

@@ -112,9 +112,9 @@ def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
     """Return one unit per cell, including a cell beyond either end."""
     length = np.diff(edges)
     middle = edges[:-1] + length / 2
-    centres = np.concatenate([middle[:1] - length[:1], middle, middle[-1:] + length[-1:]])
+    centers = np.concatenate([middle[:1] - length[:1], middle, middle[-1:] + length[-1:]])
     slopes = steepness / np.concatenate([length[:1], length, length[-1:]])
-    return slopes[:, None], -slopes * centres
+    return slopes[:, None], -slopes * centers
 
 
 def in_a_box(f: Pointwise, max_width: int) -> Iterator[tuple[Ridge, float]]:

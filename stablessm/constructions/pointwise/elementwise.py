@@ -82,7 +82,7 @@ def elementwise(
     doubled.
 
     Args:
-        f: a vectorised function of points, (n,) on an interval and (n, d) on a box, to (n,) or (n, d_out).
+        f: a vectorized function of points, (n,) on an interval and (n, d) on a box, to (n,) or (n, d_out).
         domain: (low, high), or one such pair for each axis of a box.
         tol: the error that must be proven, the largest over the components of f.
         lipschitz: |f(x) - f(x')| ≤ L |x - x'|₂ for every component. Without it nothing is proven: L is taken to be 1.5

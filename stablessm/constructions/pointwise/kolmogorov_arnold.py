@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -15,6 +14,7 @@ from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
+from stablessm._renamed import renamed
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._stack import LayerStack, two_layers
@@ -34,6 +34,7 @@ _RADIUS = 0.5
 
 
 @final
+@renamed("realisation")
 @dataclass(frozen=True, eq=False, repr=False)
 class KolmogorovArnold(Result):
     """A five-layer SSM whose output at step ``length`` is f of the inputs so far, and how far it is off."""
@@ -57,12 +58,6 @@ class KolmogorovArnold(Result):
     """States of each layer."""
     seconds: float
     """How long it took to build."""
-
-    @property
-    def realisation(self) -> float:
-        """Return ``realization``, whose old spelling this is, with a warning."""
-        warnings.warn("realisation is now realization", DeprecationWarning, stacklevel=2)
-        return self.realization
 
     @property
     def width(self) -> int:
@@ -108,7 +103,7 @@ def kolmogorov_arnold(
     function, the piecewise linear ψ and Φ_q are exact: ``realization`` is rounding. ψ does not depend on f.
 
     Args:
-        f: a vectorised function, (n, length) to (n,).
+        f: a vectorized function, (n, length) to (n,).
         length: d, how many steps f takes, at least 2.
         level: the base is γ = (2d + 2) 2^(level - 1), with γ - 1 terms: 2d + 1 at level 1, as in the theorem.
         digits: how many digits of x the superposition resolves; one, or more of a small base.

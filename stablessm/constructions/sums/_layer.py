@@ -45,7 +45,7 @@ def _complex(
 ) -> LRU:
     values = torch.tensor(eigenvalues, dtype=torch.complex128)
     sizes = inputs.shape[1], len(values), readout.shape[0]
-    layer = LRU(*sizes, map=map, normalise=False, skip=False, eigenvalues=values).double()
+    layer = LRU(*sizes, map=map, normalize=False, skip=False, eigenvalues=values).double()
     layer.w.copy_(layer.map.inverse(values.abs()))  # again, in double precision
     layer.phase.copy_(values.angle())
     layer.B.copy_(torch.view_as_real(torch.tensor(inputs, dtype=torch.complex128)).transpose(1, 2))

@@ -56,7 +56,7 @@ def start(config: Config, map: str) -> RealSSM:
         torch.manual_seed(config.seed)
         eigenvalues = -1 / timescales(config.width, 0.7, float(config.length))
         layer = RealSSM(
-            1, config.width, 1, map="exp", discretisation="exponential", bias=False, eigenvalues=eigenvalues
+            1, config.width, 1, map="exp", discretization="exponential", bias=False, eigenvalues=eigenvalues
         )
         return layer.double().with_map(map)
 
@@ -142,12 +142,12 @@ def run(config: Config, run: Run) -> None:
 def figures(config: Config, stages: Stages) -> list[Figure]:
     """Return figures of losses, memories, errors and gradients."""
     step = config.training.steps_per_row
-    learnt, remembered, broken, pushed = [], [], [], []
+    learned, remembered, broken, pushed = [], [], [], []
     times = np.unique(np.geomspace(1, 10 * config.length, 200).astype(int)) - 1
     exact = TARGET.kernel(torch.from_numpy(times * 1.0)).flatten().numpy()
     for map in MAPS:
         losses = stages[f"train-{map}"]["losses"][:, 0]
-        learnt.append(Series(map, (step * (1 + np.arange(len(losses)))).tolist(), losses.tolist()))
+        learned.append(Series(map, (step * (1 + np.arange(len(losses)))).tolist(), losses.tolist()))
         curve, error, found = memory(stages, map), errors(stages, map), numbers(stages, map)
         remembered.append(Series(map, (1 + times).tolist(), curve.value[times].tolist()))
         beta = error.radius[1:].tolist()
@@ -168,7 +168,7 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
                 Panel("gradient over weight", "time scale of the mode", "|∂loss/∂w| / |w|", pushed, "log", "log"),
             ],
         ),
-        Figure("training", "The training loss.", [Panel("training", "step", "mean square", learnt, "linear", "log")]),
+        Figure("training", "The training loss.", [Panel("training", "step", "mean square", learned, "linear", "log")]),
     ]
 
 

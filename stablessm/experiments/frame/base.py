@@ -191,8 +191,8 @@ def execute(
 def deviations(experiment: Experiment[Any]) -> str:
     """Return how an experiment differs from its paper: a section of the README.md beside its module, if there is one.
 
-    >>> from stablessm.experiments import catalogue
-    >>> deviations(catalogue.get("lr-fig6"))
+    >>> from stablessm.experiments import catalog
+    >>> deviations(catalog.get("lr-fig6"))
     'The paper does not say which eigenfunctions it uses.'
     """
     try:

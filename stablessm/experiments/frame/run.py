@@ -15,6 +15,7 @@ import torch
 
 from stablessm import record
 from stablessm._errors import ArgumentError
+from stablessm._renamed import as_now
 from stablessm.experiments.frame.stages import FACTS, JOBS, Arrays, K, Stages, facts_of
 from stablessm.report.section import flat
 from stablessm.training.checkpoint import Checkpoint, Checkpoints
@@ -240,7 +241,7 @@ def agree(known: Any, config: Any) -> bool:
     (True, False)
     """
     if isinstance(known, Mapping) and isinstance(config, Mapping):
-        return all(name in config and agree(value, config[name]) for name, value in known.items())
+        return all(name in config and agree(value, config[name]) for name, value in as_now(known, config).items())
     return bool(known == config)
 
 

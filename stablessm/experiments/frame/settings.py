@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from stablessm._errors import ArgumentError, unknown_name
+from stablessm._renamed import current
 
 C = TypeVar("C")
 
@@ -31,9 +32,11 @@ def changed(config: C, changes: Mapping[str, str]) -> C:
 def _with(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
     """Change all fields at once, because the limits of one field may depend on another."""
     known = [field.name for field in fields(config)]
+    old = getattr(config, "_old_names", ())
     values: dict[str, Any] = {}
     inner: dict[str, list[tuple[list[str], str, str]]] = {}
     for (first, *rest), name, text in changes:
+        (first,) = current({first: text}, old, "--set")
         if first not in known:
             raise unknown_name("--set", known, name, f"one of the settings {', '.join(known)}")
         if not rest:

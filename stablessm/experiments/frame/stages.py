@@ -12,6 +12,7 @@ import numpy as np
 
 from stablessm import record
 from stablessm._errors import ArgumentError
+from stablessm._renamed import NAMES, OLD
 
 PACK = "stages.npz"
 """The file of a complete run that holds every array that its figures and claims read."""
@@ -46,6 +47,7 @@ class Arrays(Mapping[str, np.ndarray]):
         self._arrays, self._stage, self._command, self._read = arrays, stage, command, read
 
     def __getitem__(self, name: str) -> np.ndarray:
+        name = name if name in self._arrays else OLD.get(name, name)
         if name not in self._arrays:
             raise ArgumentError(f"stage {self._stage}", f"{name}, which this command computes: {self._command}", "none")
         self._read.add(name)
@@ -62,7 +64,7 @@ class Arrays(Mapping[str, np.ndarray]):
         return len(self._arrays)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._arrays
+        return name in self._arrays or OLD.get(str(name)) in self._arrays
 
 
 class Stages:
@@ -81,16 +83,24 @@ class Stages:
 
     def __getitem__(self, name: str) -> Arrays:
         """Return the arrays of a stage."""
+        name = self._stored(name)
         arrays = record.load_arrays(self._there(name), "stage")[1]
         return Arrays(arrays, name, self.command, self._read.setdefault(name, set()))
 
     def load(self, name: str, kind: type[K]) -> K:
         """Return a stage that is one measurement, such as a curve."""
+        name = self._stored(name)
         self._read[name] = set(record.load_arrays(self._there(name))[1])
         return kind.load(self.path(name))
 
     def __contains__(self, name: str) -> bool:
+        name = self._stored(name)
         return (self.folder / f"{name}.npz").exists() or name in self._packed
+
+    def _stored(self, name: str) -> str:
+        """Return the name that a stage has in this folder: an old one, in a folder of an earlier version."""
+        names = (name, *(name.replace(new, old) for old, new in NAMES.items() if new in name))
+        return next((each for each in names if (self.folder / f"{each}.npz").exists() or each in self._packed), name)
 
     def stages(self) -> list[str]:
         """Return the names of the complete stages."""

@@ -122,7 +122,7 @@ def train(
         device = options.chosen_device()
         stack, watch = Stack(_padded(models), device), Watch(device, len(models), forgiving=True)
         config = TrainingConfig(lr=options.lr, weight_decay=0.0, clip=options.clip, warmup=0.0)
-        optimiser = StackedOptimizer(stack, config, config.rates(options.steps))
+        optimizer = StackedOptimizer(stack, config, config.rates(options.steps))
 
         def batch(step: int) -> Batch:
             return tuple(tensor.to(device) for tensor in batches(step % options.batches))
@@ -133,7 +133,7 @@ def train(
         )  # fmt: skip
         hook = _Rows(stack, watch, options.steps_per_row, observe, partial(run.log, name))
         loop = StepLoop(
-            stack, strategy, optimiser, watch, options.steps, [hook],
+            stack, strategy, optimizer, watch, options.steps, [hook],
             look=lambda step: step % options.steps_per_row == 0 or step == options.steps,
             checkpoints=run.checkpoints(name), cadence=run.cadence(),
         )  # fmt: skip

@@ -94,7 +94,7 @@ def study(run: Run, subjects: Sequence[Subject], seeds: int, words: Sequence[str
         (subject, seed)
         for subject in subjects
         for seed in range(seeds)
-        if not all(_stage(part, subject.name, seed) in run for part in ("learnt", "memory"))
+        if not all(_stage(part, subject.name, seed) in run for part in ("learned", "memory"))
     ]
     for subject in dict.fromkeys(subject for subject, _ in missing):  # wrong arguments are found before the training
         subject.corpus().ids(words)
@@ -109,7 +109,7 @@ def _study(run: Run, subject: Subject, seed: int, words: Sequence[str], horizon:
     model = trained(run, subject, seed).to(fitting.chosen_device())
     seen = {key: run[_stage("weights", subject.name, seed)][key] for key in ("losses", "valid")}
     run.stage(
-        _stage("learnt", subject.name, seed), lambda: {**seen, "test": accuracy(model, corpus.test, fitting.batch)}
+        _stage("learned", subject.name, seed), lambda: {**seen, "test": accuracy(model, corpus.test, fitting.batch)}
     )
     run.keep(_stage("memory", subject.name, seed), MemoryCurve, lambda: asked(model, corpus, words, horizon))
 
@@ -135,7 +135,7 @@ def remembered(stages: Stages, name: str, seeds: int) -> list[MemoryCurve]:
 
 def accuracies(stages: Stages, name: str, seeds: int) -> list[float]:
     """Return the accuracy on the test reviews for each seed."""
-    return [float(stages[_stage("learnt", name, seed)]["test"]) for seed in range(seeds)]
+    return [float(stages[_stage("learned", name, seed)]["test"]) for seed in range(seeds)]
 
 
 def memory_panel(title: str, curves: Sequence[MemoryCurve]) -> Panel:

@@ -8,7 +8,7 @@ import numpy as np
 
 from stablessm._errors import ArgumentError
 from stablessm.tasks import imdb
-from stablessm.tasks.corpus import Labelled
+from stablessm.tasks.corpus import Labeled
 
 Source: TypeAlias = Literal["imdb", "synthetic"]
 
@@ -21,7 +21,7 @@ _CLUES = 3
 """Number of words of its class in a synthetic review."""
 
 
-def reviews(source: Source, most: int) -> tuple[Labelled, Labelled]:
+def reviews(source: Source, most: int) -> tuple[Labeled, Labeled]:
     """Return at most ``most`` training reviews and as many test reviews, in the order of the file.
 
     ``imdb``: the official split, from ``imdb_train.jsonl.gz`` and ``imdb_test.jsonl.gz`` in the folder that the
@@ -41,7 +41,7 @@ def reviews(source: Source, most: int) -> tuple[Labelled, Labelled]:
     return imdb.reviews("train", most), imdb.reviews("test", most)
 
 
-def _made_up(seed: int, count: int) -> Labelled:
+def _made_up(seed: int, count: int) -> Labeled:
     rng = np.random.default_rng(seed)
     found = []
     for i in range(count):

@@ -77,7 +77,7 @@ def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: i
     per_epoch = -(-len(corpus.train) // options.batch)
     steps = options.epochs * per_epoch
     config = TrainingConfig(lr=options.lr, weight_decay=options.weight_decay, clip=options.clip)
-    optimiser = Optimizer(model, config, partial(options.factor, steps=steps))
+    optimizer = Optimizer(model, config, partial(options.factor, steps=steps))
 
     @lru_cache(maxsize=1)
     def order(epoch: int) -> list[np.ndarray]:
@@ -98,7 +98,7 @@ def fit(run: Run, name: str, model: C, corpus: Corpus, options: Fitting, seed: i
 
     hook = _Epochs(watch, validate)
     loop = StepLoop(
-        model, Objective(loss, batch), optimiser, watch, steps, [hook], look=lambda step: step % per_epoch == 0,
+        model, Objective(loss, batch), optimizer, watch, steps, [hook], look=lambda step: step % per_epoch == 0,
         checkpoints=run.checkpoints(name), cadence=run.cadence(),
     )  # fmt: skip
     with _repeatable(device):

@@ -17,7 +17,7 @@ from stablessm.reconstruction import Decoder, condition_number, optimized, roots
 from stablessm.report.figure import ImageGrid, Panel, Scale, Series
 from stablessm.scan.vandermonde import powers
 
-Placement: TypeAlias = float | Literal["roots", "optimised"]
+Placement: TypeAlias = float | Literal["roots", "optimized"]
 """r_min of a random ring with r_max = 1, or the name of a placement of the eigenvalues."""
 
 Case: TypeAlias = tuple[Placement, int, str]
@@ -99,7 +99,7 @@ def eigenvalues(placement: Placement, size: int, length: int, draw: int = 0) -> 
     """Return eigenvalues, (size,) complex128."""
     if placement == "roots":
         return roots_of_unity(size)
-    return optimized(size, length) if placement == "optimised" else uniform_ring(size, float(placement), seed=draw)
+    return optimized(size, length) if placement == "optimized" else uniform_ring(size, float(placement), seed=draw)
 
 
 def last_states(u: Tensor, lam: Tensor) -> Tensor:

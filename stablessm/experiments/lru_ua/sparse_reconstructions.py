@@ -48,7 +48,7 @@ def inputs(config: SparseConfig) -> tuple[Tensor, Tensor]:
     return basis, torch.from_numpy(alpha) @ basis.mT
 
 
-def _measure_errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "optimised"] = "ring") -> None:
+def _measure_errors(config: SparseConfig, run: Run, size: int, kind: Literal["ring", "optimized"] = "ring") -> None:
     def compute() -> Mapping[str, np.ndarray]:
         basis, u = inputs(config)
         if kind == "ring":
@@ -68,7 +68,7 @@ def _measure_errors(config: SparseConfig, run: Run, size: int, kind: Literal["ri
     run.stage(f"errors-{kind}-{size}", compute)
 
 
-def errors(stages: Stages, size: int, kind: Literal["ring", "optimised"] = "ring") -> np.ndarray:
+def errors(stages: Stages, size: int, kind: Literal["ring", "optimized"] = "ring") -> np.ndarray:
     """Return relative root mean square errors of u_1 … u_k from x_k, (draws, steps)."""
     return stages[f"errors-{kind}-{size}"]["error"]
 
@@ -97,7 +97,7 @@ def compute_all(config: SparseConfig, run: Run) -> None:
         _measure_errors(config, run, size)
         _measure_ranks(config, run, size)
     for size in config.sizes:
-        _measure_errors(config, run, size, "optimised")
+        _measure_errors(config, run, size, "optimized")
 
 
 def figures(config: SparseConfig, stages: Stages) -> list[Figure]:
@@ -109,7 +109,7 @@ def figures(config: SparseConfig, stages: Stages) -> list[Figure]:
     omega = [Series(f"Ω, N = {n}", steps, ranks(stages, n)["product"].tolist()) for n in config.sizes]
     omega.append(Series("Ψ", steps, ranks(stages, some)["basis"].tolist(), "dashed"))
 
-    def lines(kind: Literal["ring", "optimised"]) -> list[Series]:
+    def lines(kind: Literal["ring", "optimized"]) -> list[Series]:
         middle = {n: np.median(errors(stages, n, kind), axis=0) for n in config.sizes}
         return [Series(f"N = {n}", steps, row.tolist()) for n, row in middle.items()]
 
@@ -124,7 +124,7 @@ def figures(config: SparseConfig, stages: Stages) -> list[Figure]:
             Panel("rank of V", "step k", "rank", rank_lines, y_scale="log"),
             Panel("rank of Ω = VΨ", "step k", "rank", omega),
             Panel(f"error, {ring}", "step k", "relative error of u up to k", lines("ring"), y_scale="log"),
-            Panel("error, optimised placement", "step k", "relative error of u up to k", lines("optimised"),
+            Panel("error, optimized placement", "step k", "relative error of u up to k", lines("optimized"),
                   y_scale="log"),
         ])
     ]  # fmt: skip
@@ -141,7 +141,7 @@ def claims(config: SparseConfig, stages: Stages) -> list[Claim]:
     good = {n: int((row <= config.negligible).sum()) for n, row in worst.items()}
     doing = [n for n in config.sizes if good[n] == config.draws]
     medians = [float(np.median(row)) for row in worst.values()]
-    placement = {n: float(errors(stages, n, "optimised").max()) for n in config.sizes}
+    placement = {n: float(errors(stages, n, "optimized").max()) for n in config.sizes}
     published = worst[config.enough]
     best = [n for n in config.sizes if placement[n] <= config.negligible]
     return [

@@ -98,14 +98,14 @@ def fit(
     config = options.config(lr, seed)
     device, planned = config.chosen_device(), options.planned or options.steps
     model, task, watch, ranks = model.to(device).train(), task.to(device), Watch(device), Ranks()
-    optimiser = Optimizer(model, config, config.rates(planned))
+    optimizer = Optimizer(model, config, config.rates(planned))
     epoch = config.steps_per_epoch(task.steps("train", config.batch_size))
     gradient = Gradient(trainee(model, config, device, ranks), task, config, epoch, watch, ranks)
     hook = _Seen(model, gradient, options.look_every)
-    StepLoop(model, gradient, optimiser, watch, options.steps, [hook], look=lambda step: False).run(
+    StepLoop(model, gradient, optimizer, watch, options.steps, [hook], look=lambda step: False).run(
         progress=progress, name=name
     )
-    optimiser.clear()
+    optimizer.clear()
     return hook.arrays(options.steps)
 
 

@@ -57,8 +57,8 @@ class StackedClassifier:
             got = f"{c.mixer}, {c.norm}, {c.edge_dropout:g}"
             raise ArgumentError("models", "the mixer s4d, the norm layer and no edge_dropout", got)
         self.maps = _runs(get_map(str(m.config.map), time="continuous", **m.config.map_options) for m in models)
-        options = {"discretisation": "zoh", **self.config.mixer_options}
-        self._discretise = discretize.get(str(options["discretisation"]))
+        options = {"discretization": "zoh", **self.config.mixer_options}
+        self._discretize = discretize.get(str(options["discretization"]))
         self.shapes = {name: tuple(p.shape) for name, p in models[0].named_parameters()}
         rows = [torch.cat([p.detach().flatten() for p in model.parameters()]) for model in models]
         self.weights = torch.stack(rows)
@@ -176,7 +176,7 @@ class StackedClassifier:
         parts = w["w"].split([count for _, count in self.maps])
         real = torch.cat([map(part) for (map, _), part in zip(self.maps, parts, strict=True)])
         step = w["log_dt"].exp()[..., None]
-        decay, gain = self._discretise(torch.complex(real, w["frequency"]), step)
+        decay, gain = self._discretize(torch.complex(real, w["frequency"]), step)
         readout = 2 * torch.view_as_complex(w["C"].contiguous())
         flat = x.flatten(2).to(torch.promote_types(x.dtype, real.dtype))
         decay, gain, readout = (part.flatten(0, 1) for part in (decay, gain, readout))

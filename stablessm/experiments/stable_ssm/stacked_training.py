@@ -82,7 +82,7 @@ def train(
         stack, watch = Stack(copy.deepcopy(list(models)), device), Watch(device, len(models))
         epoch, generator = data.steps("train", options.batch), torch.Generator(device)
         config = TrainingConfig(lr=1.0, weight_decay=options.weight_decay, clip=options.clip, warmup=options.warmup)
-        optimiser = StackedOptimizer(stack, config, config.rates(total), rates)
+        optimizer = StackedOptimizer(stack, config, config.rates(total), rates)
         named = {name: stack.get_parameter(stacked_name(name)) for name in classifier.shapes}
 
         def batch(step: int) -> list[Tensor]:
@@ -100,7 +100,7 @@ def train(
         strategy = Objective(loss, batch, stack.parameters(), graph=graph, generator=generator)
         hook = _Parts(strategy, watch, total, -(-total // rows), partial(run.log, name))
         loop = StepLoop(
-            stack, strategy, optimiser, watch, total, [hook], look=lambda step: step % hook.every == 0 or step == total,
+            stack, strategy, optimizer, watch, total, [hook], look=lambda step: step % hook.every == 0 or step == total,
             checkpoints=run.checkpoints(name), cadence=run.cadence(),
         )  # fmt: skip
         run.train(name, loop)

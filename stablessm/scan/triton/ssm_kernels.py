@@ -39,7 +39,7 @@ def transpose_kernel(
 ):  # fmt: skip
     """(batch, time, channel) to rows (channel, batch, chunk) of ``width``, zeros past the end; or BACK.
 
-    UNIT: neighbouring channels lie side by side.
+    UNIT: neighboring channels lie side by side.
     """
     blocks = tl.cdiv(channels, BLOCK)
     tile = tl.program_id(0) // batch

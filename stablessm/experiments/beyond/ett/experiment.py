@@ -20,7 +20,7 @@ from stablessm.tasks.forecasting import CHANNELS
 
 TRAINING = Training(samples=8448, batch=128, epochs=1, lr=1e-3)
 NAIVE = {"last": "the last value", "yesterday": "the same hour of the day before"}
-LEARNT = {"mlp": "recurrence and MLP", "linear": "recurrence and linear readout"}
+LEARNED = {"mlp": "recurrence and MLP", "linear": "recurrence and linear readout"}
 RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
@@ -164,14 +164,14 @@ def errors(stages: Stages, way: str) -> Mapping[str, np.ndarray]:
 
 def run(config: Config, run: Run) -> None:
     """Compute every kind of forecast."""
-    for way in (*NAIVE, *LEARNT):
+    for way in (*NAIVE, *LEARNED):
         _measure_errors(config, run, way)
 
 
 def figures(config: Config, stages: Stages) -> list[Figure]:
     """Return figures of errors by hours ahead, and of one forecast."""
     hours = list(range(1, config.horizon + 1))
-    ways = NAIVE | LEARNT
+    ways = NAIVE | LEARNED
     lines = [Series(ways[way], hours, errors(stages, way)["square"].tolist()) for way in ways]
     shown = [Series(ways[way], hours, errors(stages, way)["shown"].tolist()) for way in ways]
     shown.append(Series("what came", hours, errors(stages, "last")["true"].tolist(), "dashed"))
@@ -189,12 +189,12 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
 
 def claims(config: Config, stages: Stages) -> list[Claim]:
     """Compare with the naive forecasts, and the MLP with a linear readout."""
-    found = {way: errors(stages, way) for way in (*NAIVE, *LEARNT)}
+    found = {way: errors(stages, way) for way in (*NAIVE, *LEARNED)}
     square = {way: float(one["square"].mean()) for way, one in found.items()}
     absolute = {way: float(one["absolute"].mean()) for way, one in found.items()}
     naive = min(square[way] for way in NAIVE)
     listed = "; ".join(
-        f"{(NAIVE | LEARNT)[way]}: {square[way]:.3f} (absolute {absolute[way]:.3f})" for way in (*NAIVE, *LEARNT)
+        f"{(NAIVE | LEARNED)[way]}: {square[way]:.3f} (absolute {absolute[way]:.3f})" for way in (*NAIVE, *LEARNED)
     )
     return [
         Claim(

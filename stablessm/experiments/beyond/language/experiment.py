@@ -20,7 +20,7 @@ from stablessm.experiments.stable_ssm.language_study import memories, remembered
 from stablessm.models import for_task, sample_tokens
 from stablessm.report.figure import Figure, Panel, Series
 from stablessm.tasks.base import SPLITS
-from stablessm.tasks.text import LanguageModelling, TextOptions
+from stablessm.tasks.text import LanguageModeling, TextOptions
 from stablessm.tasks.tokenizers import Level
 from stablessm.training import TrainingConfig, perplexity
 from stablessm.training.perplexity import Perplexity
@@ -54,7 +54,7 @@ class Trained:
     horizon: int = 1024
     """Number of repetitions of a token in the measurement of the memory."""
 
-    def task(self) -> LanguageModelling:
+    def task(self) -> LanguageModeling:
         """Return the task with its text."""
         return _loaded(self.text, self.level, self.length)
 
@@ -90,15 +90,15 @@ class Config:
 
 
 @cache
-def _loaded(text: str, level: Level, length: int) -> LanguageModelling:
+def _loaded(text: str, level: Level, length: int) -> LanguageModeling:
     if text != SYNTHETIC:
-        return LanguageModelling(TextOptions(text=text, level=level, length=length))
+        return LanguageModeling(TextOptions(text=text, level=level, length=length))
     rng = np.random.default_rng(0)
     sentences = [" ".join(rng.choice(["the", "city", "was", "old", "and", "green", "a", "river"], 6)) for _ in range(9)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "made.txt"
         path.write_text("\n".join(rng.choice(sentences, 600)), encoding="utf-8")
-        return LanguageModelling(TextOptions(text=str(path), level=level, length=length))
+        return LanguageModeling(TextOptions(text=str(path), level=level, length=length))
 
 
 def run(config: Config, run: Run) -> None:
@@ -157,7 +157,7 @@ def _measured(own: Trained, run: Run, name: str) -> dict[str, Any]:
     }
 
 
-def sampled(own: Trained, model: Any, task: LanguageModelling) -> str:
+def sampled(own: Trained, model: Any, task: LanguageModeling) -> str:
     """Return a continuation of the prompt, at a temperature of 0.8 among the 40 most likely tokens."""
     tokenizer = task.tokenizer
     prompt = tokenizer.encode(own.prompt).tolist()
@@ -166,7 +166,7 @@ def sampled(own: Trained, model: Any, task: LanguageModelling) -> str:
     return tokenizer.decode([*prompt, *drawn])
 
 
-def compressed(task: LanguageModelling) -> float:
+def compressed(task: LanguageModeling) -> float:
     """Return the bits per byte of the test text compressed by bz2 or xz alone, whichever is better."""
     text = task.decode(torch.from_numpy(task.streams["test"].tokens.astype(np.int64))).encode()
     return 8 * min(len(bz2.compress(text, 9)), len(lzma.compress(text, preset=9))) / max(len(text), 1)

@@ -47,16 +47,16 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
     for name in config.architectures:
         curves = sentiment.remembered(stages, name, config.seeds)
         accuracy = sentiment.percent(sentiment.accuracies(stages, name, config.seeds))
-        learnt = f"Test accuracy {accuracy} over {config.seeds} seeds."
+        learned = f"Test accuracy {accuracy} over {config.seeds} seeds."
         simple = [word for word in config.words if word != SLOW]
         if simple:
-            found.append(exponential(name, simple, curves, learnt))
+            found.append(exponential(name, simple, curves, learned))
         if simple and SLOW in config.words:
-            found.append(slow(name, simple, curves, learnt, config.left))
+            found.append(slow(name, simple, curves, learned, config.left))
     return found
 
 
-def exponential(name: str, words: list[str], curves: list[MemoryCurve], learnt: str) -> Claim:
+def exponential(name: str, words: list[str], curves: list[MemoryCurve], learned: str) -> Claim:
     """Check that the memory of these words decays exponentially."""
     kinds = {word: tally(curve.of(word) for curve in curves) for word in words}
     hits = sum(kind["exponential"] for kind in kinds.values())
@@ -68,11 +68,11 @@ def exponential(name: str, words: list[str], curves: list[MemoryCurve], learnt: 
         ours,
         rules.most_seen(sum(kinds.values(), Counter())),
         f"{hits} of {len(words) * len(curves)} curves are classified as exponential (a state that settles "
-        f"at a fixed point has an exponential tail). {learnt}",
+        f"at a fixed point has an exponential tail). {learned}",
     )
 
 
-def slow(name: str, words: list[str], curves: list[MemoryCurve], learnt: str, left: float) -> Claim:
+def slow(name: str, words: list[str], curves: list[MemoryCurve], learned: str, left: float) -> Claim:
     """Check that "ha" is remembered longer."""
     own = [curve.of(SLOW).memory_time(left) for curve in curves]
     others = [max(curve.of(word).memory_time(left) for word in words) for curve in curves]
@@ -84,7 +84,7 @@ def slow(name: str, words: list[str], curves: list[MemoryCurve], learnt: str, le
         f"below {left:.0%} of its maximum after {span(own)} repeats (other words: {span(others)}); {listed(kinds)}",
         rules.most(longer, len(curves)),
         f"In {longer} of {len(curves)} seeds “{SLOW}” takes longer than every other word; in "
-        f"{kinds['exponential']} its memory also decays exponentially. {learnt}",
+        f"{kinds['exponential']} its memory also decays exponentially. {learned}",
     )
 
 

@@ -88,7 +88,7 @@ def claims(config: BertConfig, stages: Stages) -> list[Claim]:
     """Check that the memory of BERT decays more slowly, fluctuates more, and is not exponential."""
     curves = memories(config, stages)
     n = config.seeds
-    learnt = "; ".join(f"{name} {sentiment.percent(sentiment.accuracies(stages, name, n))}" for name in curves)
+    learned = "; ".join(f"{name} {sentiment.percent(sentiment.accuracies(stages, name, n))}" for name in curves)
     kinds = tally(curve.of(word) for curve in curves["BERT"] for word in config.words)
     total = n * len(config.words)
     slower, how_slow = compared(config, curves, lambda curve: sentiment.late(curve, config.lag))
@@ -102,7 +102,7 @@ def claims(config: BertConfig, stages: Stages) -> list[Claim]:
             f"largest M from lag {config.lag} to {2 * config.lag}, relative to the maximum: {how_slow}",
             rules.most(slower, total),
             f"In {slower} of {total} cases (words and seeds) it is larger for BERT than for every seed of "
-            f"{' and '.join(config.architectures)}. Test accuracies: {learnt}.",
+            f"{' and '.join(config.architectures)}. Test accuracies: {learned}.",
         ),
         Claim(
             "the memory of BERT fluctuates more than the memory of LSTM models",

@@ -36,7 +36,7 @@ def run(config: Config, run: Run) -> None:
         for ring in config.rings:
             images.measure_errors(config, run, ring, size)
     for size in small(config):
-        images.measure_errors(config, run, "optimised", size)
+        images.measure_errors(config, run, "optimized", size)
     images.measure_images(config, run)
 
 
@@ -64,7 +64,7 @@ def figures(config: Config, stages: Stages) -> list[Figure]:
         return [Figure(f"errors-{solver}", caption, [*panels, images.position_panel(config, stages, cases)])]
 
     placed = {
-        "optimised": [images.condition(images.measured(stages, "optimised", size), "real") for size in small(config)],
+        "optimized": [images.condition(images.measured(stages, "optimized", size), "real") for size in small(config)],
         **{
             f"r_min = {ring:g}": [
                 images.condition(images.measured(stages, ring, size), "real") for size in small(config)
@@ -134,7 +134,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
 
 def placement(config: Config, stages: Stages, found: Mapping[tuple[float, int], Mapping[str, np.ndarray]]) -> Claim:
     """Check that the optimized placement is better conditioned than the best of the rings."""
-    placed = {size: images.measured(stages, "optimised", size) for size in small(config)}
+    placed = {size: images.measured(stages, "optimized", size) for size in small(config)}
     pairs = {}
     for name, measure in (("κ", images.condition), ("error", images.error)):
         pairs[name] = {

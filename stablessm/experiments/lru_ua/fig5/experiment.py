@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stablessm._renamed import renamed
 from stablessm.experiments.frame import Claim, Experiment, Run, Stages, rules
 from stablessm.experiments.lru_ua import reconstructions as images
 from stablessm.reconstruction import Decoder
 from stablessm.report.figure import Figure
 
-PLACEMENTS: tuple[images.Placement, ...] = ("roots", "optimised")
+PLACEMENTS: tuple[images.Placement, ...] = ("roots", "optimized")
 
 
+@renamed("artefacts")
 @dataclass(frozen=True)
 class Config(images.DigitsConfig):
     """Sizes of the experiment; the last size is the number of pixels, another one half of it."""
@@ -24,7 +26,7 @@ class Config(images.DigitsConfig):
     """Largest distance from 1 of a condition number that counts as 1."""
     rounding: float = 1e-12
     """Largest error that counts as rounding, after sums of some hundred terms."""
-    artefacts: float = 0.05
+    artifacts: float = 0.05
     """Least share of the energy that an image with artifacts lacks."""
 
 
@@ -56,10 +58,10 @@ def run(config: Config, run: Run) -> None:
 def figures(config: Config, stages: Stages) -> list[Figure]:
     """Return figures of digits for both placements, and of errors."""
     roots: dict[str, images.Case] = {f"N = {size}": ("roots", size, "complex") for size in config.sizes}
-    placed: dict[str, images.Case] = {f"N = {size}": ("optimised", size, "real") for size in config.sizes}
+    placed: dict[str, images.Case] = {f"N = {size}": ("optimized", size, "real") for size in config.sizes}
     lines = {
         "roots of unity": [images.error(images.measured(stages, "roots", size), "complex") for size in config.sizes],
-        "optimised": [images.error(images.measured(stages, "optimised", size), "real") for size in config.sizes],
+        "optimized": [images.error(images.measured(stages, "optimized", size), "real") for size in config.sizes],
     }
     caption = (
         f"Images of {config.length} pixels from the last state. Left: N-th roots of unity. Middle: the placement for "
@@ -82,7 +84,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
     energy = images.seen(stages)["energy"]
     lost = {size: images.missing(energy, images.measured(stages, "roots", size), "complex") for size in fewer}
     half = min(size for size in config.sizes if 2 * size >= config.length)
-    placed = images.measured(stages, "optimised", half)
+    placed = images.measured(stages, "optimized", half)
     return [
         Claim(
             "with the N-th roots of unity, N = L, the condition number is 1",
@@ -103,7 +105,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             "for smaller N the images have artifacts",
             "undesired artifacts",
             "energy missing: " + ", ".join(f"{part:.0%} at N = {size}" for size, part in lost.items()),
-            rules.graded(min(lost.values()) > config.artefacts),
+            rules.graded(min(lost.values()) > config.artifacts),
             "λ^N = 1, so the state cannot distinguish pixels N positions apart: V⁺ gives each of them their mean.",
         ),
         Claim(
@@ -113,7 +115,7 @@ def claims(config: Config, stages: Stages) -> list[Claim]:
             f"{images.condition(placed, 'real') - 1:.1e}; with as many roots of unity {lost[half]:.0%} of the energy "
             "is missing",
             rules.ours(rules.graded(images.error(placed, "real") <= config.rounding**2)),
-            "Roots of unity come in conjugate pairs, which are redundant for a real input; reconstruction.optimised "
+            "Roots of unity come in conjugate pairs, which are redundant for a real input; reconstruction.optimized "
             "takes "
             "points above the real axis only.",
         ),

@@ -65,12 +65,12 @@ def _measure_placed(config: Config, run: Run) -> None:
                     kappa[p, i] = condition_number(lam, config.length, basis=basis)
         return {"kappa": kappa}
 
-    run.stage("optimised", compute)
+    run.stage("optimized", compute)
 
 
 def placed(stages: Stages) -> np.ndarray:
     """Return κ of Ω for the optimized placement, (functions, sizes); inf for N < P, NaN for N > L/2."""
-    return stages["optimised"]["kappa"]
+    return stages["optimized"]["kappa"]
 
 
 def run(config: Config, run: Run) -> None:

@@ -45,7 +45,7 @@ def _facts(found: KolmogorovArnold) -> Mapping[str, np.ndarray]:
     across = found(np.column_stack([line, *[np.full_like(line, 0.7)] * (found.length - 1)]))
     return {
         **{name: np.array(float(getattr(found, name))) for name in KEPT},
-        "realisation": np.array(found.realization),
+        "realization": np.array(found.realization),
         "widths": np.array(found.widths),
         "across": across,
     }
@@ -148,7 +148,7 @@ def claims(config: SuperpositionConfig, stages: Stages) -> list[Claim]:
         + ", ".join(f"{a:.0%} ({b:.1%})" for a, b in zip(column(r, "error"), column(r, "rms_error"), strict=True))
         for name, r in by_digit.items()
     )
-    realisation, slopes = max(column(everything, "realisation")), column(everything, "condition")
+    realization, slopes = max(column(everything, "realization")), column(everything, "condition")
     return [
         Claim(
             "a five-layer SSM approximates a function of a sequence to any accuracy",
@@ -173,8 +173,8 @@ def claims(config: SuperpositionConfig, stages: Stages) -> list[Claim]:
             "inner function, sum over time and outer functions are each an SSM, with a total error of at most L‖ρ‖ε "
             "+ Lε + ε",
             "ε > 0 for each part, L the Lipschitz constant of the outer function",
-            f"the layers give the superposition up to {realisation:.0e} of max |f|; L is {span(slopes)}",
-            rules.graded(realisation < config.rounding),
+            f"the layers give the superposition up to {realization:.0e} of max |f|; L is {span(slopes)}",
+            rules.graded(realization < config.rounding),
             "With hardtanh, a sigmoidal function, piecewise linear parts are exact, and d modes on a circle give the "
             "kernel exactly: ε is rounding. It must be this small, because L grows with every refinement.",
         ),

@@ -57,7 +57,7 @@ def start(width: int, length: int, seed: int) -> RealSSM:
     """Return a model with time scales from one step to the length: the same eigenvalues, B and C for every map."""
     torch.manual_seed(seed)
     rates = -1 / timescales(width, 1.0, float(length))
-    return RealSSM(1, width, 1, map="direct", discretisation="exponential", bias=False, eigenvalues=rates).double()
+    return RealSSM(1, width, 1, map="direct", discretization="exponential", bias=False, eigenvalues=rates).double()
 
 
 def gram(x: Tensor) -> Tensor:

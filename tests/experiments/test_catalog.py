@@ -11,19 +11,19 @@ import pytest
 import smoke_numbers
 
 from stablessm import ArgumentError, record
-from stablessm.experiments import catalogue
+from stablessm.experiments import catalog
 from stablessm.experiments.frame.base import execute
 from stablessm.report.figure import Figure
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("id", catalogue.IDS)
+@pytest.mark.parametrize("id", catalog.IDS)
 def test_smoke(id, tmp_path, monkeypatch):
     monkeypatch.delenv("STABLESSM_DATA", raising=False)  # the pinned numbers are those without data sets
     drawn = []  # without the layout, which takes longer than to run
     monkeypatch.setattr(Figure, "save_pictures", lambda figure, _: drawn.append(figure.draw()))
-    experiment = catalogue.get(id)
+    experiment = catalog.get(id)
     folder, cached = execute(experiment, "smoke", tmp_path, progress=False)
     assert not cached
     record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
@@ -40,28 +40,28 @@ def test_smoke(id, tmp_path, monkeypatch):
     assert not smoke_numbers.differences(smoke_numbers.numbers(folder), pinned), "meant? python tests/smoke_numbers.py"
 
 
-@pytest.mark.parametrize("id", catalogue.IDS)
+@pytest.mark.parametrize("id", catalog.IDS)
 def test_the_committed_record_has_the_present_settings_of_the_paper(id):
     (path,) = (ROOT / "results" / id).rglob("record.json")
     content = json.loads(path.read_text(encoding="utf-8"))
     assert (content["id"], content["size"]) == (id, "paper")
-    assert content["config"] == json.loads(json.dumps(record.plain(asdict(catalogue.get(id).configs["paper"]))))
+    assert content["config"] == json.loads(json.dumps(record.plain(asdict(catalog.get(id).configs["paper"]))))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("id", catalogue.IDS)
+@pytest.mark.parametrize("id", catalog.IDS)
 def test_the_same_run_again_gives_the_same_bits(id, tmp_path, monkeypatch):
     monkeypatch.setattr(Figure, "save_pictures", lambda *_: None)
-    runs = [execute(catalogue.get(id), "smoke", tmp_path / name, progress=False)[0] for name in ("a", "b")]
+    runs = [execute(catalog.get(id), "smoke", tmp_path / name, progress=False)[0] for name in ("a", "b")]
     timed = ("record.json", "stages.json")
     first, second = ({path.name: path.read_bytes() for path in run.glob("*.json*")} for run in runs)
     assert first.keys() == second.keys()
     assert [name for name in first if name not in timed and first[name] != second[name]] == []
 
 
-@pytest.mark.parametrize("id", catalogue.IDS)
+@pytest.mark.parametrize("id", catalog.IDS)
 def test_description(id):
-    experiment = catalogue.get(id)
+    experiment = catalog.get(id)
     text = (Path(inspect.getfile(experiment.run)).parent / "README.md").read_text(encoding="utf-8")
     assert text.startswith(f"# {id}:")
     assert "**Question.**" in text
@@ -76,7 +76,7 @@ def test_description(id):
 
 
 def test_experiments_that_a_sweep_can_split_have_jobs():
-    split = {id for id in catalogue.IDS if catalogue.get(id).jobs is not None}
+    split = {id for id in catalog.IDS if catalog.get(id).jobs is not None}
     assert split == {"ext-language", *(f"st-{name}" for name in (
         "fig1", "fig4", "fig5", "fig6", "table2", "table3", "table5", "table6",
     ))}  # fmt: skip
@@ -84,7 +84,7 @@ def test_experiments_that_a_sweep_can_split_have_jobs():
 
 def test_unknown_ids_are_refused():
     with pytest.raises(ArgumentError, match=r"ID: expected an id that stablessm list shows.*did you mean"):
-        catalogue.get("ia-fig99")
+        catalog.get("ia-fig99")
 
 
 def test_an_experiment_of_another_package_is_found_by_entry_point(tmp_path, monkeypatch):
@@ -92,12 +92,12 @@ def test_an_experiment_of_another_package_is_found_by_entry_point(tmp_path, monk
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n", encoding="utf-8")
     place = "stablessm.experiments.demo.experiment"
-    text = f"[{catalogue.GROUP}]\nmy-study = {place}:EXPERIMENT\nbad = {place}:run\nworse = {place}:NOTHING\n"
+    text = f"[{catalog.GROUP}]\nmy-study = {place}:EXPERIMENT\nbad = {place}:run\nworse = {place}:NOTHING\n"
     (folder / "entry_points.txt").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    assert catalogue.get("my-study").id == "demo"
-    assert catalogue.ids() == [*catalogue.IDS, "bad", "my-study", "worse"]
+    assert catalog.get("my-study").id == "demo"
+    assert catalog.ids() == [*catalog.IDS, "bad", "my-study", "worse"]
     with pytest.raises(ArgumentError, match=r"of an Experiment, got 'bad = .*a function"):
-        catalogue.get("bad")
+        catalog.get("bad")
     with pytest.raises(ArgumentError, match=r"both of which exist, got 'worse = .*NOTHING"):
-        catalogue.get("worse")
+        catalog.get("worse")
