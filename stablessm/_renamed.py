@@ -46,11 +46,11 @@ def reading_a_file() -> Iterator[None]:
 
 
 def warn(message: str) -> None:
-    """Give a DeprecationWarning that names the line of the caller outside this package."""
+    """Give a DeprecationWarning for the line of the caller, outside this package and PyTorch."""
     if _silent.get():
         return
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("stablessm."):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("stablessm.", "torch.")):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, DeprecationWarning, stacklevel=level)
 

@@ -1,4 +1,4 @@
-"""Layers with a memory: stable by construction, the same numbers as scan, convolution and step."""
+"""Recurrent layers that are stable by construction. Scan, convolution and single steps give the same numbers."""
 
 from stablessm.layers.base import SequenceLayer
 from stablessm.layers.bidirectional import Bidirectional

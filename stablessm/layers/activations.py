@@ -12,13 +12,13 @@ from stablessm._arguments import one_of
 
 
 class Activation(NamedTuple):
-    """σ and σ', elementwise."""
+    """An activation σ and its derivative σ', both elementwise."""
 
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
 
 
-# Functions with names, because a layer that holds a lambda cannot be pickled.
+# Named functions, because a layer with a lambda as attribute cannot be pickled.
 def _linear(z: Tensor) -> Tensor:
     return z
 

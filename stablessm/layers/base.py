@@ -34,11 +34,11 @@ class SequenceLayer(nn.Module, ABC):
     It also accepts a ``PackedSequence`` and a single sequence (T, d_input), as ``torch.nn.GRU`` does.
 
     Parameters are real tensors; complex numbers are stored as pairs. A subclass writes ``_states``, ``_advance``,
-    ``_readout``, ``eigenvalues``, ``kernel`` and ``reset_parameters``, and joins the table of contract tests.
+    ``_readout``, ``eigenvalues``, ``kernel`` and ``reset_parameters``, and is added to the table of the contract tests.
     """
 
     recurrent_parameters: ClassVar[tuple[str, ...]]
-    """Names of the parameters that set the dynamics: own learning rate, no weight decay (``param_groups``)."""
+    """Names of the parameters that set the dynamics; ``param_groups`` gives them their own learning rate."""
 
     def __init__(self, d_input: int, d_output: int, state_shape: tuple[int, ...], *, complex_state: bool) -> None:
         super().__init__()
@@ -49,11 +49,11 @@ class SequenceLayer(nn.Module, ABC):
 
     @abstractmethod
     def reset_parameters(self) -> None:
-        """Draw every parameter anew, as at construction."""
+        """Initialize every parameter again, as at construction."""
 
     @abstractmethod
     def eigenvalues(self) -> Tensor:
-        """Return the eigenvalues of the recurrence, differentiable."""
+        """Return the eigenvalues of the recurrence. Gradients flow through them."""
 
     @abstractmethod
     def kernel(self, times: Times) -> Tensor:
@@ -61,7 +61,7 @@ class SequenceLayer(nn.Module, ABC):
 
     @abstractmethod
     def _states(self, x: Tensor, state: Tensor | None, reset: Tensor | None, dt: Tensor | None) -> Tensor:
-        """Return all states (B, T, …); no state means zeros."""
+        """Return all states (B, T, …); ``state=None`` starts from zeros."""
 
     @abstractmethod
     def _advance(self, x_t: Tensor, state: Tensor, dt: Tensor | None) -> Tensor:
@@ -89,7 +89,7 @@ class SequenceLayer(nn.Module, ABC):
             lengths: (B,) whole numbers: the number of real steps of each right-padded sequence. Padding changes no real
                 step, its output is zero, and the returned state is the state after the last real step.
             reset: (T,) or (B, T) bool: True at the first step of a new episode, which starts from the zero state.
-            dt: the time since the previous sample: a number, (T,) or (B, T). The layer's own step by default.
+            dt: the time since the previous sample: a number, (T,) or (B, T) (default: the layer's own time step).
 
         Returns:
             The output (B, T, d_output) and the state after the last step. For one sequence, both are without B. For a
@@ -111,9 +111,12 @@ class SequenceLayer(nn.Module, ABC):
         return without_padding(_as_autocast(y), lengths), final
 
     def step(self, x_t: Tensor, state: State | None = None, *, dt: Dt = None) -> tuple[Tensor, State]:
-        """Run one step of ``forward``: x_t is (B, d_input), the output (B, d_output). dt: a number or (B,).
+        """Run one step of ``forward`` and return the output (B, d_output) and the next state.
 
-        For one sequence, x_t is (d_input,), and the output and the state are without B.
+        Args:
+            x_t: (B, d_input), or (d_input,) for a single sequence; output and state then have no batch dimension.
+            state: the state that an earlier call returned (default: zeros).
+            dt: the time since the previous sample: a number or (B,) (default: the layer's own time step).
         """
         batches = self._check("x_t", x_t, 2, "(batch, d_input) or 1 (d_input)")
         state = self._checked_state(state, *batches)
@@ -132,7 +135,7 @@ class SequenceLayer(nn.Module, ABC):
         return self._readout(states, x), last_state(states, before, lengths)
 
     def _check(self, name: str, x: Tensor, rank: int, letters: str) -> tuple[int, ...]:
-        """Return the shape of x without its channels: ``rank`` dimensions with a batch, one fewer without."""
+        """Check x, which has ``rank`` dimensions or one fewer if unbatched, and return its shape without channels."""
         if not isinstance(x, Tensor) or x.dim() != rank - 1:
             check_tensor(name, x, rank, letters)
         if x.shape[-1] != self.d_input:
@@ -162,13 +165,13 @@ class SequenceLayer(nn.Module, ABC):
 
     def _tensor_of(self, dt: float | Tensor) -> Tensor:
         if isinstance(dt, Tensor) and (dt.is_complex() or dt.is_meta != self._parameter().is_meta or dt.is_sparse):
-            raise ArgumentError("dt", "a real dtype, dense", f"{dt.dtype}, {dt.layout}, on {dt.device}")
+            raise ArgumentError("dt", "a dense, real tensor", f"{dt.dtype}, {dt.layout}, on {dt.device}")
         if not isinstance(dt, Tensor | float | int):
             require("dt", dt, rule_of(ArrayLike))
         return torch.as_tensor(dt, dtype=self._parameter_dtype(), device=self._parameter().device)
 
     def _parameter(self) -> Tensor:
-        """Return one of the parameters, for dtype and device."""
+        """Return one parameter, from which dtype and device are read."""
         return next(self.parameters())
 
     def _state_dtype(self) -> torch.dtype:
@@ -179,7 +182,7 @@ class SequenceLayer(nn.Module, ABC):
 
 
 def _as_autocast(y: Tensor) -> Tensor:
-    """Return an output in the dtype of autocast, where that is on; float64 is left alone, as autocast leaves it."""
+    """Return an output in the dtype of autocast if autocast is enabled; autocast does not change float64."""
     device = y.device.type
     if y.dtype == torch.float64 or not autocast_enabled(device):
         return y

@@ -1,4 +1,4 @@
-"""Both directions in time: one layer that reads forward and one that reads backward."""
+"""A bidirectional layer: one layer reads the sequence forward and one reads it backward."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ Pair: TypeAlias = tuple[State | None, State | None] | None
 
 @final
 class Bidirectional(nn.Module):
-    """y[t] = merge(ahead(x)[t], back(x reversed)[t]); padding and episodes are reversed within themselves.
+    """y[t] = merge(ahead(x)[t], back(x reversed)[t]).
+
+    Padding stays at the end, and each episode (``reset``) is reversed separately.
 
     Args:
         ahead: the layer that reads from the first step to the last.
         back: the layer that reads from the last step to the first (default: a copy of ``ahead`` with its own, newly
             drawn parameters).
-        merge: ``concat`` the channels, as ``torch.nn.LSTM`` does, or ``sum`` them.
+        merge: ``concat`` (concatenate the channels, as ``torch.nn.LSTM`` does) or ``sum``.
 
     >>> from stablessm.layers import LRU
     >>> y, (ahead, back) = Bidirectional(LRU(3, 8, 2))(torch.randn(4, 10, 3))
@@ -59,9 +61,10 @@ class Bidirectional(nn.Module):
     def forward(
         self, x: Input, state: Pair = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Sequence, tuple[State, State]]:
-        """Run both layers, as :meth:`SequenceLayer.forward`; the state is a pair, its second half from the future.
+        """Run both layers. The arguments are those of :meth:`SequenceLayer.forward`.
 
-        The ``dt`` of a step belongs to its sample, in both directions.
+        ``state`` is a pair: the state of ``ahead`` before the first step and the state of ``back`` after the last step.
+        ``dt`` of a step belongs to its sample, in both directions.
         """
         if isinstance(x, PackedSequence):
             return packed(self.forward, x, state, lengths=lengths, reset=reset, dt=dt)
@@ -72,7 +75,7 @@ class Bidirectional(nn.Module):
         y, ahead = self.ahead(x, before, lengths=lengths, reset=reset, dt=dt)
         order = _reversal(x, lengths)
         turned = None
-        if reset is not None:  # an episode's first step, read backwards, is the last step of the one before it
+        if reset is not None:  # read backward, an episode starts at the step before the next episode
             starts = reset.expand(x.shape[:2])
             if lengths is not None:
                 starts = starts & real_steps(lengths, x.shape[1])
@@ -85,7 +88,7 @@ class Bidirectional(nn.Module):
 
 
 def _reversal(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return (B, T): the step to read at each step, in reverse order within the real steps. Its own inverse."""
+    """Return indices (B, T) that reverse the real steps of each sequence; applying them twice restores the order."""
     steps = torch.arange(x.shape[1], device=x.device)
     if lengths is None:
         return steps.flip(0).expand(x.shape[:2])

@@ -1,4 +1,4 @@
-"""The nonlinear RNN of the papers, in continuous time."""
+"""The nonlinear RNN in continuous time that the papers study."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class ContinuousRNN(SequenceLayer):
         solver: ``euler``, h + dt σ(z), which needs dt |λ| < 2 to be stable; or ``exponential``, h + dt φ(dt J) σ(z)
             with J = σ'(z) W and φ(z) = (e^z - 1)/z, exact for a linear activation and stable at any dt. The dense
             exponential step needs a matrix exponential per step.
-        bias: whether there is b.
-        eigenvalues: (d_state,) W starts with these, in a random orthogonal basis if dense; complex ones come in
-            conjugate pairs.
+        bias: whether the layer has the bias b.
+        eigenvalues: (d_state,) initial eigenvalues of W, in a random orthogonal basis if W is dense. Complex
+            eigenvalues must come in conjugate pairs.
 
-    ``torch.compile`` compiles what is before and after the loop over time. The loop itself runs as it is, because 100
-    unrolled steps took minutes to compile; so ``torch.compile(..., fullgraph=True)`` refuses this layer.
+    ``torch.compile`` compiles everything except the loop over time, because 100 unrolled steps took minutes to compile.
+    Therefore ``torch.compile(..., fullgraph=True)`` refuses this layer.
 
     >>> layer = ContinuousRNN(1, 16, 1, activation="tanh", map="skew_minus_psd", dt=0.1)
     >>> y, state = layer(torch.randn(4, 50, 1))
@@ -93,7 +93,7 @@ class ContinuousRNN(SequenceLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw W with the given eigenvalues, or time scales over a factor of 1000; U, C Gaussian, b zero."""
+        """Draw W with the given eigenvalues, or with time scales over a factor of 1000; Gaussian U and C, and b = 0."""
         size = len(self.M)
         fastest = self.map.range[0] if isinstance(self.map, Reparameterization) else -math.inf
         start = initialize.spread_rates(size, self.dt, fastest) if self._start is None else self._start
@@ -122,7 +122,7 @@ class ContinuousRNN(SequenceLayer):
 
     @checked
     def kernel(self, times: Times) -> Tensor:
-        """Return C e^{W t} U of a linear RNN: (len(times), d_output, d_input)."""
+        """Return the kernel C e^{W t} U of a linear RNN: (len(times), d_output, d_input)."""
         if self.activation != "linear":
             raise ArgumentError("activation", "'linear', since only a linear layer has a kernel", repr(self.activation))
         W = self.recurrent_matrix()
@@ -166,7 +166,7 @@ class ContinuousRNN(SequenceLayer):
         return F.linear(x, self.U, self.bias).to(self._parameter_dtype())
 
     def _linear_step(self, W: Tensor, dt: Tensor | None) -> Tensor | None:
-        """Return dt φ(dt W), which is the same for every step if σ is linear and all steps have one length."""
+        """Return dt φ(dt W), which every step shares if σ is linear and all steps are equally long."""
         if self.activation != "linear" or self.solver == "euler" or (dt is not None and dt.dim()):
             return None
         step = W.new_tensor(self.dt) if dt is None else dt
@@ -189,7 +189,7 @@ class ContinuousRNN(SequenceLayer):
         return state + increment.squeeze(-1)
 
     def _phi(self, J: Tensor, v: Tensor, dt: Tensor) -> Tensor:
-        """Return dt φ(dt J) v: elementwise, or for matrices the corner of exp [[dt J, dt v], [0, 0]]."""
+        """Return dt φ(dt J) v: elementwise, or for a matrix J the upper right block of exp [[dt J, dt v], [0, 0]]."""
         if self.recurrence == "diagonal":
             return dt * v * phi(J * dt)
         rows, columns = v.shape[-2:]
@@ -203,7 +203,7 @@ class ContinuousRNN(SequenceLayer):
 
 
 def real_matrix(eigenvalues: Tensor) -> Tensor:
-    """Return a real normal matrix with these eigenvalues: 1×1 blocks for real ones, rotations for pairs.
+    """Return a real normal matrix with these eigenvalues: 1×1 blocks for real ones, 2×2 blocks for pairs.
 
     >>> real_matrix(torch.tensor([-1 + 2j, -1 - 2j])).tolist()
     [[-1.0, 2.0], [-2.0, -1.0]]

@@ -1,4 +1,4 @@
-"""The base class of layers with a linear diagonal recurrence: scan or convolution, and the map of the eigenvalues."""
+"""The base class of layers with a linear diagonal recurrence, which runs as a scan or as a convolution."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Mode: TypeAlias = Literal["scan", "conv", "auto"]
 
 
 class DiagonalLayer(SequenceLayer):
-    """h[t] = a ⊙ h[t-1] + u[t], with a made of trainable weights ``w`` by a reparameterization.
+    """h[t] = a ⊙ h[t-1] + u[t], where a reparameterization computes a from the trainable weights ``w``.
 
-    ``mode`` is ``scan`` (time-varying dt and resets included), ``conv`` (by FFT, only if all steps are alike) or
-    ``auto`` (whichever is faster). The numbers are the same.
+    ``mode`` is ``scan`` (which allows resets and a ``dt`` that varies in time), ``conv`` (convolution by FFT, without
+    either) or ``auto`` (whichever is faster). All modes give the same numbers.
     """
 
     recurrent_parameters: ClassVar[tuple[str, ...]] = ("w",)
@@ -52,18 +52,18 @@ class DiagonalLayer(SequenceLayer):
 
     @abstractmethod
     def _discretize(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the factors a and g of h = a h + g u, in float32 or better.
+        """Return the factors a and g of h[t] = a h[t-1] + g u[t], in float32 or better.
 
-        They have the shape of the state; with a dt of n dimensions, n more in front.
+        Their shape is (*dt.shape, *state_shape), or state_shape without dt.
         """
 
     @abstractmethod
     def _drive(self, x: Tensor, gain: Tensor) -> Tensor:
-        """Return g u, from an input (…, d_input) to (…, state)."""
+        """Return g u (…, *state_shape) for an input x (…, d_input)."""
 
     @checked
     def with_map(self, map: str | Reparameterization, **options: Any) -> Self:
-        """Return a copy that computes the same function with another map: same eigenvalues, other weights.
+        """Return a copy with another map: its weights differ, its eigenvalues and therefore its function do not.
 
         >>> import stablessm as ssm
         >>> layer = ssm.RealSSM(1, 4, 1, map="best")
@@ -80,10 +80,10 @@ class DiagonalLayer(SequenceLayer):
     def transition(
         self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, Tensor]:
-        """Return what a sequence does to the state before it: state ↦ factor ⊙ state + offset, both (B, …).
+        """Return the effect of a sequence on the state: final state = factor ⊙ initial state + offset, both (B, …).
 
-        Arguments as in ``forward``, which takes any state to just that. Parts of a sequence that are computed apart,
-        on several machines say, are joined by it (``stablessm.parallel``).
+        The arguments are those of ``forward``. ``stablessm.parallel`` uses the result to join parts of a sequence that
+        were computed on several devices.
 
         >>> import stablessm as ssm
         >>> layer, x, state = ssm.LRU(3, 8, 2), torch.randn(4, 100, 3), torch.randn(4, 8) + 0j
@@ -99,10 +99,10 @@ class DiagonalLayer(SequenceLayer):
         return decay_product(decay, batch, steps, dims=dims, reset=reset, lengths=lengths), offset
 
     def _parameter(self) -> Tensor:
-        return self.w  # asked for often: no walk over all parameters
+        return self.w  # called often, and next(self.parameters()) is slow
 
     def _factors(self, dt: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the result of ``_discretize``, or the one kept by ``hold``."""
+        """Return the result of ``_discretize``, or the result that ``hold`` has cached."""
         if self._held is None or dt is not None or torch.is_grad_enabled():
             return self._discretize(dt)
         return self._held
@@ -128,12 +128,12 @@ class DiagonalLayer(SequenceLayer):
         if self.mode == "conv" and not alike:
             name = "dt" if reset is None else "reset"
             raise ArgumentError("mode", f"'scan' or 'auto' with a {name} that varies in time", "'conv'")
-        if exporting():  # of any length: the scan is then in standard operations, and an FFT has no fixed size
+        if exporting():  # the exported program takes any length, for which an FFT has no fixed size
             return False
         return self.mode == "conv" or (self.mode == "auto" and alike and self._convolution_is_faster(x))
 
     def _convolution_is_faster(self, x: Tensor) -> bool:
-        """Return True where no fast scan is installed; ``benchmarks/scan.py`` and ``s4d_mode.py`` compare."""
+        """Return True if no fast scan is installed (compared in ``benchmarks/scan.py`` and ``s4d_mode.py``)."""
         return resolve("auto", x.device) == "reference"
 
     def _given(self, eigenvalues: Tensor | None) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""From dh/dt = λ h + u to h[k] = a h[k-1] + g u[k]: three ways to take a step of length dt."""
+"""Three discretizations, which turn dh/dt = λ h + u into h[k] = a h[k-1] + g u[k] for steps of length dt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stablessm.layers.zero_order_hold import zero_order_hold
 
 
 def bilinear(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a = (1 + λ dt/2) / (1 - λ dt/2), g = dt / (1 - λ dt/2): the trapezoidal rule, stable if λ is."""
+    """Return a = (1 + λ dt/2) / (1 - λ dt/2), g = dt / (1 - λ dt/2): the trapezoidal rule, stable if Re λ < 0."""
     half = eigenvalues * dt / 2
     return (1 + half) / (1 - half), dt / (1 - half)
 
@@ -23,9 +23,9 @@ def exponential(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def forgotten(name: str, z: Tensor) -> Tensor:
-    """Return 1 - a² of the discretization called ``name`` at z = λ dt ≤ 0, without the cancellation at small |z|.
+    """Return 1 - a² of the discretization called ``name`` at z = λ dt ≤ 0, without cancellation at small |z|.
 
-    A state that is driven by white noise has the variance g² / (1 - a²) of the noise, once it is stationary.
+    The stationary variance of a state that is driven by white noise is g² / (1 - a²) times the variance of the noise.
     """
     return -2 * z / (1 - z / 2) ** 2 if name == "bilinear" else -(2 * z).expm1()
 

@@ -1,4 +1,4 @@
-"""Other forms of input, accepted as ``torch.nn.GRU`` accepts them: packed sequences, and no batch dimension."""
+"""The other forms of input that ``torch.nn.GRU`` accepts: packed sequences, and inputs without a batch dimension."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Input: TypeAlias = Sequence | PackedSequence
 
 
 def packed(run: Callable[..., Any], x: PackedSequence, state: Any, *, lengths: Any, **options: Any) -> tuple[Any, Any]:
-    """Return the outputs of ``run``, a layer's ``forward``, packed as ``x`` is, and the state.
+    """Call ``run``, a layer's ``forward``, for a PackedSequence; return a PackedSequence and the state.
 
-    The batch of the states and of the options is in the order that the sequences had before they were packed.
+    States and options have the sequences in their order before packing.
     """
     if lengths is not None:
         raise ArgumentError("lengths", "None, since a PackedSequence contains its lengths", type(lengths).__name__)
@@ -33,7 +33,7 @@ def packed(run: Callable[..., Any], x: PackedSequence, state: Any, *, lengths: A
 
 
 def unbatched(run: Callable[..., Any], x: Tensor, state: Any, **options: Any) -> tuple[Any, Any]:
-    """Return what ``run``, a layer's ``forward`` or ``step``, gives for one sequence, without the batch dimension."""
+    """Call ``run``, a layer's ``forward`` or ``step``, for one sequence without a batch dimension."""
     if options.get("lengths") is not None:
         raise ArgumentError("lengths", "None with one sequence (time, d_input)", type(options["lengths"]).__name__)
     y, state = run(x[None], _each(lambda tensor: tensor[None], state), **options)
@@ -41,7 +41,7 @@ def unbatched(run: Callable[..., Any], x: Tensor, state: Any, **options: Any) ->
 
 
 def _each(change: Callable[[Tensor], Tensor], state: Any) -> Any:
-    """Change a state, or each part of a pair of states; None stays None."""
+    """Apply ``change`` to a state, or to each state of a pair; None stays None."""
     if isinstance(state, tuple):
         return tuple(_each(change, part) for part in state)
     return None if state is None else change(state)

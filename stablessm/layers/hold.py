@@ -1,4 +1,4 @@
-"""Eigenvalues worked out once, for many steps with the same weights."""
+"""A context in which layers compute their discretized eigenvalues once, for many steps with the same weights."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stablessm.layers.diagonal import DiagonalLayer
 
 @contextmanager
 def hold(model: nn.Module) -> Iterator[None]:
-    """Keep the eigenvalues of all layers in ``model`` inside this context: its weights must not change.
+    """Compute the discretized eigenvalues of all layers in ``model`` once, and reuse them inside this context.
 
-    The map and the discretization are a quarter to half of the operations of a step that generates one token. Calls
-    that record a gradient, or take a ``dt``, compute them as usual.
+    The weights must not change inside the context. The map and the discretization are a quarter to half of the
+    operations of a step that generates one token. Calls that record gradients or pass ``dt`` compute them as usual.
 
     >>> import stablessm as ssm
     >>> layer, x_t = ssm.RealSSM(1, 4, 1), torch.randn(2, 1)
@@ -33,4 +33,4 @@ def hold(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for layer in layers:
-            layer._held = None  # also where another hold goes on: slower, and never of weights that were
+            layer._held = None  # an outer hold loses its cache too: slower, but no stale values

@@ -1,4 +1,4 @@
-"""Where eigenvalues start."""
+"""Initial eigenvalues of the layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stablessm._errors import ArgumentError
 
 
 def timescales(count: int, shortest: float, longest: float) -> Tensor:
-    """``count`` time scales from ``shortest`` to ``longest``, evenly spaced in their logarithm.
+    """Return ``count`` time scales from ``shortest`` to ``longest``, evenly spaced in their logarithm.
 
     >>> timescales(3, 1.0, 100.0).round(decimals=4).tolist()
     [1.0, 10.0, 100.0]
@@ -20,7 +20,9 @@ def timescales(count: int, shortest: float, longest: float) -> Tensor:
 
 
 def spread_rates(count: int, dt: float, fastest: float) -> Tensor:
-    """Return -1/τ with time scales τ from one ``dt``, or the shortest above -1/fastest, to 1000 times that.
+    """Return rates -1/τ for time scales τ that span a factor of 1000, evenly spaced in their logarithm.
+
+    The shortest time scale is ``dt``, or slightly above -1/fastest if the map cannot represent faster rates.
 
     >>> spread_rates(4, 0.1, -torch.inf).round(decimals=4).tolist()
     [-10.0, -1.0, -0.1, -0.01]
@@ -32,7 +34,7 @@ def spread_rates(count: int, dt: float, fastest: float) -> Tensor:
 def ring(count: int, r_min: float, r_max: float, max_phase: float) -> Tensor:
     """Draw complex eigenvalues uniform in area on a ring r_min ≤ |λ| ≤ r_max, 0 ≤ arg λ ≤ max_phase.
 
-    LRU-UA (section 3.1, appendix E) and the LRU start here; |λ|² is uniform between the squared radii.
+    This is the initialization of the LRU and of LRU-UA (section 3.1, appendix E): |λ|² is uniform between the squares.
     """
     if not 0 <= r_min <= r_max <= 1:
         raise ArgumentError("r_min, r_max", "0 <= r_min <= r_max <= 1", f"{r_min}, {r_max}")
@@ -52,9 +54,9 @@ def s4d_inv(count: int) -> Tensor:
 
 
 def s4d_legs(count: int) -> Tensor:
-    """Return the eigenvalues of HiPPO-LegS's normal part with positive frequency (S4D-LegS).
+    """Return the eigenvalues of the normal part of HiPPO-LegS with positive imaginary part (S4D-LegS).
 
-    LegS of size 2 count is a normal matrix -1/2 + S, S skew, plus a matrix of rank one; these are -1/2 + i spec(S).
+    The LegS matrix of size 2 count is a normal matrix -1/2 + S with skew-symmetric S, plus a matrix of rank one.
     """
     p = (2 * torch.arange(2 * count, dtype=torch.float64) + 1).sqrt()
     lower = torch.tril(torch.outer(p, p), -1)

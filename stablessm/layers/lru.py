@@ -26,13 +26,14 @@ class LRU(DiagonalLayer):
     Args:
         d_input, d_state, d_output: sizes; d_state counts complex states.
         map: discrete-time reparameterization of the modulus, a name or an instance.
-        r_min, r_max, max_phase: the ring that eigenvalues start on, uniform in area, and their largest phase.
-        normalize: γ = √(1 - |λ|²), so that white noise gives states of variance one whatever λ is; else γ = 1.
-        skip: whether there is D.
-        eigenvalues: (d_state,) complex: start from these instead of the ring.
+        r_min, r_max, max_phase: initial eigenvalues are drawn uniformly in area from the ring r_min ≤ |λ| ≤ r_max with
+            phases from 0 to max_phase.
+        normalize: if True, γ = √(1 - |λ|²), so that white noise gives states of variance one for every λ; else γ = 1.
+        skip: whether the layer has the direct term D x.
+        eigenvalues: (d_state,) complex: initial eigenvalues (default: drawn from the ring).
         mode: ``scan``, ``conv`` or ``auto``.
 
-    A call's ``dt`` counts steps: between two samples the state decays by λ^dt.
+    The ``dt`` of a call is in steps: between two samples the state decays by λ^dt.
 
     >>> layer = LRU(3, 32, 2, r_min=0.9, r_max=0.99)
     >>> y, state = layer(torch.randn(4, 100, 3))
@@ -70,7 +71,7 @@ class LRU(DiagonalLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw eigenvalues on the ring, or take the given ones; B, C complex Gaussian, D Gaussian."""
+        """Draw eigenvalues from the ring, unless they were given; B and C are complex Gaussian, D is Gaussian."""
         ring = (self.r_min, self.r_max, self.max_phase)
         start = initialize.ring(len(self.w), *ring) if self._start is None else self._start
         self.w.copy_(self.map.weights(start.abs()))
@@ -97,7 +98,7 @@ class LRU(DiagonalLayer):
         dtype = self._parameter_dtype()
         modulus, phase = self.map(self.w.to(dtype)), self.phase.to(dtype)
         gain = torch.ones_like(modulus)
-        if self.normalize:  # 1 - |λ|² = d (2 - d) with d = 1 - |λ|, which the map knows without cancellation
+        if self.normalize:  # 1 - |λ|² = d (2 - d) with d = 1 - |λ|, which the map computes without cancellation
             d = self.map.distance(self.w.to(dtype))
             gain = (d * (2 - d)).clamp(min=torch.finfo(dtype).tiny).sqrt()
         if dt is not None:

@@ -1,4 +1,4 @@
-"""Optimizer groups: the parameters that set a model's dynamics apart from the rest."""
+"""Parameter groups for optimizers: recurrent parameters and all others."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stablessm._errors import ArgumentError
 def param_groups(
     model: nn.Module, lr: float, *, recurrent_lr: float | None = None, weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Return groups for any ``torch.optim`` optimizer: recurrent parameters get their own rate, no decay.
+    """Return groups for any ``torch.optim`` optimizer: recurrent parameters have a separate rate and no weight decay.
 
-    Weight decay pulls eigenvalues to wherever w = 0 happens to be, which has nothing to do with simplicity.
-    Recurrent are the parameters a module lists in ``recurrent_parameters``; yours may list some too.
+    Weight decay would pull eigenvalues to the value of the map at w = 0, which is arbitrary. Recurrent parameters are
+    those that a module lists in its attribute ``recurrent_parameters``; your own modules may have this attribute too.
 
     Args:
         model: any module, with or without layers of this package.

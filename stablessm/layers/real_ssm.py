@@ -28,11 +28,11 @@ class RealSSM(DiagonalLayer):
         d_input, d_state, d_output: sizes.
         map: reparameterization of the eigenvalues, a name or an instance (``stablessm.reparam``).
         time: ``continuous`` (λ < 0, discretized with ``dt``) or ``discrete`` (h[k] = λ h[k-1] + B x[k] + b).
-        dt: the time between samples, in your unit, 1 by default; continuous time only.
+        dt: the time between samples, in your unit of time (default: 1); continuous time only.
         discretization: ``zoh`` (the default), ``bilinear`` or ``exponential``; continuous time only.
-        activation: σ on the states before the readout, by name; ``linear`` by default.
-        bias: whether there is b.
-        skip: whether there is D.
+        activation: name of σ, which is applied to the states before the readout.
+        bias: whether the layer has the bias b.
+        skip: whether the layer has the direct term D x.
         eigenvalues: (d_state,) start from these; under one seed two maps then start as the same function (or take
             a copy ``with_map``). By default time
             scales are spread evenly on a logarithmic axis, over a factor of 1000 from one step (or the map's shortest).
@@ -81,13 +81,13 @@ class RealSSM(DiagonalLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the eigenvalues as given or spread, and B so that white noise gives states of variance one.
+        """Set the initial eigenvalues, and draw B such that white noise gives states of variance one.
 
-        The stationary state has variance one on average over the draws of B, for every eigenvalue
-        inside the stable region. An eigenvalue on its boundary or beyond has no stationary state; B is then such that
-        the variance is one after a million steps of an eigenvalue on the boundary. A recurrence in float32 rounds its
-        decay: for |λ| dt below 1e-6 its states are up to twice as large or small as in exact arithmetic, and below
-        3e-8 the decay is 1 and they grow without a limit. In float64 (``layer.double()``) that begins at 1e-15.
+        The stationary state has variance one on average over the draws of B, for every eigenvalue inside the stable
+        region. An eigenvalue on the boundary or outside has no stationary state; B is then scaled such that the
+        variance would be one after a million steps on the boundary. A recurrence in float32 rounds its decay: for
+        |λ| dt below 1e-6, states can be up to twice as large or half as large as in exact arithmetic, and below 3e-8
+        the decay is rounded to 1 and states grow without limit. In float64 (``layer.double()``) this begins at 1e-15.
         """
         start = self._default_eigenvalues() if self._start is None else self._start
         self.w.copy_(self.map.weights(start))
@@ -100,14 +100,14 @@ class RealSSM(DiagonalLayer):
                 nn.init.zeros_(zero)
 
     def _forgotten(self, decay: Tensor) -> Tensor:
-        """Return 1 - a² of the weights as they are stored; 1e-6 where a state never becomes stationary."""
+        """Return 1 - a² for the stored weights, or 1e-6 for states that never become stationary."""
         rough, w = 1 - decay**2, self.w.double()
         if self.time == "continuous":
             exact = discretize.forgotten(self.discretization, self.map(w) * self.dt)
         else:
             exact = self.map.distance(w) * (1 + self.map(w).abs())
         exact = torch.where(exact > 0, exact, 1e-6).to(rough)
-        return torch.where(rough > 1e-5, rough, exact)  # below, a difference in single precision loses its digits
+        return torch.where(rough > 1e-5, rough, exact)  # below this, a difference in single precision loses its digits
 
     def eigenvalues(self) -> Tensor:
         """Return λ, (d_state,)."""

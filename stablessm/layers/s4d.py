@@ -23,21 +23,21 @@ from stablessm.scan.decay_product import power
 @final
 @renamed("discretisation")
 class S4D(DiagonalLayer):
-    """For each channel: dh/dt = λ h + x,  y = 2 Re Σ_n C_n h_n + D x, with λ = f(w) + iω and a step of its own.
+    """For each channel: dh/dt = λ h + x,  y = 2 Re Σ_n C_n h_n + D x, with λ = f(w) + iω and its own time step.
 
-    The states stand for conjugate pairs, hence the 2 Re. Channels do not mix.
+    Each state represents a conjugate pair, hence the factor 2 Re. Channels do not mix.
 
     Args:
-        d_model: H, channels in and out.
-        d_state: N, complex states a channel.
+        d_model: H, the number of input and output channels.
+        d_state: N, the number of complex states per channel.
         map: continuous-time reparameterization of Re λ, a name or an instance.
-        init: ``lin``, ``inv`` or ``legs``: where λ starts.
-        dt_min, dt_max: the steps start log-uniform between these, one a channel.
+        init: initial eigenvalues: ``lin``, ``inv`` or ``legs``.
+        dt_min, dt_max: the time step of each channel is initially drawn log-uniformly between these.
         discretization: ``zoh``, ``bilinear`` or ``exponential``.
-        eigenvalues: (N,) or (H, N) complex: start from these instead.
-        mode: ``scan`` (fused: no state is written to memory), ``conv`` or ``auto``, which scans.
+        eigenvalues: (N,) or (H, N) complex: initial eigenvalues (default: ``init``).
+        mode: ``scan`` (fused: no state is written to memory), ``conv`` or ``auto``, which is the scan.
 
-    A call's ``dt`` counts samples: 2.0 means that the input stood for twice its usual time.
+    The ``dt`` of a call is in samples: 2.0 means that the input lasted twice the usual time.
 
     >>> layer = S4D(d_model=16, d_state=32)
     >>> y, state = layer(torch.randn(4, 100, 16))
@@ -78,7 +78,7 @@ class S4D(DiagonalLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the eigenvalues as given or by ``init``; draw C complex Gaussian of variance 1, D Gaussian."""
+        """Set the eigenvalues as given or by ``init``; C is complex Gaussian with variance 1, D is Gaussian."""
         start = initialize.S4D[self.init](self.state_shape[1]) if self._start is None else self._start
         start = start.expand(self.state_shape)
         self.w.copy_(self.map.weights(start.real))
@@ -138,7 +138,7 @@ class S4D(DiagonalLayer):
         return self._with_skip(y, x), final
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Load as usual, and copy a C that ``assign`` left at an address that no complex number may have."""
+        """Load as usual; copy a C that ``assign`` left at an address that is not aligned for complex numbers."""
         super()._load_from_state_dict(*args, **kwargs)
         aligned = self.C.storage_offset() % 2 == 0 and self.C.data_ptr() % (2 * self.C.element_size()) == 0
         if not (aligned and self.C.is_contiguous()):
@@ -151,7 +151,7 @@ class S4D(DiagonalLayer):
 
 
 def _moved_to_the_end(signal: Tensor, lengths: Tensor) -> Tensor:
-    """Return right-padded sequences as left-padded ones, padded with zeros."""
+    """Turn right-padded sequences into left-padded ones, padded with zeros."""
     steps = signal.shape[1]
     index = torch.arange(steps, device=signal.device) - (steps - lengths)[:, None]
     moved = signal.gather(1, index.clamp(min=0)[..., None].expand_as(signal))

@@ -1,4 +1,4 @@
-"""A layer or a model as a folder: ``config.json`` and ``model.safetensors``. Nothing is pickled."""
+"""Saves a layer or a model to a folder with ``config.json`` and ``model.safetensors``, without pickle."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WEIGHTS = "model.safetensors"
 
 
 class SavedModel(nn.Module):
-    """A model whose frozen ``config`` holds every argument of its constructor, in what JSON can write."""
+    """Base class of models whose frozen ``config`` holds every constructor argument, in types that JSON can write."""
 
     config: Any
 
@@ -44,14 +44,14 @@ _models: dict[str, type[SavedModel]] = {}
 
 
 def saved(cls: _Model) -> _Model:
-    """Let :func:`save` and :func:`load` know this class of models, by its name."""
+    """Register a class of models, by its name, for :func:`save` and :func:`load`."""
     _models[cls.__name__] = cls
     return cls
 
 
 @checked
 def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.PathLike[str]) -> None:
-    """Write a layer, or a model such as a ``SequenceClassifier``, into ``folder``; :func:`load` makes it again.
+    """Write a layer, or a model such as a ``SequenceClassifier``, to ``folder``, from which :func:`load` restores it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -72,7 +72,7 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
         raise ArgumentError("layer", known, str(error)) from error
     before, tensors = _weights_of(folder), _tensors.packed(layer.state_dict())
     new = _tensors.digest("", tensors)
-    record.write_json(folder / "config.json", {**content, "weights": [new, *before]})  # after a kill, either is whole
+    record.write_json(folder / "config.json", {**content, "weights": [new, *before]})  # a kill leaves valid files
     _tensors.save(folder / WEIGHTS, tensors)
     if before:
         record.write_json(folder / "config.json", {**content, "weights": [new]})
@@ -80,7 +80,7 @@ def save(layer: SequenceLayer | Bidirectional | SavedModel, folder: str | os.Pat
 
 @checked
 def load(folder: str | os.PathLike[str]) -> Any:
-    """Return the layer or model that :func:`save` wrote, with its weights and dtype; the random state is left alone.
+    """Return the layer or model that :func:`save` wrote, with its weights and dtype. The random state is not changed.
 
     Damaged files and weights of another model raise an error. Weights that are not finite raise a warning.
     """
@@ -96,7 +96,7 @@ def load(folder: str | os.PathLike[str]) -> Any:
             raise ArgumentError("class", f"one of {', '.join((*CLASSES, *_models))}", content["class"])
         known = list(content.get("weights", ()))
         try:
-            _require_shapes(content, shapes)  # before memory is taken
+            _require_shapes(content, shapes)  # before memory is allocated
         except ArgumentError:
             _require_whole(weights, known, expected)
             raise
@@ -108,17 +108,17 @@ def load(folder: str | os.PathLike[str]) -> Any:
 def restore(
     layer: nn.Module, weights: Path, known: Sequence[str | None], expected: str = "a whole .safetensors file"
 ) -> None:
-    """Load weights from a ``.safetensors`` file; ``known``: the SHA-256 that it may have, none if that is not known."""
+    """Load weights from a ``.safetensors`` file. Its SHA-256 must be in ``known``, unless ``known`` is empty."""
     tensors = _require_whole(weights, known, expected)
     with record.reading(weights, expected):
         layer.load_state_dict(tensors)
     wrong = [name for name, t in tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]
     if wrong:
-        warnings.warn(f"{weights}: NaN or infinite values in {', '.join(wrong)}; outputs mean nothing", stacklevel=3)
+        warnings.warn(f"{weights}: NaN or infinite values in {', '.join(wrong)}; outputs are meaningless", stacklevel=3)
 
 
 def _require_whole(weights: Path, known: Sequence[str | None], expected: str) -> dict[str, torch.Tensor]:
-    """Return the tensors of a ``.safetensors`` file; raise an error that names it if they are not the known tensors."""
+    """Return the tensors of a ``.safetensors`` file; raise an error if its checksum is not one of the known ones."""
     _, tensors, seal = _tensors.load(weights, expected)
     with record.reading(weights, expected):
         if known and seal not in known:
@@ -135,15 +135,15 @@ def _weights_of(folder: Path) -> list[str | None]:
 
 
 def _otherwise(folder: Path) -> str:
-    """Return what to do about damaged weights of a training, whose checkpoints hold others."""
+    """Return the remedy for damaged weights of a training run that has checkpoints; an empty string without them."""
     if not any(folder.parent.glob("checkpoints/step-*")):
         return ""
     return f", or stablessm train with --last-good, which takes the weights of the last checkpoint of {folder.parent}"
 
 
 def _require_shapes(content: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse a config that asks for other sizes than the weights have."""
-    _require_at_most(content, "n_layers", len(shapes))  # even without memory each takes time
+    """Raise an error if the sizes in a config differ from the sizes of the weights."""
+    _require_at_most(content, "n_layers", len(shapes))  # even without memory, each layer takes time
     try:
         with torch.device("meta"):
             built = {name: tuple(tensor.shape) for name, tensor in _build(content).state_dict().items()}
@@ -151,7 +151,7 @@ def _require_shapes(content: dict[str, Any], shapes: Mapping[str, tuple[int, ...
         if "meta" not in str(error):
             raise
         longest = max((length for shape in shapes.values() for length in shape), default=1)
-        for name in content["options"] if content["class"] in CLASSES else ():  # a matrix map looks at values
+        for name in content["options"] if content["class"] in CLASSES else ():  # a matrix map reads values
             _require_at_most(content, name, longest)
         return
     for name in sorted(built.keys() | shapes.keys()):
@@ -180,7 +180,7 @@ def _known_models() -> dict[str, type[SavedModel]]:
 
 
 def _config(layer: nn.Module) -> dict[str, Any]:
-    """Return the class and the arguments that make it: everything but the weights."""
+    """Return the class of a layer and its constructor arguments: everything except the weights."""
     if isinstance(layer, SavedModel):
         return {"class": type(layer).__name__, "options": asdict(layer.config)}
     if isinstance(layer, Bidirectional):
@@ -194,7 +194,7 @@ def _config(layer: nn.Module) -> dict[str, Any]:
 
 
 def _option(layer: Any, name: str) -> Any:
-    if name == "eigenvalues":  # where it started from, if that was given
+    if name == "eigenvalues":  # the given initial eigenvalues, if any
         start = layer._start
         return None if start is None else torch.view_as_real(start.to(torch.complex128)).tolist()
     if name == "map":

@@ -1,8 +1,9 @@
-"""The zero-order hold on a GPU: one kernel there and one back.
+"""The zero-order hold on a GPU: one Triton kernel for the forward pass and one for the backward pass.
 
-λ is (K, N) and dt (K, 1), whatever dimensions K stands for. A program has a tile of ROWS × BLOCK eigenvalues. Inside,
-numbers are complex pairs in float64: they are few, and so no formula loses what float32 keeps. Backward finds a and g
-again; the gradient of dt is summed over the tile's columns, and over tiles in a fixed order.
+λ is (K, N) and dt is (K, 1), where K stands for any number of dimensions. A program processes a tile of ROWS × BLOCK
+eigenvalues. It computes with pairs of float64, so that no formula loses digits of float32; there are few numbers. The
+backward pass computes a and g again. It sums the gradient of dt over the columns of a tile, and over tiles in a fixed
+order.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -20,12 +21,12 @@ from torch import Tensor
 from stablessm.scan.triton.launch import Launch
 
 BLOCK, TILE, WARPS = 128, 256, 4
-"""Most columns of a tile, its numbers, and the warps of a program."""
+"""Largest number of columns of a tile, number of entries of a tile, and warps per program."""
 
 
 @triton.jit
 def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Row, column and place of the tile's numbers, and which there are."""
+    """Return the row, column and offset of the entries of this program's tile, and a mask of the valid entries."""
     columns: tl.constexpr = (N + BLOCK - 1) // BLOCK
     row = ((tl.program_id(0) // columns) * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)
     column = (tl.program_id(0) % columns) * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -34,7 +35,7 @@ def _place(rows, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _load(pointer, place, inside, COMPLEX: tl.constexpr):
-    """Real and imaginary part."""
+    """Load real and imaginary parts."""
     if COMPLEX:
         real = tl.load(pointer + 2 * place, mask=inside, other=0.0).to(tl.float64)
         return real, tl.load(pointer + 2 * place + 1, mask=inside, other=0.0).to(tl.float64)
@@ -53,7 +54,7 @@ def _store(pointer, place, inside, real, imag, COMPLEX: tl.constexpr):
 
 @triton.jit
 def _exp(x, y, COMPLEX: tl.constexpr):
-    """e^(x + iy)."""
+    """Return e^(x + iy) as a pair."""
     size = tl.exp(x)
     if COMPLEX:
         return size * tl.cos(y), size * tl.sin(y)
@@ -62,11 +63,11 @@ def _exp(x, y, COMPLEX: tl.constexpr):
 
 @triton.jit
 def _phi(x, y, a, b):
-    """φ(z) = (e^z - 1)/z and φ'(z) = (e^z - φ(z))/z of z = x + iy, with e^z = a + ib.
+    """Return φ(z) = (e^z - 1)/z and φ'(z) = (e^z - φ(z))/z for z = x + iy, given e^z = a + ib.
 
-    Below 1/2, where the differences cancel, from the series of s(z) = (φ(z) - 1)/z: φ = 1 + z s and φ' = φ - s.
+    Below |z| = 1/2, where the differences cancel, use the series of s(z) = (φ(z) - 1)/z: φ = 1 + z s and φ' = φ - s.
     """
-    x = tl.where(x < -1e150, -1e150, x)  # -∞ too: its square must be finite
+    x = tl.where(x < -1e150, -1e150, x)  # also for z = -∞, whose square must be finite
     size = x * x + y * y
     small = size < 0.25
     scale = 1.0 / tl.where(small, 1.0, size)
@@ -86,7 +87,7 @@ def forward_kernel(
     eigenvalues, dt, decay, gain, rows,
     N: tl.constexpr, COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """a = e^z and g = φ(z) dt, with z = λ dt."""
+    """Compute a = e^z and g = φ(z) dt, with z = λ dt."""
     row, place, inside = _place(rows, N, ROWS, BLOCK)
     re, im = _load(eigenvalues, place, inside, COMPLEX)
     step = tl.load(dt + row, mask=row < rows, other=0.0).to(tl.float64)
@@ -101,7 +102,10 @@ def backward_kernel(
     eigenvalues, dt, d_decay, d_gain, d_eigenvalues, partial, rows,
     N: tl.constexpr, COMPLEX: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """d_λ = dt (conj(a) d_a + conj(φ'(z) dt) d_g), and the tile's part of d_dt = Re Σ (conj(λ a) d_a + conj(a) d_g)."""
+    """Compute the gradient of λ and this tile's part of the gradient of dt.
+
+    d_λ = dt (conj(a) d_a + conj(φ'(z) dt) d_g) and d_dt = Re Σ (conj(λ a) d_a + conj(a) d_g).
+    """
     row, place, inside = _place(rows, N, ROWS, BLOCK)
     re, im = _load(eigenvalues, place, inside, COMPLEX)
     step = tl.load(dt + row, mask=row < rows, other=0.0).to(tl.float64)
@@ -119,7 +123,7 @@ def backward_kernel(
 
 
 def forward(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a and g, in the shape of the eigenvalues (…, N); dt is (…, 1)."""
+    """Return a and g, which have the shape of the eigenvalues (…, N); dt is (…, 1)."""
     lam = _whole(eigenvalues)
     decay, gain = torch.empty_like(lam), torch.empty_like(lam)
     launch, _ = _launches(dt.numel(), lam.shape[-1], lam.dtype)
@@ -137,7 +141,7 @@ def backward(eigenvalues: Tensor, dt: Tensor, d_decay: Tensor, d_gain: Tensor) -
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """Return a contiguous tensor with no pending conjugation or negation, as a pointer requires."""
+    """Return a contiguous tensor without lazy conjugation or negation, as a kernel that reads memory requires."""
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
     return tensor.resolve_conj().resolve_neg().contiguous()

@@ -1,4 +1,4 @@
-"""The zero-order hold, and its derivative in closed form: few operations there and back, on a GPU one each way.
+"""The zero-order hold with derivatives in closed form, which need few operations; on a GPU, one kernel per pass.
 
 With z = λ dt, a = e^z and g = φ(z) dt, where φ(z) = (e^z - 1) / z:
 
@@ -19,12 +19,12 @@ from stablessm.scan.dispatch import exporting, forward_mode, plain, quick
 
 
 def phi(z: Tensor) -> Tensor:
-    """Return (e^z - 1) / z, and 1 at 0, with a gradient there.
+    """Return (e^z - 1) / z, continued by 1 at z = 0, where the gradient is right too.
 
     >>> phi(torch.tensor([0.0, 1.0]))
     tensor([1.0000, 1.7183])
     """
-    small = z.abs() < torch.finfo(z.dtype).eps ** 0.2  # from there on z⁵/720 is below rounding
+    small = z.abs() < torch.finfo(z.dtype).eps ** 0.2  # below this, z⁵/720 is less than a rounding error
     safe = torch.where(small, torch.ones_like(z), z)
     series = 1 + z / 2 * (1 + z / 3 * (1 + z / 4 * (1 + z / 5)))
     return torch.where(small, series, torch.expm1(safe) / safe)
@@ -48,13 +48,13 @@ def zero_order_hold(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def plainly(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the reference of :func:`zero_order_hold`, differentiable to any order and in either mode."""
+    """Compute :func:`zero_order_hold` with plain operations: differentiable to any order, forward and reverse."""
     z = eigenvalues * dt
     return z.exp(), phi(z) * dt
 
 
 class _Hold(torch.autograd.Function):
-    """The closed form: a kernel for the shapes that layers have on a GPU, few operations for all others."""
+    """Autograd function of the closed form: a Triton kernel for the shapes of layers on a GPU, or plain operations."""
 
     @staticmethod
     def forward(ctx: Any, eigenvalues: Tensor, dt: Tensor) -> Any:
@@ -85,17 +85,18 @@ class _Hold(torch.autograd.Function):
 
 
 def _factors(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return a, g, and for the gradients dt in the dtype of λ and True where z is small.
+    """Return a, g, dt in the dtype of λ, and a mask of the small z; the last two are for the gradients.
 
-    Without a gradient, a branch that is not taken may divide by 0. With one the difference e^z - φ cancels for small z,
-    while φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli's numbers) does not: both err by as much at |z|⁴ = 720 ε.
+    No gradient flows here, so the unused branch of a ``where`` may divide by 0. For the gradients, the difference
+    e^z - φ cancels for small z, while φ'/φ = 1/2 + z/12 - z³/720 + … (Bernoulli numbers) does not. Both have the same
+    error at |z|⁴ = 720 ε.
     """
-    step = dt.to(eigenvalues.dtype)  # once: a product of real and complex would convert it anew
+    step = dt.to(eigenvalues.dtype)  # once, because each product of real and complex would convert it again
     z = eigenvalues * step
     eps = torch.finfo(z.dtype).eps
     size = z.abs()
     decay = torch.polar(z.real.exp(), z.imag) if z.is_complex() else z.exp()  # a quarter of the time of a complex exp
-    series = torch.addcmul(step, step, z, value=0.5)  # what it leaves out, z²/6, is less than rounding below √ε
+    series = torch.addcmul(step, step, z, value=0.5)  # the next term, z²/6, is below a rounding error for |z| < √ε
     gain = torch.where(size < eps**0.5, series, torch.expm1(z) / eigenvalues)
     return decay, gain, step, size < (720 * eps) ** 0.25
 
@@ -117,7 +118,7 @@ def _gradients(
 
 
 def _in_parts(z: Tensor) -> Tensor:
-    """Return real and imaginary part in one more dimension."""
+    """Return real and imaginary parts along a new last dimension."""
     return torch.view_as_real(z.resolve_conj()) if z.is_complex() else z[..., None]
 
 
@@ -145,7 +146,7 @@ def _check_raw(eigenvalues: Tensor, dt: Tensor) -> None:
 
 @torch.library.custom_op("stablessm::hold", mutates_args=())
 def hold_op(eigenvalues: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Run the kernel as an operator, for ``torch.compile``, which compiles no complex numbers itself."""
+    """Run the kernel as an operator, because ``torch.compile`` does not compile complex numbers."""
     from stablessm.layers import triton_hold
 
     _check_raw(eigenvalues, dt)
