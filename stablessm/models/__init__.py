@@ -1,4 +1,4 @@
-"""Models made of layers."""
+"""Sequence models made of layers: classifier, regressor and language model."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""One block: normalize, mix in time, activate, gate, add; then perhaps an MLP."""
+"""A residual block: norm, mixing in time, activation, gate and sum, optionally followed by an MLP."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _identity(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu, "silu": F.silu, "relu": F.relu, "none": _identity
 }  # fmt: skip
-"""After the mixer."""
+"""Activations after the mixer, by name."""
 
 
 @final
 class TiedDropout(nn.Module):
-    """Dropout of whole channels, with one mask per sequence, as in S4, so that a recurrence sees no noise in time.
+    """Dropout of whole channels with one mask per sequence, as in S4, so that it adds no noise in time.
 
-    The mask is (B, 1, C), so that it costs neither memory nor many random numbers.
+    The mask has shape (B, 1, C), so it needs little memory and few random numbers.
 
     >>> dropped = TiedDropout(0.5)(torch.ones(2, 100, 8))
     >>> bool((dropped == dropped[:, :1]).all())
@@ -46,34 +46,35 @@ class TiedDropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        """Return (B, T, C) with some channels of each sequence set to zero, in training; added to ``onto``."""
+        """Set some channels of each sequence (B, T, C) to zero during training, and add ``onto`` if it is given."""
         if not self.training or not self.p:
             return x if onto is None else onto + x
         mask = F.dropout(x.new_ones(len(x), 1, x.shape[-1]), self.p)
         return x * mask if onto is None else torch.addcmul(onto, x, mask)
 
     def extra_repr(self) -> str:
-        """Return the rate, for ``print(model)``."""
+        """Return the dropout rate, for ``print(model)``."""
         return f"{self.p:g}"
 
 
 @final
 class Block(nn.Module):
-    """x + dropout(gate(dropout(σ(mixer(norm(x)))))), and then, with an MLP, the same around that.
+    """x + dropout(gate(dropout(σ(mixer(norm(x)))))), optionally followed by a residual MLP: x + dropout(mlp(norm(x))).
 
-    With ``prenorm=False`` the norm comes after the sum instead. The gate is (Va + b) ⊙ sigmoid(Wa + c), a 1×1 map with
-    a gated linear unit.
+    With ``prenorm=False`` the norm comes after the sum instead. The gate is a gated linear unit at each step:
+    (Va + b) ⊙ sigmoid(Wa + c).
 
     Args:
-        d_model: channels in and out.
-        mixer: a layer from d_model to d_model channels: ours, :class:`~stablessm.models.Hyena`, or any module with
-            ``y, state = m(x, state, lengths=, reset=, dt=)``, ``m.step(x_t, state, dt=)``, ``m.initial_state(batch)``.
+        d_model: number of input and output channels.
+        mixer: a layer from d_model to d_model channels: a layer of stablessm, :class:`~stablessm.models.Hyena`, or any
+            module with ``y, state = m(x, state, lengths=, reset=, dt=)``, ``m.step(x_t, state, dt=)`` and
+            ``m.initial_state(batch)``.
         norm: ``layer``, ``batch`` or ``none``.
-        prenorm: whether it comes before the mixer, or after the sum.
-        activation: σ: ``gelu``, ``silu``, ``relu`` or ``none``.
+        prenorm: whether the norm comes before the mixer (True) or after the sum (False).
+        activation: σ, one of ``gelu``, ``silu``, ``relu`` and ``none``.
         gate: whether the block has a gate.
         mlp: hidden channels of the MLP (with GELU), as a multiple of d_model; 0 for none.
-        dropout: the share of channels of each sequence that training leaves out.
+        dropout: probability that training sets a channel of a sequence to zero.
 
     >>> from stablessm.layers import S4D
     >>> block = Block(16, S4D(16, 8, map="best"), dropout=0.1)
@@ -114,9 +115,9 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, state: Any = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, Any]:
-        """Run over (B, T, d_model), and return the same shape and the mixer's state; arguments as in a layer.
+        """Run over x (B, T, d_model) and return an output of the same shape and the state of the mixer.
 
-        What comes out at padded steps means nothing, but is finite if what came in was.
+        The arguments are those of a layer. Outputs at padded steps are meaningless, but finite if the inputs are.
         """
         check_signal("x", x, ("batch", "time", "d_model"), self.d_model, self._weight(x))
         lengths = checked_lengths(lengths, *x.shape[:2])
@@ -132,7 +133,7 @@ class Block(nn.Module):
         return self._after(x, y[:, None], None)[:, 0], state
 
     def _weight(self, x: Tensor) -> Tensor:
-        """Return one of the parameters, for their device; ``x`` if there are none."""
+        """Return one parameter, from which the device is read, or ``x`` if there are none."""
         return next(self.parameters(), x)
 
     def _before(self, norm: nn.Module, x: Tensor, real: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Sequences to classes."""
+"""A model that classifies sequences, or every step of a sequence."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from stablessm.models.sequence_model import SequenceModel
 @saved
 @final
 class SequenceClassifier(SequenceModel):
-    """Logits of ``size`` classes: of each sequence, or of each step.
+    """A model that returns logits of ``size`` classes for each sequence, or for each step.
 
     Args:
-        size: how many classes.
-        d_input, vocab_size: one of them: the channels of inputs (B, T, d_input), or how many tokens (B, T) there are.
-        pool: ``mean`` of the steps, or the ``last`` one.
-        per_step: whether every step has logits of its own, (B, T, size); nothing is pooled then.
+        size: number of classes.
+        d_input, vocab_size: give one of them: the number of channels of inputs (B, T, d_input), or the number of tokens
+            for inputs (B, T).
+        pool: whether the readout takes the ``mean`` over the steps or the ``last`` step.
+        per_step: if True, return logits (B, T, size) for every step, without pooling.
         **options: the other settings of :class:`~stablessm.models.StackConfig`.
 
     >>> import torch

@@ -1,4 +1,4 @@
-"""The settings of a model, as a frozen dataclass that JSON can hold."""
+"""The settings of a model, as frozen dataclasses that can be written as JSON."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from stablessm.reparam import Reparameterization
 Pool: TypeAlias = Literal["mean", "last"]
 
 TIMESCALES = (2.0, 2000.0)
-"""Where the time scales of a language model's real recurrences start, in tokens."""
+"""Shortest and longest initial time scale of the real recurrences of a language model, in tokens."""
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class StackConfig:
-    """Encoder and blocks.
+    """Settings of a stack: the encoder of the inputs and the blocks.
 
     Args:
-        d_input: channels of an input (B, T, d_input) of numbers; or
-        vocab_size: how many tokens there are, for an input (B, T) of whole numbers.
-        d_model, n_layers: channels between the blocks, and how many blocks.
-        mixer: ``s4d``, ``lru``, ``real`` or one registered, or one of these with ``hyena-`` before it.
-        d_state: states, of each channel for ``s4d``, of all for the others.
-        map, map_options: reparameterization of the eigenvalues, a name and its options, or an instance for ``map``.
-        mixer_options: whatever else the layer takes (``dt_min``, ``r_max``, ``mode``, …).
+        d_input: number of channels, for inputs (B, T, d_input) of numbers. Give either ``d_input`` or ``vocab_size``.
+        vocab_size: number of tokens, for inputs (B, T) of whole numbers.
+        d_model, n_layers: number of channels between the blocks, and number of blocks.
+        mixer: the layer of each block: ``s4d``, ``lru``, ``real`` or a registered name; ``hyena-`` before the name puts
+            the layer into a :class:`~stablessm.models.Hyena`.
+        d_state: number of states: per channel for ``s4d``, in total for the other mixers.
+        map, map_options: reparameterization of the eigenvalues: a name and its options, or an instance as ``map``.
+        mixer_options: further arguments of the layer (``dt_min``, ``r_max``, ``mode``, …).
         norm, prenorm, activation, gate, mlp, dropout: as in :class:`~stablessm.models.Block`.
-        edge_dropout: the same before the first block and after the last: of what is encoded and of what is read out.
+        edge_dropout: dropout before the first block and after the last block.
 
     >>> from stablessm import reparam
     >>> config = StackConfig(d_input=1, map=reparam.get("best", b=1.0))
@@ -61,7 +62,7 @@ class StackConfig:
     def __post_init__(self) -> None:
         if (self.d_input is None) == (self.vocab_size is None):
             got = f"{self.d_input}, {self.vocab_size}"
-            raise ArgumentError("d_input, vocab_size", "one of them: channels of numbers, or tokens", got)
+            raise ArgumentError("d_input, vocab_size", "one of them (numbers or tokens as input)", got)
         for name in ("d_input", "vocab_size", "d_model", "n_layers", "d_state"):
             if getattr(self, name) is not None:
                 self._set(name, whole_number(name, getattr(self, name)))
@@ -79,7 +80,7 @@ class StackConfig:
             if time not in (None, self.map.time):
                 raise ArgumentError("map", f"a {time}-time map, for the mixer {self.mixer!r}", repr(self.map))
             if self.map_options:
-                raise ArgumentError("map_options", "none beside a map already built", self.map_options)
+                raise ArgumentError("map_options", "none, since map is an instance", self.map_options)
             self._set("map_options", dict(vars(self.map)))
             self._set("map", self.map.name)
 
@@ -94,7 +95,7 @@ class StackConfig:
     @classmethod
     @checked
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Return the config with these settings; an unknown setting is an error that names it."""
+        """Return the config with these settings; an unknown setting raises an error with its name."""
         known = {entry.name for entry in fields(cls)}
         for name in options.keys() - known:
             raise unknown_name(name, sorted(known), name, f"one of the settings {', '.join(sorted(known))}")
@@ -104,7 +105,7 @@ class StackConfig:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(StackConfig):
-    """A stack with a readout of ``size`` numbers: at every step (``per_step``), or of the whole sequence (``pool``)."""
+    """Settings of a stack with a readout of ``size`` numbers, at every step (``per_step``) or per sequence."""
 
     size: int
     pool: Pool
@@ -122,10 +123,10 @@ class ModelConfig(StackConfig):
 @checked
 @dataclass(frozen=True, kw_only=True)
 class LanguageConfig(StackConfig):
-    """A stack from tokens to the next token: Hyena blocks around a real recurrence, and an MLP in each.
+    """Settings of a language model: by default, Hyena blocks with a real recurrence and an MLP in each block.
 
-    ``tied`` says whether the readout is the table of embeddings again. A real recurrence starts from time scales of 2
-    to 2000 tokens unless ``mixer_options`` say others, so that every map starts from the same eigenvalues.
+    With ``tied``, the readout shares its weights with the embeddings. Unless ``mixer_options`` set others, a real
+    recurrence starts with time scales from 2 to 2000 tokens, so that every map starts from the same eigenvalues.
 
     >>> LanguageConfig(vocab_size=30).mixer_options
     {'timescales': [2.0, 2000.0]}
@@ -144,7 +145,7 @@ class LanguageConfig(StackConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.vocab_size is None:
-            raise ArgumentError("vocab_size", "how many tokens there are", None)
+            raise ArgumentError("vocab_size", "the number of tokens", None)
         self._require_flags("tied")
         if self.mixer.removeprefix(mixers.GATED) == "real" and "eigenvalues" not in self.mixer_options:
             self._set("mixer_options", {"timescales": list(TIMESCALES), **self.mixer_options})

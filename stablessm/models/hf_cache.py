@@ -1,4 +1,4 @@
-"""The state of a language model, in the form of a Hugging Face cache. It does not grow with the text."""
+"""The state of a language model as a Hugging Face cache, whose size does not grow with the text."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stablessm._errors import ArgumentError
 
 @final
 class StableSSMCache(Cache):
-    """What a model remembers of a text: the states of its blocks, and its last output.
+    """The state of a model after some tokens: the states of its blocks, and its last output.
 
-    ``model(…, past_key_values=cache)`` goes on from it and writes the new state into it; tensors are exchanged, never
-    written into, so ``copy.copy(cache)`` keeps a moment to come back to.
+    ``model(…, past_key_values=cache)`` continues from the cache and stores the new state in it. Tensors are replaced,
+    never modified, so ``copy.copy(cache)`` is a snapshot to return to.
 
     >>> cache = StableSSMCache()
     >>> cache.get_seq_length(), cache.nbytes
@@ -27,13 +27,13 @@ class StableSSMCache(Cache):
     def __init__(self) -> None:
         super().__init__(layers=[])
         self.state: Any = None
-        """A tuple, one entry a block; None before the first token."""
+        """A tuple with the state of each block; None before the first token."""
         self.last: Tensor | None = None
-        """(B, d_model), the body's output at the last real token: padding says it again."""
+        """(B, d_model): the output of the blocks at the last real token, which padding repeats."""
         self.seen = 0
-        """Tokens, with padding."""
+        """Number of tokens that have been read, including padding."""
         self.padded: Tensor | None = None
-        """(B,) how many of them were padding; None where none was."""
+        """(B,) number of padding tokens; None if there were none."""
 
     @property
     def nbytes(self) -> int:
@@ -49,7 +49,7 @@ class StableSSMCache(Cache):
         self._each(lambda tensor: tensor.index_select(0, beam_idx.to(tensor.device)))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows."""
+        """Keep only these rows of the batch."""
         self.reorder_cache(torch.as_tensor(indices))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -61,14 +61,14 @@ class StableSSMCache(Cache):
         self.state, self.last, self.seen, self.padded = None, None, 0, None
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Refuse to crop: a recurrence cannot go back. Only 0 is allowed."""
+        """Raise an error unless ``tokens_to_remove`` is 0, because a recurrence cannot go back."""
         if tokens_to_remove:
             expected = "0, since a state cannot be undone (copy.copy keeps one)"
             raise ArgumentError("tokens_to_remove", expected, tokens_to_remove)
 
     @property
     def is_croppable(self) -> bool:
-        """Return False."""
+        """Return False, because a recurrence cannot go back."""
         return False
 
     @property
@@ -89,7 +89,7 @@ class StableSSMCache(Cache):
         return 0 if self.state is None else len(self.state)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Replace every tensor."""
+        """Replace every tensor by the result of ``change``."""
         self.state, self.last, self.padded = (_mapped(part, change) for part in (self.state, self.last, self.padded))
 
     def check(self, mask: Tensor | None, steps: int) -> None:
@@ -101,7 +101,7 @@ class StableSSMCache(Cache):
         if bool(wrong.any()):
             rows = ", ".join(map(str, wrong.nonzero()[:, 0].tolist()))
             expected = "the padding that past_key_values has read as such (after its end a row is fed padding)"
-            raise ArgumentError("attention_mask", expected, f"other padding in row {rows}: go on without the cache")
+            raise ArgumentError("attention_mask", expected, f"other padding in row {rows}; continue without the cache")
 
 
 def _mapped(state: Any, change: Callable[[Tensor], Tensor]) -> Any:

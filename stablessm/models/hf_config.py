@@ -18,7 +18,7 @@ except Exception as error:  # missing, older, or broken
 from stablessm.models.config import LanguageConfig
 
 _NAMES = [entry.name for entry in fields(LanguageConfig) if entry.name not in ("d_input", "tied")]
-"""What both configs call by the same name."""
+"""Settings that have the same name in both configs."""
 
 
 class StableSSMConfig(PreTrainedConfig):
@@ -58,7 +58,7 @@ class StableSSMConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         network = self.network()
-        for name in _NAMES:  # a map that came as an instance is a name and options from here on
+        for name in _NAMES:  # replaces a map instance by its name and options
             setattr(self, name, getattr(network, name))
         super().__post_init__(**kwargs)
 
@@ -76,6 +76,6 @@ class StableSSMConfig(PreTrainedConfig):
     @classmethod
     @checked
     def of(cls, network: LanguageConfig, **options: Any) -> Self:
-        """Return the config of a network; ``options`` are settings of Hugging Face alone, such as ``eos_token_id``."""
+        """Return the config of a network; ``options`` are further Hugging Face settings, such as ``eos_token_id``."""
         settings = asdict(network)
         return cls(tie_word_embeddings=settings["tied"], **{name: settings[name] for name in _NAMES}, **options)

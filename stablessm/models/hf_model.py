@@ -1,4 +1,4 @@
-"""A language model in Hugging Face's form: ``generate``, ``Trainer``, ``save_pretrained``, the Auto classes."""
+"""The language model as a Hugging Face model: ``generate``, ``Trainer``, ``save_pretrained``, the Auto classes."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ from stablessm.scan.checks import check_reset, check_tensor
 CHECKSUMS = "checksums.json"
 _FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 ALIGNMENT = 64
-"""Bytes, as PyTorch aligns its own memory on a CPU."""
+"""Alignment of CPU memory that PyTorch allocates, in bytes."""
 
 
 @final
 class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     """:class:`~stablessm.models.LanguageModel` as a ``transformers`` model; the network itself is ``model.network``.
 
-    ``generate`` carries a state that does not grow. Padding, left or right, changes no real token, and its own logits
-    are those of the token before it: prompts of different length generate what they generate alone.
+    ``generate`` carries a state whose size does not grow with the text. Padding on the left or right does not change
+    the outputs at real tokens, so each prompt of a batch generates what it would generate alone. The logits at padding
+    repeat the logits of the token before.
 
-    Importing this class registers it with the Auto classes. Where ``AutoModelForCausalLM.from_pretrained`` says that
-    Transformers does not recognize the architecture ``stablessm``, import it first:
-    ``from stablessm.models import StableSSMForCausalLM``.
+    Importing this class registers it with the Auto classes. If ``AutoModelForCausalLM.from_pretrained`` reports that
+    Transformers does not recognize the architecture ``stablessm``, run
+    ``from stablessm.models import StableSSMForCausalLM`` first.
 
     Args:
         config: the settings.
-        network: a language model to put inside, not copied; a new one by default.
+        network: the language model to wrap, which is not copied (default: a new one).
 
     >>> config = StableSSMConfig(vocab_size=100, d_model=16, n_layers=2, d_state=8, eos_token_id=0, pad_token_id=0)
     >>> model = StableSSMForCausalLM(config).eval()
@@ -63,7 +64,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: StableSSMConfig, network: LanguageModel | None = None) -> None:
         super().__init__(config)
         self.network = LanguageModel(**asdict(config.network())) if network is None else network
-        drawn: Any = not next(self.network.parameters()).is_meta  # then post_init has nothing to draw
+        drawn: Any = not next(self.network.parameters()).is_meta  # then post_init does not initialize them
         for module in self.network.modules():
             module._is_hf_initialized = drawn
         self.post_init()
@@ -71,10 +72,11 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     @classmethod
     @checked
     def of(cls, network: LanguageModel, **options: Any) -> Self:
-        """Return a trained language model in this form; its weights are not copied.
+        """Wrap a trained language model; its weights are not copied.
 
         Args:
-            options: what only Hugging Face knows, such as ``eos_token_id``.
+            network: the trained model.
+            options: further Hugging Face settings, such as ``eos_token_id``.
 
         >>> plain = LanguageModel(100, d_model=16, n_layers=1, d_state=8)
         >>> StableSSMForCausalLM.of(plain, eos_token_id=0).network is plain
@@ -84,22 +86,22 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load the model of a folder or of the hub, as every ``transformers`` model.
+        """Load the model from a folder or from the hub, as for every ``transformers`` model.
 
-        Files in a folder that do not have the checksums that ``save_pretrained`` wrote are an error.
+        Files in a folder whose checksums differ from those that ``save_pretrained`` wrote raise an error.
         """
         name = pretrained_model_name_or_path
         _check_files(Path(name or "", kwargs.get("subfolder", "")))
         loaded = super().from_pretrained(name, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         for parameter in model.parameters():
-            # in a mapped file weights lie anywhere, and a complex view of them crashes where PyTorch expects alignment
+            # weights in a memory-mapped file may be unaligned, and a complex view of unaligned memory crashes
             if parameter.device.type == "cpu" and parameter.data_ptr() % ALIGNMENT:
                 parameter.data = parameter.data.clone()
         return loaded
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Write the folder as every ``transformers`` model, and the checksums of its files."""
+        """Write the files that every ``transformers`` model writes, and their checksums."""
         super().save_pretrained(save_directory, *args, **kwargs)
         folder = Path(save_directory)
         files = {path.name: record.digest_of(path) for part in _FILES for path in sorted(folder.glob(part))}
@@ -123,15 +125,15 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         """Return the logits, and the other requested outputs.
 
         Args:
-            input_ids: (B, T) tokens; or
-            inputs_embeds: (B, T, d_model), their embeddings.
-            attention_mask: (B, T) or, with what came before, (B, longer): 0 at padding, wherever that is.
-            past_key_values: the state to go on from; the new one is written into it.
-            labels: (B, T) the tokens again, for ``loss``; -100 where none is wanted. Padding is never counted.
-            reset: (B, T) bool, where a document begins, before which nothing is to be remembered.
-            use_cache: whether to return a state; as the config says by default, and never in training.
-            output_hidden_states: whether to return what goes into each block, and the last norm's output.
-            logits_to_keep: how many of the last logits to compute, 0 for all; or which.
+            input_ids: (B, T) tokens. Give either ``input_ids`` or ``inputs_embeds``.
+            inputs_embeds: (B, T, d_model) embeddings of the tokens.
+            attention_mask: (B, T), or longer if it includes the tokens in the cache: 0 at padding, 1 at real tokens.
+            past_key_values: the cache to continue from, in which the new state is stored.
+            labels: (B, T) the same tokens, for ``loss``; -100 excludes a token. Padding is always excluded.
+            reset: (B, T) bool: True at the first token of a document, which starts from the initial state.
+            use_cache: whether to return a cache (default: the config's setting, and False during training).
+            output_hidden_states: whether to return the input of each block and the output of the last norm.
+            logits_to_keep: number of last logits to compute (0 for all), or their indices.
         """
         x = input_ids if inputs_embeds is None else inputs_embeds
         if x is None or (input_ids is not None and inputs_embeds is not None):
@@ -169,7 +171,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         reset: Tensor | None,
         wants_hidden: bool,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Return the body's output at every token, padding included, and the hidden states."""
+        """Return the output of the blocks at every token, including padding, and the hidden states."""
         body = self.network.body
         state, last = (None, None) if cache is None else (cache.state, cache.last)
         if x.shape[1] == 1 and state is not None and padding is None and reset is None and not wants_hidden:
@@ -199,7 +201,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
     def _prepare_cache_for_generation(  # type: ignore[override]  # it says bool and returns nothing
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
-        """Use our cache, whatever ``cache_implementation`` says: there is one kind, and it is small."""
+        """Use a StableSSMCache for every ``cache_implementation``."""
         given = model_kwargs.get("past_key_values")
         if given is not None:
             given._is_user_defined = True
@@ -216,7 +218,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Draw the weights that no file held; the network draws its own, eigenvalues included, as it is built."""
+        """Initialize the weights that a checkpoint lacks; the network initializes all others when it is built."""
         kept = {name: p.clone() for name, p in module.named_parameters(recurse=False) if _is_loaded(p)}
         self.network.draw(module)
         for name, value in kept.items():
@@ -231,15 +233,15 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         return table
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the table of embeddings."""
+        """Return the embedding module."""
         return self.network.body.encoder
 
     def set_input_embeddings(self, value: Any) -> None:
-        """Replace the table of embeddings."""
+        """Replace the embedding module."""
         self.network.body.encoder = value
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """Return the readout; None if the readout is the table of embeddings."""
+        """Return the readout, or None if it shares its weights with the embeddings."""
         return self.network.readout
 
     def set_output_embeddings(self, new_embeddings: nn.Linear | None) -> None:
@@ -252,7 +254,7 @@ AutoModelForCausalLM.register(StableSSMConfig, StableSSMForCausalLM)
 
 
 def _check_files(folder: Path) -> None:
-    """Raise unless the files of a model have the checksums beside them, and its weights the tensors of its layers."""
+    """Raise an error if files of a model do not match their checksums, or if the weights do not match the config."""
     if (folder / CHECKSUMS).is_file():
         expected = f"the file that save_pretrained wrote, or, if you changed it yourself, no {CHECKSUMS} beside it"
         for name, digest in record.read_json(folder / CHECKSUMS).items():
@@ -261,7 +263,7 @@ def _check_files(folder: Path) -> None:
     if config.is_file() and weights.is_file():
         layers, most = record.read_json(config).get("n_layers"), len(_tensors.header(weights)[0])
         if isinstance(layers, int) and layers > most:
-            raise ArgumentError(f"n_layers in {config}", f"at most {most}, the number of tensors beside it", layers)
+            raise ArgumentError(f"n_layers in {config}", f"at most {most}, the number of tensors", layers)
 
 
 def _is_loaded(parameter: Tensor) -> bool:

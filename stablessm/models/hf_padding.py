@@ -1,4 +1,4 @@
-"""Padding wherever it is, as padding on the right, which our layers know."""
+"""Moves padding at any position to the right, where the layers expect it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stablessm._errors import ArgumentError
 from stablessm.scan.checks import check_tensor
 
 IGNORED = -100
-"""The label of a token that no loss counts, as ``transformers`` has it."""
+"""The label that excludes a token from the loss in ``transformers``."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Padding:
-    """Which tokens of a batch are real, and where they go: to the front of their row, in their order.
+    """The real tokens of a batch, which :meth:`packed` moves to the front of their rows.
 
     >>> padding = Padding.of(torch.tensor([[0, 1, 1], [1, 1, 0]]), 2, 3)
     >>> padding.packed(torch.tensor([[9, 5, 6], [7, 8, 9]])).tolist(), padding.lengths.tolist()
@@ -30,7 +30,7 @@ class Padding:
     real: Tensor
     """(B, T) bool."""
     lengths: Tensor
-    """(B,) how many are real."""
+    """(B,) number of real tokens in each row."""
 
     @classmethod
     def of(cls, mask: Tensor | None, batch: int, steps: int) -> Self | None:
@@ -47,21 +47,22 @@ class Padding:
         return cls(real, real.sum(1))
 
     def packed(self, x: Tensor) -> Tensor:
-        """Return (B, T) or (B, T, C) with the real tokens in front."""
+        """Return x, (B, T) or (B, T, C), with the real tokens in front."""
         order = self.real.long().argsort(dim=1, descending=True, stable=True)
         return x.gather(1, order if x.dim() == 2 else order[..., None].expand_as(x))
 
     def unpacked(self, h: Tensor, before: Tensor | None) -> Tensor:
-        """Return (B, T, C) with every token back in place; padding gets the value of the real token before it.
+        """Undo :meth:`packed`: return (B, T, C), where padding repeats the value of the real token before it.
 
         Args:
-            before: (B, C), what padding in front has; zeros by default.
+            h: (B, T, C) with the real tokens in front.
+            before: (B, C) the value of padding in front of the first real token (default: zeros).
         """
         first = torch.zeros_like(h[:, :1]) if before is None else before[:, None].to(h.dtype)
         place = self.real.cumsum(1)[..., None]
         return torch.cat([first, h], 1).gather(1, place.expand_as(h))
 
     def labels(self, labels: Tensor) -> Tensor:
-        """Return (B, T) without the labels of padding and of tokens after padding, which no real token predicts."""
+        """Return labels (B, T) without padding and without tokens after padding, which no real token predicts."""
         follows = torch.cat([self.real[:, :1], self.real[:, :-1]], 1)
         return labels.masked_fill(~(self.real & follows), IGNORED)

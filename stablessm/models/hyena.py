@@ -1,4 +1,4 @@
-"""Multiplicative inputs and outputs around a recurrence: what recall needs and a sum over the past cannot do."""
+"""A recurrence between two products (Hyena, H3), which can recall tokens; a linear recurrence alone cannot."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ States: TypeAlias = tuple[Tensor, Any] | None
 
 @final
 class Hyena(nn.Module):
-    """y = W (q ⊙ m(k ⊙ v)), with (q, k, v) a short causal filter of three linear maps of x, and m a recurrence.
+    """y = W (q ⊙ m(k ⊙ v)), where (q, k, v) are three linear maps of x after a short causal filter, and m a recurrence.
 
-    The operator of Hyena and H3, the models of StableSSM, figures 4 to 6: k ⊙ v with k from the step before writes a
-    pair of tokens, q reads it again. State in and out, ``step``, ``lengths``, ``reset`` and ``dt`` are those of a
-    layer; the state is (the last inputs of the filter (B, 2, 3 d_model), the state of m).
+    This is the operator of Hyena and H3, which StableSSM uses in figures 4 to 6. The product k ⊙ v can store a pair of
+    neighboring tokens, and q reads it. The module is called like a layer (``step``, ``lengths``, ``reset``, ``dt``).
+    Its state is a pair: the last inputs of the filter (B, 2, 3 d_model), and the state of m.
 
     Args:
-        d_model: channels in and out.
-        inner: m, a layer from d_model to d_model channels.
+        d_model: number of input and output channels.
+        inner: the recurrence m, a layer from d_model to d_model channels.
 
     >>> from stablessm.layers import S4D
     >>> y, state = Hyena(8, S4D(8, 4))(torch.randn(2, 10, 8))
@@ -49,7 +49,7 @@ class Hyena(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the short filter anew, as at construction."""
+        """Initialize the short filter again, as at construction."""
         nn.init.uniform_(self.filter, -(TAPS**-0.5), TAPS**-0.5)
 
     def initial_state(self, batch: int) -> tuple[Tensor, Any]:
@@ -60,7 +60,7 @@ class Hyena(nn.Module):
     def forward(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Tensor, Any]]:
-        """Run over a sequence, as a layer: (B, T, d_model) to (B, T, d_model), and the state."""
+        """Run over a sequence (B, T, d_model), as a layer; return an output of the same shape and the state."""
         check_signal(
             "x", x, ("batch", "time", "d_model"), self.d_model, self.filter, self.projection._parameters.get("weight")
         )
@@ -103,7 +103,7 @@ def _tail(z: Tensor, before: Tensor, reset: Tensor | None, lengths: Tensor | Non
         return torch.cat([before, last], 1)[:, -TAPS + 1 :]
     batch, steps, width = z.shape
     ends = torch.full((batch,), steps, device=z.device) if lengths is None else lengths
-    where = ends[:, None] + torch.arange(TAPS - 1, device=z.device)  # counted from the first row of ``before``
+    where = ends[:, None] + torch.arange(TAPS - 1, device=z.device)  # index into ``before`` and z, joined
     if steps:
         rows = z.gather(1, (where - TAPS + 1).clamp(min=0)[..., None].expand(-1, -1, width)).to(before.dtype)
         early = before.gather(1, where.clamp(max=TAPS - 2)[..., None].expand(-1, -1, width))

@@ -1,4 +1,4 @@
-"""Hyena's short causal filter and the product of keys and values: on a GPU in one pass."""
+"""Hyena's short causal filter and the product of keys and values, which run as one kernel on a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stablessm.scan import resolve
 from stablessm.scan.dispatch import forward_mode, plain, quick
 
 TAPS = 3
-"""Steps that the filter sees, its own and those before."""
+"""Length of the filter: the present step and the two before."""
 
 
 def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -20,7 +20,7 @@ def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | Non
 
     Args:
         z: (B, T, 3 C).
-        tail: (B, 2, 3 C), what came before; zeros by default.
+        tail: (B, 2, 3 C) the two steps before z (default: zeros).
         weight: (3, 3 C).
         reset: (B, T) bool: True at the first step of an episode.
 
@@ -36,14 +36,14 @@ def filtered(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | Non
 
 
 def plainly(z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the reference of :func:`filtered`, differentiable to any order."""
+    """Compute :func:`filtered` with plain operations, differentiable to any order."""
     joined = F.pad(z, (0, 0, TAPS - 1, 0)) if tail is None else torch.cat([tail.to(z.dtype), z], 1)
     episode = None if reset is None else F.pad(reset.cumsum(1), (TAPS - 1, 0))
     return of_joined(joined, weight, episode)
 
 
 def of_joined(joined: Tensor, weight: Tensor, episode: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the same from tail and z joined (B, 2 + T, 3 C), and the episode number of every step."""
+    """Compute :func:`filtered` from tail and z joined (B, 2 + T, 3 C), given the episode number of every step."""
     steps = joined.shape[1] - TAPS + 1
     y = joined[:, TAPS - 1 :] * weight[0]
     for j in range(1, TAPS):
@@ -57,7 +57,7 @@ def of_joined(joined: Tensor, weight: Tensor, episode: Tensor | None = None) -> 
 
 
 class _Filtered(torch.autograd.Function):
-    """The kernels, with their derivative."""
+    """Autograd function of the kernels."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, tail: Tensor | None, weight: Tensor, reset: Tensor | None) -> Any:
@@ -72,7 +72,7 @@ class _Filtered(torch.autograd.Function):
 
         z, tail, weight, reset = ctx.saved_tensors
         again = torch.is_grad_enabled()  # create_graph: the gradient itself must be differentiable
-        if again or not (plain(d_q) and plain(d_u)):  # or there are many at once
+        if again or not (plain(d_q) and plain(d_u)):  # or vmap runs it for many gradients
             with torch.enable_grad():
                 outputs = plainly(z, tail, weight, reset)
             grads = [d.to(y.dtype) for d, y in zip((d_q, d_u), outputs, strict=True)]
@@ -86,7 +86,7 @@ class _Filtered(torch.autograd.Function):
 
 
 def _tail_gradient(z: Tensor, tail: Tensor, weight: Tensor, reset: Tensor | None, d_q: Tensor, d_u: Tensor) -> Tensor:
-    """Return the gradient of the tail from the first two steps, which alone see it."""
+    """Return the gradient of the tail, which only the first two steps depend on."""
     few = slice(TAPS - 1)
     with torch.enable_grad():
         own = tail.detach().requires_grad_()

@@ -1,4 +1,4 @@
-"""Tokens to the next token."""
+"""A language model: logits of the next token at every step."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from stablessm.models.sequence_model import SequenceModel
 from stablessm.scan.checks import check_device, check_tensor
 
 EMBEDDING = 0.02
-"""The deviation embeddings start with: tied to the readout, they then give logits below one."""
+"""Standard deviation of the initial embeddings; with a tied readout, initial logits are then below one."""
 
 
 @saved
 @final
 class LanguageModel(SequenceModel):
-    """Logits (B, T, vocab_size) of the token after each: the Hyena-like model of StableSSM, section 4.2, and its kin.
+    """A language model that returns logits (B, T, vocab_size) of the next token (StableSSM section 4.2 by default).
 
-    ``model(tokens)`` is what is trained. ``model.sequence(tokens, state)`` gives the state back beside the logits, and
-    ``model.step(tokens (B,), state)`` is one token of that: memory does not grow with the text. ``reset`` starts new
-    documents within a row. :class:`~stablessm.models.StableSSMForCausalLM` is the same network in Hugging Face's form.
+    Train with ``model(tokens)``. ``model.sequence(tokens, state)`` also returns the state, and ``model.step(tokens,
+    state)`` reads one token (B,) per row; memory does not grow with the text. ``reset`` starts a new document within a
+    row. :class:`~stablessm.models.StableSSMForCausalLM` wraps the same network as a Hugging Face model.
 
     Args:
-        vocab_size: how many tokens there are.
-        tied: whether the readout is the table of embeddings again.
+        vocab_size: number of tokens.
+        tied: whether the readout shares its weights with the embeddings.
         **options: the other settings of :class:`~stablessm.models.LanguageConfig`: ``d_model``, ``n_layers``,
             ``d_state``, ``mixer``, ``map``, ``dropout``, …
 
@@ -54,7 +54,7 @@ class LanguageModel(SequenceModel):
 
     @torch.no_grad()
     def draw(self, module: nn.Module) -> None:
-        """Draw the parameters of one module anew, not of those in it, as at construction."""
+        """Initialize the parameters of one module again, without its submodules, as at construction."""
         reset: Any = getattr(module, "reset_parameters", None)
         if reset is not None:
             reset()
@@ -63,8 +63,8 @@ class LanguageModel(SequenceModel):
     def _adjust(self, module: nn.Module) -> None:
         """Set the initial weights that differ from PyTorch's; recurrences keep their own initialization.
 
-        Embeddings are small, biases zero, and what is added to the sum of the blocks is smaller the more there are
-        (as in GPT-2).
+        Embeddings are small, biases are zero, and the weights of the outputs that blocks add to the residual stream are
+        scaled down with the number of blocks, as in GPT-2.
         """
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=EMBEDDING)
@@ -75,12 +75,12 @@ class LanguageModel(SequenceModel):
                 module.weight.mul_((2 * self.config.n_layers) ** -0.5)
 
     def _adds(self, module: nn.Module) -> bool:
-        """Return True if a block adds the output of this module to the sum."""
+        """Return True if a block adds the output of this module to the residual stream."""
         parts = ((block.narrow, getattr(block.mixer, "output", None)) for block in self.body.blocks)
         return any(module is part for both in parts for part in both)
 
     def logits(self, h: Tensor) -> Tensor:
-        """Compute the readout of the body's output: (…, d_model) to (…, vocab_size)."""
+        """Return the logits (…, vocab_size) for outputs h (…, d_model) of the blocks."""
         check_tensor("h", h)
         check_device("h", h, self._table)
         if not h.is_floating_point() or h.shape[-1:] != self._table.shape[1:]:

@@ -1,4 +1,4 @@
-"""A random linear recurrence that remembers, then one MLP that computes: the block of LRU-UA."""
+"""The block of LRU-UA: a random linear recurrence followed by one MLP."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from stablessm.scan.checks import check_signal
 from stablessm.scan.padding import without_padding
 
 _FLOOR = 1e-4
-"""Directions of less than this part of the largest deviation are not blown up further."""
+"""Directions whose standard deviation is below this share of the largest are not scaled up further."""
 
 
 class _Measured(nn.Module):
-    """Mean and deviation of samples, channel by channel; numbers that are set, not trained."""
+    """Mean and standard deviation of samples for each channel, as buffers that are set and not trained."""
 
     shift: Tensor
     scale: Tensor
@@ -35,7 +35,7 @@ class _Measured(nn.Module):
         self.register_buffer("scale", torch.ones(channels))
 
     def set(self, samples: Tensor) -> Tensor:
-        """Take mean and deviation from samples (…, channels); return them as rows in these units."""
+        """Set mean and deviation from samples (…, channels); return the standardized samples as rows."""
         flat = rows(samples, len(self.shift))
         shift, scale = moments(flat)
         self.shift.copy_(shift)
@@ -45,7 +45,7 @@ class _Measured(nn.Module):
 
 @final
 class Whitening(_Measured):
-    """z ↦ Wᵀ (z - mean) / deviation, so that samples get mean 0 and covariance 1; numbers that are set, not trained.
+    """z ↦ Wᵀ (z - mean) / deviation, after which samples have mean 0 and covariance 1. W is set, not trained.
 
     >>> whiten = Whitening(2)
     >>> _ = whiten.set(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
@@ -60,7 +60,7 @@ class Whitening(_Measured):
         self.register_buffer("W", torch.eye(channels))
 
     def set(self, samples: Tensor) -> Tensor:
-        """Take mean, deviation and directions from samples (…, channels); return them as white rows."""
+        """Set mean, deviation and directions from samples (…, channels); return the whitened samples as rows."""
         flat = super().set(samples)
         variance, directions = torch.linalg.eigh(flat.mT @ flat / len(flat))
         deviation = variance.clamp(min=0).sqrt()
@@ -75,7 +75,7 @@ class Whitening(_Measured):
 
 @final
 class Units(_Measured):
-    """z ↦ z · scale + shift, from deviations to the units of samples; numbers that are set, not trained.
+    """z ↦ z · scale + shift, from standardized values to the units of the samples. Both are set, not trained.
 
     >>> units = Units(2)
     >>> _ = units.set(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
@@ -84,7 +84,7 @@ class Units(_Measured):
     """
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return x in the units of the samples."""
+        """Return z in the units of the samples."""
         return z * self.scale + self.shift
 
 
@@ -98,7 +98,7 @@ def rows(samples: Tensor, channels: int) -> Tensor:
 
 
 def moments(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation of samples (n, channels); the deviation of a constant is 1."""
+    """Return mean and standard deviation of samples (n, channels), with 1 as the deviation of a constant channel."""
     deviation = samples.std(0, correction=0)
     return samples.mean(0), torch.where(deviation > 0, deviation, 1.0)
 
@@ -109,9 +109,9 @@ def _what(samples: Tensor) -> str:
 
 @final
 class PointwiseMLP(nn.Module):
-    """φ: features (…, d) to outputs (…, d_output), the same at every step.
+    """φ: an MLP from features (…, d) to outputs (…, d_output), applied at every step.
 
-    Whitened, then hidden layers with GELU, then a linear readout in the units of the outputs.
+    It whitens the features and applies hidden layers with GELU, then a linear readout in the units of the outputs.
 
     >>> PointwiseMLP(6, (16, 16), 2)(torch.zeros(4, 10, 6)).shape
     torch.Size([4, 10, 2])
@@ -152,17 +152,17 @@ class LinearRNNMLPConfig:
 @saved
 @final
 class LinearRNNMLP(SavedModel):
-    """y[k] = φ(Re x[k], Im x[k]) with x[k] = Λ x[k-1] + B (1, u[k]), φ an MLP (LRU-UA eq. 2 and 7, proposition 7).
+    """y[k] = φ(Re x[k], Im x[k]) with x[k] = Λ x[k-1] + B (1, u[k]) and an MLP φ (LRU-UA eq. 2 and 7, proposition 7).
 
-    The recurrence is an :class:`~stablessm.LRU` with random eigenvalues; the MLP is the same at every step. State in
-    and out, ``step``, ``lengths``, ``reset`` and ``dt`` are those of a layer.
+    The recurrence is an :class:`~stablessm.LRU` with random eigenvalues; the MLP is the same at every step. The module
+    is called like a layer (``step``, ``lengths``, ``reset``, ``dt``).
 
     Args:
         d_input, d_state, d_output: sizes; d_state counts complex states.
         hidden: widths of the hidden layers of φ.
-        r_min, r_max: the ring that eigenvalues are drawn from.
-        clock: whether a constant 1 joins the input, so that the state tells the step.
-        frozen: whether the recurrence stays as it was drawn and only φ is trained; else all is trained.
+        r_min, r_max: radii of the ring from which eigenvalues are drawn.
+        clock: whether a constant 1 is added to the input, so that the state encodes the number of the step.
+        frozen: if True, only φ is trained and the recurrence stays as drawn; otherwise everything is trained.
 
     >>> model = LinearRNNMLP(1, 32, 2, hidden=(64,))
     >>> u = torch.randn(4, 100, 1)
@@ -208,19 +208,21 @@ class LinearRNNMLP(SavedModel):
         return self.recurrence.eigenvalues()
 
     def features(self, u: Tensor) -> Tensor:
-        """Return the input of φ, (B, T, 2 d_state), from the zero state; a frozen recurrence needs it only once."""
+        """Return the input of φ (B, T, 2 d_state), starting from the zero state.
+
+        For a frozen recurrence it has to be computed only once.
+        """
         return cast(Tensor, self.recurrence(self._encoded("u", u, "batch", "time"))[0])
 
     @checked
     def set_units(self, u: Tensor, y: Tensor | None = None) -> None:
-        """Set the units of φ from inputs u (B, T, d_input), whose features are whitened, and outputs (B, T, d_output).
+        """Set the whitening and the output units of φ from inputs u (B, T, d_input) and outputs y (B, T, d_output).
 
-        States are far from white: those near an input's frequencies are the largest and say nearly the same, and
-        training is slow to find what the others say. Whitening is linear, so it is part of C in LRU-UA, section 2.
-        Samples must be finite and there must be some; nothing is set otherwise.
+        Whitening speeds up training: without it, states near the frequencies of the input dominate and are nearly
+        redundant. Whitening is linear, so it is part of C in LRU-UA, section 2. Samples must be finite and not empty.
         """
         if u.dim() != 3 or not u.numel() or not bool(u.isfinite().all()):
-            raise ArgumentError("u", "finite numbers (B, T, d_input), some", _what(u))
+            raise ArgumentError("u", "finite numbers (B, T, d_input), at least one", _what(u))
         if y is not None:
             wanted = (*u.shape[:2], self.d_output)
             if y.shape != wanted or not bool(y.isfinite().all()):
@@ -233,7 +235,7 @@ class LinearRNNMLP(SavedModel):
     def forward(
         self, u: Tensor, state: State | None = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, State]:
-        """Return outputs (B, T, d_output) and the last state for inputs (B, T, d_input); the rest as in a layer."""
+        """Return outputs (B, T, d_output) and the last state for inputs u (B, T, d_input), as a layer does."""
         features, final = self.recurrence(
             self._encoded("u", u, "batch", "time"), state, lengths=lengths, reset=reset, dt=dt
         )

@@ -1,4 +1,4 @@
-"""What mixes a block's steps: our layers by name, and how to add one of yours."""
+"""Mixers, which are the layers inside blocks: a table of them by name, to which users can add."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Factory: TypeAlias = Callable[..., nn.Module]
 """``factory(d_model, d_state, map, map_options, **options)``: a layer from d_model to d_model channels."""
 
 SHORTEST = 2.0
-"""Steps: the shortest time scale at the start."""
+"""Shortest initial time scale, in steps."""
 
 GATED = "hyena-"
-"""Before a mixer's name: that mixer between products, :class:`~stablessm.models.Hyena`."""
+"""Prefix of a mixer's name that puts the mixer into a :class:`~stablessm.models.Hyena`."""
 
 
 def _started(options: dict[str, Any], start: Callable[..., dict[str, Any]]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def _started(options: dict[str, Any], start: Callable[..., dict[str, Any]]) -> d
 
 
 def _s4d(d_model: int, d_state: int, map: str, map_options: Mapping[str, float], **options: Any) -> nn.Module:
-    # a mode decays by e^(-dt/2) a step
+    # a mode decays by e^(-dt/2) per step
     options = _started(options, lambda shortest, longest: {"dt_min": 2 / longest, "dt_max": 2 / shortest})
     return S4D(d_model, d_state, map=get_map(map, time="continuous", **map_options), **options)
 
@@ -55,14 +55,14 @@ def _real(
     **options: Any,
 ) -> nn.Module:
     if timescales is not None:
-        with torch.device("cpu"):  # known even where a model is built without its weights
+        with torch.device("cpu"):  # on the CPU even if the model is built on the meta device
             rates = -1 / initialize.timescales(d_state, *timescales)
         options["eigenvalues"] = rates if time == "continuous" else rates.exp()
     return RealSSM(d_model, d_state, d_model, map=get_map(map, time=time, **map_options), time=time, **options)
 
 
 _factories: dict[str, Factory] = {"s4d": _s4d, "lru": _lru, "real": _real}
-"""Each takes ``timescales``, the shortest and the longest at the start, in steps, whatever the map."""
+"""Functions that build a mixer. Each takes ``timescales``: the shortest and longest initial time scale, in steps."""
 _START = {"timescales", "eigenvalues", "dt_min", "dt_max", "r_min", "r_max"}
 
 
@@ -77,14 +77,14 @@ def mixer_names() -> tuple[str, ...]:
 
 @checked
 def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> None:
-    """Let models be built, saved and loaded with ``mixer=name``.
+    """Add a mixer, so that models can be built, saved and loaded with ``mixer=name``.
 
     Args:
-        name: a new one.
+        name: a new name.
         factory: called as ``factory(d_model, d_state, map, map_options, **mixer_options)``. It returns a module from
             (B, T, d_model) to (B, T, d_model) with a layer's contract: ``y, state = m(x, state, lengths=, reset=,
             dt=)``, ``m.step(x_t, state, dt=)`` and ``m.initial_state(batch)``.
-        overwrite: whether the name may be taken.
+        overwrite: whether an existing mixer of this name may be replaced.
 
     >>> from stablessm.layers import ContinuousRNN
     >>> register_mixer("rnn", lambda d_model, d_state, map, map_options: ContinuousRNN(d_model, d_state, d_model))
@@ -93,12 +93,12 @@ def register_mixer(name: str, factory: Factory, *, overwrite: bool = False) -> N
     >>> del _factories["rnn"]
     """
     if (name in _factories and not overwrite) or name.startswith(GATED):
-        raise ArgumentError("name", f"a new one (or overwrite=True), not starting with {GATED!r}", repr(name))
+        raise ArgumentError("name", f"a new name (or overwrite=True), not starting with {GATED!r}", repr(name))
     _factories[name] = factory
 
 
 def map_time(name: str, options: Mapping[str, Any]) -> Time | None:
-    """Return the kind of time of a mixer's maps; None for a mixer that a user registered."""
+    """Return whether the maps of a mixer are for continuous or discrete time; None for a registered mixer."""
     times: dict[str, Time] = {"s4d": "continuous", "lru": "discrete", "real": options.get("time", "continuous")}
     return times.get(name.removeprefix(GATED))
 
@@ -110,9 +110,10 @@ def current_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def within(name: str, options: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """Return the options of a mixer with time scales that start within a window of this length, unless given.
+    """Return the options of a mixer with initial time scales of at most ``length`` steps, unless they are given.
 
-    What a longer mode does to a state is not seen in windows: carried on beyond them, the model is worse than chance.
+    Training on windows of this length does not constrain modes with longer time scales. With such modes, a model whose
+    state is carried beyond a window can be worse than chance.
 
     >>> within("hyena-real", {"time": "discrete"}, 128)
     {'timescales': [2.0, 128.0], 'time': 'discrete'}

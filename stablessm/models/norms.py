@@ -1,4 +1,4 @@
-"""Normalization over the channels of (B, T, C), without a transpose; padding counts for nothing."""
+"""Norms of (B, T, C) that ignore padding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 @final
 class LayerNorm(nn.LayerNorm):
-    """Every step of (B, T, C) by itself, so that it does not matter which steps are real."""
+    """Layer normalization of every step of (B, T, C) separately, so that padding has no effect on real steps."""
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """Normalize x."""
@@ -40,7 +40,7 @@ class LayerNorm(nn.LayerNorm):
 
 @final
 class NoNorm(nn.Module):
-    """x as it is."""
+    """No normalization: returns x."""
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """Return x."""

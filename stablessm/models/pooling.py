@@ -1,9 +1,10 @@
 """Pooling: one vector for a whole sequence, the mean of its steps or the last step.
 
-Pooling is from (B, T, C) to (B, C), over the real steps of the last episode; nothing gives zeros. ``whole`` pools the
-steps before (the state, if there is one) and these; ``running`` gives (B, T, C), at each step what ``whole`` gives of
-the steps up to it, and the state after the last; ``step`` is one step of ``running``. ``initial_state`` is what has
-been seen before the start, for channels, device and dtype of ``like`` (C,).
+Pooling maps (B, T, C) to (B, C), over the real steps of the last episode; an empty sequence gives zeros. ``whole``
+pools the given steps together with the earlier steps that ``state`` summarizes. ``running`` returns (B, T, C): at each
+step, the result of ``whole`` for the sequence up to that step, and the state after the last step. ``step`` is one step
+of ``running``. ``initial_state`` is the state before the first step; it takes the number of channels, device and dtype
+from ``like`` (C,).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Last:
 
 @final
 class Mean:
-    """Pooling by the mean, in float32 or better; the state is the sum (B, C) and the number of steps (B, 1)."""
+    """Pooling by the mean, in float32 or better. The state is the sum (B, C) and the number of steps (B, 1)."""
 
     def initial_state(self, like: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         """Return a sum and a count of zero."""
@@ -57,7 +58,7 @@ class Mean:
         return total, count
 
     def whole(self, h: Tensor, state: Any, lengths: Tensor | None, reset: Tensor | None) -> Tensor:
-        """Return Σ h / n, as a product with a vector of zeros and ones, which copies nothing."""
+        """Return Σ h / n, computed as a product with a vector of zeros and ones, which avoids a copy."""
         steps, dtype = h.shape[1], _wide(h)
         if lengths is None and reset is None and state is None and steps:
             return h.mean(1, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Settings to start from, by name, and the model that fits a task."""
+"""Presets of model settings by name, and the function that builds a model for a task."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Preset:
     """Settings of a model, without its inputs and outputs."""
 
     about: str
-    """What for, and where the numbers come from."""
+    """Purpose of the preset, and source of its numbers."""
     settings: Mapping[str, Any]
-    """What is not a default of :class:`~stablessm.models.StackConfig`."""
+    """Settings that differ from the defaults of :class:`~stablessm.models.StackConfig`."""
     parameters: int
-    """How many a classifier of one input channel into ten classes has; of a language model, one of 8192 tokens."""
+    """Number of parameters for one input channel and ten classes, or for 8192 tokens in a language model."""
     language: bool = False
     """Whether this is a :class:`~stablessm.models.LanguageModel`: from tokens to the next token."""
 
@@ -105,18 +105,18 @@ PRESETS: Mapping[str, Preset] = {
         language=True,
     ),
 }  # fmt: skip
-"""Names and their settings."""
+"""All presets by name."""
 
 
 @checked
 def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -> SequenceModel:
-    """Return a model of the right kind and size for a task: classifier, regressor or language model.
+    """Return a model that fits the inputs and outputs of a task: a classifier, a regressor or a language model.
 
     Args:
-        inputs: a task's ``inputs``: its ``kind`` is ``values`` or ``tokens``, its ``size`` how many channels or tokens.
-            The time scales of a language model start within its ``length``, unless the preset or ``mixer_options`` say
-            otherwise, so that it can read on beyond the windows it was trained on.
-        outputs: a task's ``outputs``: ``kind`` (``classes`` or ``values``), ``size``, ``per_step``.
+        inputs: the attribute ``inputs`` of a task: ``kind`` (``values`` or ``tokens``), ``size`` (number of channels or
+            tokens) and ``length``. The initial time scales of a language model are at most ``length``, unless the
+            preset or ``mixer_options`` set them, so that its state can be carried beyond the training windows.
+        outputs: the attribute ``outputs`` of a task: ``kind`` (``classes`` or ``values``), ``size``, ``per_step``.
         preset: one of ``PRESETS``.
         **changes: settings other than the preset's. With another ``map`` its options start empty.
 
@@ -138,7 +138,7 @@ def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -
         if option in changes:
             settings.pop(its_options, None)
     for name in changes.keys() & {"size", "per_step", *width.values()}:
-        raise ArgumentError(name, "nothing, since the task decides", repr(changes[name]))
+        raise ArgumentError(name, "no value, since the task determines it", repr(changes[name]))
     settings |= changes
     if not PRESETS[preset].language:
         settings[width[inputs.kind]] = inputs.size
@@ -147,7 +147,7 @@ def for_task(inputs: Any, outputs: Any, preset: str = "small", **changes: Any) -
     if shape != ("tokens", "classes", True, inputs.size):
         what = f"{inputs.size} {inputs.kind} in, {outputs.size} {outputs.kind} out"
         got = f"{preset!r} for {what} {'at every step' if outputs.per_step else 'of a sequence'}"
-        raise ArgumentError("preset", "one that is no language model, or a task from tokens to the next token", got)
+        raise ArgumentError("preset", "no language model, or a task that predicts the next token", got)
     mixer = settings.get("mixer", LanguageConfig.mixer)
     settings["mixer_options"] = mixers.within(mixer, settings.get("mixer_options", {}), inputs.length)
     return LanguageModel(inputs.size, **settings)

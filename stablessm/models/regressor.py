@@ -1,4 +1,4 @@
-"""Sequences to numbers."""
+"""A model that predicts numbers for sequences, or for every step of a sequence."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from stablessm.models.sequence_model import SequenceModel
 @saved
 @final
 class SequenceRegressor(SequenceModel):
-    """``size`` numbers at each step, (B, T, size), or of each sequence, (B, size).
+    """A model that returns ``size`` numbers at each step (B, T, size), or for each sequence (B, size).
 
     Args:
-        size: how many numbers.
-        d_input, vocab_size: one of them: the channels of inputs (B, T, d_input), or how many tokens (B, T) there are.
-        pool: without ``per_step``: the ``last`` step, or the ``mean``.
-        per_step: whether every step has an output.
+        size: number of outputs.
+        d_input, vocab_size: give one of them: the number of channels of inputs (B, T, d_input), or the number of tokens
+            for inputs (B, T).
+        pool: without ``per_step``: whether the readout takes the ``last`` step or the ``mean`` over the steps.
+        per_step: whether to return an output for every step.
         **options: the other settings of :class:`~stablessm.models.StackConfig`.
 
     >>> import torch

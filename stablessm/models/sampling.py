@@ -1,4 +1,4 @@
-"""Text from a language model, token by token: the state is all it keeps."""
+"""Samples text from a language model, one token at a time, with constant memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stablessm.instruments.systems import evaluating
 from stablessm.layers.hold import hold
 
 _AT_ONCE = 1024
-"""Tokens of a prompt: their logits take memory."""
+"""Number of tokens of a prompt that are read at once, which limits the memory of their logits."""
 
 
 @checked
@@ -29,18 +29,18 @@ def sample_tokens(
     never: Sequence[int] = (),
     seed: Seed = 0,
 ) -> Iterator[int]:
-    """Yield tokens that follow a prompt, each as soon as it is drawn; memory does not grow with their number.
+    """Sample tokens that follow a prompt, and yield each as soon as it is drawn.
 
-    Until the last one is drawn the weights must not change; several texts may be drawn in turns.
+    Memory does not grow with the number of tokens. The weights must not change until the last token is drawn. Several texts may be sampled in turns.
 
     Args:
-        model: has ``sequence(tokens) -> (logits, state)`` and ``step(token, state) -> (logits, state)``; it runs in
-            evaluation mode where its parameters are.
+        model: a model with ``sequence(tokens) -> (logits, state)`` and ``step(token, state) -> (logits, state)``. It
+            runs in evaluation mode on the device of its parameters.
         prompt: (T,) tokens, at least one.
-        count: how many to draw.
-        temperature: logits are divided by it; 0: the most likely token.
-        top_k: draw among so many of the most likely ones.
-        never: tokens that are not drawn.
+        count: number of tokens to draw.
+        temperature: divides the logits; 0 always takes the most likely token.
+        top_k: number of most likely tokens to draw from (default: all).
+        never: tokens that are never drawn.
 
     >>> from stablessm.models import LanguageModel
     >>> model = LanguageModel(100, d_model=16, n_layers=1, d_state=8)
@@ -81,7 +81,7 @@ def _drawn(
             token = _token(chances, temperature, top_k, generator)
             yield token
             if drawn + 1 < count:
-                with evaluating(model):  # not while the caller has the token: it may draw another text
+                with evaluating(model):  # ends before the yield, since the caller may sample another text
                     logits, state = model.step(torch.tensor([token], device=device), state)
 
 
@@ -90,5 +90,5 @@ def _token(logits: Tensor, temperature: float, top_k: int | None, generator: tor
         return int(logits.argmax())
     if top_k is not None and top_k < len(logits):
         logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -torch.inf)
-    chances = ((logits - logits.max()) / temperature).softmax(-1)  # so that no temperature is too small
+    chances = ((logits - logits.max()) / temperature).softmax(-1)  # avoids overflow at small temperatures
     return int(torch.multinomial(chances, 1, generator=generator))

@@ -52,8 +52,8 @@ class SequenceModel(SavedModel, ABC):
         Args:
             x: (B, T, d_input), or tokens (B, T).
             state: the state that ``sequence`` returned, to continue a sequence.
-            lengths: (B,) how many steps of each right-padded sequence are real; the others change nothing.
-            reset: (T,) or (B, T) bool: True at the first step of a new episode. Of a sequence the last one is pooled.
+            lengths: (B,) number of real steps of each right-padded sequence; padding has no effect.
+            reset: (T,) or (B, T) bool: True at the first step of a new episode. Pooling covers the last episode only.
             dt: the time since the previous sample, as in a layer.
         """
         if self.config.per_step:
@@ -66,8 +66,8 @@ class SequenceModel(SavedModel, ABC):
     def predict(self, x: Tensor, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None) -> Tensor:
         """Return the outputs in evaluation mode, without gradients; a classifier returns probabilities of the classes.
 
-        Arguments are the same as in ``forward``, in the scale of the training. ``stablessm.training.TrainedModel``
-        predicts from data in their own units.
+        The arguments are those of ``forward``, scaled as in training. ``stablessm.training.TrainedModel`` predicts from
+        data in their original units.
         """
         before = self.training
         try:
@@ -78,14 +78,14 @@ class SequenceModel(SavedModel, ABC):
     def sequence(
         self, x: Tensor, state: States = None, *, lengths: Lengths = None, reset: Reset = None, dt: Dt = None
     ) -> tuple[Tensor, tuple[Any, Any]]:
-        """Return outputs (B, T, size), each for the sequence up to its step and zero at padding; and the state."""
+        """Return outputs (B, T, size), at each step for the sequence so far and zero at padding, and the state."""
         blocks, pooled = self._parts(state)
         h, blocks = self.body(x, blocks, lengths=lengths, reset=reset, dt=dt)
         h, pooled = self._pooling.running(h, pooled, lengths, reset)
         return without_padding(self._read(h), lengths), (blocks, pooled)
 
     def step(self, x_t: Tensor, state: States = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, Any]]:
-        """Run one step of ``sequence``: (B, d_input), or tokens (B,), to (B, size)."""
+        """Run one step of ``sequence``: from x_t (B, d_input), or tokens (B,), to outputs (B, size)."""
         blocks, pooled = self._parts(state)
         h_t, blocks = self.body.step(x_t, blocks, dt=dt)
         h_t, pooled = self._pooling.step(h_t, pooled)
@@ -98,12 +98,12 @@ class SequenceModel(SavedModel, ABC):
     def _table(self) -> Tensor:
         """Return the weights of the readout (size, d_model), dequantized; a tied readout has the encoder's weights."""
         weight: Any = (self.body.encoder if self.readout is None else self.readout).weight
-        return weight().dequantize() if callable(weight) else weight  # a quantized module has a method
+        return weight().dequantize() if callable(weight) else weight  # in a quantized module, weight is a method
 
     def _read(self, h: Tensor) -> Tensor:
         weight = self._table if self.readout is None else self.readout.weight
         if isinstance(weight, Tensor) and weight.is_floating_point():
-            h = h.to(weight.dtype)  # pooling is in float32 at least, whatever the weights are
+            h = h.to(weight.dtype)  # pooling returns float32 or better for any dtype of the weights
         return F.linear(h, weight) if self.readout is None else self.readout(h)
 
     def _parts(self, state: States) -> tuple[Any, Any]:

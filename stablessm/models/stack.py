@@ -1,4 +1,4 @@
-"""The body that models share: an encoder of numbers or tokens, blocks, and a last norm."""
+"""The part that all models share: an encoder of numbers or tokens, blocks, and a final norm."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from stablessm.scan.padding import real_steps
 
 @final
 class SequenceStack(nn.Module):
-    """Inputs to (B, T, d_model), with the contract of a layer; the state is a tuple, one entry a block.
+    """An encoder and blocks, from inputs to outputs (B, T, d_model).
 
-    Blocks that normalize before they mix leave their sum as it is, and a last norm follows; others need none.
-    In place of tokens (B, T) their embeddings (B, T, d_model) are taken too: instruments measure in that space.
-    With ``stack.gradient_checkpointing = True`` training keeps what goes into each block, and computes the rest again.
+    It is called like a layer; its state is a tuple with one entry per block. With ``prenorm``, a final norm follows the
+    blocks. Instead of tokens (B, T), the stack also accepts their embeddings
+    (B, T, d_model), which instruments perturb. With ``stack.gradient_checkpointing = True``, training stores only the
+    input of each block and computes the rest again in the backward pass.
 
     >>> body = SequenceStack(StackConfig(vocab_size=30, d_model=16, d_state=4))
     >>> h, state = body(torch.randint(0, 30, (4, 100)))
@@ -74,9 +75,9 @@ class SequenceStack(nn.Module):
         reset: Reset = None,
         dt: Dt = None,
     ) -> tuple[Tensor, tuple[Any, ...]]:
-        """Run over (B, T, d_input), or tokens (B, T), to (B, T, d_model), and the state; arguments as in a layer.
+        """Run over x (B, T, d_input), or tokens (B, T); return (B, T, d_model) and the state.
 
-        What comes out at padded steps means nothing, but is finite whatever the padding was.
+        The arguments are those of a layer. Outputs at padded steps are meaningless, but finite for any padding.
         """
         before = self._checked("x", x, state, 1)
         batch, steps = x.shape[:2]
@@ -94,7 +95,7 @@ class SequenceStack(nn.Module):
         return self.dropout(self.norm(h, real)), tuple(after)
 
     def step(self, x_t: Tensor, state: Sequence[Any] | None = None, *, dt: Dt = None) -> tuple[Tensor, tuple[Any, ...]]:
-        """Run one step of ``forward``: (B, d_input), or tokens (B,), to (B, d_model)."""
+        """Run one step of ``forward``: from x_t (B, d_input), or tokens (B,), to (B, d_model)."""
         before, after = self._checked("x_t", x_t, state, 0), []
         h = self._encoded(x_t)
         for block, own in zip(self.blocks, before, strict=True):
@@ -105,7 +106,7 @@ class SequenceStack(nn.Module):
     def _checked(self, name: str, x: Tensor, state: Sequence[Any] | None, time: int) -> Sequence[Any]:
         """Check input and state, and return the state of each block."""
         check_tensor(name, x)
-        for weight in self.encoder.parameters():  # a quantized encoder has none
+        for weight in self.encoder.parameters():  # a quantized encoder has no parameters
             check_device(name, x, weight)
         letters = "batch, time" if time else "batch"
         values = f"numbers ({letters}, {self.d_input})"
@@ -121,7 +122,7 @@ class SequenceStack(nn.Module):
             return (None,) * len(self.blocks)
         if not isinstance(state, tuple | list) or len(state) != len(self.blocks):
             got = f"{len(state)}" if isinstance(state, tuple | list) else type(state).__name__
-            raise ArgumentError("state", f"{len(self.blocks)} entries, one a block", got)
+            raise ArgumentError("state", f"{len(self.blocks)} entries, one per block", got)
         return state
 
     def _encoded(self, x: Tensor) -> Tensor:
@@ -130,7 +131,7 @@ class SequenceStack(nn.Module):
         if x.is_floating_point():
             return x
         size = cast(nn.Embedding, self.encoder).num_embeddings
-        low, high = (0, 0) if x.device.type != "cpu" else extremes(x) or (0, 0)  # a GPU would have to be waited for
+        low, high = (0, 0) if x.device.type != "cpu" else extremes(x) or (0, 0)  # a GPU would have to synchronize
         if low < 0 or high >= size:
             raise ArgumentError("x", f"tokens from 0 to {size - 1} (vocab_size - 1)", low if low < 0 else high)
         return self.encoder(x.contiguous())  # as a quantized table requires

@@ -1,4 +1,4 @@
-"""A model as a table: modules, parameters, maps, and how long its recurrences remember."""
+"""A summary of a model as a table: modules, parameters, maps, and the memory of its recurrences."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stablessm.instruments.modes import mapped_weight, recurrent_modules, report
 
 @checked
 def summary(model: nn.Module) -> str:
-    """Describe every module with parameters: their shapes and number, and the map and memory of recurrences.
+    """Return a table of all modules that have parameters: shapes, numbers, and map and memory of each recurrence.
 
-    The memory of a mode is the time in which it decays by e, from its eigenvalue: in samples, or in your time unit for
-    layers that have a ``dt``. Marked with * are recurrent parameters, which :func:`stablessm.param_groups` sets apart.
+    The memory of a mode is the time in which it decays by a factor of e, computed from its eigenvalue: in samples, or
+    in your unit of time for layers with a ``dt``. A star marks recurrent parameters (:func:`stablessm.param_groups`).
 
     >>> import stablessm as ssm
     >>> print(summary(nn.Sequential(ssm.LRU(1, 2, 1, r_min=0.9, r_max=0.9), nn.Linear(1, 3))))

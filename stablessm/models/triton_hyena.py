@@ -1,8 +1,8 @@
-"""Hyena's short filter and first product on a GPU: one pass over the projection forward, one back.
+"""Hyena's short filter and first product on a GPU: one Triton kernel for the forward and one for the backward pass.
 
-A program has BLOCK channels of q, k and v, and walks TILES tiles of ROWS steps. The steps around a tile are read again
-from the cache. Backward finds k and v anew, so nothing but the projection is kept; the filter's gradient is a sum over
-programs, in a fixed order.
+A program processes BLOCK channels of q, k and v over TILES tiles of ROWS steps. Steps around a tile are read again from
+the cache. The backward pass computes k and v again, so that only the projection is stored; the gradient of the filter
+is summed over programs in a fixed order.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -25,7 +25,7 @@ ROWS, BLOCK, TILES, WARPS = 8, 64, 16, 4
 
 @triton.jit
 def _row(z, tail, batch, t, channel, steps, width, inside, TAIL: tl.constexpr, ACC: tl.constexpr):
-    """z[t]; before the first step that of the tail, or 0."""
+    """Return z[t]; for t before the first step, a row of the tail, or 0 without a tail."""
     real = inside & (t >= 0) & (t < steps)
     value = tl.load(z + (batch * steps + t) * width + channel, mask=real, other=0.0).to(ACC)
     if TAIL:
@@ -36,7 +36,7 @@ def _row(z, tail, batch, t, channel, steps, width, inside, TAIL: tl.constexpr, A
 
 @triton.jit
 def _kept(reset, batch, t, steps, RESET: tl.constexpr, ACC: tl.constexpr):
-    """1, or 0 at the first step of an episode."""
+    """Return 0 at the first step of an episode and 1 elsewhere."""
     if RESET:
         starts = tl.load(reset + batch * steps + t, mask=(t >= 0) & (t < steps), other=0)
         return tl.where(starts != 0, 0.0, 1.0).to(ACC)
@@ -45,7 +45,7 @@ def _kept(reset, batch, t, steps, RESET: tl.constexpr, ACC: tl.constexpr):
 
 @triton.jit
 def _place(chunks, channels: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr):
-    """Sequence, channels, first step and chunk of this program."""
+    """Return sequence, channels, first step and chunk of this program."""
     columns = tl.cdiv(channels, BLOCK)
     chunk = tl.program_id(0) // columns
     channel = (tl.program_id(0) % columns) * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -54,7 +54,7 @@ def _place(chunks, channels: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constex
 
 @triton.jit
 def _taps(weight, channel, width, inside, ACC: tl.constexpr):
-    """The three taps of some channels."""
+    """Load the three filter taps of some channels."""
     first = tl.load(weight + channel, mask=inside, other=0.0).to(ACC)
     second = tl.load(weight + width + channel, mask=inside, other=0.0).to(ACC)
     third = tl.load(weight + 2 * width + channel, mask=inside, other=0.0).to(ACC)
@@ -66,7 +66,7 @@ def _sum(
     z, tail, batch, t, channel, steps, width, inside, one, two, first, second, third,
     TAIL: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """What the filter gives at t."""
+    """Return the output of the filter at step t."""
     total = first * _row(z, tail, batch, t, channel, steps, width, inside, TAIL, ACC)
     total += second * (one * _row(z, tail, batch, t - 1, channel, steps, width, inside, TAIL, ACC))
     return total + third * (two * _row(z, tail, batch, t - 2, channel, steps, width, inside, TAIL, ACC))
@@ -78,7 +78,7 @@ def forward_kernel(
     channels: tl.constexpr, TAIL: tl.constexpr, RESET: tl.constexpr, DOUBLE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """q and u = k v."""
+    """Compute q and u = k ⊙ v."""
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     batch, c, start, _ = _place(chunks, channels, ROWS, BLOCK, TILES)
     width: tl.constexpr = 3 * channels
@@ -101,7 +101,7 @@ def forward_kernel(
 
 @triton.jit
 def _added(partial, chunk, channel, width, within, first, second, third):
-    """The sums of a program, over the steps it walked."""
+    """Store this program's sums of the filter's gradient over its steps."""
     to = partial + chunk * 3 * width + channel
     tl.store(to, tl.sum(first, 0, keep_dims=True), mask=within)
     tl.store(to + width, tl.sum(second, 0, keep_dims=True), mask=within)
@@ -114,10 +114,10 @@ def backward_kernel(
     channels: tl.constexpr, TAIL: tl.constexpr, RESET: tl.constexpr, DOUBLE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """d_z, and a part of the filter's gradient for every program.
+    """Compute d_z, and this program's part of the gradient of the filter.
 
-    With g[t] the gradient of what the filter gives: d_z[t] = f0 g[t] + f1 g[t+1] + f2 g[t+2], as far as the episode
-    goes on, and d_fj = Σ g[t] z[t-j]. For q it is d_q, for k it is d_u v, for v it is d_u k.
+    Let g[t] be the gradient of the filter's output. Then d_z[t] = f0 g[t] + f1 g[t+1] + f2 g[t+2] within an episode,
+    and d_fj = Σ g[t] z[t-j]. For q, g is d_q; for k, it is d_u v; for v, it is d_u k.
     """
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     batch, c, start, chunk = _place(chunks, channels, ROWS, BLOCK, TILES)
@@ -138,7 +138,7 @@ def backward_kernel(
         next_one = _kept(reset, batch, t + 1, steps, RESET, ACC)
         last_one = _kept(reset, batch, t + 2, steps, RESET, ACC)
         two, next_two, last_two = one * before, next_one * one, last_one * next_one
-        # q: d_q is its gradient
+        # for q, the gradient is d_q
         of = (batch * steps + t) * channels + c
         here = tl.load(d_q + of, mask=inside, other=0.0).to(ACC)
         after = tl.load(d_q + of + channels, mask=inside & (t + 1 < steps), other=0.0).to(ACC)
@@ -206,12 +206,12 @@ def backward(
 
 
 def _given(z: Tensor, tail: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return pointers, also for arrays that are not read."""
+    """Return tensors for the pointer arguments, with a placeholder for arrays that are not read."""
     return z if tail is None else tail.contiguous(), z if reset is None else reset.contiguous().view(torch.uint8)
 
 
 def _key(z: Tensor, tail: Tensor | None, reset: Tensor | None, weight: Tensor) -> tuple[Any, ...]:
-    """Return everything that a compiled form and its numbers depend on, except alignment."""
+    """Return everything that the compiled kernel and its launch parameters depend on, except alignment."""
     return *z.shape, z.dtype, weight.dtype, None if tail is None else tail.dtype, reset is not None
 
 

@@ -178,7 +178,7 @@ def _sum_over_time(found: Superposition) -> LRU:
     kernel = found.inner.weights[::-1]
     weights = np.fft.fft(kernel * _RADIUS ** -np.arange(float(d))) / d
     with torch.random.fork_rng(devices=[]):  # the layer draws weights, which are then replaced
-        layer = LRU(channels, channels * d, channels, map="direct", normalise=False, skip=False, mode="scan").double()
+        layer = LRU(channels, channels * d, channels, map="direct", normalize=False, skip=False, mode="scan").double()
     layer.w.fill_(_RADIUS)
     layer.phase.copy_((2 * torch.pi / d * torch.arange(d, dtype=torch.float64)).repeat(channels))
     layer.B.zero_()
