@@ -31,7 +31,8 @@ def sample_tokens(
 ) -> Iterator[int]:
     """Sample tokens that follow a prompt, and yield each as soon as it is drawn.
 
-    Memory does not grow with the number of tokens. The weights must not change until the last token is drawn. Several texts may be sampled in turns.
+    Memory does not grow with the number of tokens. The weights must not change until the last token is drawn. Several
+    texts may be sampled in turns.
 
     Args:
         model: a model with ``sequence(tokens) -> (logits, state)`` and ``step(token, state) -> (logits, state)``. It

@@ -1,4 +1,4 @@
-"""h[t] = a[t] h[t-1] + x[t]: one operation, several backends, the same numbers."""
+"""The linear scan h[t] = a[t] h[t-1] + x[t], with several backends that give the same numbers."""
 
 from stablessm.scan.backends import NAMES, resolve, why_not
 from stablessm.scan.fft import causal_convolution, fft_scan

@@ -85,13 +85,13 @@ def why_not(name: str) -> str | None:
 def _why_not(name: str) -> str | None:
     package = _TABLE[name].package
     if name not in _reasons:
-        with _fork.compiling:  # a child forked amid an import would wait for it forever
+        with _fork.compiling:  # a child process forked during an import would wait for its lock forever
             _reasons[name] = None if package is None else why_missing(package)
     return _reasons[name]
 
 
 def load(name: str) -> Backend:
-    """Return the operators of a backend. Programs exported before a backend was renamed hold its old name."""
+    """Return the operators of a backend. Old names are accepted, because exported programs contain them."""
     return _load(name if name in _TABLE else current_name(name))
 
 
@@ -102,7 +102,7 @@ def _load(name: str) -> Backend:
 
 
 def resolve(backend: str, device: torch.device) -> str:
-    """Return the backend that will run on ``device``: the one asked for, or the choice of ``auto``.
+    """Return the backend that will run on ``device``: the requested backend, or the choice of ``auto``.
 
     >>> resolve("reference", torch.device("cpu"))
     'reference'
@@ -119,10 +119,10 @@ def resolve(backend: str, device: torch.device) -> str:
     if backend not in _TABLE:
         raise unknown_name("backend", NAMES, backend, f"'auto' or one of {', '.join(map(repr, NAMES))}")
     if (reason := _why_not(backend)) is not None:
-        raise BackendUnavailableError(f"backend: {backend!r} was asked for, but {reason}")
+        raise BackendUnavailableError(f"backend: {backend!r} was requested, but {reason}")
     needed = _TABLE[backend].device or device.type
     if backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1":
         needed = device.type  # the interpreter runs anywhere
     if device.type != needed:
-        raise ArgumentError("backend", f"one that runs on {device.type} tensors", f"{backend!r}, which needs {needed}")
+        raise ArgumentError("backend", f"a backend for {device.type} tensors", f"{backend!r}, which requires {needed}")
     return backend

@@ -1,4 +1,4 @@
-"""The scan's arguments, checked before any backend sees them: every backend raises the same errors."""
+"""Checks of a scan's arguments before a backend is called, so that every backend raises the same errors."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ REAL_DTYPE = {
     torch.complex64: torch.float32,
     torch.complex128: torch.float64,
 }
-"""What is computed in, and of which dtype its real part is; ``tensor.real.dtype`` takes four operations."""
+"""The real dtype of each dtype that computations use; reading ``tensor.real.dtype`` would take four operations."""
 DTYPES = (*LOW_PRECISION, *REAL_DTYPE)
 
 
 def autocast_enabled(device: str) -> bool:
-    """Return True if autocast is on for a type of device; meta tensors have no autocast."""
+    """Return True if autocast is enabled for a type of device; meta tensors have no autocast."""
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Return a context in which products of matrices are not shortened, for recurrences."""
+    """Return a context without autocast, in which matrix products keep the precision that recurrences require."""
     return torch.autocast(device, enabled=False) if autocast_enabled(device) else nullcontext()
 
 
@@ -60,7 +60,7 @@ def check_signal(
 ) -> None:
     """Check that x is a dense real tensor on the device of ``like``; ``letters`` name its dimensions.
 
-    It is multiplied with the matrix ``projection`` if there is one, for which it needs the same dtype.
+    If the matrix ``projection``, which multiplies x, is given, x must have its dtype.
     """
     check_tensor(name, x, len(letters), f"({', '.join(letters)})")
     if x.shape[-1] != channels:
@@ -96,7 +96,7 @@ def check_device(name: str, value: Tensor, like: Tensor) -> None:
 
 
 def check_kinds(like: str, **tensors: Tensor | None) -> None:
-    """Check that tensors are floating point or complex, and on the device of the first, which is called ``like``."""
+    """Check that tensors are floating point or complex, and on the device of the first one, whose name is ``like``."""
     device = None
     for name, tensor in tensors.items():
         if tensor is None:
@@ -115,7 +115,7 @@ def check_arguments(decay: Tensor, drive: Tensor, initial: Tensor | None, reset:
     allowed = {1: (channels,), 2: (steps, channels), 3: (batch, steps, channels)}
     if decay.shape != allowed.get(decay.dim()):
         expected = " or ".join(str(shape) for shape in allowed.values())
-        raise ArgumentError("decay", f"shape {expected} to go with drive", f"shape {tuple(decay.shape)}")
+        raise ArgumentError("decay", f"shape {expected} to match drive", f"shape {tuple(decay.shape)}")
     check_reset(reset, batch, steps)
     if reset is not None and reset.device != drive.device:
         raise ArgumentError("reset", f"a tensor on {drive.device} (as drive)", reset.device)
@@ -159,7 +159,7 @@ def check_raw_layer(layer: DiagonalSSM) -> None:
 
 
 def check_layer(layer: DiagonalSSM) -> bool:
-    """Check all tensors of a layer but reset and lengths, and return True if their form is the dense one."""
+    """Check all tensors of a layer except reset and lengths; return True for the dense form of :func:`ssm_scan`."""
     x, decay, C, tensors = layer.x, layer.decay, layer.C, layer._asdict()
     check_tensor("x", x, 3)
     for name in ("decay", "B", "C"):
@@ -170,7 +170,7 @@ def check_layer(layer: DiagonalSSM) -> bool:
             raise ArgumentError(name, "a real dtype", tensors[name].dtype)
     batch, _, channels = x.shape
     if decay.dim() not in (1, 2) or (decay.dim() == 2 and decay.shape[0] != channels):
-        raise ArgumentError("decay", f"shape ({channels}, N) or (N,) to go with x", f"shape {tuple(decay.shape)}")
+        raise ArgumentError("decay", f"shape ({channels}, N) or (N,) to match x", f"shape {tuple(decay.shape)}")
     dense, states = decay.dim() == 1, decay.shape[-1]
     shapes: dict[str, tuple[int, ...]]
     if dense:
@@ -244,9 +244,9 @@ def checked_lengths(lengths: Tensor | None, batch: int, steps: int) -> Tensor | 
 
 
 def extremes(values: Tensor) -> tuple[int, int] | None:
-    """Return the smallest and the largest of whole numbers; None if there are none that the host can know.
+    """Return the smallest and the largest of some whole numbers.
 
-    ``torch.compile`` and ``torch.vmap`` run a model without values.
+    Return None if there are none, or if their values are unknown, as inside ``torch.compile`` and ``torch.vmap``.
     """
     if torch.compiler.is_compiling() or not values.numel():
         return None
@@ -257,7 +257,7 @@ def extremes(values: Tensor) -> tuple[int, int] | None:
 
 
 def check_all_finite(**tensors: Tensor | None) -> None:
-    """Check that no tensor holds NaN or infinity."""
+    """Check that no tensor contains NaN or infinity."""
     for name, tensor in tensors.items():
         if tensor is not None and not bool(torch.isfinite(tensor).all()):
             where = (~torch.isfinite(tensor)).nonzero()[0].tolist()

@@ -1,4 +1,4 @@
-"""What is left of a state after a sequence: the product of its decays."""
+"""The product of the decays of a sequence, which is the factor of the initial state in the final state."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from stablessm.scan.padding import real_steps
 def decay_product(
     decay: Tensor, batch: int, steps: int, *, dims: int = 1, reset: Tensor | None = None, lengths: Tensor | None = None
 ) -> Tensor:
-    """Return Π_t decay[t] over the real steps, (B, …); zero where one of these steps is a reset.
+    """Return Π_t decay[t] over the real steps, (B, …), or zero if one of these steps is a reset.
 
-    Without input, a recurrence takes a state h before ``steps`` steps to the product times h.
+    Without input, a recurrence multiplies its state by this product over ``steps`` steps.
 
     Args:
-        decay: (…) alike at every step, or (T, …) or (B, T, …).
+        decay: (…) if it is the same at every step, otherwise (T, …) or (B, T, …).
         batch, steps: B and T.
         dims: number of dimensions of the state, which … stands for.
         reset: (T,) or (B, T) bool.
-        lengths: (B,) whole numbers: how many steps of each sequence are real.
+        lengths: (B,) whole numbers: the number of real steps of each sequence.
 
     >>> decay_product(torch.tensor([0.5]), 2, 3, lengths=torch.tensor([0, 2])).flatten().tolist()
     [1.0, 0.25]
@@ -41,7 +41,7 @@ def decay_product(
 
 
 def power(decay: Tensor, steps: Tensor) -> Tensor:
-    """Compute decay**steps in float64 (complex64 loses 1e-4 in 10,000 steps), with 0**0 = 1 (PyTorch: NaN).
+    """Return decay**steps, computed in float64 (complex64 loses 1e-4 in 10,000 steps), with 0**0 = 1 (PyTorch: NaN).
 
     >>> power(torch.tensor([0.0, 2.0]), torch.tensor([[0], [3]])).tolist()
     [[1.0, 1.0], [0.0, 8.0]]

@@ -1,9 +1,9 @@
-"""How a call reaches its code: directly, through an autograd function, or through a PyTorch operator.
+"""Chooses how a call runs: directly, through an autograd function, or through a PyTorch operator.
 
 The dispatch of an operator costs more than a small scan, so calls outside ``torch.compile``, ``torch.func`` transforms
-and dispatch modes go to a backend directly. PyTorch has no public function that detects the last two. Its private
-functions are used in this module alone, and only in releases of PyTorch with which they have been tested. In any other
-release every call takes the operator or the autograd function: the results are the same, and small scans are slower.
+and dispatch modes call a backend directly. PyTorch has no public function that detects the last two. Only this module
+uses PyTorch's private functions, and only in releases with which they have been tested. In other releases, every call
+uses the operator or the autograd function: the results are the same, and small scans are slower.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class _Private(NamedTuple):
     forward_level: Callable[[], int]
     """Return the number of nested forward-mode levels, less one."""
     raw_stream: Callable[[int], int]
-    """Return the address of the current CUDA stream."""
+    """Return the handle of the current CUDA stream."""
     mode: type
-    """``TorchDispatchMode``."""
+    """The class ``TorchDispatchMode``."""
 
 
 def private_functions(version: str) -> _Private | None:
@@ -72,13 +72,13 @@ def _public_stream(index: int) -> int:
 _private = private_functions(torch.__version__)
 
 raw_stream: Callable[[int], int] = _public_stream if _private is None else _private.raw_stream
-"""Return the address of the current CUDA stream of a device."""
+"""Return the handle of the current CUDA stream of a device."""
 
 
 def plain(tensor: Tensor) -> bool:
-    """Return True if a backend may run on this tensor without the operator.
+    """Return True if a backend may be called directly for this tensor.
 
-    False for a tensor that stands for many, for subclasses, and inside a dispatch mode.
+    Return False for tensors that vmap has batched, for subclasses of Tensor, and inside a dispatch mode.
     """
     return (
         _private is not None
@@ -97,14 +97,14 @@ def quick(signal: Tensor) -> bool:
 
 
 def forward_mode() -> bool:
-    """Return True where forward-mode derivatives are computed (assumed where PyTorch does not tell)."""
+    """Return True inside forward-mode differentiation, or if this is unknown."""
     return _private is None or _private.forward_level() >= 0
 
 
 def exporting() -> bool:
     """Return True inside ``torch.export``.
 
-    In PyTorch 2.11 ``torch.compiler.is_exporting()`` is True inside ``torch.compile`` too; the flag it reads is not.
+    In PyTorch 2.11, ``torch.compiler.is_exporting()`` is True inside ``torch.compile`` too, but its flag is not.
     """
     if _private is None or not hasattr(torch.compiler, "_is_exporting_flag"):
         return torch.compiler.is_exporting()
@@ -124,13 +124,13 @@ def constant_result(function: Callable[..., R]) -> Callable[..., R]:
 
 
 def loop(step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]], states: Tensors, inputs: Tensors) -> Any:
-    """Return the last states (B, …) and all outputs (B, T, …) of states, outputs = step(states, inputs of one step).
+    """Repeat states, outputs = step(states, inputs of one step); return the last states and all outputs (B, T, …).
 
-    ``torch.export`` records one operator with the step inside, for any number of steps. ``torch.compile`` leaves the
-    loop out of its graphs and runs it as it is: unrolled, 100 steps took minutes to compile.
+    ``torch.export`` records one operator that contains the step, for any number of steps. ``torch.compile`` leaves the
+    loop out of its graphs, because 100 unrolled steps took minutes to compile.
 
     Args:
-        step: may use other tensors too.
+        step: the function to repeat, which may also use other tensors.
         states: (B, …) each, before the first step.
         inputs: (B, T, …) each; at least one, with at least one step.
     """
@@ -146,7 +146,7 @@ def _exported_loop(step: Any, states: Tensors, inputs: Tensors) -> tuple[Tensors
 
     def body(states: Tensors, now: Tensors) -> tuple[Tensors, Tensors]:
         after, outputs = step(states, now)
-        return tuple(map(_dense, after)), tuple(map(_dense, outputs))  # no two may share their memory
+        return tuple(map(_dense, after)), tuple(map(_dense, outputs))  # no two outputs may share memory
 
     first = tuple(map(_dense, states))  # states before and after a step must have the same strides
     final, outputs = scan(body, first, tuple(value.transpose(0, 1) for value in inputs))
@@ -166,12 +166,12 @@ def _eager_loop(step: Any, states: Tensors, inputs: Tensors) -> tuple[Tensors, T
 
 
 _uncompiled_loop: Any = None
-"""``_eager_loop`` as ``torch.compile`` leaves it out of its graphs."""
+"""``_eager_loop``, marked so that ``torch.compile`` leaves it out of its graphs."""
 
 
 @constant_result
 def _made_uncompiled_loop() -> bool:
-    """Make ``_uncompiled_loop`` while something is compiled: earlier, it would import the compiler."""
+    """Create ``_uncompiled_loop`` during the first compilation, since marking a function imports the compiler."""
     global _uncompiled_loop
     if _uncompiled_loop is None:
         _uncompiled_loop = torch.compiler.disable(_eager_loop)
@@ -179,10 +179,10 @@ def _made_uncompiled_loop() -> bool:
 
 
 def eager(function: Any) -> Any:
-    """Return an autograd function in the older form, which PyTorch calls without binding arguments by name.
+    """Return an autograd function in the older form (without ``setup_context``), for ``plain`` tensors.
 
-    ``torch.func`` requires the newer form; the older one saves a third of the time of a small call. For ``plain``
-    tensors.
+    PyTorch calls the older form without binding arguments by name, which saves a third of the time of a small call.
+    ``torch.func`` requires the newer form.
     """
 
     class Eager(torch.autograd.Function):
@@ -199,25 +199,25 @@ def eager(function: Any) -> Any:
 
 
 class Forms(NamedTuple):
-    """The forms of one operator."""
+    """The three ways to call one operator."""
 
     operator: Any
-    """For ``torch.compile``, which cannot trace a function with a forward derivative."""
+    """The operator, for ``torch.compile``, which cannot trace an autograd function that has a ``jvp``."""
     function: Any
-    """For ``torch.func``, which does not see the derivative registered with an operator. Its static method ``at_once``
-    calls the backend directly."""
+    """The autograd function, for ``torch.func``, which ignores derivatives that are registered with an operator. Its
+    static method ``at_once`` calls the backend directly."""
     eager: Any
-    """The function in the form of :func:`eager`, for plain tensors."""
+    """The autograd function in the form of :func:`eager`, for plain tensors."""
 
     def choose(self, at_once: bool, *tensors: Tensor | None) -> Any:
-        """Return what to call for these tensors; ``at_once`` is what :func:`quick` returned."""
+        """Return the function to call for these tensors; ``at_once`` is the result of :func:`quick`."""
         if at_once:
             return self.eager.apply if _differentiated(*tensors) else self.function.at_once
         return self.operator if torch.compiler.is_compiling() else self.function.apply
 
 
 def _differentiated(*tensors: Tensor | None) -> bool:
-    """Return True if a derivative of either mode may be asked for."""
+    """Return True if a derivative in forward or reverse mode may be requested."""
     recorded = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
     return recorded or forward_mode()
 
@@ -225,8 +225,8 @@ def _differentiated(*tensors: Tensor | None) -> bool:
 def operation_mode(private: _Private | None = _private) -> type:
     """Return a context manager class whose ``operation(name, function, args, kwargs)`` runs in place of operations.
 
-    It sees every operation that PyTorch dispatches, or, in a release of PyTorch whose private functions are not known,
-    every function of PyTorch that is called.
+    It intercepts every operation that PyTorch dispatches. In a release of PyTorch whose private functions have not been
+    tested, it intercepts every call of a PyTorch function.
     """
     base = TorchFunctionMode if private is None else private.mode
 

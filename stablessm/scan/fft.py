@@ -1,4 +1,4 @@
-"""Convolution by FFT: the other way to run a recurrence whose decay does not change with time."""
+"""Convolution by FFT, which computes a recurrence whose decay is constant in time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def causal_convolution(signal: Tensor, kernel: Tensor) -> Tensor:
     if not signal.numel():
         return signal * kernel
     given = torch.promote_types(signal.dtype, kernel.dtype)
-    if given.itemsize == 2:  # for which no FFT is made
+    if given.itemsize == 2:  # PyTorch has no FFT of float16 and bfloat16
         return causal_convolution(signal.float(), kernel.float()).to(given)
     size = _fast_length(2 * steps - 1)
     if signal.is_complex() or kernel.is_complex():
@@ -55,5 +55,5 @@ def fft_scan(decay: Tensor, drive: Tensor, initial: Tensor | None = None) -> Ten
 
 
 def _fast_length(least: int) -> int:
-    """Return the smallest number, at least ``least``, with few small factors, for which FFTs are fast."""
+    """Return the smallest number from ``least`` on that has only small prime factors, for which FFTs are fast."""
     return min(odd << max(0, (-(-least // odd) - 1).bit_length()) for odd in (1, 3, 5, 9, 15))

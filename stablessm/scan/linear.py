@@ -1,4 +1,4 @@
-"""The public scan: checks its arguments, brings them into one form, and calls the operator."""
+"""The public function ``linear_scan``: it checks and normalizes its arguments, and calls the operator."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def linear_scan(
     Args:
         decay: (C,), (T, C) or (B, T, C), real or complex.
         drive: (B, T, C). The states have its shape, dtype and device.
-        initial: (B, C), the state before the first step; zeros by default.
-        reset: (T,) or (B, T), bool. True restarts the recurrence: nothing is carried *into* that step.
-        reverse: walk from the last step to the first, h[t] = decay[t] · h[t+1] + drive[t]; ``initial`` then stands
-            behind the last step.
-        backend: ``auto`` (by device), or one of :data:`stablessm.scan.NAMES`. ``stablessm.scan.resolve`` tells the
-            choice without running it.
-        check_finite: raise if an argument holds NaN or infinity (costs a pass over the data).
+        initial: (B, C), the state before the first step (default: zeros).
+        reset: (T,) or (B, T), bool. True restarts the recurrence: the step takes nothing from the previous state.
+        reverse: run from the last step to the first, h[t] = decay[t] · h[t+1] + drive[t]; ``initial`` is then the state
+            after the last step.
+        backend: ``auto`` (chosen by device), or one of :data:`stablessm.scan.NAMES`. ``stablessm.scan.resolve`` returns
+            the choice without a run.
+        check_finite: raise an error if an argument contains NaN or infinity (costs a pass over the data).
 
-    float16 and bfloat16 are accumulated in float32; under autocast the scan runs in float32, as ``cumsum`` does.
-    Gradients reach decay, drive and initial; the same input gives the same bits.
+    float16 and bfloat16 are accumulated in float32; under autocast the scan runs in float32, as ``cumsum`` does. The
+    result is differentiable in decay, drive and initial. The same input gives bitwise identical results.
 
     >>> linear_scan(torch.tensor([0.5]), torch.ones(1, 4, 1)).flatten().tolist()
     [1.0, 1.5, 1.75, 1.875]
@@ -53,7 +53,7 @@ def linear_scan(
     name = backends.resolve(backend, drive.device)
     if drive.dtype in LOW_PRECISION and autocast_enabled(drive.device.type):
         drive = drive.float()
-    if name != "triton":  # whose kernels widen what they read
+    if name != "triton":  # its kernels convert to float32 as they read
         wide = torch.promote_types(drive.dtype, torch.float32)
         decay, initial = decay.to(wide), None if initial is None else initial.to(wide)
     if reset is not None:

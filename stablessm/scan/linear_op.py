@@ -1,7 +1,7 @@
 """The scan as a PyTorch operator: autograd, ``torch.compile``, ``torch.func.grad`` and ``vmap``.
 
-Inside, arguments have the form of :class:`stablessm.scan.protocol.Recurrence`;
-:func:`stablessm.scan.linear_scan` brings them into it. An operator takes no structs, so here they come one by one.
+Arguments have the form of :class:`stablessm.scan.protocol.Recurrence`, which :func:`stablessm.scan.linear_scan`
+prepares. An operator cannot take a NamedTuple, so the fields are separate arguments here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def scan_backward_op(
     reverse: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of decay, drive and initial, fused into one pass over time."""
+    """Return the gradients of decay, drive and initial, computed in one pass over time."""
     recurrence = Recurrence(decay, initial, reset, reverse)
     check_raw_recurrence(recurrence, states=states, grad=grad)
     linear = backends.load(backends.resolve(backend, states.device)).linear
@@ -64,7 +64,7 @@ def in_three(decay: Tensor) -> Tensor:
 
 
 class Scan(torch.autograd.Function):
-    """The operator's derivatives: reverse and forward mode, and vmap."""
+    """Autograd function of the operator: reverse mode, forward mode and vmap."""
 
     @staticmethod
     def forward(*args: Any) -> Tensor:
@@ -79,7 +79,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the states: they are all that the gradient needs beside the decay."""
+        """Save the decay and the states, from which the gradients are computed."""
         decay, _, initial, reset, ctx.reverse, ctx.backend = inputs
         ctx.save_for_backward(decay, initial, reset, output)
         ctx.save_for_forward(decay, initial, reset, output)
@@ -111,7 +111,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        """Join a mapped dimension to the batch, or to the channels if only a decay shared by the batch is mapped."""
+        """Merge the mapped dimension with the batch, or with the channels if only a shared decay is mapped."""
         decay, drive, initial, reset, *rest = args
         size = info.batch_size
 
@@ -141,9 +141,9 @@ _FORMS = Forms(scan_op, Scan, eager(Scan))
 def scan(
     decay: Tensor, drive: Tensor, initial: Tensor | None, reset: Tensor | None, reverse: bool, backend: str
 ) -> Tensor:
-    """Call the operator, differentiable in every mode; here the decay may have fewer dimensions.
+    """Call the scan in the form that supports the requested derivatives.
 
-    That saves a small call a view and its derivative.
+    The decay may have fewer than three dimensions, which saves a view and its derivative in small calls.
     """
     at_once = quick(drive)
     if not at_once:
@@ -158,7 +158,7 @@ def _gradients_at_once(grad: Tensor, decay: Tensor, states: Tensor, *args: Any) 
 
 
 def _gradients_by_scan(grad: Tensor, decay: Tensor, states: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients from differentiable operations."""
+    """Return the gradients, computed with differentiable operations."""
     *rest, backend = args
 
     def adjoint(recurrence: Recurrence, drive: Tensor) -> Tensor:

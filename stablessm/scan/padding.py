@@ -1,4 +1,4 @@
-"""Lengths of right-padded sequences and resets, applied to signals and states (:mod:`.checks` checks them)."""
+"""Applies resets and the lengths of right-padded sequences to signals and states (:mod:`.checks` checks them)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def real_steps(lengths: Tensor, steps: int) -> Tensor:
 
 
 def without_padding(values: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return (B, T, …) values with zeros past the end of each sequence, whatever stands there (NaN too)."""
+    """Return values (B, T, …) with zeros in place of the padding, even where the padding is NaN."""
     if lengths is None:
         return values
     real = real_steps(lengths, values.shape[1])
@@ -24,17 +24,17 @@ def without_padding(values: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def without_resets(values: Tensor, reset: Tensor | None) -> Tensor:
-    """Return (B, T, …) values with zeros at resets: by choice, because a product with zero would keep a NaN."""
+    """Return values (B, T, …) with zeros at resets; uses ``where``, because NaN times zero is NaN."""
     if reset is None:
         return values
     return torch.where(reset.view(*reset.shape, *(1,) * (values.dim() - 2)), torch.zeros_like(values), values)
 
 
 def last_state(states: Tensor, before: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return the state (B, …) after the last real step of states (B, T, …); ``before`` where there is none."""
+    """Return the state (B, …) after the last real step of states (B, T, …), or ``before`` if there is no real step."""
     before = before.to(states.dtype)
     if not states.shape[1]:
-        return torch.cat([before[:, None], states], 1)[:, 0]  # joined, so that its gradient is defined as any other
+        return torch.cat([before[:, None], states], 1)[:, 0]  # concatenated, so that ``before`` has a gradient
     if lengths is None:
         return states[:, -1].clone()  # a view would keep all states in memory
     ends = lengths.view(-1, *(1,) * (states.dim() - 1))

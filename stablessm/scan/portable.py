@@ -1,8 +1,8 @@
 """The scan in standard operations of PyTorch, for programs that run without this package (``torch.export``).
 
-The length may be unknown when a program is exported, so no loop runs over the steps and no shape decides anything. The
-states are found by doubling: after the round of reach s, h[t] holds the drives of the steps t-2s+1 … t. Rounds up to
-``BLOCK`` stay within blocks of time and touch all steps; further rounds join the blocks and touch one step per block.
+The length may be unknown when a program is exported, so there is no loop over steps and no branch on a shape. States
+are computed by doubling: after the round with reach s, h[t] includes the drives of the steps t-2s+1 … t. Rounds with a
+reach below ``BLOCK`` work inside blocks of time, on all steps; later rounds join the blocks, with one step per block.
 Complex numbers are pairs of real tensors.
 """
 
@@ -23,7 +23,7 @@ Parts: TypeAlias = tuple[Tensor, ...]
 
 
 def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
-    """Return all states of h[t] = a[t] h[t-1] + x[t], as a backend's ``forward`` does; for at most 2³⁰ steps."""
+    """Return all states of h[t] = a[t] h[t-1] + x[t], like the ``forward`` of a backend, for at most 2³⁰ steps."""
     decay, initial, reset, reverse = recurrence
     if reverse:
         turned = Recurrence(decay.flip(1), initial, None if reset is None else reset.flip(1), False)
@@ -48,7 +48,7 @@ def scan_parts(decay: Parts, drive: Parts, initial: Parts, reset: Tensor | None 
     """Return all states (B, T, C).
 
     Args:
-        decay: (1 or B, 1 or T, C). Products of decays are computed in float64: one is a product of many decays.
+        decay: (1 or B, 1 or T, C). Products of decays are computed in float64, because they have many factors.
         drive: (B, T, C).
         initial: (B, C), the state before the first step.
         reset: (B, T) bool, as in :func:`stablessm.linear_scan`.
@@ -64,7 +64,7 @@ def scan_parts(decay: Parts, drive: Parts, initial: Parts, reset: Tensor | None 
     place = torch.arange(h[0].shape[1], device=h[0].device)
     start = torch.zeros_like(place) if reset is None else _episode_starts(place, reset)
     h, factor, a = _within_blocks(h, a, place, start)
-    # Two blocks more than are full: a dimension that may be 1 would be exported as 1.
+    # Two more blocks than are full, because torch.export would fix a dimension that may be 1 to 1.
     ends = (torch.arange(h[0].shape[1] // BLOCK + 2, device=place.device) + 1) * BLOCK - 1
     existing = ends.clamp(max=h[0].shape[1] - 1)
     at_ends = tuple(part.index_select(1, existing) for part in h)
@@ -78,7 +78,7 @@ def scan_parts(decay: Parts, drive: Parts, initial: Parts, reset: Tensor | None 
 
 
 def _within_blocks(h: Parts, a: Parts, place: Tensor, start: Tensor) -> tuple[Parts, Parts, Parts]:
-    """Return the states of each block from zero, the decay since before the block, and the decay of a whole block."""
+    """Return the states of each block started from zero, the decays from its start, and the decay of a whole block."""
     constant, reach, powers = _constant(a), 1, a
     first = torch.maximum(start, place // BLOCK * BLOCK)
     while reach < BLOCK:
@@ -90,7 +90,7 @@ def _within_blocks(h: Parts, a: Parts, place: Tensor, start: Tensor) -> tuple[Pa
 
 
 def _across_blocks(h: Parts, a: Parts, ends: Tensor, start: Tensor) -> Parts:
-    """Return the states at the ends of the blocks, from the states of each block from zero."""
+    """Return the states at the ends of the blocks, given the states of each block started from zero."""
     place, reach = torch.arange(h[0].shape[1], device=ends.device), 1
     while reach * BLOCK < LONGEST:
         h, a = _doubled(h, a, (place - reach).clamp(min=0), ends - reach * BLOCK >= start)
@@ -99,9 +99,9 @@ def _across_blocks(h: Parts, a: Parts, ends: Tensor, start: Tensor) -> Parts:
 
 
 def _doubled(h: Parts, a: Parts, source: Tensor, exists: Tensor) -> tuple[Parts, Parts]:
-    """Return h + a h[source] and the decay over twice the distance; places without a source keep both.
+    """Return h + a h[source] and the decay over twice the distance; positions without a source keep both.
 
-    The choice comes after the product: a power of an unstable decay may be infinite, and infinity times zero is NaN.
+    ``where`` comes after the product, because a power of an unstable decay may be infinite, and ∞ times zero is NaN.
     """
     if _constant(a):
         longer = _times(a, a)
@@ -117,12 +117,12 @@ def _plus_where(exists: Tensor, h: Parts, more: Parts) -> Parts:
 
 
 def _episode_starts(place: Tensor, reset: Tensor) -> Tensor:
-    """Return (B, T + 1): for the initial state and each step, the place of the last reset up to it, or 0."""
+    """Return (B, T + 1): for the initial state and each step, the position of the last reset up to it, or 0."""
     return torch.nn.functional.pad(torch.where(reset, place[1:], 0), (1, 0)).cummax(1).values
 
 
 def _constant(decay: Parts) -> bool:
-    """Return True for one decay for all steps; a number of steps that is not known is no whole number."""
+    """Return True if all steps share one decay; an unknown number of steps is not an ``int``."""
     steps = decay[0].shape[1]
     return isinstance(steps, int) and steps == 1
 

@@ -1,4 +1,4 @@
-"""Does a backend work here? Run it and see."""
+"""Tests whether a backend works on this machine by running it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stablessm.scan.linear import linear_scan
 
 @dataclass(frozen=True)
 class Probe:
-    """Whether a backend ran here, and what came out or why not."""
+    """The result of :func:`probe`: whether a backend works on this machine, and its errors or the reason."""
 
     ran: bool
     detail: str

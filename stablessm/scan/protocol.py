@@ -1,9 +1,9 @@
-"""What a scan backend is given and what it must implement: one protocol per operator.
+"""The arguments of scan backends and the functions that they implement: one protocol per operator.
 
 A backend is a folder with one module per operator (``linear``, ``ssm``), each with the functions of the protocol below.
-Arguments are checked and brought into the form stated here before a backend sees them. A backend returns the same bits
-for the same input: no atomics. Autograd, ``torch.compile``, ``vmap`` and forward mode come from :mod:`.linear_op` and
-:mod:`.ssm_op`.
+Arguments are checked and brought into the form stated here before a backend is called. A backend must return bitwise
+identical results for the same input, so it cannot use atomics. Autograd, ``torch.compile``, ``vmap`` and forward mode
+come from :mod:`.linear_op` and :mod:`.ssm_op`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ class Recurrence(NamedTuple):
     decay: Tensor
     """(B or 1, T or 1, C)."""
     initial: Tensor | None
-    """(B, C), the state before the first step; None stands for zeros."""
+    """(B, C), the state before the first step; None means zeros."""
     reset: Tensor | None
     """(B, T) bool: True where nothing is carried into a step."""
     reverse: bool
-    """True where the recurrence runs from the last step to the first."""
+    """Whether the recurrence runs from the last step to the first."""
 
 
 class LinearBackend(Protocol):
-    """All states of a recurrence, and its gradients."""
+    """Functions that compute all states of a recurrence, and its gradients."""
 
     def forward(self, recurrence: Recurrence, drive: Tensor) -> Tensor:
         """Return all states, with the shape and dtype of ``drive``."""
 
     def backward(self, recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the gradients of decay (in its own shape), drive and initial (None allowed where none was given)."""
+        """Return the gradients of decay (in its own shape), drive and initial (None allowed without ``initial``)."""
 
 
 class DiagonalSSM(NamedTuple):
@@ -46,13 +46,13 @@ class DiagonalSSM(NamedTuple):
     x: Tensor
     """(B, T, H), real."""
     decay: Tensor
-    """(H, N), as B and C."""
+    """(H, N), like B and C."""
     B: Tensor
     C: Tensor
     D: Tensor | None
     """(H,), real."""
     initial: Tensor | None
-    """(B, H, N), the state before the first step; None stands for zeros."""
+    """(B, H, N), the state before the first step; None means zeros."""
     reset: Tensor | None
     """(B, T) bool: True where nothing is carried into a step."""
     lengths: Tensor | None
@@ -69,20 +69,20 @@ class DiagonalSSM(NamedTuple):
 
 
 class SSMBackend(Protocol):
-    """A layer's output, its final state, and its gradients."""
+    """Functions that compute the output, final state and gradients of a layer."""
 
     def checkpoint_shape(self, layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
-        """Return the shape and dtype of the checkpoints without running anything."""
+        """Return the shape and dtype of the checkpoints, without a run."""
 
     def forward(self, layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the output, the final state, and checkpoints from which ``backward`` finds the states again."""
+        """Return the output, the final state, and checkpoints from which ``backward`` recomputes the states."""
 
     def backward(
         self, layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, decay, B, C, D and initial (None allowed where none was given).
+        """Return the gradients of x, decay, B, C, D and initial (None allowed for arguments that were not given).
 
-        ``d_final`` None stands for zeros.
+        ``d_final=None`` means zeros.
         """
 
 

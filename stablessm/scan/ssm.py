@@ -1,4 +1,4 @@
-"""The public fused layer: checks its arguments, brings them into one form, and calls the operator."""
+"""The public function ``ssm_scan``: it checks and normalizes its arguments, and calls the operator."""
 
 from __future__ import annotations
 
@@ -35,26 +35,27 @@ def ssm_scan(
 
     h[t] = decay · h[t-1] + B x[t],  y[t] = Re(C h[t]) + D x[t], in one of two forms:
 
-    - H channels of N states each (S4D): decay, B and C are (H, N), D is (H,), initial (B, H, N), and
-      y[t] = Re Σ_n C_n h_n[t] + D x[t] for every channel. The states are never written to memory: the backward pass
-      finds them again from one in 64.
+    - H channels with N states each (S4D): decay, B and C are (H, N), D is (H,), initial is (B, H, N), and
+      y[t] = Re Σ_n C_n h_n[t] + D x[t] for every channel. Only one state in 64 is stored, from which the backward pass
+      recomputes the others.
     - N states that share inputs and outputs (LRU): decay is (N,), B (N, d_in), C (d_out, N), D (d_out, d_in), initial
-      (B, N): products of matrices around :func:`linear_scan`.
+      (B, N). This form consists of matrix products and :func:`linear_scan`.
 
     Args:
         x: (B, T, H) or (B, T, d_in), real.
-        decay, B, C: real or complex; brought to one dtype, float32 or complex64 at least.
-        D: real; none by default.
-        initial: the state before the first step; zeros by default.
-        reset: (T,) or (B, T), bool. True restarts the recurrence: nothing is carried *into* that step.
-        lengths: (B,) whole numbers: how many steps of each right-padded sequence are real. The output past them is
-            zero, what x holds there is not looked at, and the state returned is that after the last real step.
-        backend: ``auto`` (by device), or one of :data:`stablessm.scan.NAMES`.
+        decay, B, C: real or complex; converted to one dtype, float32 or complex64 at least.
+        D: real (default: no direct term).
+        initial: the state before the first step (default: zeros).
+        reset: (T,) or (B, T), bool. True restarts the recurrence: the step takes nothing from the previous state.
+        lengths: (B,) whole numbers: the number of real steps of each right-padded sequence. Padding in x is ignored,
+            the output at padded steps is zero, and the returned state is the state after the last real step.
+        backend: ``auto`` (chosen by device), or one of :data:`stablessm.scan.NAMES`.
 
     Returns:
-        The output (B, T, H) or (B, T, d_out) in x's dtype, and the state after the last step.
+        The output (B, T, H) or (B, T, d_out) in the dtype of x, and the state after the last step.
 
-    float16 and bfloat16 are computed in float32. Gradients reach every tensor; the same input gives the same bits.
+    float16 and bfloat16 are computed in float32. The result is differentiable in every tensor. The same input gives
+    bitwise identical results.
 
     >>> a, one = torch.tensor([[0.5, 0.25]]), torch.ones(1, 2)
     >>> y, final = ssm_scan(torch.ones(1, 3, 1), a, B=one, C=one)
@@ -79,7 +80,7 @@ def ssm_scan(
 
 
 def _dense(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Compute matrix products around the scan; a complex product is one real product of twice the size."""
+    """Compute the form with matrix products around the scan; a complex product is a real product of twice the size."""
     x, decay, B, C, D, initial, reset, lengths = layer
     signal = without_padding(x.to(REAL_DTYPE[decay.dtype]), lengths)
     if decay.is_complex():

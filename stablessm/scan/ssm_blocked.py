@@ -1,8 +1,8 @@
-"""The fused layer on any backend of ``linear_scan``: time in blocks, the states of one block at a time.
+"""The fused layer for any backend of ``linear_scan``: it holds the states of one block of time at once.
 
-The states before each block are kept; the backward pass makes the others again, block by block from the last. A block
-is so long that its states take about as much memory as x: the layer then needs a small multiple of its input, however
-many states a channel has. Slower than kernels that keep states in registers, but it does all they do.
+The state before each block is stored; the backward pass recomputes the others, from the last block to the first. The
+states of a block take about as much memory as x, so the memory of the layer is a small multiple of its input for any
+number of states. This is slower than kernels that keep states in registers, but supports every case.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stablessm.scan.padding import without_padding, without_resets
 from stablessm.scan.protocol import DiagonalSSM
 
 LEAST_STEPS = 64
-"""A block has at least so many steps: shorter ones cost more in calls than they save in memory."""
+"""Smallest number of steps per block; shorter blocks cost more in calls than they save in memory."""
 
 
 def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
@@ -40,7 +40,7 @@ def forward(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor, Tensor]:
         if lengths is None:
             final = state
         else:
-            last = lengths - 1 - block.start  # the last real step, seen from this block
+            last = lengths - 1 - block.start  # the last real step, relative to this block
             here = (last >= 0) & (last < states.shape[1])
             index = last.clamp(0, states.shape[1] - 1)
             found = states[torch.arange(len(x), device=x.device), index]
@@ -66,7 +66,7 @@ def backward(
     last = torch.full((batch,), steps, device=x.device) if lengths is None else lengths
     d_initial = torch.where((last == 0)[:, None, None], d_final, torch.zeros_like(d_final))
     adjoint = torch.zeros_like(d_final)  # the adjoint of the step after the block
-    cut = None if reset is None else torch.cat([reset[:, 1:], reset[:, :1]], 1)  # nothing comes back past a reset
+    cut = None if reset is None else torch.cat([reset[:, 1:], reset[:, :1]], 1)  # no gradient passes a reset
     for i, block in reversed(list(enumerate(_blocks(layer)))):
         states = _states(layer._replace(x=signal), checkpoints[:, i], block, backend)
         drive = grad[:, block, :, None] * C.conj()
@@ -92,7 +92,7 @@ def backward(
 
 
 def _blocks(layer: DiagonalSSM) -> list[slice]:
-    """Return the blocks of time."""
+    """Return the blocks of time as slices."""
     steps, numbers = layer.x.shape[1], layer.decay.shape[1] * (2 if layer.decay.is_complex() else 1)
     size = max(LEAST_STEPS, -(-steps // max(1, numbers)))
     return [slice(start, min(start + size, steps)) for start in range(0, steps, size)]

@@ -1,7 +1,7 @@
 """The fused layer as a PyTorch operator: autograd, ``torch.compile``, ``torch.func.grad``, ``vmap`` and ``jvp``.
 
-Inside, arguments have the form of :class:`stablessm.scan.protocol.DiagonalSSM`; :func:`stablessm.scan.ssm_scan` brings
-them into it. An operator takes no structs, so the fields come one by one, followed by the name of the backend.
+Arguments have the form of :class:`stablessm.scan.protocol.DiagonalSSM`, which :func:`stablessm.scan.ssm_scan` prepares.
+An operator cannot take a NamedTuple, so its fields are separate arguments, followed by the name of the backend.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAYER = f"{_TENSORS}, str backend"
 
 
 def _run(backend: str, direction: str, layer: DiagonalSSM, *rest: Any) -> Any:
-    """Call a backend's ``forward`` or ``backward``. Autocast would shorten the products of matrices in it."""
+    """Call a backend's ``forward`` or ``backward`` without autocast, which would reduce the precision of products."""
     function, device = getattr(backends.load(backend).ssm, direction), layer.x.device.type
     if not autocast_enabled(device):
         return function(layer, *rest)
@@ -33,10 +33,10 @@ def _run(backend: str, direction: str, layer: DiagonalSSM, *rest: Any) -> Any:
 
 
 def _sound(*args: Any) -> tuple[str, str, DiagonalSSM]:
-    """Return the backend, "forward" and the layer, checked, with lengths by which no kernel leaves its arrays.
+    """Return the backend, "forward" and the checked layer, with lengths that are safe for kernels.
 
-    An operator may be called directly, and while it compiles nobody knows the values of lengths. On a GPU, which is not
-    waited for, lengths are cut to the number of steps.
+    A user may call the operator directly, and during compilation the values of ``lengths`` are unknown. On a GPU, where
+    a check would have to wait, lengths are clamped to the number of steps.
     """
     layer = DiagonalSSM(*args[:-1])
     check_raw_layer(layer)
@@ -89,7 +89,7 @@ def _(d_y: Tensor, d_final: Tensor | None, checkpoints: Tensor, *args: Any) -> t
 
 
 class SSM(torch.autograd.Function):
-    """The operator's derivatives: reverse and forward mode, and vmap."""
+    """Autograd function of the operator: reverse mode, forward mode and vmap."""
 
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -98,17 +98,17 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def at_once(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the same without going through the operator."""
+        """Return the output, the final state and the checkpoints without going through the operator."""
         *layer, backend = args
         return _run(backend, "forward", DiagonalSSM(*layer))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        """Keep the inputs and the checkpoints: no array of the size of all states."""
+        """Save the inputs and the checkpoints, but no array of all states."""
         *tensors, ctx.backend = inputs
         checkpoints = output[2]
         ctx.mark_non_differentiable(checkpoints)
-        ctx.set_materialize_grads(False)  # or the checkpoints would get a gradient of zeros as large as they are
+        ctx.set_materialize_grads(False)  # otherwise autograd allocates a zero gradient for the checkpoints
         ctx.save_for_backward(*tensors, checkpoints)
         ctx.save_for_forward(*tensors, checkpoints)
 
@@ -127,7 +127,10 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, Tensor, None]:
-        """dh[t] = a dh[t-1] + (da h[t-1] + dB x[t] + B dx[t]);  dy[t] = Re Σ (dC h[t] + C dh[t]) + dD x + D dx."""
+        """Return dy[t] = Re Σ (dC h[t] + C dh[t]) + dD x + D dx, and the last dh.
+
+        dh[t] = a dh[t-1] + (da h[t-1] + dB x[t] + B dx[t]).
+        """
         x, decay, B, C, D, initial, reset, lengths, _ = ctx.saved_tensors
         d_x, d_decay, d_B, d_C = (
             torch.zeros_like(value) if tangent is None else tangent
@@ -155,7 +158,7 @@ class SSM(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-        """Run many layers as one with as many channels, since channels do not mix; by states where rows differ."""
+        """Run the mapped layers as more channels of one layer; if resets or lengths are mapped, compute all states."""
         if in_dims[6] is not None or in_dims[7] is not None:  # reset and lengths belong to a row, not to a channel
             y, final = torch.vmap(lambda *args: by_states(DiagonalSSM(*args[:-1]), args[-1]), in_dims=in_dims)(*args)
             return (y, final, y.new_empty(0)), (0, 0, None)
@@ -178,7 +181,7 @@ _FORMS = Forms(ssm_op, SSM, eager(SSM))
 
 
 def ssm(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Return output and final state, differentiable everywhere (as :func:`stablessm.scan.linear_op.scan`)."""
+    """Return output and final state, in the form that supports the requested derivatives."""
     run = _FORMS.choose(quick(layer.x), *layer[:6])
     y, final, _ = run(*layer, backend)
     return y, final
@@ -190,7 +193,7 @@ def _gradients_at_once(d_y: Tensor, d_final: Tensor | None, checkpoints: Tensor,
 
 
 def _gradients_by_states(d_y: Tensor, d_final: Tensor | None, _: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    """Return the gradients from differentiable operations."""
+    """Return the gradients, computed with differentiable operations."""
     *layer, backend = args
     return gradients_by_states(DiagonalSSM(*layer), d_y, d_final, backend)
 

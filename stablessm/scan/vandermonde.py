@@ -1,7 +1,7 @@
-"""Powers of a decay over a whole range of times, without the error of repeated multiplication.
+"""Powers of a decay for a range of times, without the error of repeated multiplication.
 
-float32 powers by repeated products are off by T·1e-7; here they are made in double precision and rounded once.
-Sums over states are split in two levels (t = j L + s), so that no (T, states) array is ever formed.
+Repeated products in float32 have an error of T·1e-7; these powers are computed in double precision and rounded once.
+Sums over states use two levels (t = j L + s), so that no array (T, states) is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stablessm.scan.checks import check_kinds, check_tensor
 
 
 def powers(decay: Tensor, length: int) -> Tensor:
-    """Compute decay**t for t = 0 … length-1 by doubling: the shape (length, *decay.shape).
+    """Return decay**t for t = 0 … length-1, of shape (length, *decay.shape), computed by doubling.
 
     >>> powers(torch.tensor([2.0]), 5).flatten().tolist()
     [1.0, 2.0, 4.0, 8.0, 16.0]
@@ -33,7 +33,7 @@ def powers(decay: Tensor, length: int) -> Tensor:
 
 
 def evaluate(weights: Tensor, decay: Tensor, length: int) -> Tensor:
-    """Compute Σ_n weights[…, n] · decay[…, n]**t for t = 0 … length-1: the shape (…, length).
+    """Return Σ_n weights[…, n] · decay[…, n]**t for t = 0 … length-1, of shape (…, length).
 
     >>> evaluate(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 2.0]), 4).tolist()
     [2.0, 3.0, 5.0, 9.0]
@@ -41,16 +41,16 @@ def evaluate(weights: Tensor, decay: Tensor, length: int) -> Tensor:
     check_kinds("weights", weights=weights, decay=decay)
     length = length if torch.compiler.is_compiling() else whole_number("length", length, 0)
     if not weights.dim() or weights.shape[-1:] != decay.shape[-1:]:
-        raise ArgumentError("decay", f"as many as weights, {tuple(weights.shape)}", f"shape {tuple(decay.shape)}")
+        raise ArgumentError("decay", f"the shape of weights, {tuple(weights.shape)}", f"shape {tuple(decay.shape)}")
     inner, outer = _levels(length)
     fine, coarse = _two_levels(decay, inner, outer)
     return ((weights.unsqueeze(-2) * coarse) @ fine.mT).flatten(-2)[..., :length]
 
 
 def accumulate(signal: Tensor, decay: Tensor) -> Tensor:
-    """Compute Σ_t decay[…, n]**(T-1-t) · signal[…, t], the state after a signal (…, T): the shape (…, N).
+    """Return Σ_t decay[…, n]**(T-1-t) · signal[…, t], the state (…, N) after a signal (…, T).
 
-    The transpose of :func:`evaluate`, with time reversed.
+    This is the transpose of :func:`evaluate`, with time reversed.
 
     >>> accumulate(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0])).tolist()
     [6.0, 11.0]
@@ -75,6 +75,6 @@ def _levels(length: int) -> tuple[int, int]:
 
 def _two_levels(decay: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:
     """Return decay**s for s < inner and decay**(j inner) for j < outer, each (…, time, N)."""
-    exact = decay.to(torch.promote_types(decay.dtype, torch.float64))  # the jump is raised to powers again
+    exact = decay.to(torch.promote_types(decay.dtype, torch.float64))  # its error grows when it is raised to powers
     jump = powers(exact, inner + 1)[-1]
     return powers(decay, inner).movedim(0, -2), powers(jump, outer).to(decay.dtype).movedim(0, -2)

@@ -1,1 +1,1 @@
-"""The truth: plain PyTorch operations, differentiable to any order. Every other backend must match it."""
+"""The reference backend: plain PyTorch operations, differentiable to any order. Other backends must match it."""

@@ -1,4 +1,4 @@
-"""The truth: h[t] = a[t] h[t-1] + x[t] as a loop of PyTorch operations, differentiable to any order."""
+"""The reference scan: h[t] = a[t] h[t-1] + x[t] as a loop of PyTorch operations, differentiable to any order."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
     decay, initial, reset, reverse = recurrence
     dtype = torch.promote_types(drive.dtype, torch.float32)
     batch, steps, channels = drive.shape
-    if not steps:  # nothing, but a function of its arguments
+    if not steps:  # empty, but connected to the arguments in the graph
         parts = [decay.expand(drive.shape), *([] if initial is None else [initial[:, None].expand(drive.shape)])]
         return sum(parts, drive).to(drive.dtype)
-    # unbind, not indexing: the gradient of an index is as large as the whole array, at every step
+    # unbind instead of indexing, because the gradient of each index would be as large as the whole array
     a, x = decay.to(dtype).expand(batch, steps, channels).unbind(1), drive.to(dtype).unbind(1)
     state = drive.new_zeros(batch, channels, dtype=dtype) if initial is None else initial.to(dtype)
     states = [state] * steps
     for t in reversed(range(steps)) if reverse else range(steps):
         carried, by = state, a[t]
-        if reset is not None:  # by choice: a product with zero would keep a NaN
+        if reset is not None:  # where, because NaN times zero is NaN
             zero = torch.zeros_like(state)
             carried, by = torch.where(reset[:, t, None], zero, state), torch.where(reset[:, t, None], zero, by)
         state = states[t] = by * carried + x[t]
@@ -40,7 +40,7 @@ def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tens
 def gradients(
     recurrence: Recurrence, states: Tensor, grad: Tensor, scan: Callable[[Recurrence, Tensor], Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of decay, drive and initial from differentiable operations and a given scan.
+    """Return the gradients of decay, drive and initial, computed with differentiable operations and a given scan.
 
     The adjoint of a scan is a scan in the other direction: λ[t] = g[t] + conj(a[t+1]) λ[t+1];  dx = λ;
     da[t] = λ[t] conj(h[t-1]);  dh[-1] = conj(a[0]) λ[0].
@@ -52,12 +52,12 @@ def gradients(
     adjoint = scan(Recurrence(after.conj(), None, None, not reverse), grad.to(wide))
     d_decay = adjoint * without_resets(before(states.to(wide), initial, reverse), reset).conj()
     start = slice(-1, None) if reverse else slice(0, 1)
-    d_initial = (a[:, start].conj() * adjoint[:, start]).sum(1)  # a sum, so that length 0 gives zeros
+    d_initial = (a[:, start].conj() * adjoint[:, start]).sum(1)  # a sum gives zeros for length 0
     return d_decay.sum_to_size(decay.shape).to(decay.dtype), adjoint.to(states.dtype), d_initial.to(states.dtype)
 
 
 def before(states: Tensor, initial: Tensor | None, reverse: bool) -> Tensor:
-    """Return h[t-1] at every t: the states one step later in scan order, ``initial`` first."""
+    """Return h[t-1] at every t: ``initial``, followed by all states except the last in scan order."""
     first = torch.zeros_like(states[:, :1]) if initial is None else initial.to(states.dtype)[:, None]
     parts = (states[:, 1:], first) if reverse else (first, states[:, :-1])
     return torch.cat(parts, 1)[:, : states.shape[1]]

@@ -1,4 +1,4 @@
-"""The truth of the fused layer: all states by a scan, then the readout, differentiable to any order."""
+"""The reference of the fused layer: a scan for all states, then the readout, differentiable to any order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stablessm.scan.protocol import DiagonalSSM
 
 
 def checkpoint_shape(layer: DiagonalSSM) -> tuple[tuple[int, ...], torch.dtype]:
-    """Return the shape and dtype of an empty tensor: nothing is kept."""
+    """Return the shape and dtype of an empty tensor, because the reference has no checkpoints."""
     return (0,), layer.x.dtype
 
 
@@ -28,7 +28,7 @@ def backward(layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tens
 
 
 def by_states(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
-    """Return output and final state, with all states (B, T, H, N) in memory, made by a backend of ``linear_scan``."""
+    """Return output and final state; a backend of ``linear_scan`` computes all states (B, T, H, N) in memory."""
     x, decay, B, C, D, initial, reset, lengths = layer
     signal = without_padding(x.to(decay.real.dtype), lengths)
     before = x.new_zeros(x.shape[0], *decay.shape, dtype=decay.dtype) if initial is None else initial
@@ -43,7 +43,7 @@ def by_states(layer: DiagonalSSM, backend: str) -> tuple[Tensor, Tensor]:
 
 
 def gradients_by_states(layer: DiagonalSSM, d_y: Tensor, d_final: Tensor | None, backend: str) -> tuple[Tensor, ...]:
-    """Return the gradients of x, decay, B, C, D and initial from differentiable operations."""
+    """Return the gradients of x, decay, B, C, D and initial, computed with differentiable operations."""
     zero = layer.zero_state()
     D = layer.x.new_zeros(len(layer.decay), dtype=layer.decay.real.dtype) if layer.D is None else layer.D
     initial = zero if layer.initial is None else layer.initial
