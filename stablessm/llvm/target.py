@@ -43,7 +43,7 @@ def cpu_name() -> str:
     features = llvm.get_host_cpu_features()
     missing = [feature for feature in known[name] if not features.get(feature)]
     if missing:
-        raise ArgumentError(VARIABLE, "a processor whose code can run here", f"{name!r}, which needs {missing[0]}")
+        raise ArgumentError(VARIABLE, "a processor whose code can run here", f"{name!r}, which requires {missing[0]}")
     return name
 
 

@@ -156,7 +156,7 @@ def test_a_processor_that_cannot_run_here_is_refused(monkeypatch: pytest.MonkeyP
         pytest.skip("names of x86-64 processors")
     monkeypatch.setenv("STABLESSM_CPU", "x86-64-v3")
     monkeypatch.setattr(llvm, "get_host_cpu_features", dict)
-    with pytest.raises(ssm.ArgumentError, match="which needs"):
+    with pytest.raises(ssm.ArgumentError, match="which requires"):
         cpu_name()
 
 

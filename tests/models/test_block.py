@@ -197,5 +197,5 @@ def test_bad_mixers_are_named():
         mixer_of("hyena-lru", D, 4, dt_min=0.1)
     with pytest.raises(ArgumentError, match="map: expected one of"):
         mixer_of("s4d", D, 4, "tanh")
-    with pytest.raises(ArgumentError, match="name: expected a new one"):
+    with pytest.raises(ArgumentError, match="name: expected a new name"):
         ssm.models.register_mixer("s4d", MIXERS["s4d"])

@@ -100,7 +100,7 @@ def test_a_language_model_wants_text():
         (tokens, Like(kind="classes", size=4, per_step=True)),
         (tokens, Like(kind="values", size=5, per_step=True)),
     ):
-        with pytest.raises(ArgumentError, match="preset: expected one that is no language model"):
+        with pytest.raises(ArgumentError, match="preset: expected no language model"):
             models.for_task(inputs, outputs, preset="lm-tiny")
 
 
@@ -132,7 +132,7 @@ def test_bad_choices_are_named():
     with pytest.raises(ArgumentError, match="color: expected one of the settings"):
         models.for_task(*DIGITS, color="red")
     for decided in ("size", "d_input", "vocab_size", "per_step"):
-        with pytest.raises(ArgumentError, match=f"{decided}: expected nothing, since the task decides, got 3"):
+        with pytest.raises(ArgumentError, match=f"{decided}: expected no value, since the task determines it, got 3"):
             models.for_task(*DIGITS, **{decided: 3})
     with pytest.raises(ArgumentError, match="inputs: expected the kind"):
         models.for_task(Like(kind="sound", size=1), DIGITS[1])

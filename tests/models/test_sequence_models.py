@@ -343,7 +343,7 @@ def test_bad_inputs_are_named():
         with pytest.raises(ArgumentError, match="state: expected the pair"):
             numbers.sequence(x, state)
     for state, got in (((None,), "1"), (5, "int")):
-        with pytest.raises(ArgumentError, match=f"state: expected 2 entries, one a block, got {got}"):
+        with pytest.raises(ArgumentError, match=f"state: expected 2 entries, one per block, got {got}"):
             numbers.sequence(x, (state, None))
     with pytest.raises(ArgumentError, match=r"x_t: expected numbers \(batch, 3\)"):
         numbers.step(x)

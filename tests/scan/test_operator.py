@@ -118,7 +118,7 @@ def test_backend_choice_is_visible() -> None:
 
 def test_triton_refuses_a_cpu_tensor_outside_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(ArgumentError, match=r"backend: expected one that runs on cpu tensors, got 'triton'"):
+    with pytest.raises(ArgumentError, match=r"backend: expected a backend for cpu tensors, got 'triton'"):
         linear_scan(*inputs()[:2], backend="triton")
 
 

@@ -97,5 +97,5 @@ def test_import_and_auto_without_optional_packages(missing: list[str], auto: str
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[0] == auto
-    assert f"backend: '{gone}' was asked for, but" in result.stdout
+    assert f"backend: '{gone}' was requested, but" in result.stdout
     assert "pip install" in result.stdout
