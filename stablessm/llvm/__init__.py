@@ -1,1 +1,1 @@
-"""Machine code for CPUs: instructions, targets, the compiler, and kernels on threads. Shared by scan and streaming."""
+"""Machine code for CPUs, for scan and streaming: instructions, targets, the compiler, and kernels on threads."""

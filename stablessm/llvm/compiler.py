@@ -1,4 +1,4 @@
-"""From LLVM instructions to machine code in memory, by llvmlite."""
+"""Compiles LLVM instructions to machine code in memory, with llvmlite."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ __chkstk:
     pop %rcx
     ret
 """
-"""Windows grows a stack page by page, so LLVM calls this where a function needs more than a page (rax: bytes). A
-compiler in memory may not find the C library's, so every module has its own."""
+"""Assembly of a function that LLVM calls on Windows, where a stack grows page by page, if a function needs more than
+one page (rax: number of bytes). Code in memory may not find the C library's version, so every module has its own."""
 
 
 @final
 class MachineCode:
-    """A module, compiled for the processor at hand and loaded by LLVM's ORC. The code is freed with this object.
+    """A module that is compiled for this processor and loaded by LLVM's ORC. The code is freed with this object.
 
     Args:
         module: The instructions.
-        exports: Names of the functions whose addresses are asked for.
+        exports: Names of the functions whose addresses are needed.
         imports: Addresses of functions outside the module, by the names under which it declares them.
     """
 
@@ -51,7 +51,7 @@ class MachineCode:
         with _fork.compiling:
             machine = target_machine()
             library = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(optimized(module, machine)))
-            library.add_current_process()  # where memset is
+            library.add_current_process()  # which contains memset
             for name, address in (imports or {}).items():
                 library.import_symbol(name, address)
             for name in exports:

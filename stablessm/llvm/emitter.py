@@ -1,7 +1,7 @@
-"""Instructions of CPU kernels: loops, addresses, and vector arithmetic for real and complex numbers.
+"""Emits the instructions of CPU kernels: loops, addresses, and vector arithmetic for real and complex numbers.
 
-Addresses are typed pointers, moved by ``getelementptr`` and counted in what they point to. LLVM may assume that no
-pointer is made from an integer, except where one comes from outside (:func:`pointer_to`).
+Addresses are typed pointers, on which ``getelementptr`` computes in units of their elements. No pointer is made from an
+integer, except for addresses from outside the code (:func:`pointer_to`).
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ I64 = ir.IntType(64)
 
 
 def pointer_to(address: int, element: ir.Type) -> ir.Constant:
-    """Return an address outside the code, such as a NumPy array's, as a pointer to elements."""
+    """Return an address from outside the code, such as the address of a NumPy array, as a pointer to elements."""
     return I64(address).inttoptr(element.as_pointer())
 
 
 class Arithmetic(Protocol):
-    """What an emitter must know of a kernel's options."""
+    """The options of a kernel that an emitter uses."""
 
     @property
     def double(self) -> bool:
-        """float64 rather than float32"""
+        """Whether numbers are float64 instead of float32."""
 
     @property
     def complex(self) -> bool:
-        """Numbers are pairs (re, im), interleaved"""
+        """Whether numbers are complex, as interleaved pairs (re, im)."""
 
     @property
     def stream(self) -> bool:
-        """Whole vectors are stored past the cache"""
+        """Whether whole vectors are stored without going through the cache."""
 
 
 Options = TypeVar("Options", bound=Arithmetic)
@@ -53,40 +53,40 @@ class Emitter(Generic[Options]):
         return ir.VectorType(self.scalar, lanes)
 
     def constant(self, lanes: int, values: Sequence[float]) -> ir.Constant:
-        """Return the values, repeated over all lanes."""
+        """Return a constant vector with the values repeated over all lanes."""
         return ir.Constant(self.vector(lanes), [values[i % len(values)] for i in range(lanes)])
 
     def sum(self, *terms: ir.Value | int) -> ir.Value:
-        """Return the sum of counts."""
+        """Return the sum of integers."""
         total, *rest = (I64(term) if isinstance(term, int) else term for term in terms)
         for term in rest:
             total = self.builder.add(total, term)
         return total
 
     def times(self, *factors: ir.Value | int) -> ir.Value:
-        """Return the product of counts."""
+        """Return the product of integers."""
         product, *rest = (I64(factor) if isinstance(factor, int) else factor for factor in factors)
         for factor in rest:
             product = self.builder.mul(product, factor)
         return product
 
     def at(self, pointer: ir.Value, *terms: ir.Value | int) -> ir.Value:
-        """Return the address of the element whose number is the sum of ``terms``, counted from a pointer.
+        """Return the address of the element whose index relative to a pointer is the sum of ``terms``.
 
-        What does not change in a loop comes first among the terms: LLVM does not change their order.
+        Terms that are constant inside a loop come first, because LLVM keeps their order.
         """
         for term in terms:
             pointer = self.builder.gep(pointer, [I64(term) if isinstance(term, int) else term])
         return pointer
 
     def load(self, pointer: ir.Value, lanes: int) -> ir.Value:
-        """Load a vector, from any address that a scalar may have."""
+        """Load a vector from an address that is aligned for a scalar."""
         loaded = self.builder.load(self.builder.bitcast(pointer, self.vector(lanes).as_pointer()))
         loaded.align = self.size
         return loaded
 
     def store(self, value: ir.Value, pointer: ir.Value) -> None:
-        """Store a vector, past the cache if the options say so."""
+        """Store a vector, without going through the cache if the option ``stream`` is set."""
         lanes = value.type.count
         stored = self.builder.store(value, self.builder.bitcast(pointer, value.type.as_pointer()))
         stored.align = self.size
@@ -96,7 +96,7 @@ class Emitter(Generic[Options]):
             stored.set_metadata("nontemporal", self.builder.module.add_metadata([one]))
 
     def multiply_add(self, u: ir.Value, v: ir.Value, w: ir.Value) -> ir.Value:
-        """Return u v + w, rounded once where the machine can."""
+        """Return u v + w, rounded only once if the machine has such an instruction."""
         product = self.builder.fmul(u, v, flags=("contract",))
         return self.builder.fadd(product, w, flags=("contract",))
 
@@ -109,7 +109,7 @@ class Emitter(Generic[Options]):
         imag = self._shuffle(v, [i - i % 2 + 1 for i in range(lanes)])
         swapped = self._shuffle(u, [i + 1 - 2 * (i % 2) for i in range(lanes)])
         signs = ir.Constant(u.type, [-1.0 if i % 2 == conjugate else 1.0 for i in range(lanes)])
-        signed = self.builder.fmul(imag, signs)  # exact; hoisted out of the loop when v is
+        signed = self.builder.fmul(imag, signs)  # exact; moved out of the loop if v is constant there
         return self.multiply_add(swapped, signed, self.multiply_add(u, real, plus))
 
     def _shuffle(self, u: ir.Value, order: list[int]) -> ir.Value:

@@ -1,8 +1,8 @@
-"""Kernels over a range of units, compiled when they are first asked for and run on several threads.
+"""Kernels that process a range of tiles. A kernel is compiled at its first use and runs on several threads.
 
-A kernel is ``void kernel(const int64 *fields, int64 first, int64 last)``: it works on the units first … last-1 (tiles
-of channels) of ``fields[0]``, and finds everything else in ``fields``. One compiles in a fraction of a second, so
-nothing is cached on disk and a fresh process gives the same bits as an old one.
+A kernel is ``void kernel(const int64 *fields, int64 first, int64 last)``. It processes the tiles first … last-1 out of
+``fields[0]`` tiles of channels, and reads its other arguments from ``fields``. Compilation takes a fraction of a
+second, so nothing is cached on disk, and every process gives bitwise identical results.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Spec = TypeVar("Spec", bound=Hashable)
 def kernel_entry(
     name: str, fields: Sequence[str], pointers: Mapping[str, ir.Type]
 ) -> tuple[ir.IRBuilder, dict[str, ir.Value], ir.Value, ir.Value]:
-    """Return an empty kernel in a module of its own: its builder, its fields by name, and its range of units.
+    """Return an empty kernel in a new module: its builder, its fields by name, and its range of tiles.
 
     A field is a whole number, or the address of elements of the type that ``pointers`` names.
     """
@@ -42,7 +42,7 @@ def kernel_entry(
 
 
 def _add_team_member(kernel: ir.Function) -> dict[str, int]:
-    """Add ``void member(const int64 *fields)``: the share of all tiles that falls to the calling OpenMP thread.
+    """Add ``void member(const int64 *fields)``, which processes the calling OpenMP thread's share of the tiles.
 
     Return the addresses of the functions that it calls.
     """
@@ -74,7 +74,7 @@ class Kernel:
         self._member = self._code.address(names[-1])
 
     def __call__(self, names: Sequence[str], values: Mapping[str, int], tiles: int, workers: int) -> None:
-        """Run over all tiles on as many threads as there are workers; fields without a value are 0."""
+        """Process all tiles on ``workers`` threads; fields without a value are 0."""
         fields = (ctypes.c_int64 * len(names))(*[values.get(name, 0) for name in names])
         address = ctypes.addressof(fields)
         workers = min(workers, tiles)
@@ -88,10 +88,10 @@ _compiled: dict[tuple[Callable[..., ir.Function], Hashable], Kernel] = {}
 
 
 def compiled(build: Callable[[Spec], ir.Function], spec: Spec) -> Kernel:
-    """Return the kernel that ``build`` writes for ``spec``; the first request compiles it."""
+    """Return the kernel that ``build`` emits for ``spec``; the first call compiles it."""
     kernel = _compiled.get((build, spec))
     if kernel is None:
-        with _fork.compiling:  # two threads may ask at once
+        with _fork.compiling:  # another thread may have compiled it meanwhile
             kernel = _compiled.get((build, spec)) or Kernel(build(spec))
             _compiled[build, spec] = kernel
     return kernel

@@ -1,7 +1,7 @@
 """The processor that machine code is compiled for.
 
-Kernels are compiled for the processor they run on, with all its instructions, unless the environment variable
-``STABLESSM_CPU`` names another.
+Kernels are compiled for all instructions of the processor that they run on, unless the environment variable
+``STABLESSM_CPU`` names another processor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NEEDED: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {"x86-64": (), "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4},
     "aarch64": {"generic": ()},
 }
-"""By architecture: names of processors, and the instructions that a machine needs to run code compiled for them."""
+"""Names of processors by architecture, and the instructions that code compiled for them requires."""
 
 
 def cpu_name() -> str:
@@ -48,7 +48,7 @@ def cpu_name() -> str:
 
 
 def target_machine() -> llvm.TargetMachine:
-    """Return the target of the processor that kernels are compiled for; an engine needs one of its own."""
+    """Return a new LLVM target for the processor that kernels are compiled for."""
     initialize()
     name = cpu_name()
     ours = (os.environ.get(VARIABLE) or HOST) == HOST
@@ -58,7 +58,7 @@ def target_machine() -> llvm.TargetMachine:
 
 @functools.cache
 def initialize() -> None:
-    """Make LLVM ready for this machine."""
+    """Initialize LLVM for this machine."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()

@@ -1,9 +1,9 @@
-"""Run a kernel on several threads: the threads of PyTorch's own OpenMP where possible, otherwise Python's.
+"""Runs a kernel on the threads of PyTorch's OpenMP runtime if possible, otherwise on Python threads.
 
-PyTorch's OpenMP threads keep spinning for a moment after every parallel operation. Threads of our own would have to
-share the cores with them; a kernel that joins their team runs at once. GNU's, LLVM's and Intel's runtimes all offer the
-entry points that this takes. Where PyTorch uses another runtime (Windows), and in a forked process that cannot use
-OpenMP (:mod:`stablessm._fork`), Python's threads do the work: the kernels do not hold the GIL.
+OpenMP threads of PyTorch keep spinning for a moment after every parallel operation. Other threads would have to share
+the cores with them, whereas a kernel that runs on them starts at once. The runtimes of GNU, LLVM and Intel all have the
+necessary entry points. Python threads are used if PyTorch has another runtime (Windows), and in a forked process that
+cannot use OpenMP (:mod:`stablessm._fork`); kernels do not hold the GIL.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Team(NamedTuple):
     """The entry points of the OpenMP runtime that PyTorch has loaded."""
 
     parallel: Callable[[int, int, int, int], None]
-    """GOMP_parallel(function, argument, threads, flags)"""
+    """The function GOMP_parallel(function, argument, threads, flags)."""
     thread_number: int
     thread_count: int
     """Addresses of omp_get_thread_num and omp_get_num_threads."""
@@ -33,7 +33,7 @@ class Team(NamedTuple):
 
 @functools.cache
 def team() -> Team | None:
-    """Return PyTorch's OpenMP team, or None if there is none that this module can join."""
+    """Return the OpenMP runtime of PyTorch, or None if kernels cannot run on its threads."""
     library = _fork.openmp()
     if library is None:
         return None
@@ -47,7 +47,7 @@ def team() -> Team | None:
 
 
 def _after_fork() -> None:
-    """Forget the pool: a forked child has its bookkeeping but none of its threads."""
+    """Discard the pool, because a forked child has none of its threads."""
     global _pool, _pool_size
     _pool, _pool_size = None, 0
 
@@ -57,7 +57,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def team_to_join() -> Team | None:
-    """Return PyTorch's team, unless this process may have inherited it without its threads."""
+    """Return the OpenMP runtime of PyTorch, or None in a process that may have been forked without its threads."""
     return team() if _fork.openmp_is_sound() else None
 
 

@@ -1,4 +1,4 @@
-"""Sequences longer than one machine's memory: their steps on several ranks, and what that costs."""
+"""Sequences that are split across ranks, because they do not fit in the memory of one device."""
 
 from stablessm.parallel.carry import Affine, incoming, own_steps
 from stablessm.parallel.model import SequenceParallel, incoming_state, sequence_parallel

@@ -1,8 +1,9 @@
-"""The state that reaches each rank from those before it: a scan over ranks, differentiable.
+"""Computes the state before the steps of each rank by a differentiable scan over ranks.
 
-Rank r has the map m_r that its steps do to a state. It needs m_{r-1}( … m_0(initial)). In round k it sends what it
-knows, the maps of the 2^k ranks up to itself joined into one, to rank r + 2^k: after ⌈log₂ ranks⌉ rounds all know what
-came before them. A message is a factor and an offset, of the size of a state, however long the sequence is.
+The steps of rank r apply an affine map m_r to the state. Rank r needs m_{r-1}( … m_0(initial)). In round k, it sends
+the composition of the maps of the 2^k ranks up to itself to rank r + 2^k. After ⌈log₂ ranks⌉ rounds, every rank has the
+composition of all maps before its own. A message is a factor and an offset of the size of a state, for any length of
+the sequence.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from stablessm._errors import ArgumentError
 from stablessm._parts import nth_part
 
 Group: TypeAlias = "dist.ProcessGroup | None"
-"""The ranks that share a sequence, in their order; None for all."""
+"""The ranks that share a sequence, in the order of their parts; None for all ranks."""
 
 
 def place(group: Group = None) -> tuple[int, int]:
     """Return the rank of this process and the number of ranks; (0, 1) without ``torch.distributed``.
 
-    So the same program runs with ``python`` and with ``torchrun``.
+    The same program therefore runs with ``python`` and with ``torchrun``.
 
     >>> place()
     (0, 1)
@@ -38,7 +39,7 @@ def place(group: Group = None) -> tuple[int, int]:
 
 @checked
 def own_steps(steps: int, group: Group = None) -> slice:
-    """Return the steps of a sequence that this rank holds: consecutive parts whose lengths differ by at most one.
+    """Return the slice of steps that belongs to this rank; the parts are consecutive and about equally long.
 
     >>> x = torch.randn(2, 1000, 8)
     >>> x[:, own_steps(1000)].shape          # one rank: all of it
@@ -51,15 +52,16 @@ def own_steps(steps: int, group: Group = None) -> slice:
 @final
 @dataclass(frozen=True)
 class Affine:
-    """state ↦ factor · state + offset.
+    """The affine map state ↦ factor · state + offset.
 
-    A recurrence h[t] = a[t] h[t-1] + x[t] over a stretch has the product of its a as factor, and as offset the state
-    that it reaches from zero. Joining is associative, which is all that a parallel scan needs.
+    For the recurrence h[t] = a[t] h[t-1] + x[t] over some steps, the factor is the product of the a[t], and the offset
+    is the final state for the initial state zero. The composition of such maps is associative, as a parallel scan
+    requires.
 
     Args:
-        factor: of the offset's shape; or with ``matrix`` (B, K, K), for states (B, K, W).
+        factor: the shape of ``offset``, or (B, K, K) with ``matrix``, for states (B, K, W).
         offset: (B, …).
-        matrix: whether the product is one of matrices.
+        matrix: whether factor · state is a matrix product instead of an elementwise product.
 
     >>> halve, add = Affine(torch.tensor(0.5), torch.tensor(0.0)), Affine(torch.tensor(1.0), torch.tensor(3.0))
     >>> add.after(halve)(torch.tensor(8.0)).item(), halve.after(add)(torch.tensor(8.0)).item()
@@ -71,11 +73,11 @@ class Affine:
     matrix: bool = False
 
     def times(self, value: Tensor) -> Tensor:
-        """factor · value."""
+        """Return factor · value."""
         return self._product("value", value)
 
     def __call__(self, state: Tensor) -> Tensor:
-        """Return the state after the stretch."""
+        """Return the state after the steps."""
         return self._product("state", state) + self.offset
 
     def _product(self, name: str, value: Tensor) -> Tensor:
@@ -87,12 +89,12 @@ class Affine:
 
     @checked
     def after(self, earlier: Affine) -> Affine:
-        """Return the map of both stretches together."""
+        """Return the composition: first ``earlier``, then this map."""
         return Affine(self.times(earlier.factor), self(earlier.offset), self.matrix)
 
     @checked
     def adjoint(self, gradient: Tensor) -> Affine:
-        """Return the map of gradients from the end of the stretch to its start, where ``gradient`` is added."""
+        """Return the map of a gradient from the end of the steps to their start, where ``gradient`` is added."""
         return Affine(self.factor.mH if self.matrix else self.factor.conj(), gradient, self.matrix)
 
 
@@ -100,9 +102,8 @@ class Affine:
 def incoming(own: Affine, initial: Tensor | None = None, group: Group = None) -> Tensor:
     """Return the state before this rank's steps; the first rank starts from ``initial`` (default: zeros).
 
-    Every rank of the group calls it, with maps of one shape and dtype; ``initial`` counts on the first rank alone. In
-    the backward pass gradients go the other way, so that every rank has to take part in that as well: use the result
-    in the loss on all ranks, or on none.
+    Every rank of the group must call this function, with maps of the same shape and dtype; only the first rank's
+    ``initial`` is used. The backward pass communicates too, so either all ranks use the result in their loss, or none.
 
     >>> one = torch.ones(2, 3)
     >>> incoming(Affine(0.5 * one, one)).sum().item()          # one rank: nothing came before
@@ -122,7 +123,7 @@ def _scan_ranks(own: Affine, initial: Tensor | None, group: Group, backwards: bo
 
 @final
 class _Incoming(torch.autograd.Function):
-    """The scan; its derivative is the same scan from the last rank to the first."""
+    """Autograd function of the scan over ranks; its derivative is the same scan from the last rank to the first."""
 
     @staticmethod
     def forward(
@@ -131,7 +132,7 @@ class _Incoming(torch.autograd.Function):
         own = Affine(factor, offset, matrix)
         first = _position(group, backwards)[0] == 0
         start = torch.zeros_like(offset) if initial is None or not first else initial
-        if first:  # the state before everything is part of what the first rank tells
+        if first:  # the first rank's message includes the initial state
             own = Affine(factor, own(start), matrix)
         before = joined_before(own, group, backwards)
         state = start.clone() if before is None else before.offset
@@ -151,7 +152,7 @@ class _Incoming(torch.autograd.Function):
 
 
 def joined_before(own: Affine, group: Group, backwards: bool = False) -> Affine | None:
-    """Return the composed map of all ranks before this one; None on the first. ``backwards``: of all ranks after it."""
+    """Return the composed map of all ranks before this one, or with ``backwards`` after it; None if there are none."""
     position, size = _position(group, backwards)
     before: Affine | None = None
     distance = 1
@@ -170,7 +171,7 @@ def _position(group: Group, backwards: bool) -> tuple[int, int]:
 
 
 def _exchange(own: Affine, ahead: int, behind: int, group: Group, backwards: bool) -> Affine | None:
-    """Send to the rank this far ahead and receive from the rank this far behind; zeros where there is none."""
+    """Send to the rank ``ahead`` positions on and receive from the rank ``behind`` positions back, or zeros if none."""
     rank, sign = place(group)[0], -1 if backwards else 1
     operations = []
     if ahead:

@@ -1,4 +1,4 @@
-"""Whole models over a split sequence: every recurrence in them starts from the state that the ranks before leave."""
+"""Runs whole models over a split sequence: every recurrence starts from the final state of the previous rank."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _MIXES_TIME = (
     nn.modules.conv._ConvNd,
     nn.modules.batchnorm._BatchNorm,
 )
-"""Modules that look at other steps in ways we do not follow."""
+"""Modules that use other steps of a sequence in ways that are not supported."""
 
 
 @singledispatch
 def incoming_state(module: nn.Module, x: Tensor, state: Any, group: Group, **options: Any) -> Any:
     """Return the state before this rank's steps x, given the state before the whole sequence.
 
-    Known for our diagonal layers and the short filter of :class:`~stablessm.models.Hyena`; teach it a layer of yours
-    by ``incoming_state.register``. ``options`` are the other arguments of the call: lengths, reset, dt.
+    This supports diagonal layers and the short filter of :class:`~stablessm.models.Hyena`; ``incoming_state.register``
+    adds a layer of your own. ``options`` are the other arguments of the call: lengths, reset, dt.
     """
-    raise ArgumentError("module", "one whose state can be joined across ranks", type(module).__name__)
+    raise ArgumentError("module", "a module whose state can be joined across ranks", type(module).__name__)
 
 
 @incoming_state.register(DiagonalLayer)
@@ -53,7 +53,7 @@ def _(module: Hyena, x: Tensor, state: Any, group: Group, **options: Any) -> tup
 
 @final
 class SequenceParallel:
-    """A model while it runs over a split sequence; :meth:`remove`, or the end of a ``with``, gives it back."""
+    """The change that :func:`sequence_parallel` made; :meth:`remove`, or the end of a ``with`` block, undoes it."""
 
     def __init__(self, handles: list[RemovableHandle]) -> None:
         self._handles = handles
@@ -72,20 +72,21 @@ class SequenceParallel:
 
 @checked
 def sequence_parallel(model: nn.Module, group: Group = None) -> SequenceParallel:
-    """From now on every rank of ``group`` calls ``model`` with its part of the sequence, as if that were all of it.
+    """Change a model such that every rank of ``group`` calls it with its part of a sequence.
 
-    Each recurrence in the model first finds the state that the ranks before it leave (:func:`incoming_state`), by hooks
-    before its ``forward``: numbers of the size of a state travel, activations stay where they are. Anything else in
-    the model treats each step by itself. Works in models of models, under DDP and FSDP2, with gradient checkpointing.
+    A hook before the ``forward`` of each recurrence computes the state after the steps of all earlier ranks
+    (:func:`incoming_state`). Only numbers of the size of a state are sent; activations stay on their rank. All other
+    modules must treat each step separately. This works for nested models, with DDP and FSDP2, and with gradient
+    checkpointing.
 
     Args:
-        model: any module made of ``RealSSM``, ``LRU``, ``S4D``, ``Hyena`` and layers that do not look at other steps.
-        group: the ranks that share a sequence, in the order of their parts; all by default.
+        model: any module made of ``RealSSM``, ``LRU``, ``S4D``, ``Hyena`` and layers that treat steps separately.
+        group: the ranks that share a sequence, in the order of their parts (default: all).
 
-    The ranks call the model alike: the same batch size, their own steps (0 and 1 are allowed), their part of ``reset``,
-    of a ``dt`` for each step, and of ``lengths`` (clamped). A ``state`` passed in counts on the first rank, and what
-    comes out on the last is the sequence's. Dropout draws one mask a sequence: seed all ranks alike. Each rank's
-    gradients are its part of a sum.
+    All ranks call the model with the same batch size and their own steps (0 and 1 steps are allowed), together with
+    their parts of ``reset``, of a ``dt`` per step, and of ``lengths`` (clamped to their steps). Only the first rank's
+    ``state`` is used, and the last rank returns the final state of the sequence. Dropout draws one mask per sequence,
+    so all ranks need the same seed. The gradient of the whole sequence is the sum of the ranks' gradients.
 
     >>> import torch
     >>> import stablessm as ssm
@@ -98,26 +99,26 @@ def sequence_parallel(model: nn.Module, group: Group = None) -> SequenceParallel
     _check(model)
     known = [module for module in model.modules() if _joins(module)]
     if not known:
-        raise ArgumentError("model", "one with a recurrence of ours", type(model).__name__)
+        raise ArgumentError("model", "a module with at least one recurrent layer of stablessm", type(model).__name__)
     return SequenceParallel([m.register_forward_pre_hook(_Incoming(group), with_kwargs=True) for m in known])
 
 
 @final
 @dataclass(frozen=True)
 class _Incoming:
-    """The hook: exchanges the state that a module is called with."""
+    """A hook that replaces the state with which a module is called."""
 
     group: Group
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         if len(args) > 2:
-            raise ArgumentError("model", "calls with x and state in order, the rest by name", f"{len(args)} in order")
+            raise ArgumentError("model", "x and state as positional arguments, the rest by name", len(args))
         given = dict(zip(("x", "state"), args, strict=False)) | options
         x, state = given.pop("x"), given.pop("state", None)
         return (x, incoming_state(module, x, state, self.group, **given)), given
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self  # a process group cannot be copied, and a copy of the model belongs to the same one
+        return self  # a process group cannot be copied, and a copy of the model uses the same one
 
 
 def _joins(module: nn.Module) -> bool:
@@ -129,7 +130,7 @@ def _check(model: nn.Module) -> None:
     for name, module in model.named_modules():
         where = f"{type(module).__name__}{f' ({name})' if name else ''}"
         if isinstance(module, _MIXES_TIME):
-            raise ArgumentError("model", "no module that mixes or averages steps but our causal layers", where)
+            raise ArgumentError("model", "no module that mixes steps, except causal layers of stablessm", where)
         if isinstance(module, SequenceModel) and not module.config.per_step:
             raise ArgumentError("model", "an output at every step (per_step=True)", where)
         if hasattr(module, "initial_state") and not _joins(module):
@@ -140,7 +141,7 @@ def _check(model: nn.Module) -> None:
 
 
 def _own_size(module: Any) -> int:
-    """Return the state size of a joining module, without the joining modules inside it."""
+    """Return the state size of a module, without those of its submodules that have hooks of their own."""
     within = sum(_own_size(part) for part in module.modules() if part is not module and _joins(part))
     return sum(leaf.numel() for leaf in _leaves(module.initial_state(1))) - within
 

@@ -1,4 +1,4 @@
-"""The scan and the fused layer over a sequence whose parts lie on different ranks."""
+"""The scan and the fused layer over a sequence that is split across ranks."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ def sequence_scan(
 ) -> Tensor:
     """Compute this rank's part of :func:`stablessm.linear_scan` over a sequence split across the ranks of ``group``.
 
-    Each rank scans its steps from zero, the carries (product of decays, last state) go from rank to rank in ⌈log₂
-    ranks⌉ rounds, and what came in is added: h[t] = h⁰[t] + (a[0] … a[t]) · h_in. Gradients take the way back.
+    Each rank scans its steps from zero. The ranks exchange products of decays and last states in ⌈log₂ ranks⌉ rounds,
+    and each adds the effect of its incoming state: h[t] = h⁰[t] + (a[0] … a[t]) · h_in. Gradients are exchanged in the
+    opposite direction.
 
     Args:
-        decay: (C,), (T, C) or (B, T, C), T being the steps of this rank; 0 and 1 are allowed, and each has its own T.
+        decay: (C,), (T, C) or (B, T, C), where T is the number of steps of this rank. T may differ between ranks and
+            may be 0 or 1.
         drive: (B, T, C), with the same B and C on all ranks.
-        initial: (B, C), the state before the first step of the first rank; the others' is ignored.
+        initial: (B, C), the state before the first step of the first rank; ignored on other ranks.
         reset: (T,) or (B, T), bool, of this rank's steps.
         group: the ranks, in the order of their parts.
         backend: as for ``linear_scan``.
 
-    Every rank calls it, and every rank uses the result in its loss or none does: the backward pass is a conversation
-    too. Each rank's gradients are its part of the sum: those of a ``decay`` (C,) that all ranks share are to be added
-    up. A rank sends 2 B C numbers a round, and keeps the states and the products (T, C), or (B, T, C) where decay or
-    reset differ in the batch. float16 and bfloat16 are widened to float32 for the whole computation.
+    Every rank must call this function. The backward pass communicates too, so either all ranks use the result in their
+    loss, or none. Each rank has its own part of a gradient; sum the parts over ranks for a ``decay`` (C,) that all
+    ranks share. A rank sends 2 B C numbers per round, and stores the states and the products (T, C), or (B, T, C) if
+    decay or reset differ within the batch. float16 and bfloat16 are computed in float32.
 
     >>> sequence_scan(torch.tensor([0.5]), torch.ones(1, 4, 1)).flatten().tolist()          # one rank
     [1.0, 1.5, 1.75, 1.875]
@@ -70,10 +72,10 @@ def sequence_ssm_scan(
 ) -> tuple[Tensor, Tensor]:
     """Compute this rank's part of :func:`stablessm.ssm_scan`, the fused layer, over a split sequence.
 
-    Two fused passes over the rank's steps: one from zero, whose final state is what the rank adds to the carry, and one
-    from the state that came in. States are written in neither. Arguments as in ``ssm_scan``; ``reset`` and ``lengths``
-    are those of this rank's steps, ``initial`` counts on the first rank. The final state is the one after this rank's
-    last step: the sequence's, on the last rank. What :func:`sequence_scan` says of gradients holds here too.
+    Each rank makes two fused passes over its steps: one from zero, whose final state is sent to later ranks, and one
+    from its incoming state. Neither pass stores all states. The arguments are those of ``ssm_scan``; ``reset`` and
+    ``lengths`` refer to this rank's steps, and only the first rank's ``initial`` is used. The returned state is the
+    state after this rank's last step. Gradients behave as in :func:`sequence_scan`.
 
     >>> a, one = torch.tensor([[0.5, 0.25]]), torch.ones(1, 2)
     >>> y, final = sequence_ssm_scan(torch.ones(1, 3, 1), a, B=one, C=one)

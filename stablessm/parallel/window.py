@@ -1,4 +1,4 @@
-"""A short window of last inputs as a state: what a short filter needs of the steps before."""
+"""The last inputs of a short filter, treated as a state that is passed between ranks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def last_inputs(
 ) -> Affine:
     """Return the map from a tail (B, K, W), the last K inputs of a filter before x, to the tail after x.
 
-    A part of K steps or more leaves nothing of the tail before it; a shorter one moves it along; a reset among the
-    real steps forgets all that came before it.
+    If x has K steps or more, the tail after x does not depend on the tail before; a shorter x shifts it. A reset at a
+    real step removes everything before it.
 
     Args:
         function: from steps of x to inputs of the filter (…, W).
-        x: (B, T, D), this rank's steps; only the last K of them are looked at.
-        tail: what the tail is like; its numbers are not used.
+        x: (B, T, D), this rank's steps, of which only the last K are used.
+        tail: an example of a tail, for its shape and dtype; its numbers are not used.
         lengths, reset: as in a layer.
-        dt: not used: a filter counts samples.
+        dt: not used, because a filter counts samples.
 
     >>> window = last_inputs(lambda x: 10 * x, torch.ones(1, 1, 1), torch.zeros(1, 2, 1))
     >>> window(torch.tensor([[[3.0], [4.0]]])).flatten().tolist()
@@ -38,7 +38,7 @@ def last_inputs(
     batch, steps, _ = x.shape
     size, device = tail.shape[1], x.device
     ends = torch.full((batch,), steps, device=device) if lengths is None else lengths
-    back = torch.arange(-size, 0, device=device)  # -K … -1: places before the end, and rows of the tail
+    back = torch.arange(-size, 0, device=device)  # -K … -1: positions relative to the end, and rows of the tail
     where = ends[:, None] + back
     here, kept = where >= 0, torch.ones(batch, dtype=torch.bool, device=device)
     if reset is not None and steps:

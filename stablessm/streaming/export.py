@@ -1,4 +1,4 @@
-"""A model as a file that runs elsewhere, through ``torch.export`` or as ONNX: one step, or whole sequences."""
+"""Exports one step of a model, or the model over whole sequences, with ``torch.export`` or as ONNX."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def export_step(
     format: Format | None = None,
     batch: Size | None = None,
 ) -> Any:
-    """Export one step (x_t, *states) -> (y_t, *states) of a model with frozen weights and real numbers only.
+    """Export one step (x_t, *states) -> (y_t, *states) of a model, with constant weights and only real numbers.
 
     x_t is (batch, d_input), or tokens (batch,) in int64; y_t is (batch, d_output). There is one state per layer, in
     the shape of the layer's state. A complex state is a pair of real numbers in a last dimension of 2, as
@@ -42,11 +42,11 @@ def export_step(
     count. A stream starts from states of zeros. The time step is the layer's own; a dt for each sample is not exported.
 
     Args:
-        model: as for :class:`Streamer`; its weights are copied as they are now.
-        path: where to write it, ``.pt2`` or ``.onnx``; None writes nothing.
-        format: ``torch`` (``torch.export``) or ``onnx``, which requires ``pip install 'stablessm[export]'``; by default
-            ``onnx`` for a path that ends in ``.onnx``.
-        batch: fixes the number of streams that run together; by default the exported step takes any number.
+        model: any model that :class:`Streamer` accepts. Its present weights are copied.
+        path: the file to write, ``.pt2`` or ``.onnx``; None writes nothing.
+        format: ``torch`` (``torch.export``) or ``onnx``, which requires ``pip install 'stablessm[export]'`` (default:
+            by the suffix of ``path``, or ``torch``).
+        batch: fixes the number of streams that run together (default: the exported step takes any number).
 
     Returns:
         A ``torch.export.ExportedProgram`` or a ``torch.onnx.ONNXProgram``. Inputs of the latter are called ``x``,
@@ -62,7 +62,7 @@ def export_step(
     """
     format = _checked_format(path, format)
     module = StepModule(freeze(model)).eval()
-    streams = 2 if batch is None else whole_number("batch", batch)  # 1 would be exported as the number 1
+    streams = 2 if batch is None else whole_number("batch", batch)  # an example of size 1 would fix the dimension to 1
     dynamic = {0: Dim("batch")} if batch is None else None
     return _exported(module, path, format, (streams,), dynamic, dynamic)
 
@@ -71,8 +71,9 @@ def export_step(
 def export_sequence(
     model: nn.Module, path: str | os.PathLike[str] | None = None, *, format: Format | None = None
 ) -> Any:
-    """Export (x, *states) -> (y, *states) over whole sequences, for any batch and length; else as :func:`export_step`.
+    """Export (x, *states) -> (y, *states) over whole sequences, for any batch size and length.
 
+    States, weights and return value are the same as for :func:`export_step`.
     x is (batch, time, d_input), or tokens (batch, time); y is (batch, time, d_output). A long sequence can be run in
     chunks: the states that one call returns are the states of the next. For a model with an output per sequence,
     y[:, t] is the output for the sequence up to step t, as ``model.sequence`` returns it; ``y[:, -1]`` is ``model(x)``.
@@ -82,9 +83,9 @@ def export_sequence(
     (:class:`ContinuousRNN`) run step by step in both.
 
     Args:
-        model: as for :func:`export_step`, or :class:`Bidirectional`. The second state of a ``Bidirectional`` comes from
-            the steps after the sequence, so its chunks cannot be carried forward.
-        path: where to write it, ``.pt2`` or ``.onnx``; None writes nothing.
+        model: any model that :func:`export_step` accepts, or :class:`Bidirectional`. The second state of a
+            ``Bidirectional`` comes from the steps after the sequence, so it cannot run in chunks.
+        path: the file to write, ``.pt2`` or ``.onnx``; None writes nothing.
         format: ``torch`` or ``onnx``, as in :func:`export_step`.
 
     >>> import stablessm as ssm
@@ -118,7 +119,7 @@ def _checked_format(path: str | os.PathLike[str] | None, format: Format | None) 
 def _exported(
     module: FrozenModule, path: str | os.PathLike[str] | None, format: Format, shape: tuple[int, ...], *dynamic: Any
 ) -> Any:
-    """Export a module for an input with these first dimensions; ``dynamic`` belongs to x and to each state."""
+    """Export a module for an input x with these first dimensions; ``dynamic`` names those of x and of each state."""
     program, (of_input, of_state) = module.program, dynamic
     x = torch.zeros(*shape, program.sizes[0], dtype=program.torch_dtype)
     if program.table is not None:
@@ -144,7 +145,7 @@ def _onnx(module: FrozenModule, example: tuple[Any, ...], shapes: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter's messages about packages it does not find and about its own deprecated calls."""
+    """Hide the exporter's messages about missing packages and about its own deprecated calls."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

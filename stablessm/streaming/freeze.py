@@ -1,4 +1,4 @@
-"""Convert a model to a program: eigenvalues, gains and the discretization are computed once."""
+"""Converts a model to a program, for which eigenvalues, gains and the discretization are computed once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POINTWISE: dict[type[nn.Module], str] = {
 
 @torch.no_grad()
 def freeze(model: nn.Module, *, whole: bool = False) -> Program:
-    """Return the step of a model as a program, or with ``whole`` a program for whole sequences. Dropout is off.
+    """Return one step of a model as a program, or with ``whole`` a program for whole sequences. Dropout is off.
 
     >>> program = freeze(LRU(3, 8, 2))
     >>> [type(operation).__name__ for operation in program.operations]
@@ -60,7 +60,7 @@ def _unknown(module: nn.Module) -> ArgumentError:
 
 @singledispatch
 def _add(module: nn.Module, program: Program, x: int) -> int:
-    """Append a module's step from the value x, and return the value of its output."""
+    """Append the step of a module whose input is the value x, and return the value of its output."""
     for kind, function in POINTWISE.items():
         if type(module) is kind:
             return program.pointwise(x, function)
@@ -112,7 +112,7 @@ def _(layer: ContinuousRNN, program: Program, x: int) -> int:
     diagonal, linear = layer.recurrence == "diagonal", layer.activation == "linear"
     if layer.solver == "exponential" and not (diagonal or linear):
         expected = "solver='euler', a linear activation or recurrence='diagonal'"
-        raise ArgumentError("model", expected, "a ContinuousRNN that takes a matrix exponential every step")
+        raise ArgumentError("model", expected, "a ContinuousRNN that needs a matrix exponential at every step")
     W = layer.recurrent_matrix()
     (h,) = program.state(layer.state_shape)
     if diagonal:
@@ -122,7 +122,7 @@ def _(layer: ContinuousRNN, program: Program, x: int) -> int:
     slope = program.pointwise(z, layer.activation)
     step, one = W.new_tensor(layer.dt), W.new_ones(1)
     same = layer._linear_step(W, None)
-    if same is not None:  # dt φ(dt W) serves every step
+    if same is not None:  # all steps share dt φ(dt W)
         change = program.scale(slope, same, one * 0) if diagonal else program.affine((slope, same))
     else:
         change = program.scale(slope, step, one * 0)
@@ -187,7 +187,7 @@ def _(module: PointwiseMLP, program: Program, x: int) -> int:
 
 @_add.register
 def _(module: Whitening, program: Program, x: int) -> int:
-    centered = program.scale(x, torch.ones(1), -module.shift)  # first: a large mean would cancel after the product
+    centered = program.scale(x, torch.ones(1), -module.shift)  # first, because a large mean would cancel later
     return program.affine((centered, (module.W.double() / module.scale[:, None]).mT))
 
 
@@ -215,14 +215,14 @@ def _(model: RecurrentConvolution, program: Program, x: int) -> int:
         assert isinstance(group, ChannelGroup)
         outputs = group.filters // (len(model.fits) // model.d_output)  # filters of one output are adjacent
         terms += [(value, _rows(outputs, model.d_output)) for value in _group(group, program, x)]
-        states.append((*program.structure, None)[:2])  # the taps' and the modes', where there are any
+        states.append((*program.structure, None)[:2])  # states of the taps and of the modes, if there are any
         program.structure = []
     program.structure = [*outer, tuple(states)]
     return program.affine(*terms)
 
 
 def _group(group: ChannelGroup, program: Program, x: int) -> list[int]:
-    """Return the values to be summed: the output of the taps, and of the modes behind the taps."""
+    """Return the values to add up: the output of the taps, and the output of the modes that follow the taps."""
     sources = group.inputs[group.source]
     spread = program.affine((x, _rows(sources, program.sizes[x]).mT))
     (past,) = program.state((group.taps.shape[1], len(group.inputs)))

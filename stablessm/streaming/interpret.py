@@ -1,4 +1,4 @@
-"""The program operation by operation, on NumPy arrays or on PyTorch tensors: their operators are the same."""
+"""Runs a program operation by operation, on NumPy arrays or PyTorch tensors, which share their operators."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Values: TypeAlias = dict[int, Any]
 
 
 class Library(NamedTuple):
-    """What NumPy and PyTorch do not call by the same name."""
+    """Functions that have different names in NumPy and PyTorch."""
 
     concatenate: Callable[[list[Any], int], Any]
     functions: Mapping[str, Callable[[Any], Any]]
-    """By the names of ``program.FUNCTIONS``."""
+    """Functions by the names in ``program.FUNCTIONS``."""
 
 
 def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
-    """Return the arrays of an operation by name; a complex one as two, and several of one name by number.
+    """Return the arrays of an operation by name; complex arrays are split in two, lists are numbered.
 
-    Taps come in the order of the delay line, the oldest first, with a filter that takes each input (``first``).
+    Taps come in the order of the delay line, oldest first. ``first`` has, for each input, a filter that takes it.
     """
     fields = operation._asdict()
     if isinstance(operation, ops.Taps):
@@ -41,10 +41,10 @@ def constants(operation: ops.Operation) -> dict[str, np.ndarray]:
 
 
 def lowered(operation: ops.Operation, numbers: Mapping[str, Any], library: Library) -> Callable[[Values], Any]:
-    """Return a function of all values, by number, that returns the value ``operation[0]``.
+    """Return a function that takes the list of all values and returns the new value of ``operation[0]``.
 
-    Values are (batch, size). They are exchanged, never written into. Where an operation computes other values too, the
-    function itself exchanges them.
+    Values are (batch, size) and are replaced, never modified. If an operation also computes other values, the function
+    replaces these in the list.
     """
     match operation:
         case ops.Affine(_, sources, _, bias):

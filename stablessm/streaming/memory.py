@@ -1,4 +1,4 @@
-"""Where compiled code keeps its numbers: vectors padded to whole SIMD vectors, on their boundaries."""
+"""The memory of compiled code: arrays that are aligned and padded to whole SIMD vectors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from stablessm.streaming.program import Channels, Program, Slot, Taps
 
 @final
 class Memory:
-    """Values (batch, padded size) of a program, states among them, and the weights that its code reads.
+    """The values (batch, padded size) of a program, including states, and the weights that its code reads.
 
-    What is beyond a vector's size has weights of zero and is never read for what is within. Recurrences carry their
-    states in float64, since a stream has no end and a slow mode would keep every rounding error; what the value of a
-    state holds is that number rounded once.
+    Padding has weights of zero and never affects other elements. Recurrences carry their states in float64, because a
+    stream has no end and a slow mode would accumulate rounding errors. The value of a state is that number, rounded.
     """
 
     def __init__(self, program: Program, batch: int) -> None:
@@ -41,22 +40,22 @@ class Memory:
         return pointer_to(array.ctypes.data, ir.DoubleType() if array.itemsize == 8 else ir.FloatType())
 
     def constant(self, array: np.ndarray) -> ir.Constant:
-        """Return the address of a copy that lives as long as the memory."""
+        """Return the address of a copy of an array, which lives as long as this object."""
         kept = self._zeros(array.shape)
         kept[...] = array
         self._kept.append(kept)
         return self.pointer(kept)
 
     def vector(self, array: np.ndarray) -> ir.Constant:
-        """Return the address of a copy that is padded with zeros."""
+        """Return the address of a copy of an array, padded with zeros."""
         return self.constant(np.pad(array, (0, self.padded(len(array)) - len(array))))
 
     def channel_states(self, op: Channels) -> np.ndarray:
-        """(batch, H / lanes, N, re and im, lanes) in float64: h / gain, so that the recurrence reads no gain."""
+        """Return the states h / gain, float64 (batch, H / lanes, N, re and im, lanes); the recurrence needs no gain."""
         return self._channels[op.real][0]
 
     def delay_line(self, op: Taps) -> np.ndarray:
-        """(batch, H / lanes, K, lanes): an input is there once for every filter that takes it."""
+        """Return the delay line (batch, H / lanes, K, lanes), in which each filter has its own copy of its input."""
         return self._lines[op.past][0]
 
     def read(self, slot: Slot) -> list[np.ndarray]:
@@ -74,7 +73,7 @@ class Memory:
         return [state.real, state.imag]
 
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None:
-        """Set a state's values."""
+        """Set the values of a state."""
         if slot.values[0] in self._lines:
             line, op = self._lines[slot.values[0]]
             H, K = op.taps.shape
@@ -95,7 +94,7 @@ class Memory:
         memory[..., 0, :], memory[..., 1, :] = scaled.real, scaled.imag
 
     def arrays(self) -> list[np.ndarray]:
-        """Return every array but the weights."""
+        """Return every array except the weights."""
         states = [array for array, _ in (*self._channels.values(), *self._lines.values())]
         return [*self.values, *self.wide.values(), *states]
 

@@ -1,4 +1,4 @@
-"""The steps of our networks: blocks, norms, gates and pooling, written down with the operations of a program."""
+"""The steps of stablessm's models (blocks, norms, gates, pooling) as operations of a program."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from stablessm.models.sequence_model import SequenceModel
 from stablessm.streaming.program import Program, Taps
 
 Add: TypeAlias = Callable[[nn.Module, Program, int], int]
-"""Appends a module's step from a value; returns the value of its output."""
+"""A function that appends the step of a module with a given input value, and returns its output value."""
 
 
 class Step(Protocol):
-    """The same for one kind of module, by way of ``add`` for those in it."""
+    """A function that appends the step of one class of modules; it calls ``add`` for submodules."""
 
     def __call__(self, module: Any, program: Program, x: int, /, add: Add) -> int:
-        """Append it."""
+        """Append the step of a module and return its output value."""
 
 
 def _model(model: SequenceModel, program: Program, x: int, add: Add) -> int:
-    """Append ``model.step``: an output per step, or for the sequence up to it. Tokens come in as their embeddings."""
+    """Append ``model.step``: an output per step, or for the sequence so far. Tokens are given as their embeddings."""
     outer, program.structure = program.structure, []
     if model.config.vocab_size is None:
         x = add(model.body.encoder, program, x)
     elif x:
-        raise ArgumentError("model", "nothing before a model of tokens", "a value in the place of tokens")
+        raise ArgumentError("model", "a model of tokens as the first module", "a model of tokens after another module")
     else:
         program.table = program.array(model.body.encoder.weight)
     for block in model.body.blocks:
@@ -82,7 +82,7 @@ def _block(block: Block, program: Program, x: int, add: Add) -> int:
 
 
 def _hyena(module: Hyena, program: Program, x: int, add: Add) -> int:
-    """Append a Hyena operator. Its filter sees three steps: the state holds the last two."""
+    """Append a Hyena operator. Its filter has three taps; the state holds the last two inputs."""
     outer, program.structure = program.structure, []
     z, width = add(module.projection, program, x), 3 * module.d_model
     (past,) = program.state((2, width))
@@ -105,7 +105,7 @@ def _layer_norm(norm: LayerNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _batch_norm(norm: BatchNorm, program: Program, x: int, add: Add) -> int:
-    """Append a normalization by the statistics that training kept."""
+    """Append a normalization by the running statistics of the training."""
     mean, variance = (_there(part).double() for part in (norm.running_mean, norm.running_var))
     factor = norm.weight / (variance + norm.eps).sqrt()
     return program.scale(x, factor, norm.bias - mean * factor)
@@ -116,7 +116,7 @@ def _no_norm(norm: NoNorm, program: Program, x: int, add: Add) -> int:
 
 
 def _everywhere(program: Program, number: int, size: int) -> int:
-    """Return a vector whose every element is one number."""
+    """Return a vector whose elements all equal one number."""
     return program.affine((number, torch.ones(size, 1)))
 
 

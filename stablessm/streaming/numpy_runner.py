@@ -1,4 +1,4 @@
-"""The program in NumPy: what runs where llvmlite is not installed."""
+"""Runs a program in NumPy, for machines without llvmlite."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NUMPY = Library(
 
 @final
 class NumpyRunner:
-    """Every value is an array (batch, size), exchanged by the operation that computes it."""
+    """A program in NumPy. Every value is an array (batch, size), which the operation that computes it replaces."""
 
     def __init__(self, program: Program, batch: int) -> None:
         self._calls = [(op[0], lowered(op, constants(op), NUMPY)) for op in program.operations]
@@ -48,7 +48,7 @@ class NumpyRunner:
         self.y[...] = self._at[self._output]
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Run over a block, (batch, time, size) each."""
+        """Run over a block. x and y are (batch, time, size) each."""
         for t in range(x.shape[1]):
             self.x[...] = x[:, t]
             self.step()
@@ -63,6 +63,6 @@ class NumpyRunner:
         return [self._at[value] for value in slot.values]
 
     def write(self, slot: Slot, parts: list[np.ndarray]) -> None:
-        """Set a state's values."""
+        """Set the values of a state."""
         for value, part in zip(slot.values, parts, strict=True):
             self._at[value] = np.array(part, self.y.dtype)

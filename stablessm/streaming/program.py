@@ -1,8 +1,8 @@
-"""A step written down: operations on real vectors, with every weight computed beforehand.
+"""A program: the operations of one step on real vectors, with all weights computed in advance.
 
-One description has two readers, which must agree: ``step_code`` makes it machine code, ``interpret`` runs it in NumPy
-and as a PyTorch module to export. A *value* is a real vector, known by its number; value 0 is the input. Complex
-vectors are two values. States are values that keep their numbers from step to step.
+``step_code`` compiles a program to machine code; ``interpret`` runs it in NumPy, and as a PyTorch module for export.
+Both give the same results. A *value* is a real vector with an index; value 0 is the input. A complex vector is two
+values. States are values that persist from step to step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Affine(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """out = factor ⊙ source + plus, a constant or a value. With out = source it is a real recurrence."""
+    """out = factor ⊙ source + plus, where ``plus`` is a constant or a value. If out is source, a real recurrence."""
 
     out: int
     source: int
@@ -36,7 +36,7 @@ class Scale(NamedTuple):
 
 
 class Rotate(NamedTuple):
-    """h = decay ⊙ h + drive, complex: the values ``real`` and ``imag`` are h."""
+    """A complex recurrence h = decay ⊙ h + drive; the values ``real`` and ``imag`` are the parts of h."""
 
     real: int
     imag: int
@@ -65,8 +65,8 @@ class Channels(NamedTuple):
 class Taps(NamedTuple):
     """out[t] = Σ_{j<K} taps_j ⊙ source[t-j] and oldest[t] = source[t-K], for H filters.
 
-    The value ``past`` holds the last K inputs, the oldest first: (K, U) flattened, for U different inputs, of which
-    filter h takes number ``inputs[h]``.
+    The value ``past`` holds the last K inputs, oldest first, as a flattened (K, U) for U different inputs. Filter h
+    takes input number ``inputs[h]``.
     """
 
     out: int
@@ -74,7 +74,7 @@ class Taps(NamedTuple):
     source: int
     past: int
     taps: np.ndarray
-    """(H, K), K from 1."""
+    """(H, K), K at least 1."""
     inputs: np.ndarray
 
     @property
@@ -92,7 +92,7 @@ class Product(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """out = source from number ``start`` to before ``stop``."""
+    """out = source[start:stop]."""
 
     out: int
     source: int
@@ -101,7 +101,7 @@ class Slice(NamedTuple):
 
 
 class Pointwise(NamedTuple):
-    """out = function(source), by name."""
+    """out = function(source), where ``function`` is a name in ``FUNCTIONS``."""
 
     out: int
     source: int
@@ -109,7 +109,7 @@ class Pointwise(NamedTuple):
 
 
 class Reverse(NamedTuple):
-    """out[t] = source[T-1-t]: only in the program of a whole sequence."""
+    """out[t] = source[T-1-t]; occurs only in programs for whole sequences."""
 
     out: int
     source: int
@@ -121,11 +121,11 @@ FUNCTIONS = (
     "relu", "hardtanh", "tanh", "sigmoid", "gelu", "silu", "phi",
     "relu_slope", "hardtanh_slope", "tanh_slope", "sigmoid_slope", "rsqrt", "reciprocal",
 )  # fmt: skip
-"""What ``Pointwise`` may name; φ(z) = (e^z - 1) / z."""
+"""Functions of ``Pointwise``; φ(z) = (e^z - 1) / z."""
 
 
 class Slot(NamedTuple):
-    """Where a state of the model is: one value, or two if it is complex, flattened from ``shape``."""
+    """The values of one state of the model: one, or two if it is complex, flattened from ``shape``."""
 
     values: tuple[int, ...]
     shape: tuple[int, ...]
@@ -137,7 +137,7 @@ class Slot(NamedTuple):
 
 
 class Program:
-    """Operations in order, from value 0 to the value ``output``; written by ``freeze``."""
+    """Operations in order, from value 0 to the value ``output``. ``freeze`` creates programs."""
 
     def __init__(self, d_input: int, dtype: torch.dtype, *, whole: bool = False) -> None:
         if dtype not in (torch.float32, torch.float64):
@@ -149,17 +149,17 @@ class Program:
         self.slots: list[Slot] = []
         self.output = 0
         self.table: np.ndarray | None = None
-        """Embeddings (tokens, size of value 0) where the input is a token: value 0 is then its row."""
+        """Embeddings (tokens, size of value 0) if the input is a token: value 0 is then its row."""
         self.structure: Any = []
-        """The model's state, with the number of a slot for each tensor."""
+        """The structure of the model's state, with the index of a slot in place of each tensor."""
 
     def value(self, size: int) -> int:
-        """Return the number of a new vector."""
+        """Return the index of a new value."""
         self.sizes.append(size)
         return len(self.sizes) - 1
 
     def state(self, shape: tuple[int, ...], *, complex: bool = False) -> tuple[int, ...]:
-        """Return the numbers of new vectors that are kept between steps: one, or two for a complex state."""
+        """Return the indices of new values that persist between steps: one, or two for a complex state."""
         values = tuple(self.value(int(np.prod(shape))) for _ in range(1 + complex))
         self.structure.append(len(self.slots))
         self.slots.append(Slot(values, shape))
@@ -212,7 +212,7 @@ class Program:
         return out
 
     def reverse(self, source: int) -> int:
-        """Append the value in the reverse order of time and return it."""
+        """Append the reversal of a value in time and return the new value."""
         if not self.whole:
             expected = "a model that reads forward in time, for a step (export_sequence accepts both directions)"
             raise ArgumentError("model", expected, "Bidirectional")
@@ -221,6 +221,6 @@ class Program:
         return out
 
     def array(self, tensor: Tensor) -> np.ndarray:
-        """Return a copy of the numbers in the program's precision, or its complex counterpart."""
+        """Return a copy of a tensor as an array in the program's precision, or the complex counterpart."""
         kind = np.result_type(self.dtype, np.complex64) if tensor.is_complex() else self.dtype
         return np.array(tensor.detach().cpu().resolve_conj().numpy(), dtype=kind)

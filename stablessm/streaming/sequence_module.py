@@ -1,4 +1,4 @@
-"""A program as a PyTorch module without complex numbers, to be exported: a whole sequence of any length."""
+"""A program as a PyTorch module for export, without complex numbers: whole sequences of any length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stablessm.streaming.step_module import FrozenModule
 
 @final
 class SequenceModule(FrozenModule):
-    """All steps of a program: x is (B, T, d_input), or tokens (B, T), and y (B, T, d_output).
+    """A module that runs a program over all steps: x is (B, T, d_input), or tokens (B, T), and y is (B, T, d_output).
 
     Operations without a state run on all steps at once. Linear recurrences run as
     :func:`stablessm.scan.portable.scan_parts`, or, with ``loops``, step by step, which is faster in onnxruntime.
@@ -88,11 +88,11 @@ class SequenceModule(FrozenModule):
         values[filters.past] = seen[:, steps:].index_select(2, constants["first"]).flatten(1)
 
     def _step_by_step(self, piece: range, values: Values) -> None:
-        """Run operations from the first that reads a state to the one that replaces it."""
+        """Run the operations of a piece step by step."""
         written = {value for number in piece for value in _written(self.program.operations[number])}
         read = [value for number in piece for value in _read(self.program.operations[number])]
         states = self._states(piece)
-        inputs = sorted(set(read) - written) or [0]  # a piece of constants still needs the number of steps
+        inputs = sorted(set(read) - written) or [0]  # a piece without inputs still needs the number of steps
         wanted = sorted(written & self._read_after(piece))
         calls = [self._call(number) for number in piece]
 
@@ -120,7 +120,7 @@ def _scanned(decay: Parts, drive: Parts, before: Parts) -> Parts:
 
 
 def _pieces(program: ops.Program) -> list[range]:
-    """Return the operations in order: each alone, or from the first that reads a state to the one that replaces it."""
+    """Split the operations into pieces: single ones, or all from the first that reads a state to its replacement."""
     last: dict[int, int] = {}
     for slot in program.slots:
         readers = [i for i, operation in enumerate(program.operations) if set(slot.values) & set(_read(operation))]

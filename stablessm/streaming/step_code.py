@@ -1,7 +1,7 @@
-"""The instructions of a step: every size and every address is a constant.
+"""Generates the instructions of a step, in which every size and every address is a constant.
 
-A product by a matrix keeps a tile of outputs in registers and walks the inputs, so the weights are stored in the order
-they are read.
+A matrix product keeps a tile of outputs in registers and loops over the inputs. The weights are stored in the order in
+which they are read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from stablessm.streaming.program import Affine, Channels, Operation, Program, Ta
 from stablessm.streaming.vector_functions import VectorMath
 
 TILE_VECTORS = 4
-"""Outputs of a product that are summed at once: enough additions under way to hide how long one takes, and few
-enough that machines with 16 short registers keep them all."""
+"""Number of output vectors of a product that are accumulated together: enough to hide the latency of an addition, and
+few enough for 16 registers."""
 SUM_BLOCK = 32
-"""Terms that are summed apart before they join the total, which rounds less often then."""
+"""Number of terms that are summed separately before they are added to the total, which reduces rounding errors."""
 _FLUSH_X86, _FLUSH_ARM = 0x8040, 1 << 24
-"""Of the control register (MXCSR, FPCR): denormal results become zero, denormal inputs count as zero."""
+"""Bits of the control register (MXCSR, FPCR) that replace denormal results and inputs by zero."""
 
 
 class _Arithmetic(NamedTuple):
@@ -35,9 +35,10 @@ class _Arithmetic(NamedTuple):
 
 
 def build(program: Program, memory: Memory, x: np.ndarray, y: np.ndarray, triple: str) -> ir.Module:
-    """void step(): one sample from the array x to the array y. void block(x, y, steps): many, (batch, time, size).
+    """Return a module with ``void step()`` and ``void block(x, y, steps)``.
 
-    ``triple`` names the machine, as LLVM does.
+    ``step`` computes one sample from the array x to the array y; ``block`` computes many, (batch, time, size).
+    ``triple`` is LLVM's name of the machine.
     """
     module, arithmetic = ir.Module(), _Arithmetic(memory.dtype.itemsize == 8)
     module.triple = triple
@@ -60,10 +61,10 @@ def build(program: Program, memory: Memory, x: np.ndarray, y: np.ndarray, triple
 
 @contextmanager
 def _function(module: ir.Module, name: str, arguments: list[ir.Type]) -> Iterator[tuple[ir.IRBuilder, Any]]:
-    """Return a function in which denormal numbers count as zero.
+    """Return a function that treats denormal numbers as zero.
 
-    A state that dies away in silence would otherwise end in them, where an x86 takes a hundred cycles an addition. Arm
-    processors are as fast with them, but give the same numbers this way.
+    Without input, a decaying state becomes denormal, and an addition of denormal numbers takes a hundred cycles on x86.
+    Arm processors are not slower, but give the same numbers as x86 this way.
     """
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -78,7 +79,7 @@ def _function(module: ir.Module, name: str, arguments: list[ir.Type]) -> Iterato
 
 
 def _flush_x86(builder: ir.IRBuilder) -> Callable[[], Any]:
-    """Set MXCSR; what is returned restores it."""
+    """Set MXCSR, and return a function that restores it."""
     pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
     store, load = (_intrinsic(builder, f"llvm.x86.sse.{name}mxcsr", ir.VoidType(), pointer) for name in ("st", "ld"))
     before, during = builder.alloca(word), builder.alloca(word)
@@ -89,7 +90,7 @@ def _flush_x86(builder: ir.IRBuilder) -> Callable[[], Any]:
 
 
 def _flush_arm(builder: ir.IRBuilder) -> Callable[[], Any]:
-    """Set FPCR; what is returned restores it."""
+    """Set FPCR, and return a function that restores it."""
     before = builder.call(_intrinsic(builder, "llvm.aarch64.get.fpcr", I64), [])
     change = _intrinsic(builder, "llvm.aarch64.set.fpcr", ir.VoidType(), I64)
     builder.call(change, [builder.or_(before, I64(_FLUSH_ARM))])
@@ -102,7 +103,7 @@ def _intrinsic(builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir
 
 
 def _sample(module: ir.Module, program: Program, memory: Memory) -> ir.Function:
-    """void sample(x, numbers from row to row, y, numbers from row to row)."""
+    """Return the function ``void sample(x, row stride of x, y, row stride of y)``, strides in elements."""
     scalar = ir.DoubleType() if memory.dtype.itemsize == 8 else ir.FloatType()
     row = [scalar.as_pointer(), I64]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [*row, *row]), "sample")
@@ -121,7 +122,7 @@ def _sample(module: ir.Module, program: Program, memory: Memory) -> ir.Function:
 
 
 class _Code:
-    """Operations on the values in ``memory``, for every sequence of the batch."""
+    """Emits operations on the values in ``memory``, for every sequence of the batch."""
 
     def __init__(self, emit: Emitter, memory: Memory) -> None:
         self.emit, self.builder, self.memory, self.lanes = emit, emit.builder, memory, memory.lanes
@@ -166,11 +167,11 @@ class _Code:
         return self._row(self.memory.values[value], row)
 
     def _row(self, array: np.ndarray, row: ir.Value) -> ir.Value:
-        """Return the address of a sequence's row of an array."""
+        """Return the address of one sequence's row of an array."""
         return self.emit.at(self.memory.pointer(array), self.emit.times(row, array.strides[0] // array.itemsize))
 
     def copy(self, source: ir.Value, target: ir.Value, size: int) -> None:
-        """Copy numbers to or from an array that is not padded."""
+        """Copy elements to or from an array without padding."""
         whole = size // self.lanes * self.lanes
         for first, count, lanes in ((0, whole // self.lanes, self.lanes), (whole, size - whole, 1)):
 
@@ -188,7 +189,7 @@ class _Code:
         self.emit.loop(I64(count), [], one)
 
     def _vector(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
-        """The address of the vector of a number, which is the sum of ``number``."""
+        """Return the address of the vector whose index is the sum of ``number``."""
         return self.emit.at(start, *(self.emit.times(part, self.lanes) for part in number))
 
     def _load(self, start: ir.Value, *number: ir.Value | int) -> ir.Value:
@@ -216,7 +217,7 @@ class _Code:
     def _recur(
         self, states: list[int], sources: list[int], constants: list[ir.Constant], body: Callable[..., list[ir.Value]]
     ) -> None:
-        """states = body(*states, *sources, *constants) in float64, and their values rounded, vector by vector."""
+        """Emit states = body(*states, *sources, *constants) in float64, and store the rounded values."""
 
         def row(index: ir.Value) -> None:
             exact = [self._row(self.memory.wide[value], index) for value in states]
@@ -251,7 +252,7 @@ class _Code:
         ]
 
     def _channels(self, op: Channels) -> None:
-        """A vector of channels at a time: their states one after another, the outputs summed in registers."""
+        """Emit the loop over vectors of channels: it updates state after state and sums the outputs in registers."""
         b, emit, (H, N) = self.builder, self.emit, op.decay.shape
         weights = (op.weights.astype(np.complex128) * op.gain).astype(op.weights.dtype)
         numbers = np.zeros((self.memory.padded(H), N, 4), self.memory.dtype)
@@ -287,7 +288,7 @@ class _Code:
         self.rows(row)
 
     def _taps(self, op: Taps) -> None:
-        """A vector of filters at a time: every input in the line moves up by one, and is weighed on the way."""
+        """Emit the loop over vectors of filters: it shifts the delay line by one and sums the weighted inputs."""
         emit, (H, K) = self.emit, op.taps.shape
         line = self.memory.delay_line(op)
         ordered = np.zeros((self.memory.padded(H), K), self.memory.dtype)
@@ -324,7 +325,7 @@ class _Code:
             self._tiles(op, whole * TILE_VECTORS, 1, rest)
 
     def _tiles(self, op: Affine, first: int, tiles: int, width: int) -> None:
-        """``tiles`` times ``width`` vectors of outputs, from the ``first`` on."""
+        """Emit ``tiles`` times ``width`` vectors of outputs, starting with number ``first``."""
         if not tiles:
             return
         emit, unroll = self.emit, TILE_VECTORS // width
@@ -356,14 +357,15 @@ class _Code:
     def _summed(
         self, x: ir.Value, weights: ir.Value, inputs: int, width: int, totals: list[ir.Value]
     ) -> list[ir.Value]:
-        """totals + Σ_j weights_j x_j for ``width`` vectors of outputs; fewer than a tile take inputs by twos or fours.
+        """Return totals + Σ_j weights_j x_j for ``width`` vectors of outputs.
 
-        Inputs beyond the last are not read: zero times what may stand there is not always zero.
+        A width below a full tile takes two or four inputs at once. Padding after the last input is not read, because it
+        may be infinite, and infinity times zero is NaN.
         """
         b, emit, unroll = self.builder, self.emit, TILE_VECTORS // width
 
         def some(first: ir.Value, count: int, at_once: int, totals: list[ir.Value]) -> list[ir.Value]:
-            """From input ``first``, ``count`` times ``at_once`` of them."""
+            """Add ``count`` times ``at_once`` inputs, starting with input ``first``."""
 
             def one(j: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
                 results = []
@@ -386,7 +388,7 @@ class _Code:
         return some(I64(groups * unroll), single, 1, totals)
 
     def _everywhere(self, pointer: ir.Value) -> ir.Value:
-        """Return a vector whose every element is one number."""
+        """Return a vector whose elements all equal one number."""
         mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
         one = self.emit.load(pointer, 1)
         return self.builder.shuffle_vector(one, one, mask)

@@ -1,4 +1,4 @@
-"""A program as a PyTorch module without complex numbers, to be exported: one step."""
+"""A program as a PyTorch module for export, without complex numbers: one step."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class FrozenModule(nn.Module, ABC):
 
     @abstractmethod
     def _run(self, values: Values) -> None:
-        """Compute every value from the input (value 0) and the states, which are flat: (B, size)."""
+        """Compute every value from the input (value 0) and the flattened states (B, size)."""
 
     @abstractmethod
     def _final(self, value: Tensor) -> Tensor:
-        """Return the state after the last step, flat, from what ``_run`` left in its place."""
+        """Return the flattened state after the last step, given the value that ``_run`` left in its place."""
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
         """Return states of zeros."""
@@ -81,7 +81,7 @@ class FrozenModule(nn.Module, ABC):
 
 @final
 class StepModule(FrozenModule):
-    """One step of a program: x is (B, d_input), or tokens (B,), and y (B, d_output).
+    """A module that runs one step of a program: x is (B, d_input), or tokens (B,), and y is (B, d_output).
 
     >>> import stablessm as ssm
     >>> from stablessm.streaming.freeze import freeze

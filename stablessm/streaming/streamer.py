@@ -1,4 +1,4 @@
-"""One sample at a time, on a CPU, without an allocation."""
+"""The ``Streamer``, which runs a model on a CPU one sample at a time, without allocating memory."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ class _Runner(Protocol):
 
 @final
 class Streamer:
-    """y_t = streamer(x_t): the numbers of ``model(x)``, one sample at a time, from weights frozen when it was made.
+    """y_t = streamer(x_t) computes the outputs of ``model(x)`` one sample at a time and keeps the state.
 
-    Eigenvalues, gains and the discretization are computed once; the step becomes machine code for this model (by
-    llvmlite, without a compiler at hand) or, where llvmlite is not installed, NumPy calls. The state is kept inside. A
-    compiled call allocates nothing: **y_t is overwritten by the next call**, copy it to keep it. One thread computes,
-    and denormal numbers count as zero, so that silence is as fast as sound. A streamer serves one thread at a time.
-    A copy (``copy.copy``, ``copy.deepcopy``, ``pickle``) is a stream of its own that goes on from the same state.
+    The weights are copied at construction, and eigenvalues, gains and the discretization are computed once. llvmlite
+    compiles the step to machine code; no C compiler is needed. Without llvmlite, the step runs in NumPy. A compiled
+    call allocates no memory: **y_t is overwritten by the next call**, so copy it to keep it. A step runs in the calling
+    thread, and only one thread may use a streamer at a time. Denormal numbers are treated as zero, so that silence is
+    not slower than sound. A copy (``copy.copy``, ``copy.deepcopy``, ``pickle``) is an independent stream that continues
+    from the same state.
 
     Args:
         model: a layer (``RealSSM``, ``LRU``, ``S4D``, ``ContinuousRNN``), a ``SequenceClassifier``,
@@ -49,7 +50,7 @@ class Streamer:
             ``nn.Sequential`` of these and of ``Linear``, ``GELU``, ``SiLU``, ``ReLU``, ``Tanh``, ``Sigmoid``,
             ``Hardtanh``, ``Dropout`` (off) and ``Identity``; parameters in float32 or float64. Later changes of its
             weights are not seen.
-        batch: how many streams run in step.
+        batch: number of streams that run together.
         backend: ``compiled``, ``numpy`` or ``auto``.
 
     >>> import stablessm as ssm
@@ -66,14 +67,14 @@ class Streamer:
         self.batch = whole_number("batch", batch)
         one_of("backend", backend, BACKENDS)
         self.backend = _available(backend)
-        """What runs: ``compiled`` or ``numpy``."""
+        """The backend in use: ``compiled`` or ``numpy``."""
         self._build(freeze(model))
 
     def _build(self, program: Program) -> None:
         self._program = program
         self.d_input, self.d_output = program.sizes[0], program.sizes[program.output]
         self.dtype = program.torch_dtype
-        """Of inputs, outputs and real states."""
+        """The dtype of inputs, outputs and real states."""
         self._runner = _runner(program, self.batch, self.backend)
         self._step = self._runner.step
         x, y = self._runner.x, self._runner.y
@@ -87,9 +88,9 @@ class Streamer:
     @overload
     def __call__(self, x_t: Tensor) -> Tensor: ...
     def __call__(self, x_t: Any) -> Any:
-        """Run one step. x_t: (batch, d_input), or (d_input,) if batch is 1, or tokens (batch,).
+        """Run one step for x_t (batch, d_input), or (d_input,) if batch is 1, or tokens (batch,).
 
-        An array gives an array, a tensor a tensor.
+        An array as input gives an array as output, and a tensor gives a tensor.
         """
         try:
             source, result, tensor = self._buffers[x_t.shape]
@@ -110,10 +111,11 @@ class Streamer:
     @overload
     def run(self, x: Tensor, out: Tensor | None = None) -> Tensor: ...
     def run(self, x: Any, out: Any = None) -> Any:
-        """Run a block of samples, (batch, time, d_input) or tokens (batch, time), from the present state.
+        """Run a block of samples (batch, time, d_input), or tokens (batch, time), from the present state.
 
-        The result is (batch, time, d_output). ``out`` takes it if given, so that nothing is allocated (but the
-        embeddings of tokens): contiguous, writable, of the streamer's dtype, apart from ``x`` in memory.
+        The result is (batch, time, d_output). If ``out`` is given, the result is written to it and no memory is
+        allocated (except for embeddings of tokens). ``out`` must be contiguous and writable, have the streamer's dtype,
+        and not overlap ``x`` in memory.
         """
         table, sizes = self._program.table, () if self._program.table is not None else (self.d_input,)
         if getattr(x, "ndim", None) != 2 + len(sizes) or (x.shape[0], *x.shape[2:]) != (self.batch, *sizes):
@@ -128,15 +130,15 @@ class Streamer:
         return out if out is not None else torch.from_numpy(y) if isinstance(x, Tensor) else y
 
     def _checked_out(self, out: Any, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
-        """Return the array behind ``out``, if a block can be written there without overwriting anything else."""
+        """Return the array of ``out``; raise an error if writing a block there could overwrite anything else."""
         y = _array("out", out)
         if y.shape != shape or y.dtype != self._program.dtype or not y.flags.c_contiguous:
             expected = f"shape {shape}, contiguous, {self._program.dtype}"
             raise ArgumentError("out", expected, f"shape {y.shape}, {y.dtype}, strides {y.strides}")
         if not y.flags.writeable or (isinstance(out, Tensor) and not _is_writable(y)):
-            raise ArgumentError("out", "memory that can be written", "read-only memory")
+            raise ArgumentError("out", "writable memory", "read-only memory")
         if np.may_share_memory(x, y) or np.may_share_memory(self._runner.y, y):
-            raise ArgumentError("out", "memory apart from x and from what a step returned", "memory that overlaps")
+            raise ArgumentError("out", "memory apart from x and from the result of a step", "memory that overlaps")
         return y
 
     def reset(self) -> None:
@@ -174,7 +176,7 @@ class Streamer:
         return state.reshape(self.batch, *slot.shape)
 
     def _pairs(self, structure: Any, state: Any) -> list[tuple[Slot, Any]]:
-        """Yield every slot with the caller's tensor for it."""
+        """Yield every slot together with the tensor that the caller gave for it."""
         if isinstance(structure, int):
             return [(self._program.slots[structure], state)]
         if structure is None:
@@ -184,7 +186,7 @@ class Streamer:
         return [pair for inner, part in zip(structure, state, strict=True) for pair in self._pairs(inner, part)]
 
     def _tokens(self, name: str, tokens: np.ndarray) -> np.ndarray:
-        """Return the same array, if it holds tokens that the model knows."""
+        """Return the array; raise an error if it contains anything but tokens of the model."""
         assert self._program.table is not None
         count = len(self._program.table)
         if tokens.dtype.kind not in "iu":
@@ -206,7 +208,7 @@ class Streamer:
 
 
 def _array(name: str, x: Any) -> np.ndarray:
-    """Return the numbers of an array or of a tensor on the CPU, not copied."""
+    """Return an array, or a tensor on the CPU, as an array, without a copy."""
     if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
         return x
     if not isinstance(x, Tensor):
@@ -221,7 +223,7 @@ def _array(name: str, x: Any) -> np.ndarray:
 
 
 def _is_writable(array: np.ndarray) -> bool:
-    """Return False if the system refuses to write into the array: a tensor does not know that its file is read-only."""
+    """Return False if the system refuses to write to the array, as for a tensor that maps a read-only file."""
     if array.size and os.path.exists("/dev/zero"):
         flat: Any = array.reshape(-1)
         numbers = memoryview(flat)
@@ -235,7 +237,7 @@ def _is_writable(array: np.ndarray) -> bool:
 
 
 def _copied(program: Program, batch: int, backend: str, arrays: list[np.ndarray]) -> Streamer:
-    """Return a streamer of a program, in the state of those arrays."""
+    """Return a streamer of a program whose state is read from these arrays."""
     streamer = object.__new__(Streamer)
     streamer.batch, streamer.backend = batch, _available(backend)
     streamer._build(program)
@@ -248,7 +250,7 @@ def _available(backend: str) -> str:
     """Return the backend that runs when this one is requested: ``compiled`` or ``numpy``."""
     missing = why_not("cpu")
     if backend == "compiled" and missing is not None:
-        raise BackendUnavailableError(f"backend: 'compiled' was asked for, but {missing}")
+        raise BackendUnavailableError(f"backend: 'compiled' was requested, but {missing}")
     return "numpy" if backend == "numpy" or missing is not None else "compiled"
 
 

@@ -1,4 +1,4 @@
-"""Activations as vector instructions, to a few roundings in float32 and float64."""
+"""Activations as vector instructions, accurate to a few rounding errors in float32 and float64."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from stablessm.llvm.emitter import Emitter
 
 _LOG2_HIGH = {False: 0.693359375, True: 6.93147180369123816490e-01}
 _LOG2_LOW = {False: -2.12194440e-4, True: 1.90821492927058770002e-10}
-"""ln 2 in two parts, so that x - n ln 2 is exact: the first has trailing zeros."""
+"""ln 2 as a sum of two numbers, the first with trailing zeros, so that x - n ln 2 is exact."""
 _LARGEST = {False: 87.0, True: 708.0}
-"""exp of this and of its negative are normal numbers."""
+"""Largest argument for which exp(x) and exp(-x) are normal numbers."""
 _TERMS = {False: 7, True: 14}
-"""Of the series of e^r - 1 for |r| ≤ ln 2 / 2: the next one is below rounding."""
+"""Number of terms of the series of e^r - 1 for |r| ≤ ln 2 / 2; the next term is below a rounding error."""
 _ERFC_TERMS = {False: 13, True: 27}
 
 
 class VectorMath:
-    """Functions of one vector, by the names of ``program.FUNCTIONS``. NaN stays NaN."""
+    """Functions of one vector, named as in ``program.FUNCTIONS``. NaN stays NaN."""
 
     def __init__(self, emit: Emitter, lanes: int) -> None:
         self._emit, self._lanes, self._double = emit, lanes, emit.size == 8
@@ -63,7 +63,7 @@ class VectorMath:
         return self._select(self._less(z, 0.0), tail, b.fsub(z, tail))
 
     def phi(self, z: ir.Value) -> ir.Value:
-        """Return (e^z - 1) / z, and 1 at 0."""
+        """Return (e^z - 1) / z, or 1 for z = 0."""
         zero = self._emit.builder.fcmp_ordered("==", z, self._all(0.0))
         ratio = self._emit.builder.fdiv(self._expm1(z), self._select(zero, self._all(1.0), z))
         return self._select(zero, self._all(1.0), ratio)
@@ -119,8 +119,8 @@ class VectorMath:
         return small, b.bitcast(b.shl(exponent, ir.Constant(whole, [shift] * self._lanes)), z.type)
 
     def _nearest(self, z: ir.Value) -> ir.Value:
-        """Return the whole number nearest to a small z, without the call of the C library that old processors need."""
-        b, large = self._emit.builder, self._all(1.5 * 2.0 ** (52 if self._double else 23))  # has no room for fractions
+        """Return the whole number nearest to a small z, without the C library, which old processors would need."""
+        b, large = self._emit.builder, self._all(1.5 * 2.0 ** (52 if self._double else 23))  # no fractions here
         return b.fsub(b.fadd(z, large), large)
 
     def _chebyshev(self, coefficients: Sequence[float], t: ir.Value) -> ir.Value:
@@ -156,7 +156,7 @@ class VectorMath:
 
 
 _MAP = 3.75
-"""t = (u - 3.75) / (u + 3.75) takes u ≥ 0 to [-1, 1) so that the series converges fast (Shepherd and Laframboise)."""
+"""t = (u - 3.75) / (u + 3.75) maps u ≥ 0 to [-1, 1) such that the series converges fast (Shepherd and Laframboise)."""
 
 
 @cache
