@@ -1,4 +1,4 @@
-"""Instructions for the fused layer's CPU kernels: products of small matrices, one for every channel of a vector."""
+"""Instructions of the fused layer's CPU kernels: products of small matrices, one per channel of a vector."""
 
 from __future__ import annotations
 
@@ -10,57 +10,58 @@ from llvmlite import ir
 from stablessm.llvm.emitter import I64, VECTOR_BYTES, Emitter
 
 PARTS = 4
+"""Number of real numbers in an entry of a table: two complex or four real states."""
 CHUNKS = 4
-"""Chunks in a block: CHUNKS × PARTS running sums fill half of the vector registers."""
+"""Number of chunks in a block. CHUNKS × PARTS running sums fill half of the vector registers."""
 
 Row: TypeAlias = list[ir.Value]
 
 
 class Spec(NamedTuple):
-    """What a kernel is compiled for."""
+    """The options of a kernel, which are constants in its code."""
 
     backward: bool
     double: bool
     complex: bool
     length: int
-    """L, steps in a chunk"""
+    """L, the number of steps in a chunk."""
 
     stream: bool = False
-    """results bypass the cache; every row must start on a VECTOR_BYTES boundary"""
+    """True if results bypass the cache. Every row must start at a multiple of VECTOR_BYTES."""
 
 
 class Rows(NamedTuple):
-    """Rows of one of the caller's arrays, from a tile's first channel on."""
+    """Rows of an array of the caller, from the first channel of a tile on."""
 
     start: ir.Value
-    """Of scalars"""
+    """Address of the first scalar."""
     stride: ir.Value
-    """Scalars from row to row"""
+    """Number of scalars from one row to the next."""
     left: ir.Value
-    """Channels from the tile's first one on"""
+    """Number of channels from the first channel of the tile on."""
     count: ir.Value
-    """Rows"""
+    """Number of rows."""
 
 
 class Types(NamedTuple):
-    """What the arrays of a kernel hold."""
+    """The element types of a kernel's arrays."""
 
     scalar: ir.Type
     vector: ir.VectorType
-    """Scalars of VECTOR_BYTES of neighboring channels"""
+    """The scalars of neighboring channels, VECTOR_BYTES in total."""
     wide: ir.VectorType
-    """The same number of channels in float64"""
+    """The same number of channels in float64."""
 
 
 def types(spec: Spec) -> Types:
-    """The types of a kernel."""
+    """Return the element types of a kernel's arrays."""
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     lanes = VECTOR_BYTES // (8 if spec.double else 4)
     return Types(scalar, ir.VectorType(scalar, lanes), ir.VectorType(ir.DoubleType(), lanes))
 
 
 class ChunkEmitter:
-    """One kernel being written: vectors of channels, states of PARTS numbers, chunks of L steps."""
+    """A builder of one kernel, for vectors of channels, states of PARTS numbers and chunks of L steps."""
 
     def __init__(self, builder: ir.IRBuilder, spec: Spec, fields: dict[str, ir.Value]) -> None:
         self.builder, self.spec, self.fields = builder, spec, fields
@@ -75,22 +76,22 @@ class ChunkEmitter:
         self._suffix = f"v{self.lanes}f{8 * self.emit.size}.p0"
 
     def buffer(self, vectors: int, element: ir.VectorType | None = None) -> ir.Value:
-        """The address of room for so many vectors on the stack, which grows each time this runs: not in a loop."""
+        """Return the address of a buffer on the stack. The stack grows at every execution: do not call in a loop."""
         room = self.builder.alloca(element or self.types.vector, I64(vectors))
         room.align = VECTOR_BYTES
         return room
 
     def entry(self, name: str, index: ir.Value, rows: int = 1, row: ir.Value | int = 0) -> ir.Value:
-        """Where row ``row`` of entry ``index`` of a field's array (…, rows, PARTS) is."""
+        """Return the address of row ``row`` of entry ``index`` in the array (…, rows, PARTS) of a field."""
         return self.at(self.fields[name], self.times(index, PARTS * rows), self.times(row, PARTS))
 
     def load(self, pointer: ir.Value, count: int = 1) -> Row:
-        """Vectors that follow each other, of the kernel's scalar or of float64, as the pointer says."""
+        """Load consecutive vectors, of the kernel's scalar or of float64 according to the pointer."""
         emit = self._emitter(pointer)
         return [emit.load(self.at(pointer, i), self.lanes) for i in range(count)]
 
     def store(self, row: Row, pointer: ir.Value) -> None:
-        """Vectors, one after the other."""
+        """Store consecutive vectors."""
         for i, value in enumerate(row):
             self._emitter(pointer).store(value, self.at(pointer, i))
 
@@ -98,24 +99,24 @@ class ChunkEmitter:
         return self._wide if pointer.type.pointee == self.types.wide else self.emit
 
     def widen(self, row: Row) -> Row:
-        """As float64."""
+        """Return the vectors converted to float64."""
         return row if self.spec.double else [self.builder.fpext(u, self.types.wide) for u in row]
 
     def round(self, row: Row) -> Row:
-        """As the kernel's own scalar."""
+        """Return the vectors rounded to the kernel's scalar."""
         return row if self.spec.double else [self.builder.fptrunc(u, self.types.vector) for u in row]
 
     def zeros(self, count: int) -> Row:
-        """Vectors of zeros."""
+        """Return vectors of zeros."""
         return [self.emit.constant(self.lanes, (0.0,))] * count
 
     def add(self, row: Row, pointer: ir.Value) -> None:
-        """Add to sums in float64."""
+        """Add vectors to sums in float64."""
         sums = self.load(pointer, len(row))
         self.store([self.builder.fadd(u, v) for u, v in zip(sums, self.widen(row), strict=True)], pointer)
 
     def product(self, u: Row, v: Row, plus: Row, *, conjugate: bool = False) -> Row:
-        """u v + plus, or conj(u) v + plus, for the parts of a state."""
+        """Return u v + plus, or conj(u) v + plus, for the parts of a state."""
         fma, minus = self.emit.multiply_add, self.builder.fneg
         if not self.spec.complex:
             return [fma(*parts) for parts in zip(u, v, plus, strict=True)]
@@ -127,24 +128,24 @@ class ChunkEmitter:
         return result
 
     def conjugate(self, state: Row) -> Row:
-        """The complex conjugate of the parts of a state."""
+        """Return the complex conjugate of the parts of a state."""
         return [self.builder.fneg(u) if self.spec.complex and i % 2 else u for i, u in enumerate(state)]
 
     def real(self, state: Row) -> Row:
-        """The real parts."""
+        """Return the real parts of a state."""
         return state[::2] if self.spec.complex else state
 
     def as_state(self, value: ir.Value) -> Row:
-        """The parts of a state whose every number is ``value``."""
+        """Return the parts of a state in which every number is ``value``."""
         zero = ir.Constant(value.type, None)
         return [zero if self.spec.complex and i % 2 else value for i in range(PARTS)]
 
     def one(self) -> Row:
-        """1, in float64."""
+        """Return the parts of a state of ones in float64."""
         return self.as_state(self._wide.constant(self.lanes, (1.0,)))
 
     def scaled(self, state: Row, count: ir.Value) -> Row:
-        """A state in float64, times a whole number."""
+        """Return a float64 state multiplied by a whole number."""
         number = self.builder.sitofp(count, ir.DoubleType())
         factor = self._everywhere(number, self.types.wide)
         return [self.builder.fmul(u, factor) for u in state]
@@ -152,7 +153,7 @@ class ChunkEmitter:
     # The three products of small matrices. ``table`` is (steps, PARTS); step s of chunk c is row c L + s of ``rows``.
 
     def project(self, rows: ir.Value, table: ir.Value, count: ir.Value, chunks: int) -> list[Row]:
-        """Σ_s table[s] rows[c, s], a state for each chunk."""
+        """Return Σ_s table[s] rows[c, s], one state per chunk."""
 
         def step(s: ir.Value, sums: Row) -> Row:
             entry = self.load(self.at(table, self.times(s, PARTS)), PARTS)
@@ -166,7 +167,7 @@ class ChunkEmitter:
         return [sums[c * PARTS : (c + 1) * PARTS] for c in range(chunks)]
 
     def expand(self, states: list[Row], table: ir.Value, count: ir.Value, rows: ir.Value) -> None:
-        """rows[c, s] += Σ_i table[s, i] states[c, i]."""
+        """Compute rows[c, s] += Σ_i table[s, i] states[c, i]."""
 
         def step(s: ir.Value, _: Row) -> Row:
             entry = self.load(self.at(table, self.times(s, PARTS)), PARTS)
@@ -180,7 +181,7 @@ class ChunkEmitter:
         self.emit.loop(count, [], step)
 
     def gather(self, states: list[Row], rows: ir.Value, count: ir.Value, table: ir.Value) -> None:
-        """table[s, i] += Σ_c states[c, i] rows[c, s]."""
+        """Compute table[s, i] += Σ_c states[c, i] rows[c, s]."""
 
         def step(s: ir.Value, _: Row) -> Row:
             place = self.at(table, self.times(s, PARTS))
@@ -199,7 +200,7 @@ class ChunkEmitter:
     # Inside a chunk: a convolution with the first L numbers of the kernel.
 
     def convolve(self, rows: ir.Value, kernel: ir.Value, results: ir.Value, *, transposed: bool) -> None:
-        """results[t] = Σ_{s ≤ t} kernel[t-s] rows[s], or results[s] = Σ_{t ≥ s} kernel[t-s] rows[t]."""
+        """Compute results[t] = Σ_{s ≤ t} kernel[t-s] rows[s], or results[s] = Σ_{t ≥ s} kernel[t-s] rows[t]."""
         length = self.spec.length
         sums = self.zeros(length)
         for s in range(length):
@@ -210,9 +211,9 @@ class ChunkEmitter:
         self.store(sums, results)
 
     def convolve_back(self, rows: ir.Value, kernel: ir.Value, results: ir.Value, count: ir.Value) -> None:
-        """The transposed convolution of a chunk's first ``count`` rows.
+        """Compute the transposed convolution of the first ``count`` rows of a chunk.
 
-        Zeros in the other rows would not do: they may meet a number of the kernel that is not finite.
+        Zeros in the other rows are no substitute: zero times a number of the kernel that is not finite is NaN.
         """
 
         def result(s: ir.Value, _: Row) -> Row:
@@ -228,7 +229,7 @@ class ChunkEmitter:
         self.emit.loop(count, [], result)
 
     def correlate(self, early: ir.Value, late: ir.Value, sums: Row) -> Row:
-        """sums[j] += Σ_t late[t] early[t-j]. Rows past the end of a sequence are zeros."""
+        """Return sums[j] + Σ_t late[t] early[t-j]. Rows past the end of a sequence must be zeros."""
         for t in range(self.spec.length):
             (value,) = self.load(self.at(late, t))
             for j in range(t + 1):
@@ -236,11 +237,13 @@ class ChunkEmitter:
                 sums[j] = self.emit.multiply_add(value, other, sums[j])
         return sums
 
-    # Rows of a tile, between the caller's arrays and a buffer. The last tile may have fewer channels than lanes.
+    # Copies of a tile's rows between an array and a buffer. The last tile may have fewer channels than lanes.
 
     def read(self, rows: Rows, buffer: ir.Value) -> None:
-        """Rows of an array into a buffer. The rows of the block to come are asked for: they are far apart in memory,
-        and the processor does not guess them."""
+        """Copy rows of an array into a buffer and prefetch the rows of the next block.
+
+        The rows are far apart in memory, so the processor does not predict their addresses.
+        """
         ahead = self.times(rows.stride, -self.steps if self.spec.backward else self.steps)
         number = ir.IntType(32)
         prefetch = self._intrinsic("llvm.prefetch.p0", ir.VoidType(), [self._pointer, number, number, number])
@@ -264,7 +267,7 @@ class ChunkEmitter:
         self._each_row(row, rows)
 
     def write(self, rows: Rows, buffer: ir.Value) -> None:
-        """Rows of a buffer into an array."""
+        """Copy rows of a buffer into an array."""
         number = ir.IntType(32)
         kinds = [self.types.vector, self._pointer, number, self._mask]
         masked = self._intrinsic(f"llvm.masked.store.{self._suffix}", ir.VoidType(), kinds)
@@ -299,7 +302,7 @@ class ChunkEmitter:
         return self.builder.shuffle_vector(first, nothing, order)
 
     def _whole(self, scalars: ir.Value) -> ir.Value:
-        """A pointer to scalars, as one to a vector."""
+        """Return a pointer to scalars as a pointer to a vector."""
         return self.builder.bitcast(scalars, self._pointer)
 
     def _intrinsic(self, name: str, result: ir.Type, arguments: list[ir.Type]) -> ir.Function:

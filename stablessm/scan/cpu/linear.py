@@ -1,4 +1,4 @@
-"""The CPU backend: hands PyTorch tensors to the kernels of :mod:`.linear_kernels`."""
+"""The CPU backend of the linear scan: passes PyTorch tensors to the kernels of :mod:`.linear_kernels`."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from torch import Tensor
 
 from stablessm.llvm.emitter import VECTOR_BYTES
 from stablessm.llvm.kernel import compiled
+from stablessm.scan.cpu import results
 from stablessm.scan.cpu.linear_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, TILE_BYTES, Spec, build
 from stablessm.scan.protocol import Recurrence
 
 STREAM_BYTES = 8 << 20
-"""States past this size bypass the cache: they would not stay in it anyway."""
+"""States from this size on bypass the cache, because they would not stay in the cache until they are read."""
 PREFETCH_BYTES = 1 << 10
-"""Rows from this size on are asked for ahead: processors do not by themselves foresee such strides."""
+"""Rows from this size on are prefetched, because processors do not predict such strides."""
 SERIAL_BYTES = 64 << 10
-"""States below this size are computed faster than a second thread wakes up."""
+"""States below this size are computed on one thread, which takes less time than waking a second one."""
 
 
 def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
     """Return all states."""
     decay, initial, reset, reverse = recurrence
     dtype = torch.promote_types(drive.dtype, torch.float32)
-    states = torch.empty(drive.shape, dtype=dtype)
+    states = results.empty(drive.shape, dtype)
     if not states.numel():
         return states.to(drive.dtype)
     if initial is None:
-        initial = torch.zeros(1, drive.shape[-1], dtype=dtype)
+        initial = results.zeros((1, drive.shape[-1]), dtype)
     arrays = {"decay": decay, "drive": drive, "initial": initial, "states": states}
     _run(FORWARD_FIELDS, {name: _rows(array, dtype) for name, array in arrays.items()}, states, reset, reverse)
-    return states.to(drive.dtype)
+    return results.converted(states, drive.dtype)
 
 
 def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -37,35 +38,37 @@ def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tens
     decay, initial, reset, reverse = recurrence
     dtype = torch.promote_types(states.dtype, torch.float32)
     batch, steps, channels = states.shape
-    d_drive = torch.empty(states.shape, dtype=dtype)
-    d_initial = torch.zeros(batch, channels, dtype=dtype)
+    d_drive = results.empty(states.shape, dtype)
+    d_initial = results.zeros((batch, channels), dtype)
     per_step = decay.shape[1] > 1
-    # A sum over all steps stays in float64 until it is summed over the batch too, where it may cancel.
+    # A sum over all steps stays in float64 until the sum over the batch is taken, where terms may cancel.
     sums = torch.promote_types(dtype, torch.float64)
-    d_decay = torch.empty(batch, steps if per_step else 1, channels, dtype=dtype if per_step else sums)
+    d_decay = results.empty((batch, steps if per_step else 1, channels), dtype if per_step else sums)
     if not states.numel():
         return torch.zeros_like(decay), d_drive.to(states.dtype), d_initial.to(states.dtype)
     if initial is None:
-        initial = torch.zeros(1, channels, dtype=dtype)
+        initial = results.zeros((1, channels), dtype)
     inputs = {"decay": decay, "grad": grad, "initial": initial, "states": states}
     outputs = {"d_drive": d_drive, "d_decay": d_decay, "d_initial": d_initial}
     arrays = {name: _rows(array, dtype) for name, array in inputs.items()}
     arrays |= {name: _rows(array, array.dtype) for name, array in outputs.items()}
     _run(BACKWARD_FIELDS, arrays, states, reset, reverse)
     reduced = d_decay if decay.shape[0] == batch else _sum_over_batch(d_decay)
-    return reduced.to(decay.dtype), d_drive.to(states.dtype), d_initial.to(states.dtype)
+    return (
+        results.converted(reduced, decay.dtype),
+        results.converted(d_drive, states.dtype),
+        results.converted(d_initial, states.dtype),
+    )
 
 
 def _sum_over_batch(array: Tensor) -> Tensor:
-    """(1, time, channel). In parts: PyTorch splits a long sum into one number by how many threads it has."""
+    """Return (1, time, channel). Sums of parts: PyTorch splits one long sum according to its number of threads."""
     return torch.stack([part.sum(0, keepdim=True) for part in array.split(1 << 14)]).sum(0)
 
 
 def _rows(array: Tensor, dtype: torch.dtype) -> Tensor:
-    """The array as (batch, time, scalar) or (batch, scalar), in the kernel's dtype, scalars of a row adjacent."""
-    array = array.to(dtype).resolve_conj().resolve_neg()
-    if array.stride(-1) != 1 and array.shape[-1] > 1:
-        array = array.contiguous()
+    """Return (batch, time, scalar) or (batch, scalar) in the kernel's dtype, with the scalars of a row adjacent."""
+    array = results.rows(array, dtype)
     return torch.view_as_real(array).flatten(-2) if array.is_complex() else array
 
 
@@ -87,7 +90,7 @@ def _run(
             values[f"{name}_time"] = time_stride
         values[name], values[f"{name}_batch"] = start, batch_stride
     stored = [array for name, array in arrays.items() if name.startswith("d_")] or [arrays["states"]]
-    row_bytes = scalars * stored[0].element_size()  # rows of ours are adjacent
+    row_bytes = scalars * stored[0].element_size()  # stored rows are adjacent
     aligned = all((array.data_ptr() | row_bytes) % VECTOR_BYTES == 0 for array in stored)
     size = states.numel() * states.element_size()
     spec = Spec(

@@ -1,16 +1,16 @@
 """CPU scan kernels: serial in time, SIMD over channels, states kept in registers.
 
-The kernels are written as LLVM instructions and compiled by llvmlite, because two things that decide their speed
-cannot be said in Python: vectors that live in registers from one time step to the next, and stores that bypass the
-cache (a state is written once and not read again here, so fetching its cache line first would cost a third of the
-memory traffic).
+The kernels are written as LLVM instructions and compiled by llvmlite, because Python cannot express two things that
+determine their speed: vectors that stay in registers from one time step to the next, and stores that bypass the cache.
+(A kernel writes a state once and does not read it again, so fetching its cache line first would add a third to the
+memory traffic.)
 
-A *tile* is 128 bytes of neighboring channels of one sequence; a kernel walks a range of tiles. Complex numbers stay
+A *tile* is 128 bytes of neighboring channels of one sequence. A kernel computes a range of tiles. Complex numbers are
 interleaved (re, im), as PyTorch stores them.
 
-Float32 is what memory holds; in registers everything is float64. A float32 state with |decay| near 1 collects a
-rounding error at every step and forgets none of them; this way a result is rounded once, when it is stored. Memory is
-what a scan waits for, so that it costs little.
+Arrays of float32 are widened to float64 when they are loaded, and rounded once, when a result is stored. A float32
+state with |decay| near 1 would add a rounding error at every step and keep all of them. The wider arithmetic costs
+little, because a scan is limited by memory bandwidth.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ PREFETCH_STEPS = 16
 
 
 class Spec(NamedTuple):
-    """What a kernel is compiled for."""
+    """The options of a kernel, which are constants in its code."""
 
     backward: bool
     double: bool
     complex: bool
     per_step: bool
-    """decay changes with time (otherwise it is loaded once and its gradient summed in registers)"""
+    """True if the decay depends on time. Otherwise it is loaded once and its gradient is summed in registers."""
     reset: bool
     stream: bool
-    """stores bypass the cache; every stored row must start on a VECTOR_BYTES boundary"""
+    """True if stores bypass the cache. Every stored row must start at a multiple of VECTOR_BYTES."""
     prefetch: bool
-    """inputs are asked for PREFETCH_STEPS ahead"""
+    """True if inputs are prefetched PREFETCH_STEPS steps ahead."""
 
 
 _SHARED = (
@@ -55,11 +55,11 @@ BACKWARD_FIELDS = (
     *_SHARED, "grad", "grad_batch", "grad_time", "d_drive", "d_drive_batch", "d_drive_time",
     "d_decay", "d_decay_batch", "d_decay_time", "d_initial", "d_initial_batch",
 )  # fmt: skip
-"""A kernel's arguments: counts (of all tiles, of steps, of scalars in a row), addresses, strides in elements."""
+"""The arguments of a kernel: numbers of tiles, steps and scalars in a row; addresses; strides in elements."""
 
 
 class _Tile:
-    """One tile of one sequence: where its rows start, and the vectors that make a row."""
+    """One tile of one sequence: the addresses of its rows, and the vectors of a row."""
 
     def __init__(
         self, emit: Emitter[Spec], fields: dict[str, ir.Value], batch: ir.Value, column: ir.Value, widths: list[int]
@@ -68,7 +68,7 @@ class _Tile:
         self._batch, self._column = batch, column
 
     def row(self, array: str, step: ir.Value | None = None, column: ir.Value | int = 0) -> ir.Value:
-        """Where a column of a sequence's row of ``array`` is, at ``step`` (in the order the scan walks)."""
+        """Return the address of a column in the sequence's row of ``array`` at ``step``, counted in scan order."""
         emit, fields = self.emit, self.fields
         terms = [emit.times(self._batch, fields[f"{array}_batch"]), column]
         if step is not None:
@@ -76,18 +76,18 @@ class _Tile:
         return emit.at(fields[array], *terms)
 
     def vectors(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
-        """Where the vectors of this tile's row begin."""
+        """Return the addresses of the vectors of the tile's row."""
         row = self.row(array, step, self._column)
         return [self.emit.at(row, start) for start in itertools.accumulate([0, *self.widths[:-1]])]
 
     def load(self, array: str, step: ir.Value | None = None) -> list[ir.Value]:
-        """The row in float64."""
+        """Load a row as float64."""
         vectors = zip(self.vectors(array, step), self.widths, strict=True)
         row = [self.emit.load(place, lanes) for place, lanes in vectors]
         return row if self.emit.spec.double else [self.emit.builder.fpext(u, _wide(u.type.count)) for u in row]
 
     def prefetch(self, array: str, step: ir.Value) -> None:
-        """Ask for the row of a later step; past the last one nothing happens."""
+        """Prefetch the row PREFETCH_STEPS later. A prefetch past the last row has no effect."""
         builder, byte, i32 = self.emit.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
         signature = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
         prefetch = builder.module.declare_intrinsic("llvm.prefetch", (byte,), signature)
@@ -96,7 +96,7 @@ class _Tile:
             builder.call(prefetch, [line, i32(0), i32(3), i32(1)])  # to read, into every cache, data
 
     def store(self, row: list[ir.Value], array: str, step: ir.Value | None = None) -> None:
-        """Rounded to what the array holds."""
+        """Store a row, rounded to the dtype of the array."""
         places = self.vectors(array, step)
         for value, place in zip(row, places, strict=True):
             narrow = self.emit.vector(value.type.count)
@@ -104,10 +104,11 @@ class _Tile:
             self.emit.store(value if wide else self.emit.builder.fptrunc(value, narrow), place)
 
     def zeros(self) -> list[ir.Value]:
+        """Return a row of zeros in float64."""
         return [ir.Constant(_wide(lanes), None) for lanes in self.widths]
 
     def unless_reset(self, row: list[ir.Value], step: ir.Value) -> list[ir.Value]:
-        """The row, or zeros where the scan restarts at ``step`` (a choice, not a product: 0 · NaN is NaN)."""
+        """Return the row, or zeros if the scan restarts at ``step`` (by selection, since 0 · NaN is NaN)."""
         if not self.emit.spec.reset:
             return row
         builder = self.emit.builder
@@ -120,7 +121,7 @@ def _wide(lanes: int) -> ir.VectorType:
 
 
 def _forward(tile: _Tile) -> None:
-    """h = a h + x."""
+    """Emit h = a h + x for all steps."""
     emit = tile.emit
     constant = None if emit.spec.per_step else tile.load("decay")
 
@@ -138,7 +139,7 @@ def _forward(tile: _Tile) -> None:
 
 
 def _backward(tile: _Tile) -> None:
-    """λ = g + carry; dx = λ; da += λ conj(h before); carry = conj(a) λ, from the last step to the first."""
+    """Emit λ = g + carry; dx = λ; da += λ conj(h[t-1]); carry = conj(a) λ, from the last step to the first."""
     emit, builder, rows = tile.emit, tile.emit.builder, len(tile.widths)
     constant = None if emit.spec.per_step else tile.load("decay")
 
@@ -171,7 +172,7 @@ def _backward(tile: _Tile) -> None:
 
 
 def _pointers(spec: Spec) -> dict[str, ir.Type]:
-    """What the arrays hold. Sums over time stay in float64: they are added over the batch, where they may cancel."""
+    """Return the element types of the arrays. Sums over time are float64, since the sum over the batch may cancel."""
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("decay", "drive", "grad", "initial", "states", "d_drive", "d_initial")
     return dict.fromkeys(arrays, scalar) | {
@@ -181,7 +182,7 @@ def _pointers(spec: Spec) -> dict[str, ir.Type]:
 
 
 def build(spec: Spec) -> ir.Function:
-    """The kernel, over a range of tiles."""
+    """Return the kernel, which computes a range of tiles."""
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     name = "scan_" + "".join(str(int(flag)) for flag in spec)
     builder, fields, first, last = kernel_entry(name, names, _pointers(spec))
@@ -197,7 +198,7 @@ def build(spec: Spec) -> ir.Function:
         with builder.if_else(builder.icmp_signed(">=", rest, I64(tile_lanes))) as (whole, partial):
             with whole:
                 _emit_tile(emit, fields, batch, column, [lanes] * TILE_VECTORS)
-            with partial:  # the last channels, by the bits of their number: 21 = 16 + 4 + 1
+            with partial:  # the last channels, by the binary digits of their number: 21 = 16 + 4 + 1
                 width = tile_lanes // 2
                 while width:
                     with builder.if_then(builder.icmp_signed("!=", builder.and_(rest, I64(width)), I64(0))):
@@ -210,7 +211,7 @@ def build(spec: Spec) -> ir.Function:
         return []
 
     emit.loop(builder.sub(last, first), [], one_tile)
-    builder.fence("seq_cst")  # stores that bypass the cache are not ordered otherwise
+    builder.fence("seq_cst")  # orders stores that bypass the cache
     builder.ret_void()
     return builder.function
 

@@ -1,4 +1,4 @@
-"""The CPU backend of the fused layer: tables for the kernels of :mod:`.ssm_kernels`, and what comes back."""
+"""The CPU backend of the fused layer: prepares arrays for the kernels of :mod:`.ssm_kernels`, unpacks results."""
 
 from __future__ import annotations
 
@@ -13,61 +13,62 @@ from torch.nn.functional import pad
 
 from stablessm.llvm.emitter import VECTOR_BYTES
 from stablessm.llvm.kernel import Kernel, compiled
-from stablessm.scan.cpu import ssm_kernels, ssm_tables
+from stablessm.scan.cpu import results, ssm_kernels, ssm_tables
 from stablessm.scan.cpu.chunk_emitter import CHUNKS, PARTS, Spec
 from stablessm.scan.cpu.ssm_kernels import BACKWARD_FIELDS, FORWARD_FIELDS
 from stablessm.scan.cpu.ssm_tables import GRADIENT_FIELDS, MAKE_FIELDS
 from stablessm.scan.protocol import DiagonalSSM
 
 STREAM_BYTES = 8 << 20
-"""Results past this size bypass the cache: they would not stay in it anyway."""
+"""Results from this size on bypass the cache, because they would not stay in the cache until they are read."""
 SERIAL_STATES = 1 << 16
-"""Below this many states (all steps together) one thread is done before a second wakes up."""
+"""Below this number of states (of all steps) one thread takes less time than waking a second one."""
 UNITS = 16
-"""Sequences are put in groups, whose gradients are summed together, until there are no more units than this."""
+"""Largest number of units of a backward pass. The gradients of a group of sequences are summed together."""
 CORES = os.cpu_count() or 1
-"""Nor more groups than give each core its share. Of the machine, not of PyTorch: results do not depend on threads."""
+"""Number of cores of the machine, which limits the number of groups. PyTorch's number of threads does not: results do
+not depend on it."""
 GROUP_STEPS = 1024
-"""A group has at least so many steps: its sums are as many numbers as 2 L steps of states, and want to be paid for."""
+"""Least number of steps in a group. The sums of a group have as many numbers as 2 L steps of states."""
 
 
 class Layout(NamedTuple):
-    """How channels and states are cut into vectors."""
+    """The division of channels and states into vectors."""
 
     dtype: torch.dtype
-    """float32 or float64, of a kernel's vectors"""
+    """float32 or float64, the dtype of a kernel's vectors."""
     channels: int
     states: int
     complex: bool
 
     @property
     def lanes(self) -> int:
-        """Channels in a vector."""
+        """Return the number of channels in a vector."""
         return VECTOR_BYTES // self.dtype.itemsize
 
     @property
     def tiles(self) -> int:
-        """Vectors of channels."""
+        """Return the number of vectors of channels."""
         return -(-self.channels // self.lanes)
 
     @property
     def groups(self) -> int:
-        """PARTS real numbers of state at a time."""
+        """Return the number of groups of PARTS real numbers in a state."""
         return -(-self.states * (2 if self.complex else 1) // PARTS)
 
     @property
     def length(self) -> int:
-        """L, the steps in a chunk: a longer one carries states less often, but its inner convolution costs L / 2."""
+        """Return L, the number of steps in a chunk. Longer chunks carry states less often but convolve longer rows."""
         return 16
 
     def spec(self, *, backward: bool) -> Spec:
-        """The options of a kernel for it."""
+        """Return the options of a kernel for this layout."""
         return Spec(backward, self.dtype == torch.float64, self.complex, self.length)
 
     def pack(self, values: Tensor) -> Tensor:
-        """(R, H, N), real or complex -> (R, tiles, groups, PARTS, lanes), zeros where there is no channel or state.
+        """Rearrange (R, H, N), real or complex, as (R, tiles, groups, PARTS, lanes), padded with zeros.
 
-        A view where nothing is missing: who needs a copy in another dtype makes both in one pass.
+        Without padding the result is a view, so that a copy in another dtype takes one pass.
         """
         parts = torch.view_as_real(values.resolve_conj()).flatten(2) if values.is_complex() else values
         lack = (0, self.groups * PARTS - parts.shape[2], 0, self.tiles * self.lanes - self.channels)
@@ -75,10 +76,10 @@ class Layout(NamedTuple):
         return parts.unflatten(2, (self.groups, PARTS)).unflatten(1, (self.tiles, self.lanes)).permute(0, 1, 3, 4, 2)
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """The inverse of :meth:`pack`, in the layout's dtype; no view, which ``torch.compile`` may not understand."""
+        """Invert :meth:`pack`, in the layout's dtype. The result is never a view, which an operator must not return."""
         parts = packed.permute(0, 1, 4, 2, 3).flatten(3).flatten(1, 2)[:, : self.channels]
         dtype = self.dtype.to_complex() if self.complex else self.dtype
-        found = torch.empty((len(packed), self.channels, self.states), dtype=dtype)
+        found = results.empty((len(packed), self.channels, self.states), dtype)
         if self.complex:
             torch.view_as_real(found).copy_(parts[..., : 2 * self.states].unflatten(2, (self.states, 2)))
         else:
@@ -97,50 +98,50 @@ def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output, the final state and checkpoints."""
     x, layout = layer.x, _layout(layer.decay)
     shape, dtype = checkpoint_shape(layer)
-    checkpoints = torch.empty(shape, dtype=dtype)
+    checkpoints = results.empty(shape, dtype)
     y = _results(layer, dtype)
     carry = _carry(layer.initial, x, layout)
     if y.numel():
-        arrays = {"x": _rows(x, dtype), "y": y, "carry": carry, "checkpoints": checkpoints}
+        arrays = {"x": results.rows(x, dtype), "y": y, "carry": carry, "checkpoints": checkpoints}
         _run(layout, FORWARD_FIELDS, arrays | _tables(layer, layout), layer, len(x))
-    return y.to(x.dtype), layout.unpack(carry), checkpoints
+    return results.converted(y, x.dtype), layout.unpack(carry), checkpoints
 
 
 def backward(
     layer: DiagonalSSM, checkpoints: Tensor, d_y: Tensor, d_final: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Return the gradients of x, decay, B, C, D and initial (None, where there is none)."""
+    """Return the gradients of x, decay, B, C, D and initial (None if there is no initial state)."""
     x, layout, dtype, wide = layer.x, _layout(layer.decay), checkpoints.dtype, torch.float64
     tiles, groups, length, lanes = layout.tiles, layout.groups, layout.length, layout.lanes
     d_x = _results(layer, dtype)
     carry = _carry(d_final, x, layout)
     batches = _groups(tiles, *x.shape[:2])
     units = batches * tiles
-    room = torch.empty if d_x.numel() else torch.zeros  # the kernel, where it runs, clears its sums
-    sums = room(units, 2, groups, length, PARTS, lanes, dtype=wide)
+    room = results.empty if d_x.numel() else results.zeros  # a kernel that runs clears its sums
+    sums = room((units, 2, groups, length, PARTS, lanes), wide)
     arrays = _tables(layer, layout) | {
-        "x": _rows(x, dtype), "d_y": _rows(d_y, dtype), "d_x": d_x, "carry": carry,
+        "x": results.rows(x, dtype), "d_y": results.rows(d_y, dtype), "d_x": d_x, "carry": carry,
         "checkpoints": checkpoints.contiguous(),
-        "d_tables_wide": sums, "d_tables": sums if dtype == wide else room(sums.shape, dtype=dtype),
-        "d_kernel": room(units, length, lanes, dtype=wide),
-        "d_powers": room(units, groups, length + 1, PARTS, lanes, dtype=wide),
+        "d_tables_wide": sums, "d_tables": sums if dtype == wide else room(sums.shape, dtype),
+        "d_kernel": room((units, length, lanes), wide),
+        "d_powers": room((units, groups, length + 1, PARTS, lanes), wide),
     }  # fmt: skip
     if d_x.numel():
         _run(layout, BACKWARD_FIELDS, arrays, layer, batches)
-    results = arrays["results"] = torch.empty_like(arrays["parameters"])
+    found = arrays["results"] = torch.empty_like(arrays["parameters"])
     arrays["d_tables"] = sums
     kernel = compiled(ssm_tables.build, layout.spec(backward=True))
     work = length * layout.channels * layout.states
     _call(kernel, GRADIENT_FIELDS, arrays, layout, units=tiles, work=work, groups=batches)
-    # An operator's results may not share memory.
-    d_decay, d_B, d_C = (gradient.clone() for gradient in layout.unpack(results.permute(2, 0, 1, 3, 4)))
+    # The results of an operator must not share memory.
+    d_decay, d_B, d_C = (gradient.clone() for gradient in layout.unpack(found.permute(2, 0, 1, 3, 4)))
     d_D = arrays["d_kernel"][:, 0].unflatten(0, (batches, tiles)).sum(0).flatten()[: layout.channels]
     d_initial = None if layer.initial is None else layout.unpack(carry)
-    return d_x.to(x.dtype), d_decay, d_B, d_C, d_D.to(dtype), d_initial
+    return results.converted(d_x, x.dtype), d_decay, d_B, d_C, d_D.to(dtype), d_initial
 
 
 def _groups(tiles: int, batch: int, steps: int) -> int:
-    """How many groups of sequences a backward pass works on side by side."""
+    """Return the number of groups of sequences that a backward pass computes in parallel."""
     tiles = max(1, tiles)
     return max(1, min(batch, UNITS // tiles, CORES // math.gcd(tiles, CORES), batch * steps // GROUP_STEPS))
 
@@ -151,12 +152,12 @@ def _layout(decay: Tensor) -> Layout:
 
 
 def _results(layer: DiagonalSSM, dtype: torch.dtype) -> Tensor:
-    """Room for what is shaped as x: zeros where kernels leave out the padding."""
-    return (torch.empty if layer.lengths is None else torch.zeros)(layer.x.shape, dtype=dtype)
+    """Return an array of the shape of x for results, filled with zeros if kernels will skip the padding."""
+    return (results.empty if layer.lengths is None else results.zeros)(layer.x.shape, dtype)
 
 
 def _tables(layer: DiagonalSSM, layout: Layout) -> dict[str, Tensor]:
-    """What the kernels multiply with, made by a kernel: see :mod:`.ssm_tables`."""
+    """Compute the tables that the kernels multiply with (see :mod:`.ssm_tables`)."""
     tiles, lanes, length, wide = layout.tiles, layout.lanes, layout.length, torch.float64
     table = (tiles, layout.groups, length, PARTS, lanes)
     skip = torch.zeros(tiles * lanes, dtype=wide)
@@ -177,21 +178,15 @@ def _tables(layer: DiagonalSSM, layout: Layout) -> dict[str, Tensor]:
 
 
 def _carry(state: Tensor | None, x: Tensor, layout: Layout) -> Tensor:
-    """A copy of the state (B, H, N), or zeros, as the kernels carry it."""
+    """Return a copy of the state (B, H, N), or zeros, in the layout in which kernels carry it."""
     shape = (len(x), layout.tiles, layout.groups, PARTS, layout.lanes)
     if state is None:
-        return torch.zeros(shape, dtype=torch.float64)
-    return torch.empty(shape, dtype=torch.float64).copy_(layout.pack(state))
-
-
-def _rows(array: Tensor, dtype: torch.dtype) -> Tensor:
-    """The array (B, T, H) in the kernel's dtype, channels adjacent."""
-    array = array.to(dtype).resolve_neg()
-    return array if array.stride(-1) == 1 or array.shape[-1] <= 1 else array.contiguous()
+        return results.zeros(shape, torch.float64)
+    return results.empty(shape, torch.float64).copy_(layout.pack(state))
 
 
 def _blocks(batch: int, steps: int, size: int, reset: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(first step, steps, restarts here) of every block, and where each sequence's blocks begin in that list.
+    """Return (first step, number of steps, 1 if the scan restarts) of every block, and each sequence's first index.
 
     A block begins at every multiple of ``size`` and at every reset.
     """
@@ -219,7 +214,7 @@ def _even_blocks(batch: int, steps: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _run(layout: Layout, names: tuple[str, ...], arrays: dict[str, Tensor], layer: DiagonalSSM, groups: int) -> None:
-    """Run a kernel over every block of every sequence, in units of a tile and one of ``groups`` of sequences."""
+    """Run a kernel over every block of every sequence. A unit is one tile of one of ``groups`` groups of sequences."""
     batch, steps, channels = arrays["x"].shape
     blocks, rows = _blocks(batch, steps, CHUNKS * layout.length, layer.reset, layer.lengths)
     arrays = arrays | {"blocks": blocks, "rows": rows}

@@ -1,19 +1,19 @@
-"""CPU kernels of the fused layer: chunks of time, SIMD over channels, states never stored.
+"""CPU kernels of the fused layer: chunks of time, SIMD over channels, no stored states.
 
-With the powers of the decay tabled once, L steps (a *chunk*) that start from the state h need no recurrence:
+With tables of the powers of the decay, L steps (a *chunk*) that start from the state h need no recurrence:
 
     y[t] = Σ_{s ≤ t} k[t-s] x[s] + Σ_i out[t, i] h[i]                 k[j] = Re Σ C a^j B, plus D at j = 0
     h'   = a^L h + Σ_s into[s] x[s]                                   into[s] = B a^(L-1-s),  out[t] = C a^(t+1)
 
-which is a third cheaper than the recurrence step by step, and products of small matrices for every channel: a vector
-holds one entry for VECTOR_BYTES of neighboring channels. Four whole chunks (a *block*) go together, so that an entry
-of a table is loaded once for four uses. States are carried from block to block in float64: within a block float32 has
-no time to drift. The backward pass walks the blocks from the last to the first, finds the states of a block again from
-the one kept before it, and sums the gradients of the *tables*; :mod:`.ssm_tables` makes those of decay, B and C
-from them.
+This is a third cheaper than the recurrence. For every channel it is a product of small matrices; a vector
+holds one entry for VECTOR_BYTES of neighboring channels. Four whole chunks (a *block*) are computed together, so that
+an entry of a table is loaded once for four uses. States are carried from block to block in float64; within a block,
+rounding errors of float32 stay small. The backward pass visits the blocks from the last to the first, recomputes the
+states of a block from the checkpoint before it, and sums the gradients of the *tables*. :mod:`.ssm_tables` computes the
+gradients of decay, B and C from the gradients of the tables.
 
-A state is ``PARTS`` real numbers at a time: two complex numbers (re, im, re, im) or four real ones. A *tile* is one
-vector of channels.
+States are processed as ``PARTS`` real numbers: two complex numbers (re, im, re, im) or four real numbers. A *tile* is
+one vector of channels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stablessm.llvm.kernel import kernel_entry
 from stablessm.scan.cpu.chunk_emitter import CHUNKS, PARTS, ChunkEmitter, Row, Rows, Spec, types
 
 FLUSH = 32
-"""Blocks after which sums in float32 are added to those in float64; a power of two."""
+"""Number of blocks, a power of two, after which sums in float32 are added to the sums in float64."""
 
 _SHARED = (
     "units", "tiles", "groups", "batch", "channels", "states",
@@ -40,11 +40,11 @@ BACKWARD_FIELDS = (
     *_SHARED, "d_y", "d_y_batch", "d_y_time", "d_x", "d_x_batch", "d_x_time",
     "d_tables", "d_tables_wide", "d_kernel", "d_powers",
 )  # fmt: skip
-"""A kernel's arguments: counts (``states``: of PARTS; ``cells``: blocks of a sequence without resets), addresses,
-strides in scalars.
+"""The arguments of a kernel: counts, addresses, and strides in scalars.
 
-A unit is one tile of one group of sequences. ``blocks`` lists (first step, steps, restarts here), those of sequence b
-from ``rows[b]`` on. Arrays, each in vectors of channels; those after the bar in float64:
+``states`` counts groups of PARTS numbers, and ``cells`` the blocks of a sequence without resets. A unit is one tile of
+one group of sequences. ``blocks`` lists (first step, number of steps, 1 if the scan restarts here); the blocks of
+sequence b start at ``rows[b]``. The arrays consist of vectors of channels; the arrays on the right are float64:
 
     into, out    (tiles, states, L, PARTS)              | powers       (tiles, states, L + 2, PARTS): a^0 … a^L, a^(4 L)
     kernel       (tiles, L)                             | carry        (batch, tiles, states, PARTS): h, or its adjoint
@@ -55,7 +55,7 @@ from ``rows[b]`` on. Arrays, each in vectors of channels; those after the bar in
 
 
 class _Block:
-    """One block of one tile: where its rows and tables are."""
+    """One block of one tile: the addresses of its rows and tables."""
 
     def __init__(self, code: ChunkEmitter, unit: ir.Value, tile: ir.Value, batch: ir.Value, block: ir.Value) -> None:
         self.code, self.unit, self.tile, self.batch = code, unit, tile, batch
@@ -70,14 +70,14 @@ class _Block:
         self.kernel = code.at(code.fields["kernel"], code.times(tile, length))
 
     def steps_of(self, chunk: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """How many steps a chunk has, and how many vectors of a table its missing steps would take."""
+        """Return the number of steps of a chunk, and the number of table vectors of its missing steps."""
         builder, length = self.code.builder, self.code.spec.length
         left = builder.sub(self.steps, self.code.times(chunk, length))
         steps = builder.select(builder.icmp_signed("<", left, I64(length)), left, I64(length))
         return steps, self.code.times(builder.sub(I64(length), steps), PARTS)
 
     def rows(self, array: str) -> Rows:
-        """The block's rows of one of the caller's arrays."""
+        """Return the rows of the block in an array of the caller."""
         code, fields = self.code, self.code.fields
         stride, column = fields[f"{array}_time"], code.times(self.tile, code.lanes)
         sequence = code.times(self.batch, fields[f"{array}_batch"])
@@ -85,14 +85,14 @@ class _Block:
         return Rows(start, stride, code.builder.sub(fields["channels"], column), self.steps)
 
     def clear(self, buffer: ir.Value) -> None:
-        """Zeros in the last chunk, which may have steps that the sequence does not have."""
+        """Fill the last chunk with zeros, because it may be longer than the rest of the sequence."""
         length = self.code.spec.length
         last = self.code.times(self.code.builder.sub(self.chunks, I64(1)), length)
         self.code.store(self.code.zeros(length), self.code.at(buffer, last))
 
 
 class _State:
-    """PARTS states of a block: their rows of the tables, and the state that is carried."""
+    """PARTS states of a block: their rows of the tables, and the carried state."""
 
     def __init__(self, block: _Block, state: ir.Value) -> None:
         code, fields, length = block.code, block.code.fields, block.code.spec.length
@@ -112,7 +112,7 @@ class _State:
             self._d_powers = code.entry("d_powers", unit, length + 1)
 
     def power(self, exponent: ir.Value | int) -> Row:
-        """a**exponent, or a**(CHUNKS L) for L + 1, in float64."""
+        """Return a**exponent in float64; the exponent L + 1 stands for CHUNKS L."""
         return self.code.load(self.code.at(self._powers, self.code.times(exponent, PARTS)), PARTS)
 
     def add_to_power(self, gradient: Row, exponent: ir.Value | int) -> None:
@@ -121,7 +121,7 @@ class _State:
 
 
 def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, conjugate: bool = False) -> list[Row]:
-    """start, then h = step h + input for each input but the last: what each chunk starts from."""
+    """Return the state before each chunk: ``start``, then h = step h + input for every input but the last."""
     states = [start]
     for given in inputs[:-1]:
         states.append(code.product(step, states[-1], given, conjugate=conjugate))
@@ -129,7 +129,7 @@ def _running(code: ChunkEmitter, step: Row, start: Row, inputs: list[Row], *, co
 
 
 def _jump(code: ChunkEmitter, state: _State, before: Row, inputs: list[Row], *, conjugate: bool = False) -> None:
-    """Carry the state over a whole block, in float64; only what the inputs add is summed in float32."""
+    """Carry the state over a whole block in float64; only the contribution of the inputs is summed in float32."""
     length = code.spec.length
     step = code.round(state.power(length))
     added = inputs[0]
@@ -140,11 +140,11 @@ def _jump(code: ChunkEmitter, state: _State, before: Row, inputs: list[Row], *, 
 
 
 class _Buffers(NamedTuple):
-    """Rows of a block on the stack: inputs and results, and the state before each chunk."""
+    """Buffers on the stack for the rows of a block: inputs, results, and the state before each chunk."""
 
     x: ir.Value
     result: ir.Value
-    """y or d_x"""
+    """y or d_x."""
     d_y: ir.Value | None = None
     kept: ir.Value | None = None
 
@@ -208,7 +208,7 @@ def _backward(block: _Block, rows: _Buffers) -> None:
                 _whole_back(code, rows, state, before)
             with partial:
                 _chunks_back(block, rows, state, before)
-        with builder.if_then(block.fresh):  # nothing goes back past a restart
+        with builder.if_then(block.fresh):  # no gradient passes a restart
             code.store(code.widen(zeros), state.carry)
         return []
 
@@ -217,7 +217,7 @@ def _backward(block: _Block, rows: _Buffers) -> None:
 
 
 def _inside_back(block: _Block, rows: _Buffers) -> None:
-    """Gradients inside chunks: of x, and of the kernel."""
+    """Emit the gradients of x and of the kernel that arise inside chunks."""
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def inside(c: ir.Value, sums: Row) -> Row:
@@ -235,7 +235,7 @@ def _inside_back(block: _Block, rows: _Buffers) -> None:
 
 
 def _whole_back(code: ChunkEmitter, rows: _Buffers, state: _State, before: Row) -> None:
-    """Gradients across the chunks of a whole block, all chunks at once."""
+    """Emit the gradients across the chunks of a whole block, for all chunks at once."""
     length = code.spec.length
     step = code.round(state.power(length))
     states = _running(code, step, before, code.project(rows.x, state.into, I64(length), CHUNKS))
@@ -253,14 +253,14 @@ def _whole_back(code: ChunkEmitter, rows: _Buffers, state: _State, before: Row) 
 
 
 def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> None:
-    """The same chunk by chunk, for a block with fewer steps."""
+    """Emit the gradients across chunks one chunk at a time, for a block with fewer steps."""
     code, builder, length = block.code, block.code.builder, block.code.spec.length
 
     def kept(c: ir.Value) -> ir.Value:
         return code.at(rows.kept, code.times(c, PARTS))
 
     def again(c: ir.Value, now: Row) -> Row:
-        """The state before each chunk, once more."""
+        """Store the state before a chunk, and return the state after it."""
         code.store(code.round(now), kept(c))
         steps, missing = block.steps_of(c)
         (given,) = code.project(code.at(rows.x, code.times(c, length)), code.at(state.into, missing), steps, 1)
@@ -285,7 +285,7 @@ def _chunks_back(block: _Block, rows: _Buffers, state: _State, before: Row) -> N
 
 
 def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
-    """Zeros in all sums of a unit: its thread will want them in its cache."""
+    """Fill all sums of a unit with zeros, on the thread that will use them, so that they are in its cache."""
     length, states = code.spec.length, code.fields["states"]
     table = code.times(states, 2 * length * PARTS)
     vectors = {"d_tables": table, "d_tables_wide": table, "d_kernel": I64(length)}
@@ -302,7 +302,7 @@ def _clear(code: ChunkEmitter, unit: ir.Value) -> None:
 
 
 def _flush(code: ChunkEmitter, unit: ir.Value) -> None:
-    """Add the sums in float32 to those in float64, and start them anew."""
+    """Add the sums in float32 to the sums in float64, and set the former to zero."""
     count = code.times(code.fields["states"], 2 * code.spec.length * PARTS)
 
     def one(i: ir.Value, _: Row) -> Row:
@@ -317,7 +317,7 @@ def _flush(code: ChunkEmitter, unit: ir.Value) -> None:
 
 
 def _pointers(spec: Spec) -> dict[str, ir.Type]:
-    """What the arrays hold."""
+    """Return the element types of the arrays."""
     kinds = types(spec)
     scalars, counts = ("x", "y", "d_y", "d_x"), ("rows", "blocks")
     vectors = ("into", "out", "kernel", "checkpoints", "d_tables")
@@ -327,7 +327,7 @@ def _pointers(spec: Spec) -> dict[str, ir.Type]:
 
 
 def build(spec: Spec) -> ir.Function:
-    """The kernel, over a range of units: every block of every sequence of a unit, in order or from the last on."""
+    """Return the kernel, which computes all blocks of a range of units (backward: from the last block on)."""
     name = "ssm_" + "_".join(str(int(option)) for option in spec)
     names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     builder, fields, first, last = kernel_entry(name, names, _pointers(spec))
@@ -365,6 +365,6 @@ def build(spec: Spec) -> ir.Function:
         return []
 
     code.emit.loop(builder.sub(last, first), [], one_unit)
-    builder.fence("seq_cst")  # stores that bypass the cache are not ordered otherwise
+    builder.fence("seq_cst")  # orders stores that bypass the cache
     builder.ret_void()
     return builder.function

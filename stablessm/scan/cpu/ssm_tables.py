@@ -1,10 +1,10 @@
-"""CPU kernels around those of :mod:`.ssm_kernels`: the tables they need, and gradients from those of the tables.
+"""CPU kernels that compute the tables for :mod:`.ssm_kernels`, and the gradients of a layer from those of the tables.
 
-With a, B and C of a state, all in float64 and rounded once:
+The tables of a state with decay a and weights B and C, computed in float64 and rounded once, are
 
     power[j] = a^j    into[s] = B a^(L-1-s)    out[t] = C a^(t+1)    kernel[j] = Re Σ C a^j B, plus D at j = 0
 
-A unit is one tile (a vector of channels); arrays are laid out as that module says.
+A unit is one tile (a vector of channels). The layout of the arrays is described in :mod:`.ssm_kernels`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from stablessm.scan.cpu.chunk_emitter import PARTS, ChunkEmitter, Row, Spec, typ
 
 MAKE_FIELDS = ("units", "states", "parameters", "skip", "into", "out", "kernel", "powers")
 GRADIENT_FIELDS = ("units", "states", "parameters", "groups", "powers", "d_tables", "d_kernel", "d_powers", "results")
-"""A kernel's arguments. ``parameters`` and ``results`` are (tiles, states, 3, PARTS) in float64: decay, B and C, or
-their gradients; ``skip`` is D (tiles,) in float64. The gradients of a tile's tables are summed over ``groups`` of
-sequences."""
+"""The arguments of a kernel. ``parameters`` holds decay, B and C, and ``results`` their gradients, both as
+(tiles, states, 3, PARTS) in float64; ``skip`` is D, (tiles,) in float64. The gradients of a tile's tables are summed
+over ``groups`` of sequences."""
 
 
 class _Parameters:
-    """decay, B and C of PARTS states of a tile, and where their tables are."""
+    """decay, B and C of PARTS states of a tile, and the addresses of their tables."""
 
     def __init__(self, code: ChunkEmitter, tile: ir.Value, state: ir.Value) -> None:
         self.code, fields, length = code, code.fields, code.spec.length
@@ -36,12 +36,12 @@ class _Parameters:
         self._powers = code.entry("powers", self.index, length + 2)
 
     def power(self, *exponent: ir.Value | int) -> ir.Value:
-        """Where a**exponent is."""
+        """Return the address of a**exponent."""
         return self.code.at(self._powers, self.code.times(self.code.sum(*exponent), PARTS))
 
 
 def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
-    """The tables; ``wide_kernel`` is room for L vectors of float64."""
+    """Emit the computation of the tables; ``wide_kernel`` is a buffer of L float64 vectors."""
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
     for j in range(length):
@@ -80,12 +80,12 @@ def _make(code: ChunkEmitter, tile: ir.Value, wide_kernel: ir.Value) -> None:
 
 
 def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
-    """With d = dL/d: dB = Σ_j conj(a^j) d(B a^j) and so on; da = Σ_j j conj(a^(j-1)) d(a^j)."""
+    """Emit dB = Σ_j conj(a^j) d(B a^j), likewise dC, and da = Σ_j j conj(a^(j-1)) d(a^j), where d is the gradient."""
     fields, length = code.fields, code.spec.length
     none = code.widen(code.zeros(PARTS))
 
     def summed(place: Callable[[ir.Value], ir.Value], width: int = PARTS) -> Row:
-        """Over the groups of sequences, in their order."""
+        """Return the sum over the groups of sequences, in their order."""
 
         def one_group(group: ir.Value, total: Row) -> Row:
             unit = code.sum(code.times(group, fields["units"]), tile)
@@ -113,7 +113,7 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
             d_out, d_kernel = code.conjugate(d_out), code.as_state(d_kernel)
             d_B = times(power, code.product(code.conjugate(of.C), d_kernel, d_into), d_B)
             d_C = times(after, d_out, times(power, code.product(code.conjugate(of.B), d_kernel, none), d_C))
-            # of a^j and of a^(j+1); the first counts j times a^(j-1)
+            # the gradients of a^j and of a^(j+1); the derivative of a^j is j a^(j-1)
             earlier = times(of.B, code.product(code.conjugate(of.C), d_kernel, d_into), none)
             later = times(of.C, d_out, d_power)
             index = code.builder.sub(j, code.builder.zext(code.builder.icmp_signed(">", j, I64(0)), I64))
@@ -132,7 +132,7 @@ def _gradients(code: ChunkEmitter, tile: ir.Value) -> None:
 
 
 def build(spec: Spec) -> ir.Function:
-    """The kernel, over a range of tiles."""
+    """Return the kernel, which computes a range of tiles."""
     name = "ssm_tables_" + "_".join(str(int(option)) for option in spec)
     names, kinds = GRADIENT_FIELDS if spec.backward else MAKE_FIELDS, types(spec)
     pointers = dict.fromkeys(names[2:], kinds.wide) | dict.fromkeys(("into", "out", "kernel"), kinds.vector)

@@ -1,0 +1,139 @@
+"""Memory of large results: mapped in huge pages, and used again when a result no longer exists.
+
+By default, glibc returns a block above 32 MB to the system as soon as it is freed. The next result of that size then
+pays for one page fault per 4 KB, which takes several times longer than the scan itself. Here every large result has a
+mapping of its own. When the last user of the memory is gone (a tensor, a view, a NumPy array, a tensor that autograd
+saved), the mapping becomes idle, and the next result of the same size takes it over.
+
+Idle mappings do not raise the peak: before a new mapping is made, idle mappings of at least its size are returned to
+the system. The system may also reclaim idle memory when memory is short. The environment variable ``STABLESSM_POOL``
+sets the largest number of idle megabytes (default: 1024); with 0, PyTorch allocates all results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm._errors import ArgumentError
+
+VARIABLE = "STABLESSM_POOL"
+DEFAULT_MEGABYTES = "1024"
+LARGE_BYTES = 4 << 20
+"""Results from this size on have a mapping of their own."""
+
+
+@final
+class Pool:
+    """Mappings that no tensor uses at the moment.
+
+    No method waits for the lock: where it is taken, memory is mapped and freed without the pool. So neither a garbage
+    collection or a signal handler inside a locked section nor a process forked during one can hang.
+
+    >>> pool = Pool(limit=8192)
+    >>> pool.give_back(pool.take(4096))
+    >>> pool.idle_bytes
+    4096
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        """Largest number of idle bytes; 0 turns the pool off."""
+        self._idle: list[mmap.mmap] = []  # the oldest first
+        self._lock = threading.Lock()
+
+    @property
+    def idle_bytes(self) -> int:
+        """Return the number of bytes of all idle mappings."""
+        return sum(map(len, self._idle))
+
+    def take(self, size: int) -> mmap.mmap:
+        """Return a mapping of ``size`` bytes that nothing else uses. Its content is undefined."""
+        if self._lock.acquire(blocking=False):
+            try:
+                for index in reversed(range(len(self._idle))):
+                    if len(self._idle[index]) == size:
+                        return self._idle.pop(index)
+                rest = self.idle_bytes - size
+                while self._idle and self.idle_bytes > rest:
+                    self._idle.pop(0)
+            finally:
+                self._lock.release()
+        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        _advise(mapping, "MADV_HUGEPAGE")
+        return mapping
+
+    def give_back(self, mapping: mmap.mmap) -> None:
+        """Keep a mapping for the next result of its size. Above the limit, the oldest idle mappings are freed."""
+        _advise(mapping, "MADV_FREE")
+        if self._lock.acquire(blocking=False):
+            try:
+                self._idle.append(mapping)
+                while self.idle_bytes > self.limit:
+                    self._idle.pop(0)
+            finally:
+                self._lock.release()
+
+
+def _advise(mapping: mmap.mmap, name: str) -> None:
+    """Tell the kernel how the mapping is used; do nothing where the kernel does not know this advice."""
+    with contextlib.suppress(AttributeError, OSError):
+        mapping.madvise(getattr(mmap, name))
+
+
+def _limit() -> int:
+    text = os.environ.get(VARIABLE) or DEFAULT_MEGABYTES
+    if not text.isdecimal():
+        raise ArgumentError(VARIABLE, "a number of megabytes (0: off)", repr(text))
+    return int(text) << 20 if hasattr(mmap, "MAP_ANONYMOUS") else 0  # Windows has no private mappings
+
+
+pool = Pool(_limit())
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return a new tensor with undefined content."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < LARGE_BYTES or not pool.limit:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    try:
+        mapping = pool.take(size)
+    except OSError:  # no more memory or mappings: PyTorch's allocator finds some or raises its usual error
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    user = np.frombuffer(mapping, np.uint8)  # lives as long as the tensor's storage
+    weakref.finalize(user, pool.give_back, mapping).atexit = False
+    # Not a view of another tensor: autograd would refuse to change a view in place.
+    return torch.empty(0, dtype=dtype, device="cpu").set_(torch.from_numpy(user).untyped_storage(), 0, tuple(shape))
+
+
+def zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return a new tensor of zeros."""
+    return empty(shape, dtype).zero_()
+
+
+def converted(array: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the array in another dtype, or the array itself."""
+    return array if array.dtype == dtype else empty(array.shape, dtype).copy_(array)
+
+
+def rows(array: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the array in a kernel's dtype, with the numbers of a row adjacent. What an expanded array repeats is
+    copied once."""
+    adjacent = array.stride(-1) == 1 or array.shape[-1] <= 1
+    if adjacent and array.dtype == dtype and not array.is_conj() and not array.is_neg():
+        return array
+    distinct = array
+    for axis in range(array.dim() - 1):
+        if array.stride(axis) == 0 and array.shape[axis] > 1:
+            distinct = distinct.narrow(axis, 0, 1)
+    return empty(distinct.shape, dtype).copy_(distinct).expand(array.shape)
