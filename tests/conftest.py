@@ -26,6 +26,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from stablessm._optional import why_missing
 
+pytest_plugins = ["browsers"]
+
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True, max_examples=25)
 hypothesis.settings.register_profile("ci", parent=hypothesis.settings.get_profile("default"), derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")

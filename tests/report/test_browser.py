@@ -3,43 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
-import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
+from browsers import SCREENSHOTS, Open
 from report_runs import write_run
 
 from stablessm.report import page as report_page
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-SCREENSHOTS = Path(os.environ.get("STABLESSM_SCREENSHOTS", Path(__file__).parents[2] / "runs" / "screenshots"))
 SECTION = "#run-ia-fig1-paper"
-Open = Callable[..., Any]
-
-
-def missing(reason: str) -> NoReturn:
-    if os.environ.get("STABLESSM_NEED_BROWSER"):
-        pytest.fail(f"the report was not opened in a browser: {reason}")
-    pytest.skip(f"the report was not opened in a browser: {reason}")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    try:
-        from playwright.sync_api import Error, sync_playwright
-    except ImportError:
-        missing("no playwright: pip install playwright")
-    with sync_playwright() as playwright:
-        found = next((path for path in map(shutil.which, BROWSERS) if path), None)
-        try:
-            launched = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        except Error as error:
-            missing(f"no Chromium here that starts ({found or 'none found'}): {str(error).splitlines()[0]}")
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")
@@ -55,33 +28,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "broken" / "curves.svg").write_text("<svg", encoding="utf-8")
     report_page.write(folder / "report.html", [folder])
     return folder / "report.html"
-
-
-@pytest.fixture
-def open_page(browser: Any) -> Iterator[Open]:
-    """Opens a file; when the test ends, nothing was logged and nothing was asked from outside."""
-    complaints: list[str] = []
-    contexts = []
-
-    def visit(path: Path, width: int = 1280, **options: Any) -> Any:
-        phone = {"is_mobile": True, "has_touch": True} if width < 600 else {}
-        contexts.append(browser.new_context(viewport={"width": width, "height": 800}, **phone, **options))
-        tab = contexts[-1].new_page()
-        tab.on("console", lambda message: complaints.append(f"console: {message.text}"))
-        tab.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        tab.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
-        tab.on("popup", lambda popup: complaints.append(f"popup: {popup.url}"))
-        tab.on("request", lambda request: inside(request.url) or complaints.append(f"request: {request.url}"))
-        tab.goto(path.as_uri())
-        return tab
-
-    def inside(url: str) -> bool:
-        return url.startswith(("file:", "data:", "blob:"))
-
-    yield visit
-    for context in contexts:
-        context.close()
-    assert not complaints
 
 
 def scroll_to(tab: Any, selector: str = SECTION) -> Any:
