@@ -1,6 +1,6 @@
-"""Generate the charts and tables of docs/speed.md from the committed records.
+"""Generate the charts and tables of docs/speed.md, and the times in README.md, from the committed records.
 
-./dev pages        # bring docs/speed.md and docs/assets up to date with benchmarks/results
+./dev pages        # bring docs/speed.md, docs/assets and README.md up to date with benchmarks/results
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ Record: TypeAlias = Mapping[str, Any]
 Row: TypeAlias = Mapping[str, Any]
 
 BEGIN, END = "<!-- records: ./dev pages -->", "<!-- end of records -->"
+README_BEGIN, README_END = "<!-- speed: ./dev pages -->", "<!-- end of speed -->"
 DEVICES = ("cuda", "cpu")
 _FACTS = {"size": "size", "dtype": "dtype", "decay": "decay per"}
 
@@ -162,15 +163,43 @@ def charts(root: Path) -> dict[Path, str]:
 
 def updated(page: str, root: Path) -> str:
     """Return the page with new text between its two marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{section(root)}\n{END}{after}"
+    return _between(page, BEGIN, END, f"\n\n{section(root)}\n")
+
+
+def updated_readme(readme: str, root: Path) -> str:
+    """Return the README with new times between its two marks."""
+    return _between(readme, README_BEGIN, README_END, f"\n{readme_times(root)}\n")
+
+
+def readme_times(root: Path) -> str:
+    """Return three comparisons with JAX in a sentence each: two that we win and one that we lost at first."""
+    cpu, large, small = (
+        load(root, suite)[device] for suite, device in (("scan", "cpu"), ("scan", "cuda"), ("scan-small", "cuda"))
+    )
+    return (
+        "Forward and backward pass of the scan, float32, decay per step, from committed records: on "
+        f"{cpu['machine']['threads']} CPU cores at 8×1024×256, {_against(cpu, '8x1024x256', 'lax.scan')}. On an "
+        f"{large['machine']['device'].removeprefix('NVIDIA ')}, one call at a time from Python, at 8×2048×2048, "
+        f"{_against(large, '8x2048x2048', 'associative_scan')}; at the small size 8×1024×256, "
+        f"{_against(small, '8x1024x256', 'associative_scan')}."
+    )
+
+
+def _against(record: Record, size: str, peer: str) -> str:
+    case = {"size": size, "dtype": "float32", "decay": "step", "phase": "forward+backward"}
+    taken = {row["contender"]: row["ms"] for row in record["rows"] if case.items() <= row.items()}
+    return f"{taken[OURS]:.2f} ms compared with {taken[f'jax {peer}']:.2f} ms for JAX's `{peer}`"
+
+
+def _between(page: str, begin: str, end: str, text: str) -> str:
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}{text}{end}{rest.partition(end)[2]}"
 
 
 def main(root: Path = Path()) -> None:
-    """Write the page and the charts."""
-    page = root / "docs" / "speed.md"
-    page.write_text(updated(page.read_text(encoding="utf-8"), root), encoding="utf-8")
+    """Write the page, the charts and the times in the README."""
+    for path, new in ((root / "docs" / "speed.md", updated), (root / "README.md", updated_readme)):
+        path.write_text(new(path.read_text(encoding="utf-8"), root), encoding="utf-8")
     for path, chart in charts(root).items():
         path.write_text(chart, encoding="utf-8")
 

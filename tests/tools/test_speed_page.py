@@ -17,6 +17,12 @@ def test_the_page_is_not_stale() -> None:
     assert figure.updated(page, ROOT) == page, "run: ./dev pages"
 
 
+def test_the_times_in_the_readme_are_not_stale() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert figure.README_BEGIN in readme
+    assert figure.updated_readme(readme, ROOT) == readme, "run: ./dev pages"
+
+
 def test_the_charts_are_not_stale() -> None:
     charts = figure.charts(ROOT)
     assert {"scan-cpu.svg", "scan-cuda.svg"} <= {path.name for path in charts}
