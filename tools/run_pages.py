@@ -165,7 +165,7 @@ def install(folder: Path) -> str:
 
 @contextlib.contextmanager
 def workshop(folder: Path) -> Iterator[None]:
-    """Make the folder current, with the style of the pictures; afterwards restore the path, modules and figures."""
+    """Make the folder current, with the style of the pictures; afterward restore the path, modules and figures."""
     import matplotlib
     import matplotlib.pyplot as plt
 
