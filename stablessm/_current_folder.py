@@ -1,4 +1,4 @@
-"""Keeping the current folder off the import path, unless ``module:NAME`` asks for a module of it.
+"""Removes the current folder from the import path, unless ``module:NAME`` names a module in it.
 
 ``python -m`` puts the current folder first on the path, so that a file called ``tqdm.py`` there would run instead of
 the package. This module is imported first and removes the folder again for ``python -m stablessm``.

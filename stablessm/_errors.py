@@ -1,4 +1,4 @@
-"""The few errors we raise. Each names the argument, what was expected and what came."""
+"""The exceptions of stablessm. Each message names the argument, the expected value and the received value."""
 
 from __future__ import annotations
 
@@ -104,15 +104,15 @@ def unknown_name(argument: str, names: Iterable[str], got: object, expected: str
 
 
 class BackendUnavailableError(RuntimeError):
-    """A backend was asked for by name and cannot run here; says why and what to do."""
+    """A requested backend cannot run on this machine; the message states the reason and the remedy."""
 
 
 class MissingPackageError(BackendUnavailableError, ImportError):
-    """An optional package is not installed or cannot be imported; says which command installs it."""
+    """An optional package is not installed or cannot be imported; the message has the command that installs it."""
 
 
 class NumericalError(ArithmeticError):
-    """A computation failed numerically; carries the remedy."""
+    """A computation failed numerically; the message states the remedy."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}. Remedy: {remedy}")

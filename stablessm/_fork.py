@@ -53,7 +53,7 @@ def openmp_is_sound() -> bool:
 
 
 def _survives_fork(runtime: ctypes.CDLL | None) -> bool:
-    """The OpenMP runtimes of LLVM and Intel start anew in a child by themselves."""
+    """Return True for the OpenMP runtimes of LLVM and Intel, which restart in a forked child by themselves."""
     return runtime is None or hasattr(runtime, "__kmpc_fork_call")
 
 

@@ -1,4 +1,4 @@
-"""Public names that are imported at first use, so that a part of the package runs without the rest."""
+"""Imports public names at their first use, so that a part of the package works without importing the rest."""
 
 from __future__ import annotations
 

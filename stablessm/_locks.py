@@ -22,17 +22,17 @@ def alone(folder: Path) -> Iterator[None]:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise ArgumentError("folder", "one that can be made", f"{folder}, where a file is in the way") from error
+        raise ArgumentError("folder", "a new folder or one that exists", f"{folder}, a file") from error
     lock = FileLock(folder.with_name(f".{folder.name}.lock"), timeout=_LOOK, poll_interval=_LOOK / 10)
     try:
         lock.acquire()
     except Timeout as error:
-        raise ArgumentError("folder", "one that no other process computes now", str(folder)) from error
+        raise ArgumentError("folder", "a folder in which no other process computes", str(folder)) from error
     try:
         yield
     finally:
         with suppress(OSError):
-            Path(lock.lock_file).unlink()  # while this process holds it: a lock of another process must stay
+            Path(lock.lock_file).unlink()  # while this process holds the lock
         lock.release()
 
 

@@ -1,4 +1,4 @@
-"""Optional packages: imported when they are needed; the error for one that is missing says what to install."""
+"""Imports optional packages when they are needed; the error for a missing package says how to install it."""
 
 from __future__ import annotations
 

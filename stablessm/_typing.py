@@ -1,6 +1,6 @@
-"""Tensor shapes, as comments the type checker accepts.
+"""Type aliases that document tensor shapes, and checks of devices and times.
 
-Legend of letters, the same in every docstring:
+Every docstring uses the same letters for dimensions:
 
 ========  ==========================================================
 ``B``     batch
@@ -28,7 +28,7 @@ from stablessm._errors import ArgumentError
 T = TypeVar("T")
 
 Time: TypeAlias = Literal["continuous", "discrete"]
-"""Which kind of eigenvalue: continuous is stable for Re λ < 0, discrete for |λ| < 1."""
+"""Kind of time: a continuous-time eigenvalue is stable if Re λ < 0, a discrete-time eigenvalue if |λ| < 1."""
 
 
 def _is_device(name: Any) -> bool:
@@ -45,10 +45,12 @@ def _are_times(times: Tensor) -> bool:
 
 
 def takes_tensor(method: Callable[..., T], *, square: bool = False) -> Callable[..., T]:
-    """Decorate a method of one tensor: it raises an ArgumentError for anything else; traced by ``torch.compile``.
+    """Decorate a method that takes one tensor, so that other arguments raise an ArgumentError.
+
+    ``torch.compile`` can trace the decorated method.
 
     Args:
-        square: True where the tensor holds square matrices (…, m, m).
+        square: whether the tensor must consist of square matrices (…, m, m).
     """
     name = list(inspect.signature(method).parameters)[1]
 
@@ -70,13 +72,13 @@ Sequence: TypeAlias = Tensor
 """(B, T, D)"""
 
 State: TypeAlias = Tensor
-"""(B, N), or (B, H, N) for S4D; complex where the recurrence is."""
+"""(B, N), or (B, H, N) for S4D; complex if the recurrence is complex."""
 
 Lengths: TypeAlias = Tensor | None
-"""(B,) whole numbers: how many steps of each right-padded sequence are real; all by default."""
+"""(B,) whole numbers: the number of real steps of each right-padded sequence (default: all)."""
 
 Reset: TypeAlias = Tensor | None
-"""(T,) or (B, T) bool: True at the first step of a new episode; none by default."""
+"""(T,) or (B, T) bool: True at the first step of a new episode (default: no resets)."""
 
 Dt: TypeAlias = float | Tensor | None
-"""The time since the previous sample: a number, (T,) or (B, T); the layer's own step by default."""
+"""The time since the previous sample: a number, (T,) or (B, T) (default: the layer's own time step)."""

@@ -15,14 +15,14 @@ _BAR, _GAP, _HEAD, _PANEL, _LEFT, _TOP, _COLUMNS = 11, 8, 15, 400, 20, 64, 2
 @final
 @dataclass(frozen=True)
 class Panel:
-    """Groups of bars by label; a bar is a number by the name that gives it its color, None where there is none."""
+    """Groups of bars by label. A group has numbers by name, which determines the color; None leaves a gap."""
 
     title: str
     groups: Mapping[str, Mapping[str, float | None]]
 
 
 def bars(title: str, panels: Sequence[Panel]) -> str:
-    """Horizontal bars on a logarithmic axis that starts below 1, with a line at 1.
+    """Return horizontal bars on a logarithmic axis that starts below 1, with a line at 1.
 
     >>> text = bars("× floor", [Panel("float32", {"8x1024x256": {"ours": 1.2, "a peer": 12.0, "wrong": None}})])
     >>> text.count("<rect"), ">1.2<" in text, ">12<" in text

@@ -72,7 +72,7 @@ class Mutation:
 
 
 def mutations(file: str, text: str) -> Iterator[Mutation]:
-    """Every small change of this file that leaves it a Python program."""
+    """Yield every small change of this file after which it is still a Python program."""
     lines = text.splitlines(keepends=True)
     starts = [0, *itertools.accumulate(map(len, lines))]
     for node in _code(ast.parse(text)):
@@ -85,7 +85,7 @@ def mutations(file: str, text: str) -> Iterator[Mutation]:
 
 
 def _code(tree: ast.AST) -> Iterator[Any]:
-    """What runs: no annotations, no docstrings, no messages of errors."""
+    """Yield the nodes that are executed, without annotations, docstrings and error messages."""
     for name, value in ast.iter_fields(tree):
         if name in ("annotation", "returns", "decorator_list", "type_params"):
             continue
@@ -128,7 +128,7 @@ def _variants(node: ast.AST) -> Iterator[str]:
 
 
 def _without_effect(function: ast.expr, dropped: ast.keyword) -> bool:
-    """True for a dropped argument that no test could miss."""
+    """Return True for a dropped argument whose absence no test could detect."""
     match ast.unparse(dropped):
         case "encoding='utf-8'" | "daemon=True":
             return True
@@ -138,7 +138,7 @@ def _without_effect(function: ast.expr, dropped: ast.keyword) -> bool:
 
 
 def draw(count: int, seed: int, only: list[str]) -> list[Mutation]:
-    """Take turns between the packages; within one, draw a file by its length and then a change."""
+    """Draw changes from the packages in turns; within a package, draw a file by its length and then a change."""
     rng = random.Random(seed)
     packages: dict[str, list[str]] = {}
     for path in sorted((ROOT / "stablessm").rglob("*.py")):
@@ -163,7 +163,7 @@ def _mutations(file: str) -> list[Mutation]:
 
 
 def package(path: Path) -> str:
-    """The package of a file (relative to the repository); ``base`` for the files directly in ``stablessm/``."""
+    """Return the package of a file (relative to the repository); ``base`` for the files directly in ``stablessm/``."""
     return path.parts[1] if len(path.parts) > 2 else "base"
 
 
@@ -176,7 +176,7 @@ class Coverage:
 
     @functools.cached_property
     def unseen(self) -> set[str]:
-        """Tests that execute no line of the package in their own process."""
+        """Return the tests that execute no line of the package in their own process."""
         return set(self.seconds).difference(*(tests for lines in self.tests.values() for tests in lines.values()))
 
     @classmethod
@@ -204,7 +204,7 @@ class Coverage:
         return cls(tests, seconds)
 
     def of(self, mutation: Mutation, seconds: float) -> list[str]:
-        """The tests that execute the changed lines, those most likely to notice the change first, for this long."""
+        """Return the tests that execute the changed lines, up to a total time; the most relevant tests come first."""
         lines = self.tests.get(mutation.file, {})
         last = mutation.line + mutation.old.count("\n")
         changed = [lines[line] for line in range(mutation.line, last + 1) if line in lines]
@@ -222,7 +222,7 @@ class Coverage:
 
 
 def _tests(context: str, files: Mapping[str, list[str]]) -> tuple[str, ...]:
-    """The tests that depend on what a context (``TEST|PHASE``, or nothing on import) executes."""
+    """Return the tests that a coverage context (``TEST|PHASE``, or empty for imports) stands for."""
     test, _, phase = context.rpartition("|")  # the parameters of a test may have one too
     if phase == "setup":
         return tuple(files.get(test.partition("::")[0], [test]))
@@ -230,7 +230,7 @@ def _tests(context: str, files: Mapping[str, list[str]]) -> tuple[str, ...]:
 
 
 def noticed(mutation: Mutation, tests: list[str], tree: Path, seconds: float) -> str | None:
-    """The first test that fails with this change, or None; tests that take five times as long do not end."""
+    """Return the first test that fails with this change, or None. Tests fail at five times their usual time."""
     path = tree / mutation.file
     text = path.read_text(encoding="utf-8")
     path.write_text(mutation.apply(text), encoding="utf-8")

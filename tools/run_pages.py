@@ -45,13 +45,13 @@ STYLE = {
 
 
 class Checker(doctest.OutputChecker):
-    """Compares outputs; numbers with a decimal point may differ by ``tolerance``, relatively."""
+    """Compares outputs; numbers with a decimal point may differ by the relative ``tolerance``."""
 
     def __init__(self, tolerance: float = 0.0) -> None:
         self.tolerance = tolerance
 
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
-        """Return whether the output is the one that is wanted."""
+        """Return whether the output equals the expected output."""
         if super().check_output(want, got, optionflags):
             return True
         numbers = zip(*([float(text) for text in DECIMAL.findall(output)] for output in (want, got)), strict=False)
@@ -88,7 +88,7 @@ def pictures(page: Path) -> list[str]:
 
 
 def checker(page: Path) -> Checker:
-    """Return what compares the outputs of a page."""
+    """Return the checker that compares the outputs of a page."""
     return Checker(0.1 if page.parent == TUTORIALS else 0.0)
 
 
@@ -105,7 +105,7 @@ def run_page(page: Path) -> None:
 
 def execute(block: Block, namespace: dict[str, Any], page: Path) -> None:
     """Run a block of Python."""
-    # As many empty lines as stand above the block: a traceback then names the line of the page.
+    # Empty lines in place of the text above the block, so that a traceback has the line number of the page.
     exec(compile("\n" * block.above + block.source, str(page), "exec"), namespace)
 
 

@@ -52,7 +52,7 @@ def doc_sentences(root: Path) -> Iterator[Sample]:
         if "claims" in path.parts or path.stem == "claims":
             continue
         text = re.sub(r"```.*?```", "\n\n", path.read_text(encoding="utf-8"), flags=re.S)
-        for paragraph in re.split(r"\n\s*\n|\n(?=[-*] )", text):
+        for paragraph in re.split(r"\n\s*\n|\n(?=[-*] |\d+\. )", text):
             if paragraph.lstrip().startswith(("#", "|", "<", "!", ":::", "---")):
                 continue
             for sentence in re.split(r"(?<=[.?!])\s+(?=[A-Z`*])", " ".join(paragraph.split())):
@@ -61,7 +61,7 @@ def doc_sentences(root: Path) -> Iterator[Sample]:
 
 
 def draw(kinds: dict[str, tuple[list[Sample], int]], seed: int) -> dict[str, list[Sample]]:
-    """Return as many texts of each kind as asked for, without repetition; the same seed draws the same texts.
+    """Return the given number of texts of each kind, without repetition; the same seed draws the same texts.
 
     >>> draw({"letters": ([("here", letter) for letter in "abc"], 2)}, seed=0)
     {'letters': [('here', 'b'), ('here', 'c')]}

@@ -227,9 +227,13 @@ def _without_time(record: Record, facts: Sequence[str]) -> list[str]:
             case = " ".join(str(row[key]) for key in facts)
             cases.setdefault((row["contender"], row["phase"], row["note"]), []).append(case)
     return [
-        f"No time for {contender}, {phase} ({note}): {', '.join(found)}."
+        f"No time is reported for {contender}, {phase} ({_reason(note)}): {', '.join(found)}."
         for (contender, phase, note), found in cases.items()
     ]
+
+
+def _reason(note: str) -> str:
+    return "its result was wrong" if note == "wrong" else note
 
 
 def _queued(record: Record) -> bool:

@@ -1,1 +1,1 @@
-"""Records in, one HTML file out. Needs no torch: everything it shows was written by a run."""
+"""Writes one HTML report from the records of runs. It does not need PyTorch, because it only reads files."""

@@ -1,4 +1,4 @@
-"""The report: run folders in, one HTML file out that needs no network."""
+"""Writes the report: one HTML file, which needs no network, from run folders."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def runs(out: Path) -> list[RunStatus]:
     found = []
     for folder in folders:
         try:
-            if not any(folder.glob("*.safetensors")):  # those are models
+            if not any(folder.glob("*.safetensors")):  # a folder of a trained model
                 found.append(_status(folder))
         except (OSError, ArgumentError) as error:
             warnings.warn(str(error), stacklevel=2)
