@@ -143,7 +143,7 @@ def test_a_worker_that_does_not_see_the_folder_sends_its_files(serial, tmp_path)
 def test_two_never_compute_the_same(tmp_path):
     jobs = expand(REFERENCE, "smoke", tmp_path, ())
     plan = jobs[0].plan()
-    with plan.begun(progress=False), pytest.raises(ArgumentError, match="folder: expected a folder in which no other process"):
+    with plan.begun(progress=False), pytest.raises(ArgumentError, match="folder: expected a folder in"):
         swept(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         swept(tmp_path, Here(0))

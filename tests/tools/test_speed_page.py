@@ -75,7 +75,8 @@ def test_who_has_no_time_is_named_with_the_reason_and_the_cases() -> None:
     text = figure.contest_table({"rows": rows + [each | {"size": "4x5x6"} for each in rows]})
     (said,) = (line for line in text.splitlines() if line.startswith("No time"))
     assert said == (
-        "No time is reported for peer, forward+backward (left out: it would crash): 1x2x3 float32 step, 4x5x6 float32 step."
+        "No time is reported for peer, forward+backward (left out: it would crash): 1x2x3 float32 step, 4x5x6 float32 "
+        "step."
     )
 
 
