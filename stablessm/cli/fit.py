@@ -65,30 +65,38 @@ class KernelOptions:
         """Return the formula, or the name of the file."""
         return self.expression if self.expression is not None else self.samples.name if self.samples else "nothing"
 
-    def read(self) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        """Return times and values for the plot, and the arguments of ``exponential_sum`` that describe the kernel."""
+    def read(self, *, noisy: bool) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+        """Return times and values for the plot, and the arguments of ``exponential_sum`` that describe the kernel.
+
+        ``noisy``: the fit is by least squares, which uses standard deviations and weights in a file.
+        """
         if (self.expression is None) == (self.samples is None):
             got = "neither" if self.samples is None else "both"
             raise ArgumentError("EXPRESSION", "a formula, or samples with --from", got)
-        times, values, grid = self._formula() if self.samples is None else self._file(self.samples)
-        return times, values, {**grid, "time": "continuous" if self.continuous or "times" in grid else "discrete"}
+        times, values, grid = self._formula() if self.samples is None else self._file(self.samples, noisy)
+        return times, values, {"time": "continuous" if self.continuous else "discrete", **grid}
 
-    def _file(self, path: Path) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    def _file(self, path: Path, noisy: bool) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
         import numpy as np
 
         from stablessm.cli.samples_source import read_samples
 
         if self.interval is not None:
             raise ArgumentError("--interval", "a formula", "--from")
-        found = read_samples(path, None if self.horizon is None else self.horizon + 1)
-        if self.dt is not None and (found.dt is not None or found.times is not None):
-            raise ArgumentError("--dt", "no --dt, because the file has times", f"{self.dt:g}")
-        grid: dict[str, Any] = {"kernel": found.values, "dt": found.dt or self._step()}
-        times = grid["dt"] * np.arange(len(found.values))
-        if found.times is not None:
-            times = found.times
-            grid |= {"times": times, "dt": _longest_step(float(np.diff(times).min()), float(times[-1]))}
-        return times, found.values, grid
+        rows = None if self.horizon is None else self.horizon + 1
+        found = read_samples(path, rows, None if self.dt is None else self._step(), average=noisy)
+        for text in found.notes:
+            note(f"{path.name}: {text}")
+        grid: dict[str, Any] = {"kernel": found.values, "dt": found.dt}
+        if not found.complete:
+            grid["times"] = found.times
+        if found.dt is None:
+            step = _longest_step(float(np.diff(found.times).min()), float(found.times[-1]))
+            grid |= {"dt": step, "time": "continuous"}
+        counted = {name: column for name in ("noise", "weights") if (column := getattr(found, name)) is not None}
+        if counted and not noisy:
+            note(f"{path.name}: the column of {', '.join(counted)} is not used; --norm l2 uses it")
+        return found.times, found.values, grid | (counted if noisy else {})
 
     def _formula(self) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
         """Return times, values and arguments for a formula. Over many steps, the plot has times of its own."""
@@ -106,7 +114,8 @@ class KernelOptions:
             if not 0 < start < end < np.inf:
                 raise ArgumentError("--interval", "two positive times, the smaller one first", self.interval)
             times = np.geomspace(start, end, POINTS * max(1, round(np.log10(end / start) / 2)))
-            grid = {"times": times, "dt": _longest_step(start, end) if self.dt is None else self._step()}
+            step = _longest_step(start, end) if self.dt is None else self._step()
+            grid = {"times": times, "dt": step, "time": "continuous"}
         else:
             if self.horizon is None:
                 raise ArgumentError("--horizon", "a number of steps", "none")
@@ -172,7 +181,8 @@ def fit(
 
     The error is measured on the whole grid. The kernel is a formula in t, or samples in a file (--from) with one line
     per sample: a value (spaced by --dt), or t and a value, or t and one value for each of several outputs, which then
-    share their rates.
+    share their rates. Columns named re and im are one complex value. With --norm l2, a column named noise holds
+    standard deviations, and a column named weights holds weights.
 
     Examples:
 
@@ -199,9 +209,13 @@ def fit(
         place = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         if not place.is_dir() or not os.access(place, os.W_OK):
             raise ArgumentError("--out", "a folder that can be written to", f"{folder}")
-        times, values, grid = kernel.read()
+        times, values, grid = kernel.read(noisy=wanted.norm == "l2")
+        if wanted.noise is not None and {"noise", "weights"} & grid.keys():
+            raise ArgumentError(
+                "--noise", "no --noise, because the file has standard deviations or weights", wanted.noise
+            )
         with Console(stderr=True, quiet=_progress.quiet).status(Text(f"fitting {kernel.name}")):
-            es = exponential_sum(**grid, **how)
+            es = exponential_sum(**how | grid)
     except (ArgumentError, NumericalError) as error:
         _refuse(error, kernel.name, wanted)
     facts = _facts(es)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -12,80 +14,251 @@ import numpy as np
 from stablessm import _cells
 from stablessm._errors import ArgumentError
 
-_UNEVEN = 1e-6  # as a fraction of a step: how far rounded times may be from even spacing
+_UNEVEN = 1e-6  # as a fraction of a step: how far rounded times may be from a grid
+_PRESENT = 0.5  # the least part of a grid that must be there; otherwise times count as irregular
+_COMMENT = re.compile(r"\s*(#|%|//)")
+_STARTS_NUMBER = re.compile(r'\s*["(]?[-+−.]?\d')
+_SPACED_COMPLEX = re.compile(r"(?<=[\d.])\s*([-+])\s+(?=[\d.,]+(?:[eE][-+]?\d+)?[ij]\b)")  # 0.5 + 0.25i
+_FORTRAN = re.compile(r"(?<=[\d.])[dD](?=[-+]?\d)")  # 1.5D-3
+_PAIR = re.compile(r"\(([^,()]+),([^,()]+)\)")  # (0.5,0.25), as C++ writes complex numbers
+_PLAIN_PAIR = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
+_COMPLEX_COMMAS = re.compile(r"\(?{0}[-+]{0}[ij]\)?".format(r"[-+]?\d+(,\d+)?([eE][-+]?\d+)?"))
+_NOISE = frozenset(
+    {"noise", "std", "stdev", "stddev", "sd", "sigma", "σ", "stderr", "se", "err", "error", "uncertainty"}
+)
+_WEIGHTS = frozenset({"weight", "weights"})
+_PARTS = {"re": 0, "real": 0, "im": 1, "imag": 1, "imaginary": 1}
+_KNOWN = _NOISE | _WEIGHTS | _PARTS.keys()
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class SampleFile:
-    """The content of the file."""
+    """The content of the file, ordered by time."""
 
     values: np.ndarray
     """(n,), or (n, d_out, 1) for several outputs."""
-    times: np.ndarray | None
-    """(n,) if there is a column of them that is not 0, dt, 2dt, …; None otherwise."""
+    times: np.ndarray
+    """(n,) increasing."""
     dt: float | None
-    """The spacing of the column of times, if it is even; None if there is no such column."""
+    """The step of which all times are multiples, if at least half of the multiples are there; None otherwise."""
+    noise: np.ndarray | None = None
+    """(n,) standard deviations, if a column is named for them."""
+    weights: np.ndarray | None = None
+    """(n,) weights, if a column is named for them or times occur more than once."""
+    notes: tuple[str, ...] = ()
+    """What was left out or changed."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the times are 0, dt, 2dt, … without a gap."""
+        return self.dt is not None and round(self.times[-1] / self.dt) == len(self.times) - 1
 
 
-def read_samples(path: Path, rows: int | None = None) -> SampleFile:
+def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *, average: bool = False) -> SampleFile:
     """Read ``path``: one column is values, evenly spaced; two are t and value; more are t and one value per output.
 
     Columns are separated by semicolons, tabs, bars, commas or spaces; a comma that is no separator is a decimal comma.
-    Complex values are written as NumPy writes them, ``(0.5+0.25j)``. A first line of names, empty lines and text after
-    a ``#`` are skipped. ``rows``: how many to read; all by default.
+    Complex values are written as ``(0.5+0.25j)``, ``0.5+0.25i``, or in two columns named ``re`` and ``im`` (or
+    ``x_re`` and ``x_im``). A column named ``noise``, ``sigma``, ``std`` or ``error`` holds standard deviations, and
+    one named ``weights`` weights. Lines without a number before the data, empty lines and comments (``#``, ``%``,
+    ``//``) are skipped. Lines with a missing value are left out, and times may be in any order.
+
+    Args:
+        path: the file.
+        rows: number of lines to read (default: all).
+        dt: time between the lines of a file without times (default: 1). A file with times refuses it.
+        average: average the values of a time that occurs more than once. Otherwise different values raise an error.
     """
+    names, numbers, table = _table(path, rows)
+    present = np.isfinite(table).all(axis=1)
+    notes = []
+    if not present.all():
+        first = numbers[int(np.argmin(present))]
+        notes.append(f"lines without a finite value, left out: {(~present).sum()} (first: line {first})")
+    if present.sum() < 2:
+        raise ArgumentError("--from", "two or more lines of numbers", f"{present.sum()} in {path}")
+    named = _named(path, names, table)
+    if named.times is None:
+        step = 1.0 if dt is None else dt
+        times = step * np.arange(len(table))
+    elif dt is not None:
+        raise ArgumentError("--dt", "no --dt, because the file has times", f"{dt:g}")
+    else:
+        times = named.times
+    found = SampleFile(named.values[present], times[present], None, *(
+        None if column is None else column[present] for column in (named.noise, named.weights)
+    ))  # fmt: skip
+    if found.times.min() < 0:
+        raise ArgumentError("--from", "times from 0 up in the first column", f"{found.times.min():g} in {path}")
+    if (np.diff(found.times) < 0).any():
+        notes.append("the lines were sorted by time")
+    found, repeated = _ordered(path, found, average)
+    if repeated:
+        notes.append(f"times with several values, which were averaged: {repeated}")
+    if len(found.times) < 2:
+        raise ArgumentError("--from", "two or more different times in the first column", f"one in {path}")
+    step = step if named.times is None else _step(found.times)
+    return replace(found, dt=step, notes=tuple(notes))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    values: np.ndarray
+    times: np.ndarray | None
+    noise: np.ndarray | None
+    weights: np.ndarray | None
+
+
+def _table(path: Path, rows: int | None) -> tuple[list[str], list[int], np.ndarray]:
+    """Return the names of the columns (empty if none is known), line numbers and cells; missing cells are NaN."""
     try:
-        lines = [line.split("#")[0].strip() for line in _cells.decoded(path.read_bytes()).splitlines()]
-        body = "\n".join(list(filter(None, lines))[1:])  # the first line may be names
-        separator = _cells.separator_of(body)
-        split = _cells.split("\n".join(lines), separator)
+        lines = [_SPACED_COMPLEX.sub(r"\1", line) for line in _cells.decoded(path.read_bytes()).splitlines()]
+        plain = ["" if _COMMENT.match(line) else line.split("#")[0].rstrip() for line in lines]
+        separator = _separator(plain)
+        split = _cells.split("\n".join(plain), separator)
     except (OSError, ValueError, csv.Error) as error:
         raise ArgumentError("--from", "a text file of numbers", f"{path} ({error})") from error
-    table: list[list[complex]] = []
-    for place, (number, row) in enumerate(split):
-        cells = [cell for cell in (row if separator else row[0].split()) if cell]
-        if separator != ",":
-            cells = [cell.replace(",", ".") for cell in cells]
-        if place == 0 and not any(map(_is_number, cells)):
+    cut = [(number, row if separator else row[0].split()) for number, row in split]
+    cells = [cell for _, row in cut for cell in row]
+    commas = any("," in cell and _COMPLEX_COMMAS.fullmatch(cell) for cell in cells)
+    commas = commas or _cells.has_decimal_commas(cells, separator)
+    first = next((i for i, (_, row) in enumerate(cut) if any(_has_value(cell, commas) for cell in row)), len(cut))
+    body = cut[first:] if rows is None else cut[first : first + rows]
+    if len(body) < max(2, rows or 0):
+        raise ArgumentError("--from", f"{rows or 'two'} or more lines of numbers", f"{len(body)} in {path}")
+    width = len(body[0][1])
+    if width > 1 and all(len(row) < width or not row[-1] for _, row in body):  # every line ends with a separator
+        width -= 1
+    table = []
+    for number, row in body:
+        cells = row[:width] if not any(row[width:]) else row
+        if len(cells) != width:
+            raise ArgumentError("--from", f"{width} columns in each line", f"{len(cells)} in {path}:{number}")
+        table.append([_value(path, number, cell, commas) for cell in cells])
+    comments = (_COMMENT.sub("", line) for line in lines[: body[0][0] - 1] if _COMMENT.match(line))
+    headers = [row for _, row in cut[:first]] + [line.split(separator) for line in comments]
+    fitting = [row[:width] for row in headers if len(row) >= width and not any(row[width:])]
+    names = next((row for row in fitting if any(_KNOWN.intersection(_words(name)) for name in row)), [])
+    return names, [number for number, _ in body], np.array(table)
+
+
+def _separator(lines: list[str]) -> str | None:
+    """Return what separates the columns of the lines that begin with a number; None for spaces, or one column."""
+    body = [line.strip() for line in lines if _STARTS_NUMBER.match(line)]
+    separator = _cells.separator_of("\n".join(body))
+    if separator != ",":
+        return separator
+    words = [line.split() for line in body]
+    if all(len(row) > 1 and not any(word.strip(",") != word for word in row) for row in words):
+        return None  # spaces separate, so that commas are decimal
+    if all(_COMPLEX_COMMAS.fullmatch(line) for line in body):
+        return None
+    if all(_PLAIN_PAIR.fullmatch(line) for line in body):  # either two columns of whole numbers, or decimal commas
+        heads = [line for line in lines[: lines.index(body[0])] if line] if body[0] in lines else []
+        whole = [line.split(",")[0] for line in body]
+        if (heads and "," not in heads[-1]) or len(set(whole)) < len(whole):
+            return None
+    return separator
+
+
+def _named(path: Path, names: Sequence[str], table: np.ndarray) -> _Columns:
+    """Divide the table into times, values, noise and weights."""
+    words = [_words(name) for name in names] or [[] for _ in table[0]]
+    roles = {"noise": _NOISE, "weights": _WEIGHTS}
+    special: dict[str, np.ndarray] = {}
+    kept: list[int] = []
+    for i, own in enumerate(words):
+        role = next((role for role, known in roles.items() if own and known.issuperset(own[:1])), None)
+        if role is None or role in special:
+            kept.append(i)
+        else:
+            special[role] = table[:, i].real
+    kept, special = (kept, special) if kept else (list(range(len(words))), {})
+    columns: list[np.ndarray] = []
+    open_parts: dict[tuple[str, ...], int] = {}
+    for i in kept:
+        part = next((_PARTS[word] for word in words[i] if word in _PARTS), None)
+        rest = tuple(word for word in words[i] if word not in _PARTS)
+        if part == 1 and rest in open_parts:
+            at = open_parts.pop(rest)
+            columns[at] = columns[at] + 1j * table[:, i].real
             continue
-        if rows is not None and len(table) == rows:
-            break
-        table.append([_number(path, number, cell) for cell in cells])
-        if len(table[-1]) != len(table[0]):
-            raise ArgumentError("--from", f"{len(table[0])} columns in each line", f"{len(cells)} in {path}:{number}")
-    if len(table) < max(2, rows or 0):
-        raise ArgumentError("--from", f"{rows or 'two'} or more lines of numbers", f"{len(table)} in {path}")
-    whole = np.array(table)
-    return _columns(path, whole if whole.imag.any() else whole.real)
+        if part == 0:
+            open_parts[rest] = len(columns)
+        columns.append(table[:, i])
+    times = None
+    if len(columns) > 1:
+        if np.nan_to_num(columns[0].imag).any():
+            raise ArgumentError("--from", "real times in the first column", f"complex numbers in {path}")
+        times, columns = columns[0].real, columns[1:]
+    values = np.stack(columns, axis=1)
+    values = values if np.nan_to_num(values.imag).any() else values.real
+    return _Columns(values[:, 0] if len(columns) == 1 else values[:, :, None], times, special.get("noise"),
+                    special.get("weights"))  # fmt: skip
 
 
-def _columns(path: Path, table: np.ndarray) -> SampleFile:
-    if table.shape[1] == 1:
-        return SampleFile(table[:, 0], None, None)
-    if table[:, 0].imag.any():
-        raise ArgumentError("--from", "real times in the first column", f"complex numbers in {path}")
-    times, values = table[:, 0].real, table[:, 1] if table.shape[1] == 2 else table[:, 1:, None]
-    steps = np.diff(times)
-    if times[0] < 0 or not (steps > 0).all():
-        row = 0 if times[0] < 0 else int(np.argmax(steps <= 0)) + 1
-        expected = "times that increase, from 0 up, in the first column"
-        raise ArgumentError("--from", expected, f"{times[row]:g} in {path}")
-    dt = float(times[-1] / (len(times) - 1))
-    even = bool(np.abs(times - dt * np.arange(len(times))).max() <= _UNEVEN * dt)
-    return SampleFile(values, None, dt) if even else SampleFile(values, times, None)
+def _ordered(path: Path, found: SampleFile, average: bool) -> tuple[SampleFile, int]:
+    """Return the samples by increasing time, each time once, and the number of times that had different values."""
+    times, first, place, count = np.unique(found.times, return_index=True, return_inverse=True, return_counts=True)
+    differ = np.unique(place[(found.values != found.values[first[place]]).reshape(len(place), -1).any(axis=1)])
+    if not len(differ):
+        chosen = {
+            name: old[first] for name in ("values", "noise", "weights") if (old := getattr(found, name)) is not None
+        }
+        return replace(found, times=times, **chosen), 0
+    if not average:
+        got = f"{count[differ[0]]} different values at t = {times[differ[0]]:g} in {path}"
+        raise ArgumentError("--from", "one value per time; --norm l2 averages several", got)
+    given = np.ones(len(place)) if found.weights is None else found.weights
+    precision = given if found.noise is None else found.noise**-2.0
+    total = np.bincount(place, precision)
+    share = np.where(total[place] > 0, precision / np.where(total > 0, total, 1)[place], 1 / count[place])
+    values = np.zeros((len(times), *found.values.shape[1:]), dtype=found.values.dtype)
+    np.add.at(values, place, found.values * share.reshape(-1, *[1] * (found.values.ndim - 1)))
+    noise, weights = (None, total) if found.noise is None else (total**-0.5, None)
+    return replace(found, times=times, values=values, noise=noise, weights=weights), len(differ)
 
 
-def _number(path: Path, line: int, cell: str) -> complex:
-    if not _is_number(cell) or not np.isfinite(complex(cell)):
-        expected = "finite numbers (with a column of times samples may be uneven: leave out lines that have none)"
-        raise ArgumentError("--from", expected, f"{cell!r} in {path}:{line}")
-    return complex(cell)
+def _words(name: str) -> list[str]:
+    return re.findall(r"[^\W\d_]+", name.lower())
 
 
-def _is_number(cell: str) -> bool:
+def _step(times: np.ndarray) -> float | None:
+    """Return the step of which the times are multiples, or None if they are irregular."""
+    step = float(np.diff(times).min())
+    steps = np.rint(times / step)
+    if not 0 < _PRESENT * steps[-1] <= len(times):
+        return None
+    step = float(times[-1] / steps[-1])  # less rounding
+    return step if np.abs(times - step * steps).max() <= _UNEVEN * step else None
+
+
+def _value(path: Path, line: int, cell: str, commas: bool) -> complex:
+    number = _number(cell, commas)
+    if number is None:
+        raise ArgumentError("--from", "numbers", f"{cell!r} in {path}:{line}")
+    return number
+
+
+def _has_value(cell: str, commas: bool) -> bool:
+    number = _number(cell, commas)
+    return number is not None and bool(np.isfinite(number))
+
+
+def _number(cell: str, commas: bool) -> complex | None:
+    """Return the number in a cell, NaN for a missing one, None for anything else."""
+    cell = _FORTRAN.sub("e", cell.strip().replace("−", "-"))
+    real = _cells.number(cell, commas)
+    if real is not None:
+        return complex(real)
+    pair = _PAIR.fullmatch(cell)
     try:
-        complex(cell)
+        if pair is not None:
+            return complex(float(pair[1]), float(pair[2]))
+        cell = cell.strip("()").replace(" ", "").replace("*", "")
+        cell = cell.replace(",", ".") if commas else cell
+        return complex(f"{cell[:-1]}j" if cell.endswith(("i", "I")) else cell)
     except ValueError:
-        return False
-    return True
+        return None

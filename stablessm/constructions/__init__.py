@@ -1,4 +1,4 @@
-"""Models that are written down, not trained."""
+"""Models whose weights are computed instead of trained."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Arrays that callers pass to a construction. No torch."""
+"""Checks of the arrays that callers pass to a construction. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stablessm._errors import ArgumentError
 def real_array(name: str, value: Any) -> np.ndarray:
     """Return a new contiguous float64 array from numbers, arrays or tensors (on any device, with or without a graph).
 
-    Complex numbers are refused, not cut to their real part.
+    Complex numbers raise an error; their imaginary part is never dropped.
 
     >>> real_array("x", [1, 2]).tolist()
     [1.0, 2.0]

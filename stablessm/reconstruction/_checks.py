@@ -1,4 +1,4 @@
-"""Arguments as double precision tensors, or an error that says what was wrong."""
+"""Argument checks that return double-precision tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = "Tensor | np.ndarray"
 
 LARGEST = 1e290
-"""The largest |λ|: from some 1e300 on a product overflows on the way."""
+"""Largest allowed |λ|; beyond about 1e300 intermediate products overflow."""
 
 
 def finite(argument: str, value: object) -> Tensor:

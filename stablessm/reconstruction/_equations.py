@@ -1,4 +1,4 @@
-"""The equations that a state gives for the inputs that made it, scaled so that no power overflows."""
+"""The equations between a state and its inputs, scaled so that no power overflows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from stablessm.reconstruction._powers import powers, powers_of_pair, reciprocal
 
 _EPS = torch.finfo(torch.float64).eps
 _TWIN = 8
-"""Eigenvalues this many eps close to each other's conjugates give a real input the same equations."""
+"""Eigenvalues within this many eps of each other's conjugates have the same equations for a real input."""
 
 _ELEMENTS = 2**22
-"""How many numbers a batch may take on the way."""
+"""Largest number of intermediate values of a batch."""
 
 
 @final
@@ -25,7 +25,7 @@ class Equations:
 
     For |λ| > 1 the row is divided by λ^(L-1) first, which leaves powers of 1/λ. Powers p = L-1-j are split in two
     levels, p = a S + b, so that V need not be formed: E = ``coarse``[n, a] · ``fine``[n, b], then ``tail``.
-    For real inputs the equations are the real and the imaginary parts, without those that say the same again.
+    For real inputs the equations are the real and the imaginary parts, without duplicates.
     """
 
     length: int
@@ -37,22 +37,22 @@ class Equations:
     tail: Tensor
     """(N, L - A S), divided by the norms."""
     factor: Tensor
-    """(N,) complex: what a state is multiplied with."""
+    """(N,) complex factor of each state."""
     log_norm: Tensor
     """(N,) log of the norm of each row of V."""
     last: Tensor
-    """(N,) λ^L times ``factor``: what becomes of the state before the first input."""
+    """(N,) λ^L times ``factor``: the factor of the state before the first input."""
     rows: Tensor | None
-    """Which of the 2N real equations are kept; None if all N complex ones are."""
+    """Indices of the 2N real equations that are used; None if all N complex equations are used."""
 
     @property
     def count(self) -> int:
-        """How many equations there are."""
+        """Number of equations."""
         return len(self.fine) if self.rows is None else len(self.rows)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of equations and unknowns."""
+        """Dtype of equations and unknowns."""
         return torch.float64 if self.real else torch.complex128
 
     def right_side(self, state: Tensor, initial: Tensor | None = None) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 _SPLIT = 2.0**27 + 1
 
 Pair = tuple[Tensor, Tensor]
-"""A number as the sum of a double and a much smaller one."""
+"""A number as an unevaluated sum of a double and a much smaller double."""
 
 
 def powers(base: Tensor, inner: int, outer: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Least squares with a cutoff: the singular value decomposition, and a Gram matrix for what is too large for it."""
+"""Least squares with a cutoff, by a singular value decomposition or, for large systems, a Gram matrix."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _ROUNDS = 30
 
 
 class Solver(Protocol):
-    """Right sides (B, equations) to unknowns (B, unknowns)."""
+    """A map from right-hand sides (B, equations) to unknowns (B, unknowns)."""
 
     @property
     def singular_values(self) -> Tensor:
-        """Largest first."""
+        """Singular values, largest first."""
 
     @property
     def rank(self) -> int:
-        """How many of them are above the cutoff."""
+        """Number of singular values above the cutoff."""
 
     def __call__(self, right_side: Tensor) -> Tensor:
         """Return the solution of least norm."""
 
 
 def options(cutoff: float | None, tikhonov: float, shape: tuple[int, int], precision: torch.dtype) -> float:
-    """Check the options and return them with the cutoff, by default the precision times the larger dimension."""
+    """Check the options and return the cutoff (default: precision times the larger dimension)."""
     if precision not in (torch.float32, torch.float64):
         raise ArgumentError("precision", "torch.float32 or torch.float64", precision)
     for name, value in (("cutoff", cutoff), ("tikhonov", tikhonov)):
@@ -105,7 +105,7 @@ class GramSolver:
             residual = right_side - E.apply(x)
             step = self._solve(residual - self.ridge * y if self.wide else E.adjoint(residual) - self.ridge * y)
             size = float(step.abs().max())
-            if size > before / 2:  # no longer converges: the rest is rounding
+            if size > before / 2:  # convergence has ended: the rest is rounding
                 break
             y, before = y + step, size
             if size <= _EPS * scale:

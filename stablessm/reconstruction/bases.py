@@ -1,4 +1,4 @@
-"""Bases in which an input may be sparse: columns are functions of time, orthonormal."""
+"""Orthonormal bases of inputs; each column is a function of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well conditioned the way back is, and how large a state must be."""
+"""Condition numbers of the decoding problem, and the state size that a tolerance requires."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from stablessm.reconstruction.placements import uniform_ring
 from stablessm.reconstruction.sparse import SparseDecoder, first_steps, mixed
 
 _DOUBT = 0.01
-"""Probability that the rings tried were easier than those that were not."""
+"""Probability that the tested rings are easier than the stated share of all rings."""
 
 
 @checked
 def condition_number(eigenvalues: Array, length: Size, *, basis: Array | None = None, real: bool = False) -> float:
     """Return κ = σ_max / σ_min of V[n, j] = λ_n^(L-1-j) (LRU-UA eq. 4), or of Ω = V Ψ with a basis (eq. 6).
 
-    From singular values, not from a Gram matrix: right up to about 1e15, a lower bound of that size beyond. V is scaled
-    by one common number, so that it does not overflow; inf if σ_min underflows. The paper plots κ² (of VᵀV).
-    Without a basis and with N < L, σ_min is the smallest of the N that there are. With a basis κ is inf if there are
-    fewer equations than functions: coefficients are not fixed then.
+    Computed from singular values, not from a Gram matrix: accurate up to about 1e15, and a lower bound beyond. V is
+    scaled by one common factor to avoid overflow; κ is inf if σ_min underflows. The paper plots κ² (of VᵀV).
+    Without a basis and with N < L, σ_min is the smallest of the N singular values. With a basis, κ is inf if there are
+    fewer equations than functions, because the coefficients are then not determined.
 
     Args:
         eigenvalues: (N,) complex.
         length: L.
-        basis: (L, P), real; with more rows, its first L are taken.
-        real: whether V stands for the real and imaginary parts of its rows, each equation once: what a real
-            input is found from.
+        basis: (L, P), real; of a basis with more rows the first L are used.
+        real: replace the rows of V by their real and imaginary parts, without duplicates: the equations for a real
+            input.
 
     >>> lam = torch.exp(2j * torch.pi * torch.arange(8, dtype=torch.float64) / 8)
     >>> round(condition_number(lam, 8), 10), condition_number(0.9 * lam.real, 8) > 1e12
@@ -72,14 +72,14 @@ def diagnose(
     cutoff: float | None = None,
     precision: torch.dtype = torch.float64,
 ) -> Diagnosis:
-    """Diagnose how well a state determines a real input of ``length`` steps; no state is needed.
+    """Diagnose how well a state determines a real input of ``length`` steps. Requires eigenvalues, but no state.
 
     Args:
         eigenvalues: (N,), or (M, R) for M channels with a basis (L, M, P).
         length: L.
-        basis: the functions the input is made of; any input by default.
+        basis: functions whose sums the inputs are (default: any input).
         cutoff: as in :func:`decode`.
-        precision: of the state, float32 or float64.
+        precision: dtype of the state, float32 or float64.
 
     >>> print(diagnose(torch.tensor([0.5, 0.9]), length=3))
     rank 2 of 3: the state fixes 2 of 3 unknowns, the rest is set to 0. 2 equations are too few: use at least 3 states \
@@ -119,25 +119,25 @@ def required_state_size(
     largest: Size | None = None,
     progress: bool = True,
 ) -> int:
-    """Return an N for which random eigenvalues on a ring let a real input be read back to a relative error of ``tol``.
+    """Return how many random eigenvalues on a ring decode a real input with a relative error of at most ``tol``.
 
-    The error of one ring is ``Diagnosis.expected_error``: the root mean square over white inputs (white coefficients
-    with a basis) of a recurrence and a decoder that round. N is the smallest for which the error of each of ``draws``
-    rings is at most ``tol``. With the default number of draws, the error of a ring that was not tried is at most
-    ``tol`` with a probability of at least ``quantile``: of 100 calls, 99 give such an N. (Wilks' tolerance limit,
-    draws = log 0.01 / log quantile. It assumes nothing about how errors are distributed.)
+    The error of one ring is ``Diagnosis.expected_error``: the root mean square error over white inputs (white
+    coefficients with a basis), including the rounding errors of recurrence and decoder. The function returns the
+    smallest N for which the error of each of ``draws`` random rings is at most ``tol``. With the default number of
+    draws, at least the share ``quantile`` of all rings then meets ``tol``, with a confidence of 99 % (Wilks' tolerance
+    limit, draws = log 0.01 / log quantile; it holds for every distribution of errors).
 
     Args:
         length: L.
-        r_min, r_max: the ring, as in :func:`uniform_ring`.
+        r_min, r_max: smallest and largest radius, as in :func:`uniform_ring`.
         tol: relative error, between 0 and 1.
-        basis: (L, P), of L rows: inputs are sums of these functions.
-        precision: of the state and the eigenvalues, float32 or float64.
+        basis: (L, P): inputs are sums of these functions.
+        precision: dtype of the state and the eigenvalues, float32 or float64.
         quantile: share of all rings whose error is at most ``tol``, between 0 and 1.
-        draws: number of rings, with seeds 0, 1, …; 90 for the default ``quantile``. Fewer are quicker and make no
-            statement about other rings.
-        largest: the largest N tried, 4 L by default. A :class:`~stablessm.NumericalError` says why none will do.
-        progress: whether to show a bar (in a terminal).
+        draws: number of rings, with seeds 0, 1, … (default: 90 for the default ``quantile``). Fewer draws are faster,
+            but say nothing about other rings.
+        largest: largest N to try (default: 4 L). If it does not suffice, a :class:`~stablessm.NumericalError` says why.
+        progress: show a progress bar in a terminal.
 
     >>> required_state_size(16, r_min=0.99, tol=1e-3)
     8
@@ -150,30 +150,30 @@ def required_state_size(
             raise ArgumentError(name, "between 0 and 1", value)
     most = whole_number("largest", 4 * length if largest is None else largest)
     psi = None if basis is None else _checks.basis_functions(basis, None)
-    if psi is not None and len(psi) != length:  # the beginnings of functions need not be independent
+    if psi is not None and len(psi) != length:  # the first rows of independent functions may be dependent
         raise ArgumentError("basis", f"{length} rows (length)", len(psi))
     draws = math.ceil(math.log(_DOUBT) / math.log(quantile)) if draws is None else whole_number("draws", draws)
-    size = min(-(-(length if psi is None else psi.shape[1]) // 2), most)  # two real equations a state
+    size = min(-(-(length if psi is None else psi.shape[1]) // 2), most)  # two real equations per state
     for seed in tqdm(range(draws), unit="ring", delay=1, leave=False, disable=None if progress else True):
         ring = uniform_ring(most, r_min, r_max, seed=seed).to(precision.to_complex())
         size = _enough(ring, size, tol, partial(_decoder, length=length, basis=psi, precision=precision))
         if size > most:
             found = diagnose(ring, length, basis=psi, precision=precision)
             raise NumericalError(
-                f"no state of up to {most} on the ring {r_min:g} ≤ |λ| ≤ {r_max:g} gives {length} steps back to "
-                f"{tol:g}; at {most} the error is {found.expected_error:.2g}",
+                f"no state of up to {most} on the ring {r_min:g} ≤ |λ| ≤ {r_max:g} decodes {length} steps to "
+                f"an error of {tol:g}; at {most} the error is {found.expected_error:.2g}",
                 found.advice[0] if found.advice else "raise tol or r_min, or use a float64 state",
             )
     return size
 
 
 def _enough(ring: Tensor, size: int, tol: float, decoder: Callable[[Tensor], Decoder | SparseDecoder]) -> int:
-    """Find how many of the eigenvalues meet the tolerance, from ``size`` up; one more than there are if all do not."""
+    """Return the smallest number of eigenvalues, at least ``size``, that meets the tolerance, or len(ring) + 1."""
 
     def meets(count: int) -> bool:
         return decoder(ring[:count]).diagnosis.expected_error <= tol
 
-    # rows are only added, so the error falls with the count
+    # more eigenvalues only add rows, so the error decreases
     return size if meets(size) else bisect_left(range(len(ring) + 1), True, size + 1, key=meets)
 
 

@@ -1,4 +1,4 @@
-"""The inputs, read back from the state of a linear diagonal recurrence."""
+"""Decoding of inputs from the state of a linear diagonal recurrence."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Decoder:
         held = _checks.finite("eigenvalues", eigenvalues)
         rehearse = partial(rehearsed_error, self, held, precision, length, real=real)
         self.diagnosis: Diagnosis = diagnosis(lam, length, length, E.count, values, rank, precision, rehearse)
-        """How much of the input the state fixes."""
+        """Diagnosis of how well the state determines the input."""
 
     def __repr__(self) -> str:
         return f"Decoder({self.diagnosis!r})"
@@ -116,7 +116,7 @@ def decode(
     [1.0, -2.0, 3.0]
     """
     shape = tuple(_checks.spectrum(eigenvalues).shape)
-    lam = _checks.finite("eigenvalues", eigenvalues)  # in the precision they came in
+    lam = _checks.finite("eigenvalues", eigenvalues)  # in the precision of the argument
     x = _checks.states("state", state, shape)
     before = torch.zeros_like(x) if initial is None else _checks.start("initial", initial, x, shape)
     precision = _checks.real_dtype(state)
@@ -127,5 +127,5 @@ def decode(
     parts = [d(end, initial=begin).to(dtype) for d, end, begin in zip(decoders, ends, starts, strict=True)]
     worst = min((decoder.diagnosis for decoder in decoders), key=lambda diagnosis: diagnosis.rank)
     if not worst.determined:
-        warnings.warn(IllConditionedWarning(worst), stacklevel=3)  # of who called decode, past its decorator
+        warnings.warn(IllConditionedWarning(worst), stacklevel=3)  # the caller of decode, past its decorator
     return parts[0] if lam.dim() == 1 else torch.stack(parts, -1)

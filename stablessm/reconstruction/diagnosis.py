@@ -1,4 +1,4 @@
-"""What a state can tell about its past: singular values, a rehearsal with inputs that are read back, and advice."""
+"""How well a state determines its past inputs: singular values, a trial with random inputs, and advice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 from stablessm._display import Result
 
 _INPUTS = 32
-"""Number of white inputs of a rehearsal, at least."""
+"""Smallest number of white inputs in a trial."""
 
 
 class IllConditionedWarning(UserWarning):
-    """The state does not fix everything that was asked for; carries ``diagnosis``."""
+    """Warning that the state does not determine all unknowns; ``diagnosis`` gives the details."""
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         super().__init__(str(diagnosis))
@@ -28,19 +28,19 @@ class IllConditionedWarning(UserWarning):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagnosis(Result):
-    """How well a state fixes ``unknowns`` numbers through ``equations`` equations."""
+    """How well a state determines ``unknowns`` numbers by ``equations`` equations."""
 
     length: int
     unknowns: int
     equations: int
-    """Real ones for a real input: two for a complex eigenvalue, one for a conjugate pair's second or a real one."""
+    """Number of equations; for a real input, two per complex eigenvalue or conjugate pair and one per real one."""
     rank: int
-    """Singular values above the cutoff, of the equations with rows of norm 1."""
+    """Number of singular values above the cutoff, for equations with rows of norm 1."""
     condition: float
-    """The largest singular value over the smallest, of the equations with rows of norm 1; inf below the unknowns."""
+    """Largest over smallest singular value, for equations with rows of norm 1; inf with too few equations."""
     precision: torch.dtype
     advice: tuple[str, ...]
-    """What to change; empty if the state fixes everything."""
+    """Possible remedies; empty if the state determines all unknowns."""
     _rehearse: Callable[[], float] = field(repr=False)
 
     @cached_property
@@ -55,7 +55,7 @@ class Diagnosis(Result):
 
     @property
     def determined(self) -> bool:
-        """Whether the state fixes everything that was asked for."""
+        """Whether the state determines all unknowns."""
         return self.rank == self.unknowns
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ def rehearsed_error(
     *,
     real: bool = True,
 ) -> float:
-    """Return the relative root mean square error of white inputs that were read back; inf if a state overflows.
+    """Return the relative root mean square error of decoded white inputs; inf if a state overflows.
 
     The rounding of the recurrence, the rounding of the solver and what the state does not fix are all in it.
 
@@ -147,7 +147,7 @@ def rehearsed_error(
 
 
 def white(unknowns: int, *, real: bool = True) -> Tensor:
-    """Return white inputs (K, unknowns) in blocks of orthogonal rows, in double precision: the same in every call.
+    """Return white inputs (K, unknowns) in blocks of orthogonal rows, in double precision; every call returns the same.
 
     The mean of |A u|² over a full block is that over all white inputs for any matrix A, without a sampling error.
     Blocks have random sizes between 1 and 2, so that few unknowns are not always rounded in the same way.

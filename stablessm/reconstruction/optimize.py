@@ -1,4 +1,4 @@
-"""Eigenvalues chosen for a length: the placement that LRU-UA (section 3.1) leaves open."""
+"""Eigenvalues that are optimized for a length; LRU-UA (section 3.1) leaves this placement open."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from stablessm.reconstruction.conditioning import condition_number, diagnose
 
 @checked
 def optimized(count: Size, length: Size, *, r_max: float = 1.0, basis: Array | None = None) -> Tensor:
-    """Return N eigenvalues (N,), complex128, |λ| ≤ r_max, from whose states real inputs are best read back.
+    """Return N eigenvalues (N,), complex128, |λ| ≤ r_max, whose states determine real inputs as well as possible.
 
-    The condition number is that of the equations for a real input (``condition_number(…, real=True)``), in which λ and
-    its conjugate count as one. Every radius is r_max: on a smaller one V, and its smallest singular value before all,
-    loses the beginning. The angles:
+    The criterion is the condition number κ of the equations for a real input (``condition_number(…, real=True)``), in
+    which λ and its conjugate count as one. Every radius is r_max, because smaller radii reduce the smallest singular
+    value of V. The angles:
 
     - Without a basis, 2N ≥ L: θ_n = π(n + ½)/N. With their conjugates these are 2N points evenly around the circle,
-      so the columns of V are orthogonal: κ = 1 for r_max = 1, from N = L/2 states on, half of what roots of unity need.
+      so the columns of V are orthogonal: κ = 1 for r_max = 1 and N ≥ L/2; roots of unity need N = L.
     - 2N < L: N of the L-th roots of unity above the real axis: the rows are orthogonal, κ = 1 for r_max = 1. For
       r_max < 1 the better of the two is taken; about r_max^(1 - 2N).
-    - With a basis: among the L-th roots of unity, or the points midway, one after the other that adds most to what the
-      states chosen so far do not see of the basis; the one of higher rank, and of those the better conditioned.
+    - With a basis: a greedy choice among the L-th roots of unity, and another among the points midway between them.
+      Each step takes the point that adds most to the part of the basis that the previous points leave undetermined. The
+      choice of higher rank is returned; for equal ranks, the one with the smaller κ.
 
     Args:
         count: N.
         length: L.
         r_max: the largest modulus, above 0; below 1 for a recurrence that must forget.
-        basis: (L, P): inputs are sums of these functions; then N = P/2 can do.
+        basis: (L, P): inputs are sums of these functions; then N = P/2 can suffice.
 
     >>> lam = optimized(4, length=8)
     >>> round(condition_number(lam, 8, real=True), 9), condition_number(lam.sqrt(), 8, real=True) > 1e3

@@ -1,4 +1,4 @@
-"""Where to put eigenvalues so that the past can be read back."""
+"""Placements of eigenvalues from whose states past inputs can be decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs that are sparse in a basis, read back from a state much smaller than they are long."""
+"""Decoding of inputs that lie in a small basis, from a state that is much shorter than the input."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class SparseDecoder:
         held = _checks.finite("eigenvalues", eigenvalues)
         rehearse = partial(rehearsed_error, self, held, precision, unknowns, psi)
         self.diagnosis: Diagnosis = diagnosis(lam, len(psi), unknowns, len(omega), values, rank, precision, rehearse)
-        """How much of α the state fixes."""
+        """Diagnosis of how well the state determines α."""
 
     def __repr__(self) -> str:
         return f"SparseDecoder({self.diagnosis!r})"
 
     @property
     def basis_rank(self) -> int:
-        """The rank of Ψ_k: a function that has not begun by step k cannot be asked for."""
+        """Rank of Ψ_k; coefficients of functions that are zero up to step k cannot be determined."""
         values = torch.linalg.svdvals(self._basis.flatten(0, -2))
         eps = torch.finfo(self.diagnosis.precision).eps
         return int((values > max(self._basis.shape) * eps * values[0]).sum())
@@ -123,7 +123,7 @@ def decode_sparse(
     if decoder.diagnosis.rank < decoder.basis_rank:
         warnings.warn(
             IllConditionedWarning(decoder.diagnosis), stacklevel=3
-        )  # of who called decode_sparse, past its decorator
+        )  # the caller of decode_sparse, past its decorator
     return decoder(state)
 
 

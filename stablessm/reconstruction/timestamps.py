@@ -1,4 +1,4 @@
-"""How many steps a state has seen, from a state that counts them."""
+"""The number of steps since the start, decoded from a state that counts them."""
 
 from __future__ import annotations
 

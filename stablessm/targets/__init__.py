@@ -1,4 +1,4 @@
-"""Input-output maps whose memory is known: what a model should learn, and what an instrument should find."""
+"""Input-output maps with known memory, to train models on and to test instruments with."""
 
 from stablessm.targets import kernels
 from stablessm.targets.base import Target

@@ -1,4 +1,4 @@
-"""What every target does alike: shapes checked, memory in closed form where there is one."""
+"""The base class of targets: shape checks, and memory in closed form where it is known."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Target(ABC):
     d_input: int
     d_output: int
     dt: float
-    """The time between samples, in your unit."""
+    """Time between samples, in any unit."""
 
     has_memory: ClassVar[bool] = True
-    """Whether ``memory`` knows the answer."""
+    """Whether ``memory`` has a closed form."""
 
     def __call__(self, x: Sequence) -> Sequence:
         """Return the output (B, T, d_output), in the dtype and on the device of the input (B, T, d_input)."""

@@ -1,4 +1,4 @@
-"""Kernels ρ with a closed form, by name."""
+"""Named kernels ρ(t) with a closed form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stablessm._typing import takes_tensor
 from stablessm.targets.base import positive
 
 Rho: TypeAlias = Callable[[Tensor], Tensor]
-"""From times, a float64 tensor, to values of the same shape."""
+"""A function from times, a float64 tensor, to values of the same shape."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class Sine(Kernel):
 
 
 RELEASED = Polynomial(exponent=1.1, rate=0.1)
-"""What the authors' code calls polynomial (design, erratum 7)."""
+"""The kernel that the authors' code calls polynomial."""
 
 KERNELS: dict[str, type[Kernel] | Kernel] = {
     "exponential": Exponential,
@@ -205,7 +205,7 @@ KERNELS: dict[str, type[Kernel] | Kernel] = {
     "airy": Airy,
     "sine": Sine,
 }
-"""Every named kernel; one that is not a class takes no options."""
+"""All named kernels; a kernel that is not a class takes no options."""
 
 
 def get(kernel: str | Rho, dt: float, options: dict[str, float]) -> Rho:

@@ -1,4 +1,4 @@
-"""Linear functionals: the output is the input, weighted by how long ago it came."""
+"""Linear functionals: convolutions of the input with a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predators and prey, with a hand on the predators."""
+"""The Lotka-Volterra equations with a control input on the predators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nonlinear functional with a slow memory."""
+"""A nonlinear functional with slowly decaying memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NonlinearFunctional(Target):
     """
 
     linear: LinearFunctional
-    """What follows σ."""
+    """The outer function, applied after σ."""
     sigma: Callable[[Tensor], Tensor]
     dt: float = field(repr=False)
 

@@ -1,4 +1,4 @@
-"""The peak-hold operator: a nonlinear target whose memory decays though it forgets nothing."""
+"""The peak-hold operator: a nonlinear target whose memory function decays although no peak is forgotten."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class PeakHold(Target):
     """
 
     dt: float = 1.0
-    """The time between samples, in your unit: it changes nothing but what others call a step."""
+    """Time between samples, in any unit. It has no effect on the output."""
     d_input: int = 1
-    """How many channels."""
+    """Number of channels."""
     d_output: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

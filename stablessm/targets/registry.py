@@ -1,4 +1,4 @@
-"""Every target by name: what the contract test runs over."""
+"""All targets by name."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ TARGETS: dict[str, Callable[..., Target]] = {
     "lotka_volterra": LotkaVolterra,
     "peak_hold": PeakHold,
 }
-"""From a name to what builds the target; each takes ``dt`` and its own options, as in ``TARGETS["sine"](dt=0.1)``."""
+"""Constructors by name; each takes ``dt`` and its own options, as in ``TARGETS["sine"](dt=0.1)``."""

@@ -1,4 +1,4 @@
-"""A fixed random RNN that others learn from."""
+"""A fixed random RNN as a target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stablessm.layers import ContinuousRNN, activations
 from stablessm.targets.base import Target, positive
 
 STATE_ELEMENTS = 8_000_000
-"""How many numbers of state are kept at a time: a batch runs in parts."""
+"""Largest number of state values in memory; a larger batch runs in parts."""
 
 
 @final
@@ -76,7 +76,7 @@ class TeacherRNN(Target):
 
     @cached_property
     def layer(self) -> ContinuousRNN:
-        """The teacher's weights, in float64: they do not train."""
+        """Weights of the teacher, in float64. They are not trained."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             layer = ContinuousRNN(
@@ -86,7 +86,7 @@ class TeacherRNN(Target):
         return layer.double().requires_grad_(False)
 
     def _eigenvalues(self) -> Tensor:
-        """Draw conjugate pairs, and a real eigenvalue if their number is odd."""
+        """Draw conjugate pairs of eigenvalues, and one real eigenvalue if the number is odd."""
         shortest, longest = self.timescales
         pairs, single = divmod(self.d_state, 2)
         tau = shortest * (longest / shortest) ** torch.rand(pairs + single, dtype=torch.float64)

@@ -58,7 +58,7 @@ class Volterra(Target):
 
     @property
     def order(self) -> int:
-        """N: the most factors in a term."""
+        """N, the largest number of factors in a term."""
         return max(len(term) for term in self.terms)
 
     def _samples(self, steps: int, device: torch.device | None = None) -> Tensor:
@@ -76,7 +76,7 @@ class Volterra(Target):
 
     def _memory(self, times: Tensor, bound: float) -> Tensor:
         steps = (times / self.dt).round()
-        between = times[(steps * self.dt - times).abs() > 0.01 * self.dt]  # single precision may pass
+        between = times[(steps * self.dt - times).abs() > 0.01 * self.dt]  # times in single precision are accepted
         if len(between):
             raise ArgumentError("times", f"multiples of dt = {self.dt:g}", between[0].item())
         count = int(steps.max()) + 1 if len(steps) else 0
@@ -105,7 +105,7 @@ def largest_values(coefficients: np.ndarray) -> np.ndarray:
 
     values = []
     for row in coefficients:
-        turns = polynomial.polyroots(polynomial.polyder(row)).real  # any u in the interval is a fair candidate
+        turns = polynomial.polyroots(polynomial.polyder(row)).real  # every u in the interval is a valid candidate
         candidates = np.concatenate([[-1.0, 1.0], turns.clip(-1, 1)])
         values.append(np.abs(polynomial.polyval(candidates, row)).max(initial=0.0))
     return np.array(values, dtype=np.float64)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+import sample_files
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -111,10 +112,11 @@ def test_samples_by_column():
         ((), 2, "neither"),
         (("t", "--from", "absent.csv"), 2, "both"),
         (("--from", "absent.csv"), 2, "absent.csv"),
-        (("--from", "nan.csv"), 2, "'nan' in nan.csv:3"),
+        (("--from", "nan.csv"), 2, "two or more lines of numbers"),
         (("--from", "ragged.csv"), 2, "2 columns in each line"),
         (("--from", "words.csv"), 2, "'b' in words.csv:3"),
-        (("--from", "back.csv"), 2, "times that increase"),
+        (("--from", "twice.csv"), 2, "2 different values at t = 1"),
+        (("--from", "noisy.csv", "--norm", "l2", "--noise", 1), 2, "--noise: expected no --noise"),
         (("--from", "two.csv", "--dt", 1), 2, "--dt: expected no --dt"),
         (("--from", "two.csv", "--horizon", 9), 2, "10 or more lines"),
         (("--from", "short.csv"), 2, "two or more lines"),
@@ -123,10 +125,11 @@ def test_samples_by_column():
 )
 def test_what_cannot_be_fitted_gets_a_reason_and_leaves_nothing(arguments, code, reason):
     files = {
-        "nan.csv": "1\n0.5\nnan\n",
+        "nan.csv": "1\nnan\nnan\n",
+        "noisy.csv": "t,value,sigma\n0,1,2\n1,2,3\n2,3,4\n",
         "ragged.csv": "0,1\n1,0.5,3\n",
         "words.csv": "a\n1\nb\n",
-        "back.csv": "0 1\n2 0.5\n1 0.2\n",
+        "twice.csv": "0 1\n1 0.5\n1 0.2\n",
         "two.csv": "0 1\n1 0.5\n2 0.2\n",
         "short.csv": "1\n",
     }
@@ -208,12 +211,11 @@ def test_files_are_read_as_written(table, separator, header, blank, tmp_path_fac
     found = read_samples(path)
     np.testing.assert_array_equal(found.values.reshape(len(array), -1), array[:, min(1, array.shape[1] - 1) :])
     if array.shape[1] > 1:
-        assert found.times is not None
         np.testing.assert_array_equal(found.times, array[:, 0])
         array[:, 0] = 0.1 * np.arange(len(array))
         path.write_text("\n".join(separator.join(map(repr, row)) for row in array.tolist()), encoding="utf-8")
         found = read_samples(path)
-        assert found.times is None
+        assert found.complete
         assert found.dt == pytest.approx(0.1)
 
 
@@ -238,6 +240,58 @@ def test_complex_samples(values, separator, tmp_path_factory):
     path.write_text("\n".join(f"{i + 1}j{separator}1" for i in range(3)), encoding="utf-8")
     with pytest.raises(ArgumentError, match="real times"):
         read_samples(path)
+
+
+def check_file(seed, path):
+    """Compare what is read from a random file with what was written."""
+    drawn = sample_files.draw(seed)
+    path.write_bytes(drawn.content)
+    found = read_samples(path)
+    np.testing.assert_allclose(found.times, drawn.times, rtol=0 if drawn.has_times else 1e-15)
+    np.testing.assert_allclose(found.values, drawn.values, rtol=1e-11, atol=1e-11)
+    for name in ("noise", "weights"):
+        ours, theirs = getattr(found, name), getattr(drawn, name)
+        assert (ours is None) == (theirs is None), name
+        assert ours is None or ours == pytest.approx(theirs)
+    assert found.dt == (None if drawn.dt is None else pytest.approx(drawn.dt, rel=1e-6))
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**31))
+def test_files_as_people_have_them(seed, tmp_path_factory):
+    check_file(seed, tmp_path_factory.getbasetemp() / "drawn.csv")
+
+
+@pytest.mark.slow
+def test_three_thousand_files(tmp_path):
+    for seed in range(3000):
+        check_file(seed, tmp_path / "drawn.csv")
+
+
+def test_repeated_times_are_averaged_by_their_precision(tmp_path):
+    path = tmp_path / "twice.csv"
+    path.write_text("t value noise\n2 5 1\n0 1 1\n1 2 1\n1 6 0.5\n", encoding="utf-8")
+    found = read_samples(path, average=True)
+    np.testing.assert_allclose(found.times, [0, 1, 2])
+    np.testing.assert_allclose(found.values, [1, (2 + 4 * 6) / 5, 5])
+    np.testing.assert_allclose(found.noise, [1, 5**-0.5, 1])
+    assert found.notes == ("the lines were sorted by time", "times with several values, which were averaged: 1")
+    path.write_text("0 1\n1 2\n1 4\n2 5", encoding="utf-8")
+    found = read_samples(path, average=True)
+    np.testing.assert_allclose(found.values, [1, 3, 5])
+    np.testing.assert_allclose(found.weights, [1, 2, 1])
+
+
+def test_standard_deviations_in_a_file_weigh_the_fit(tmp_path):
+    times = np.arange(60.0)
+    noise = np.where(times < 30, 1e-3, 10.0)
+    values = np.exp(-times / 8) + noise * np.random.default_rng(0).standard_normal(60)
+    rows = [f"{t};{v};{s}" for t, v, s in zip(times, values, noise, strict=True)]
+    Path("sigma.csv").write_text("t;value;sigma\n" + "\n".join(rows).replace(".", ","), encoding="utf-8")
+    fit("--from", "sigma.csv", "--norm", "l2", "--order", 1, "--out", "weighed")
+    es = ExponentialSum.load("weighed/sum.safetensors")
+    assert float(es.rates[0]) == pytest.approx(-1 / 8, rel=0.01)
+    assert "is not used" in fit("--from", "sigma.csv", "--order", 1, "--out", "unweighed")
 
 
 def test_a_file_that_begins_too_early(tmp_path):

@@ -427,5 +427,5 @@ def test_kernels_that_grow_get_few_states_where_few_do(base: float, samples: int
 
 
 def test_times_and_a_horizon_are_too_much() -> None:
-    with pytest.raises(ArgumentError, match=r"^horizon: expected None, since times end where they end, got 5"):
+    with pytest.raises(ArgumentError, match=r"^horizon: expected None, because times= already has an end, got 5"):
         exponential_sum(lambda t: np.exp(-t), 5, times=np.arange(100.0), tol=1e-3)

@@ -154,6 +154,20 @@ def test_an_interruption_returns_the_best_found(monkeypatch: pytest.MonkeyPatch,
     assert 1 <= found.order <= whole.order
 
 
+@pytest.mark.parametrize("kernel", ["exp(t/5)", "t**4"])
+def test_a_kernel_that_grows_is_refused_after_few_rounds(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    plain, rounds = Domain.derivative, itertools.count()
+
+    def derivative(*arguments: object) -> object:
+        next(rounds)
+        return plain(*arguments)
+
+    monkeypatch.setattr(Domain, "derivative", derivative)
+    with pytest.raises(FitError, match="grows to the end of the horizon"):
+        exponential_sum(kernel, 40, tol=1e-9)
+    assert next(rounds) < 400  # 900 and more when every order was tried
+
+
 def test_slow_kernels_over_long_horizons() -> None:
     for kernel, horizon in ((lambda t: (1 + t) ** -0.1, 10**6), (lambda t: 1 / (1 + t), 10**8)):
         found = exponential_sum(kernel, horizon, tol=1e-3)

@@ -74,7 +74,7 @@ FOUND: dict[str, tuple[int, str, float, float, float, int]] = {
     "longest": (4, "mixture, minimax", 0.0006369, 8.262, math.nan, 34),
     "margin": (2, "Hankel, minimax", 0.05747, 2.257, 0.1515, 70),
     "float32": (4, "mixture, minimax", 0.00587, 2.331, 0.4209, 56),
-    "max_order": (4, "mixture, minimax", 0.001916, 4.676, 0.02422, 43),
+    "max_order": (4, "mixture, minimax", 0.001916, 4.676, 0.02422, 15),
     "noise": (1, "Hankel, minimax", 0.02345, 1, 0.1158, 7),
     "growing": (4, "padded Hankel, minimax", 0.001214, 1.665e04, 0, 137),
     "alternating": (2, "Hankel", 8.882e-16, 1.166, 0, 4),

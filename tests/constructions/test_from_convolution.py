@@ -195,6 +195,20 @@ def test_a_finite_filter_ends_and_another_does_not() -> None:
     assert abs(response(finite, 600)[0, -1]) < 1e-12
 
 
+@settings(max_examples=6)
+@given(
+    angles=st.lists(st.floats(0.1, 3.0), min_size=1, max_size=3, unique_by=lambda angle: round(5 * angle)),
+    slope=st.floats(0, 1),
+    length=st.integers(200, 1500),
+)
+def test_undamped_waves_and_a_ramp_take_their_own_order(angles: list[float], slope: float, length: int) -> None:
+    t = np.arange(length)
+    values = sum(np.cos(angle * t + 1) for angle in angles) + 1 + slope * t / length
+    layer = from_convolution(values[None], tol=1e-5)
+    assert layer.orders[0] <= 2 * len(angles) + 2
+    assert layer.error[0] <= 1e-5
+
+
 def test_a_filter_that_has_not_decayed_is_continued_and_faded_out() -> None:
     line, k = 3 - 0.2 * np.arange(40), np.arange(1, 21)
     faded = _faded(line)

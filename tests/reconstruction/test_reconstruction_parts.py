@@ -142,7 +142,7 @@ def test_the_required_size_keeps_to_its_options(monkeypatch: pytest.MonkeyPatch)
         each.append(3 + next(i for i, error in enumerate(errors) if error <= 1e-3))
     assert sizes[4] == pytest.approx(max(each), abs=1)  # errors fall with the size, but for rounding
     with pytest.raises(
-        NumericalError, match=r"no state of up to 7 on the ring 0 ≤ .λ. ≤ 0\.5 gives 30 steps back to 0\.01"
+        NumericalError, match=r"no state of up to 7 on the ring 0 ≤ .λ. ≤ 0\.5 decodes 30 steps to an error of 0\.01"
     ) as caught:
         required_state_size(30, 0.0, 0.5, tol=1e-2, largest=7, precision=torch.float32, draws=1)
     told = diagnose(uniform_ring(7, 0.0, 0.5).to(torch.complex64), 30, precision=torch.float32)

@@ -29,7 +29,7 @@ class Fit:
     error: float
 
 
-def fit(values: np.ndarray, tol: float, max_order: int, finite: bool) -> Fit:
+def fit(values: np.ndarray, tol: float, max_order: int, finite: bool, dtype: str = "float64") -> Fit:
     """Fit the sum of lowest order found with Σ |values - ρ| ≤ tol, or the closest up to ``max_order``.
 
     Args:
@@ -37,21 +37,22 @@ def fit(values: np.ndarray, tol: float, max_order: int, finite: bool) -> Fit:
         tol: absolute.
         max_order: real states, at least 1.
         finite: see ``values``.
+        dtype: the dtype in which the sum will run; every |λ| is below 1 in it.
     """
     goal = np.concatenate([values, np.zeros_like(values)]) if finite else values
     best = Fit(np.zeros(0, complex), np.zeros(0, complex), 0, float(np.abs(goal).sum()))
     if best.error <= tol:
         return best
-    # Padded: stable at every order. Not padded (Kung, ESPRIT): shorter for filters that go on as they are, such as
-    # power laws, but stable only if they do not grow.
-    sources = [(values, True)] if finite else [(_faded(values), True), (values, False)]
+    # Padded with zeros: stable at every order. Not padded (Kung, ESPRIT): shorter for filters that continue as they
+    # are, such as power laws and undamped waves. Faded: for filters that do neither.
+    sources = [(values, True)] if finite else [(values, False), (_faded(values), True), (values, True)]
     most = min(max_order, len(values) // 2)
     tried, rank = 0, min(32, most)
     while True:
         found = []
         for source, padded in sources:
             space = long_hankel(source[:, None], rank + _EXTRA, padded=padded, rounds=2)
-            found.append(_lowest(goal, space, tried, rank, tol, finite))
+            found.append(_lowest(goal, space, tried, rank, tol, finite, dtype))
         met = [candidate for candidate in found if candidate.error <= tol]
         if met:
             return min(met, key=lambda candidate: candidate.order)
@@ -68,19 +69,19 @@ def _faded(values: np.ndarray) -> np.ndarray:
     return np.concatenate([values, (2 * values[-1] - values[-2 : -2 - size : -1]) * fade])
 
 
-def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, finite: bool) -> Fit:
+def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, finite: bool, dtype: str) -> Fit:
     """Find the smallest order that meets ``tol``: upwards in steps of a fifth, then between the last two."""
     tried: list[Fit] = []
     while low < most:
         high = min(low + max(1, low // 5), most)
-        tried.append(_least_squares(goal, space.eigenvalues(high), finite))
+        tried.append(_least_squares(goal, space.eigenvalues(high), finite, dtype))
         if tried[-1].error <= tol:
             break
         low = high
     best = min(tried, key=lambda candidate: candidate.error)
     while low < most and high - low > 1:
         middle = (low + high) // 2
-        found = _least_squares(goal, space.eigenvalues(middle), finite)
+        found = _least_squares(goal, space.eigenvalues(middle), finite, dtype)
         if found.error <= tol:
             best, high = found, middle
         else:
@@ -88,9 +89,9 @@ def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, fi
     return best
 
 
-def _least_squares(goal: np.ndarray, eigenvalues: np.ndarray, finite: bool) -> Fit:
+def _least_squares(goal: np.ndarray, eigenvalues: np.ndarray, finite: bool, dtype: str = "float64") -> Fit:
     """Fit weights for these eigenvalues; for a finite filter the error includes a bound on later values."""
-    rates = stable_rates(eigenvalues)
+    rates = stable_rates(eigenvalues, dtype=dtype)
     columns = _STEPS.matrix(rates, np.arange(len(goal)))
     coefficients = solve(columns, goal[:, None])
     weights = _STEPS.weights(coefficients, rates)[:, 0]

@@ -79,16 +79,13 @@ def from_convolution(
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentError("dtype", "torch.float32 or torch.float64", dtype)
     flat = values.reshape(-1, values.shape[-1])
-    plans = _cheapest([_plan(row, tol, max_order, head, finite) for row in flat], flat, values.shape[-2])
+    name = str(dtype).removeprefix("torch.")
+    plans = _cheapest([_plan(row, tol, max_order, head, finite, name) for row in flat], flat, values.shape[-2])
     layer = _build(plans, values.shape[:-1], flat, finite, dtype)
     late = [i for i, made in enumerate(layer.fits) if not made.relative_error <= tol]
     if late:  # rounding to dtype cost the tolerance
         for i in late:
-            plans[i] = _Plan(
-                flat[i],
-                None,
-                f"relative error {layer.fits[i].relative_error:.1e} in {str(dtype).removeprefix('torch.')}",
-            )
+            plans[i] = _Plan(flat[i], None, f"relative error {layer.fits[i].relative_error:.1e} in {name}")
         layer = _build(plans, values.shape[:-1], flat, finite, dtype)
     return layer
 
@@ -108,12 +105,12 @@ def _used(row: np.ndarray) -> np.ndarray:
     return row[: len(row) - int(np.argmax(row[::-1] != 0))] if row.any() else row[:0]
 
 
-def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool) -> _Plan:
+def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool, dtype: str) -> _Plan:
     used = _used(row)
     if len(used) <= max(SHORT, head + 1):
         return _Plan(used, None)
     scale, goal = float(np.abs(row).sum()), 0.9 * tol  # the rest of tol is for rounding
-    found = fit(row[head:] / scale, goal, min(max_order, len(used) - head - 1), finite)
+    found = fit(row[head:] / scale, goal, min(max_order, len(used) - head - 1), finite, dtype)
     if found.error > goal:
         return _Plan(used, None, f"relative error {found.error:.1e} at order {found.order}")
     found = Fit(found.rates, found.weights * scale, found.order, found.error * scale)

@@ -1,4 +1,4 @@
-"""Functions of the values in a sequence as layers: one value at a time, or several at once."""
+"""Layers that apply a given function to each value, or to several consecutive values, of a sequence."""
 
 from stablessm.constructions.pointwise.elementwise import Elementwise, elementwise
 from stablessm.constructions.pointwise.kolmogorov_arnold import KolmogorovArnold, kolmogorov_arnold

@@ -1,4 +1,4 @@
-"""A user's function of points: called with arrays of one shape, its answers checked, its slopes measured."""
+"""A user's function of points: calls it with arrays of one shape, checks its values and measures its slopes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from stablessm._errors import ArgumentError
 from stablessm.constructions._checks import real_array
 
 _GRID = 2**14
-"""Points on which slopes are measured."""
+"""Number of points for the measurement of slopes."""
 _MARGIN = 1.5
-"""How much steeper than seen a function is taken to be."""
+"""Factor between the steepest measured slope and the estimated Lipschitz constant."""
 
 
 @final

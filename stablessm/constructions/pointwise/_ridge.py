@@ -18,15 +18,15 @@ _STEEPEST = 4 / 27**0.5
 """max |tanh''|, at tanh² = 1/3."""
 
 _ROUGHEST = 1e-11
-"""Singular values below this share of the largest are dropped: the weights stay small enough to be exact."""
+"""Singular values below this share of the largest are dropped, which keeps the weights and their rounding small."""
 
 
 _STEEPNESS = (0.5, 0.35, 0.25)
 """Slope of a unit times the length of its cell: steep units are well conditioned, flat ones resolve more."""
 _HALVED = 0.6
-"""Cells are halved whose error is this share of the largest."""
+"""Cells whose error exceeds this share of the largest error are halved."""
 _FINEST = 2.0**-40
-"""Of the interval: no cell is shorter."""
+"""Shortest cell, as a share of the interval."""
 _NODES = (1 - np.cos(np.pi * (np.arange(8) + 0.5) / 8)) / 2
 _BETWEEN = np.linspace(0, 1, 25)
 
@@ -44,7 +44,7 @@ class Ridge:
     C: np.ndarray
     c: np.ndarray
     condition: float
-    """Of the least squares problem that gave C and c."""
+    """Condition number of the least-squares problem for C and c."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Map (n, d) to (n, k)."""
@@ -53,7 +53,7 @@ class Ridge:
     def rounding(self, size: np.ndarray) -> np.ndarray:
         """Return a bound (k,) on the rounding error of a value at any |x| ≤ size (d,), for any order of summation."""
         eps = float(np.finfo(float).eps)
-        inputs = np.abs(self.b) + np.abs(self.A) @ size  # tanh has slope one at most
+        inputs = np.abs(self.b) + np.abs(self.A) @ size  # the slope of tanh is at most one
         return 4 * eps * (np.abs(self.C) @ (len(self.b) + inputs) + np.abs(self.c))
 
     def jet(self, x: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -101,7 +101,7 @@ def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[R
         largest, ridge, errors = min(found, key=itemgetter(0))
         yield ridge, largest
         halved = errors >= _HALVED * max(largest, tol)
-        if not halved.any():  # it was good enough here, but not between these points
+        if not halved.any():  # the error is small at these points, but not between them
             halved[:] = True
         if length[halved].min() < _FINEST * (edges[-1] - edges[0]):  # a jump: no cell is short enough
             return

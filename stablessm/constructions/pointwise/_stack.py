@@ -1,4 +1,4 @@
-"""Layers one after another as one model with a state, and layers without memory."""
+"""A stack of layers as one model with a state, and layers without memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LayerStack(nn.Module):
         return tuple(layer.initial_state(batch) for layer in self)
 
     def forward(self, x: Sequence, state: States | None = None) -> tuple[Sequence, States]:
-        """Map (B, T, d_input) to (B, T, d_output), and return the states after the last step too."""
+        """Map (B, T, d_input) to (B, T, d_output), and also return the states after the last step."""
         after, y = [], self._cast(x)
         for layer, before in zip(self, self._before(state), strict=True):
             y, last = layer(y, before)

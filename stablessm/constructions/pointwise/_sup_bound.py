@@ -1,4 +1,4 @@
-"""A supremum over a box from above: cells are halved until each of them is proven, or the budget is spent."""
+"""Upper bound of a supremum over a box: cells are halved until each is proved or the budget is used up."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from stablessm.constructions.pointwise._ridge import Ridge
 
 BUDGET = 3_000_000
-"""Cells looked at, at most."""
+"""Largest number of cells."""
 
 _CHUNK = 20_000_000
-"""Numbers held at a time, about."""
+"""Approximate number of values in memory at a time."""
 
 
 def sup_bound(

@@ -1,4 +1,4 @@
-"""Superpositions: Sprecher's inner function in the corrected version, and outer functions built from residuals."""
+"""Superpositions of Sprecher's corrected inner function and outer functions that are fitted to residuals."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from stablessm._errors import NumericalError
 from stablessm.constructions.pointwise._function import Pointwise
 
 _TERMS = 6
-"""Of the series for λ_p; the seventh is below double precision for every base and dimension."""
+"""Number of terms of the series for λ_p; the seventh is below double precision for every base and dimension."""
 _SEPARATION = 1e-12
-"""Images of cells closer than this cannot be told apart after rounding."""
+"""Images of cells that are closer than this coincide after rounding."""
 
 
 @final
@@ -93,7 +93,7 @@ class Sprecher:
         """
         finer, per_axis = self.base ** (self.digits - digits), self.base**digits
         start = family * self.shift * per_axis
-        # one cell more where x = 1 lies in a gap, which ends there
+        # one more cell if x = 1 lies in a gap, since the gap ends there
         first, last = int(start + 1e-9), int(start + self.scale * per_axis + 1 - self.flat - 1e-9)
         index = np.arange(first, last + 1)
         middle = np.clip(((index + self.flat / 2) / per_axis - family * self.shift) / self.scale, 0, 1)

@@ -21,30 +21,30 @@ from stablessm.constructions.pointwise._stack import LayerStack, two_layers
 from stablessm.constructions.pointwise._sup_bound import BUDGET, sup_bound
 
 _AXES = 4
-"""In more dimensions nothing can be proven with a Lipschitz constant."""
+"""Largest number of inputs for which a Lipschitz constant gives a useful bound."""
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Elementwise(Result):
-    """A two-layer SSM that applies a function to every step, and how far it is off."""
+    """A two-layer SSM that applies a function at every step, with its error."""
 
     model: LayerStack = field(repr=False)
     """(batch, time, d_in) to (batch, time, d_out), in double precision."""
     error: float
-    """The largest |f - y| that was met; a lower bound of the supremum."""
+    """The largest measured |f - y|; a lower bound of the supremum."""
     bound: float
-    """No |f - y| on the domain is larger, if ``lipschitz`` is a Lipschitz constant of f; inf if none was given."""
+    """Upper bound of |f - y| on the domain if ``lipschitz`` is a Lipschitz constant of f; inf if none was given."""
     certified: bool
-    """Whether there is a bound: whether the Lipschitz constant was given."""
+    """Whether the bound is proved, which requires a given Lipschitz constant."""
     lipschitz: float
-    """The Lipschitz constant that was given; otherwise an estimate, with which the construction aimed at ``tol``."""
+    """The given Lipschitz constant, or the estimate that was used in its place."""
     width: int
-    """Hidden units."""
+    """Number of hidden units."""
     condition: float
-    """Of the least squares problem for the readout."""
+    """Condition number of the least-squares problem for the readout."""
     seconds: float
-    """How long it took to build."""
+    """Seconds that the construction took."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Evaluate at points (n, d_in), or (n,) on an interval, as n steps of one sequence: (n, d_out)."""
@@ -119,7 +119,7 @@ def _proven(f: Pointwise, tol: float, max_width: int, lipschitz: float) -> tuple
     if np.prod(lipschitz * (f.high - f.low) / tol) > BUDGET:
         what = f"tol = {tol:g} cannot be proven with the Lipschitz constant {lipschitz:.3g}: too many cells"
         raise NumericalError(what, "a larger tol")
-    share = 0.9 if one else 0.5  # of tol; the rest is for what lies between the points
+    share = 0.9 if one else 0.5  # of tol; the rest is for the error between the points
     proven, smallest = np.inf, np.inf
     for ridge, error in on_an_interval(f, tol, max_width) if one else in_a_box(f, max_width):
         smallest = min(smallest, error)

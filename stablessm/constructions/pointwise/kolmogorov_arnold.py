@@ -22,22 +22,22 @@ from stablessm.constructions.pointwise._superposition import Sprecher, Superposi
 from stablessm.layers import LRU, RealSSM
 
 _POINTS = 100_000
-"""Fresh points on which the error is measured."""
+"""Number of random points for the measurement of the error."""
 _NEAR = (1e-2, 1e-3, 1e-4, 1e-5)
-"""How far from the worst of them it is then looked for again."""
+"""Distances from the points of largest error at which a larger error is searched for."""
 _AGREEING = 50
-"""Of these, how many also go through the layers."""
+"""Number of these points that are also evaluated by the layers."""
 _HELD = 30_000_000
-"""Numbers held at a time, about."""
+"""Approximate number of values in memory at a time."""
 _RADIUS = 0.5
-"""Of the circle on which the eigenvalues of the third layer stand."""
+"""Radius of the circle of the third layer's eigenvalues."""
 
 
 @final
 @renamed("realisation")
 @dataclass(frozen=True, eq=False, repr=False)
 class KolmogorovArnold(Result):
-    """A five-layer SSM whose output at step ``length`` is f of the inputs so far, and how far it is off."""
+    """A five-layer SSM whose output at step ``length`` is f of the inputs so far, with its error."""
 
     model: LayerStack = field(repr=False)
     """(batch, time, 1) to (batch, time, 1), in double precision; read it at step ``length``."""
@@ -45,28 +45,28 @@ class KolmogorovArnold(Result):
     base: int
     """γ of Sprecher's function."""
     families: int
-    """Terms of the superposition, 2 length + 1 or more."""
+    """Number of terms of the superposition, at least 2 length + 1."""
     error: float
     """max |f - y| / max |f| over random points and a search around the worst: a lower bound of the supremum."""
     rms_error: float
-    """The root mean square over the random points."""
+    """Root mean square error over the random points."""
     realization: float
     """max |F - y| / max |f|, where F is the superposition and y comes out of the layers."""
     condition: float
-    """The steepest slope of an outer function: what an error in the inner sums is multiplied with (L in eq. 55)."""
+    """The steepest slope of an outer function, which multiplies errors of the inner sums (L in eq. 55)."""
     widths: tuple[int, ...]
-    """States of each layer."""
+    """Number of states of each layer."""
     seconds: float
-    """How long it took to build."""
+    """Seconds that the construction took."""
 
     @property
     def width(self) -> int:
-        """States of the widest layer."""
+        """Number of states of the widest layer."""
         return max(self.widths)
 
     @property
     def parameters(self) -> int:
-        """Weights of the model."""
+        """Number of weights of the model."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def __call__(self, x: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""From kernels to weights: shared exponentials, coefficients in them, powers of sums of them. No torch."""
+"""Weights of a Volterra model: shared exponentials, and kernels as products of their sums. Does not import torch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MOST_STATES = 200
 _ROWS, _COLUMNS, _SHIFTS = 512, 4096, 128
 _RING = 1e-4  # |λ|^(T + 1) on the ring: the response past the horizon, and the inverse of the condition number
 _ROUNDING = 1e-14
-_NEAR_ZERO = 0.1  # several |λ| below this stand for a response that ends
+_NEAR_ZERO = 0.1  # several |λ| below this represent a response that ends
 _SHARES = {"span": 0.2, "states": 0.5, "terms": 0.6}
-"""What each step may spend of the tolerance; the squares add up to less than one."""
+"""Share of the tolerance for each step; the squares add up to less than one."""
 
 
 @final
@@ -44,7 +44,7 @@ class Factors:
 @final
 @dataclass(frozen=True, eq=False)
 class Modes:
-    """Decaying modes on the steps 0..horizon, and an orthonormal basis of what they span."""
+    """Decaying modes on the steps 0..horizon, and an orthonormal basis of their span."""
 
     domain: Domain
     rates: np.ndarray
@@ -61,13 +61,13 @@ class Modes:
         domain = Domain(dt, discrete=True, real=False, positive=False, slowest=0.0)
         unit, scale = unit_columns(domain.matrix(rates, dt * np.arange(horizon + 1)))
         basis, triangle = np.linalg.qr(unit)
-        lost = np.abs(np.diag(triangle)) < _ROUNDING  # two rates have met: solvable, and as bad as it will measure
+        lost = np.abs(np.diag(triangle)) < _ROUNDING  # equal rates: the system stays solvable, with a large error
         triangle[lost, lost] = _ROUNDING
         return cls(domain, rates, basis, triangle, scale)
 
     @property
     def condition(self) -> float:
-        """Of the modes, each scaled to norm one."""
+        """Condition number of the modes, each scaled to norm one."""
         return float(np.linalg.cond(self.triangle))
 
     def weights(self, coefficients: np.ndarray) -> np.ndarray:
@@ -112,7 +112,7 @@ def shared_modes(samples: np.ndarray, tol: float, dt: float) -> Modes:
     energy = np.sqrt(np.cumsum((samples**2).sum(1)[::-1]))[::-1]
     alive = int((energy > 0.1 * tol).sum())
     values = np.linalg.svd(samples, compute_uv=False)
-    least = max(1, int((np.sqrt(np.cumsum(values[::-1] ** 2)) > tol).sum()))  # no smaller span can do
+    least = max(1, int((np.sqrt(np.cumsum(values[::-1] ** 2)) > tol).sum()))  # no smaller number can suffice
     best = math.inf
     for eigenvalues in realizations(samples[: 2 * alive + 2], least) if least <= _MOST_STATES else ():
         found = [Modes.of(stable_rates(each, dt), steps - 1, dt) for each in (eigenvalues, _spread(eigenvalues, tol))]

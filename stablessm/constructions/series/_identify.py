@@ -1,4 +1,4 @@
-"""Volterra kernels from records: exponentials fitted to the data, then linear regression. No torch."""
+"""Volterra kernels from data: fitted exponentials, then linear regression. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from stablessm.constructions.sums._modes import stable_rates
 
 _FOLDS = 4
 _RIDGES = 10.0 ** np.arange(-12, 1)
-"""Penalties that are tried, relative to the mean square of a regressor."""
+"""Ridge parameters to try, relative to the mean square of a regressor."""
 _SIZES = (1, 2, 3, 4, 6, 8)
-_GAIN = 0.99  # more states must make the validation error smaller than this times the one of fewer
-_EACH = 3  # data for each coefficient, at least
-_EXACT = 1e-8  # a relative error below which nothing is left to gain
-_REFINED = 20_000  # steps that rates are refined on, at most
-_TERMS = 1e-6  # what the decomposition of the estimated kernels may cost
+_GAIN = 0.99  # more states are accepted if they reduce the validation error below this multiple
+_EACH = 3  # smallest number of data points per coefficient
+_EXACT = 1e-8  # relative error below which the search ends
+_REFINED = 20_000  # largest number of steps for the refinement of rates
+_TERMS = 1e-6  # relative error that the decomposition of the estimated kernels may add
 
 
 @final

@@ -1,4 +1,4 @@
-"""Volterra kernels on a grid of steps; a function on a long horizon is never asked for all T^n values. No torch."""
+"""Volterra kernels on a grid of steps. On a long horizon the T^n values are never formed. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from stablessm.constructions.series._tensor import symmetric_part
 
 Source: TypeAlias = Callable[..., np.ndarray] | np.ndarray
 
-_ALL = 3_000_000  # a grid with so many values is taken whole; an array always is
-_LEADING = 400  # singular vectors at most: twice the states that a model may have
-_UNIFORM = 100_000  # points drawn from a grid that is not taken whole
-_LARGEST = 1e100  # squares must not overflow, nor vanish
-_COLUMNS = {2: 256, 3: 24}  # nodes of the other axes at which fibers are taken
-_TESTED = {1: 4096, 2: 320, 3: 80}  # nodes per axis on which outputs, and of a large grid kernels, are compared
+_ALL = 3_000_000  # largest number of values that are all evaluated; an array is always used completely
+_LEADING = 400  # largest number of singular vectors: twice the largest number of states
+_UNIFORM = 100_000  # number of random points of a larger grid
+_LARGEST = 1e100  # beyond this, squares would overflow or underflow
+_COLUMNS = {2: 256, 3: 24}  # number of nodes of the other axes, by order, at which fibers are evaluated
+_TESTED = {1: 4096, 2: 320, 3: 80}  # nodes per axis for the comparison of outputs and, on a large grid, of kernels
 
 
 @final
@@ -38,7 +38,7 @@ class SampledKernel:
 
     @cached_property
     def whole(self) -> np.ndarray | None:
-        """The symmetric part on all steps; None of a function on a large grid."""
+        """The symmetric part on all steps; None for a function on a large grid."""
         large = self.order > 1 and (self.horizon + 1) ** self.order > _ALL
         if large and not isinstance(self.source, np.ndarray):
             return None
@@ -170,7 +170,7 @@ def strata(horizon: int, count: int, *, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _evaluated(function: Callable[..., np.ndarray], times: list[np.ndarray], name: str) -> np.ndarray:
-    """Evaluate a function of arrays, or call a function of numbers for each."""
+    """Evaluate a function of arrays; a function of numbers is called for each entry."""
     shape = times[0].shape
     try:
         answer = function(*times)

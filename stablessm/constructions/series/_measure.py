@@ -1,4 +1,4 @@
-"""How far a Volterra model is off: its kernels, and its outputs for white noise."""
+"""Measures the errors of a Volterra model: its kernels, and its outputs for white noise."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stablessm.constructions.series._kernels import SampledKernel
 if TYPE_CHECKING:
     from stablessm.constructions.series.model import VolterraSSM
 
-_INPUTS = 32  # random inputs on which outputs are compared
-_BLOCK = 1_000_000  # values of a kernel at once
+_INPUTS = 32  # number of random inputs for the comparison of outputs
+_BLOCK = 1_000_000  # number of kernel values that are evaluated together
 
 
 def measure(model: VolterraSSM, kernels: Sequence[SampledKernel]) -> None:
-    """Compare the model that runs with the kernels, and its outputs with sums over them."""
+    """Compare the kernels of the model with the given ones, and its outputs with sums over the given ones."""
     model.kernel_errors, model.sup_errors = kernel_errors, sup_errors = {}, {}
     for kernel in kernels:
         off, size, largest_off, largest = (_sampled if kernel.whole is None else _whole)(model, kernel)

@@ -1,4 +1,4 @@
-"""Symmetric tensors as sums of powers of vectors: a form of degree n in z becomes Σ_r c_r (a_r·z)^n. No torch."""
+"""Symmetric tensors as sums of powers, Σ_r c_r (a_r·z)^n as a form of degree n in z. Does not import torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from stablessm._errors import NumericalError
 
 _EVALUATIONS = 150
-_RESTARTED = 12  # up to this rank a start from nothing is tried as well
+_RESTARTED = 12  # up to this rank a random start is tried too
 _DAMPING = 1e-6
-"""Relative size of the penalty that keeps canceling terms from growing without bound."""
+"""Relative size of the penalty that bounds terms which cancel."""
 
 
 def symmetric_part(tensor: np.ndarray) -> np.ndarray:
@@ -53,7 +53,7 @@ def powers(core: np.ndarray, tol: float, scale: float | None = None) -> tuple[np
 def _squares(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
     values, vectors = np.linalg.eigh(core)
     largest = np.argsort(-np.abs(values), kind="stable")
-    left = np.sqrt(np.cumsum(values[largest[::-1]] ** 2))[::-1]  # left[r]: the norm of all but the first r
+    left = np.sqrt(np.cumsum(values[largest[::-1]] ** 2))[::-1]  # left[r]: norm of all but the first r values
     keep = np.sort(largest[: int((left > allowed).sum())])
     return (vectors[:, keep] * np.sqrt(np.abs(values[keep]))).T, np.sign(values[keep])
 
@@ -78,7 +78,7 @@ def _cubes(core: np.ndarray, allowed: float) -> tuple[np.ndarray, np.ndarray]:
     while rank <= 2 * generic + 2:
         fresh = random.standard_normal((kept, rank)) * kept ** (-5 / 6)
         starts = [np.hstack([found, 0.3 * fresh[:, found.shape[1] :]]), fresh]
-        if found.shape[1] > _RESTARTED:  # from the last solution it takes far fewer steps
+        if found.shape[1] > _RESTARTED:  # the last solution is a much better start
             starts.pop()
         found, error = min((_canonical(small, start) for start in starts), key=itemgetter(1))
         if error <= goal:

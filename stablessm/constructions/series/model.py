@@ -1,4 +1,4 @@
-"""A Volterra series that runs: a linear recurrence, powers of its channels, a weighted sum."""
+"""A Volterra series as a model: a linear recurrence, powers of its channels and a weighted sum."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class VolterraSSM(nn.Module):
     sup_errors: Mapping[int, float]
     """sup |h_n - ĥ_n| / sup |h_n| over the same points."""
     output_error: float
-    """Root mean square error of outputs over that of the outputs: for random inputs, or on the records held out."""
+    """Relative root mean square error of outputs, for random inputs or on held-out data."""
     condition: float
-    """Condition number of the exponentials on the grid, each scaled to norm one."""
+    """Condition number of the exponentials on the grid, after scaling each to norm one."""
     seconds: float
-    """How long it took to build."""
+    """Seconds that the construction took."""
 
     @checked
     def __init__(
@@ -57,28 +57,28 @@ class VolterraSSM(nn.Module):
 
     @property
     def order(self) -> int:
-        """N: the highest power."""
+        """N, the highest power."""
         return int(self.orders.max()) if len(self.orders) else 0
 
     @property
     def rank(self) -> dict[int, int]:
-        """How many terms each order has."""
+        """Number of terms of each order."""
         found, counts = self.orders.unique(return_counts=True)
         return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
     @property
     def states(self) -> int:
-        """Real numbers in the state: two for each complex one."""
+        """Number of real numbers in the state; a complex number counts two."""
         return int(self.layer.state_shape[0]) * (2 if self.layer.complex_state else 1)
 
     @property
     def width(self) -> int:
-        """Hidden neurons: states and channels."""
+        """Number of hidden neurons: states plus channels."""
         return self.states + len(self.orders)
 
     @property
     def error(self) -> float:
-        """The largest relative error that was measured, of kernels and of outputs."""
+        """The largest measured relative error of kernels and outputs."""
         return max([self.output_error, *self.kernel_errors.values()])
 
     def initial_state(self, batch: int) -> State:
@@ -86,7 +86,7 @@ class VolterraSSM(nn.Module):
         return self.layer.initial_state(batch)
 
     def forward(self, x: Sequence, state: State | None = None) -> tuple[Sequence, State]:
-        """Map (B, T, 1) to (B, T, 1), and return the state after the last step too."""
+        """Map (B, T, 1) to (B, T, 1), and also return the state after the last step."""
         check_tensor("x", x)
         channels, state = self.layer(x.to(self.readout.dtype), state)
         return self._combine(channels).to(x.dtype), state

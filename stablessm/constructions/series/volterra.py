@@ -1,4 +1,4 @@
-"""Volterra series written down as recurrences, from their kernels or from data."""
+"""Volterra series as recurrences, computed from kernels or from data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next mode of a sum, at any times: the decays and damped waves that explain most of what is left."""
+"""The next mode of a sum at arbitrary times: the decays and damped waves that reduce the residual most."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import numpy as np
 
 from stablessm.constructions.sums._modes import Domain
 
-_DECAYS_PER_OCTAVE, _WAVES_PER_OCTAVE = 2, 1  # decay rates that are tried; descent does the rest
-_SLOWEST, _FASTEST = 0.1, 4.0  # over the longest time, and over the shortest gap
-_ENDED = 12.0  # a mode of decay a counts up to the time 12 / a
-_BAND = 3.0  # and its frequency is told by the samples up to the time 3 / a
-_PHASE = 8  # points per shortest period on which irregular times are rounded
-_LARGEST = 1 << 20  # points of that grid
-_INDEPENDENT = 1e-3  # the least part of a mode that those before it may leave
-_OFF_LATTICE = 1e-3  # of a step
-_WAVES = 2  # how many waves are offered
+_DECAYS_PER_OCTAVE, _WAVES_PER_OCTAVE = 2, 1  # decay rates that are tried; the optimization refines them
+_SLOWEST, _FASTEST = 0.1, 4.0  # divided by the longest time, and by the shortest gap
+_ENDED = 12.0  # a mode of decay a is evaluated up to the time 12 / a
+_BAND = 3.0  # the samples up to the time 3 / a determine its frequency
+_PHASE = 8  # points per shortest period of the grid to which irregular times are rounded
+_LARGEST = 1 << 20  # largest number of points of that grid
+_INDEPENDENT = 1e-3  # smallest part of a mode that is independent of the previous modes
+_OFF_LATTICE = 1e-3  # of a step: largest distance of a time from the grid
+_WAVES = 2  # number of waves that are returned
 
 
 def next_modes(
@@ -25,9 +25,9 @@ def next_modes(
     Args:
         domain: which rates are allowed.
         times: (n,) sample times.
-        left: (n, q) what the modes so far leave, times ``graded``.
+        left: (n, q) residual of the modes so far, times ``graded``.
         basis: (n, k) orthonormal columns that span these modes, times ``graded``.
-        graded: (n,) the square root of what an error counts: one over the standard deviation of noise, for example.
+        graded: (n,) square roots of the weights, for example one over the standard deviation of the noise.
         gap: the shortest time over which the kernel may change.
     """
     since = times - times[0]

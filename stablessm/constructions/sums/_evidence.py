@@ -1,4 +1,4 @@
-"""Least squares at every order, mode after mode, and the order that the evidence supports where there is noise."""
+"""Least squares at every order, mode by mode, and the order that noisy samples support."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from stablessm.constructions.sums import _hankel
 from stablessm.constructions.sums._atoms import next_modes
 from stablessm.constructions.sums._polish import Problem, descend, fit_weights
 
-_ROUGHLY, _CONVERGED = (1e-4, 1e-3), (1e-9, 1e-3)  # the gain of a last step, and its damping
-_PATIENCE = 4  # real states that may be added without gain before the search ends
-_AHEAD = 3  # orders above one that are fitted before it, since a fit without one of its modes may be the better start
-_DENSE = 800  # samples whose Hankel matrix is formed; a longer one is only multiplied with
-_LONG = 24  # and this many of its singular vectors are found
+_ROUGHLY, _CONVERGED = (1e-4, 1e-3), (1e-9, 1e-3)  # gain and damping of the last step
+_PATIENCE = 4  # number of real states without gain after which the search ends
+_AHEAD = 3  # higher orders that are fitted first: without one of their modes they may be better starts
+_DENSE = 800  # largest number of samples whose Hankel matrix is formed
+_LONG = 24  # number of singular vectors of a longer one
 _UNEVEN = 1e-6
-_ROUNDING, _TINY = 1e-14, 1e-150  # of the largest sample, and of samples that are all zero: what no noise is below
+_ROUNDING, _TINY = 1e-14, 1e-150  # smallest noise: of the largest sample, and of samples that are all zero
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Rates of one order and the norm of what their best weights leave."""
+    """Rates of one order and the norm of the residual of their best weights."""
 
     rates: np.ndarray
     size: float
@@ -31,25 +31,25 @@ class Model:
 
 @final
 class Path:
-    """Least-squares fits of ever more modes to the same samples: at no order does one get worse."""
+    """Least-squares fits of the same samples with more and more modes; the residual never increases with the order."""
 
     def __init__(self, problem: Problem, limit: int, *, noise: float | None = None, gap: float | None = None) -> None:
         """Prepare fits of up to ``limit`` states.
 
-        ``noise``: its standard deviation, if it is known. ``gap``: the shortest time over which the kernel may change,
-        if it is not that between the samples.
+        ``noise``: its standard deviation, if it is known. ``gap``: the shortest time over which the kernel may change
+        (default: the shortest time between samples).
         """
         self.problem, self.domain, self._limit, self._noise = problem, problem.domain, limit, noise
         self._gap = float(np.diff(problem.times).min()) if gap is None else gap
         values = problem.values * problem.graded[:, None]
         self._target = values
         self.count = int((problem.graded > 0).sum()) * values.shape[1] * (2 if np.iscomplexobj(values) else 1)
-        """How many real numbers the samples are."""
+        """Number of real numbers in the samples."""
         self._least = max(_ROUNDING * float(np.abs(values).max()), _TINY) * np.sqrt(self.count)
         self.models = {0: Model(np.empty(0, dtype=np.complex128), float(np.linalg.norm(values)))}
         self._subspaces = self._decompose()
         self._grown = 0
-        self._shrunk: dict[tuple[int, int], Model] = {}  # by two orders, the model that was last shrunk from one to one
+        self._shrunk: dict[tuple[int, int], Model] = {}  # models that were already reduced from one order to another
 
     def rms(self, order: int) -> float:
         """Return the root mean square of the residual of this order."""
@@ -73,7 +73,7 @@ class Path:
     def criterion(self, order: int) -> float:
         """Return -2 log(likelihood) plus the cost of the parameters: log n each (BIC), and twice that for a frequency.
 
-        A frequency is told n times better by n times as many samples, and noise offers about n of them to choose from.
+        n samples determine a frequency with an error proportional to 1/n, and noise offers about n frequencies.
         """
         model = self.models[order]
         rates, n = model.rates, self.count
@@ -87,7 +87,7 @@ class Path:
         return n * np.log(square / (n - used)) + cost  # n, not n - used: units must cancel between orders
 
     def choose(self, most: int) -> int:
-        """Fit ever higher orders as long as the evidence grows; return the one with most."""
+        """Fit higher and higher orders while the evidence grows; return the order with the most evidence."""
         best = 0
         patience = _PATIENCE // 2 if self.domain.is_complex else _PATIENCE
         for order in range(1, min(most, self._limit) + 1):
@@ -97,16 +97,16 @@ class Path:
             if order >= best + patience:
                 break
         previous = self._grown + 1
-        while best < previous:  # with fewer modes the evidence may turn out to be better still
+        while best < previous:  # a fit of fewer modes, started here, may have more evidence
             for fewer in range(best, max(0, best - _PATIENCE // 2), -1):
                 self._shrink(fewer)
             previous, best = best, min(range(best + 1), key=self.criterion)
         return best
 
     def at_most(self, order: int) -> int:
-        """Fit all orders up to this one, each as if it were the last; return the one that leaves least.
+        """Fit all orders up to this one, each as if it were the last; return the order of the smallest residual.
 
-        What is done for one order is done for the next one first, so more states never leave more.
+        Every start of a lower order is also used for the higher ones, so the residual never increases with the order.
         """
         for last in range(1, order + 1):
             self.grow(min(last + _AHEAD, self._limit))
@@ -115,7 +115,7 @@ class Path:
         return min(range(1, order + 1), key=self.rms)
 
     def grow(self, order: int) -> Model:
-        """Fit all orders up to this one, each from the fits of one and two states less and the modes they lack."""
+        """Fit all orders up to this one, each from the fits with one and two states less and an additional mode."""
         while self._grown < order:
             self._add(self._grown)
             self._grown += 1
@@ -124,7 +124,7 @@ class Path:
         return self.models[order]
 
     def _shrink(self, order: int) -> None:
-        """Try the fits of one and two states more without one of their modes: they may have had the better start."""
+        """Try the fits with one and two states more, without one of their modes, as starts."""
         starts = []
         for more in (order + 1, order + 2):
             model = self.models.get(more)
@@ -150,7 +150,7 @@ class Path:
 
     def _descend(self, rates: np.ndarray, how: tuple[float, float]) -> Model:
         rates, size = descend(self.problem, self.domain.clip(rates), *how)
-        while self.domain.positive:  # what would get a negative weight is left out
+        while self.domain.positive:  # modes with negative weights are dropped
             fit = fit_weights(self.problem, rates, "")
             if len(fit.rates) == len(rates):
                 values = self.domain.matrix(rates, self.problem.times) @ fit.coefficients
@@ -160,7 +160,7 @@ class Path:
         return Model(rates, size)
 
     def _offer(self, starts: list[np.ndarray]) -> None:
-        """Descend a little from every start, and to the end from the best of each order."""
+        """Optimize every start roughly, and the best of each order to convergence."""
         best = dict[int, Model]()
         for start in starts:
             self._keep(best, self._descend(start, _ROUGHLY))

@@ -1,4 +1,4 @@
-"""Hankel matrices of samples: their singular values, which bound what any sum can do, and their shift-invariance."""
+"""Hankel matrices of samples: singular values, which bound the error of every sum, and shift-invariant subspaces."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import final
 import numpy as np
 
 DENSE = 2000
-"""The longest horizon whose Hankel matrix is formed; beyond it is only multiplied with, by FFT."""
+"""Longest horizon whose Hankel matrix is formed; longer ones are only multiplied with vectors, by FFT."""
 
-_NEGLIGIBLE = 1e-13  # of the largest: entries of a matrix-valued kernel that others already span
+_NEGLIGIBLE = 1e-13  # of the largest singular value: smaller combinations of a kernel's entries are dropped
 
 
 @final
@@ -19,17 +19,17 @@ class Hankel:
     """H[i, j] = ρ(i + j), 0 ≤ i + j ≤ T and square, of uniform samples; entries of a matrix ρ are stacked in i."""
 
     singular_values: np.ndarray
-    """Descending. Of a long horizon the first few only, each from below (Ritz values)."""
+    """Descending. For a long horizon only the first few, as Ritz values, which are never too large."""
     left: np.ndarray
     """(rows, entries, r) left singular vectors."""
     padded: bool = False
-    """Whether ρ counts as 0 beyond its samples, and i, j run to T."""
+    """Whether ρ is extended by zeros beyond its samples, and i, j run to T."""
 
     def eigenvalues(self, order: int) -> np.ndarray:
         """Return the eigenvalues of the best shift-invariant space of this dimension (ERA, ESPRIT): U[1:] = U[:-1] A.
 
-        U has orthonormal columns, so the normal equations of U[:-1] are I less what the last row takes. Where ρ ends
-        with its samples the next row of U is 0, and A = Uᴴ U[1:] is a contraction: all |λ| ≤ 1.
+        U has orthonormal columns, so the Gram matrix of U[:-1] is I minus the outer product of the last row. If ρ is
+        padded, the next row of U is 0, and A = Uᴴ U[1:] is a contraction: all |λ| ≤ 1.
         """
         order = min(order, self.left.shape[2], len(self.left) - 1)
         if not order:
@@ -72,7 +72,7 @@ def _product(values: np.ndarray, block: np.ndarray, rows: int) -> np.ndarray:
     columns = len(block)
     real = np.isrealobj(values) and np.isrealobj(block)
     there, back = (fft.rfft, fft.irfft) if real else (fft.fft, fft.ifft)
-    size = fft.next_fast_len(len(values), real=real)  # what wraps around falls on rows that are not read
+    size = fft.next_fast_len(len(values), real=real)  # only rows that are not used wrap around
     spectra = [there(entry, size) for entry in values.T]
     out = np.empty((rows, values.shape[1], block.shape[1]), dtype=np.result_type(values, block), order="F")
     for k, column in enumerate(block.T):
@@ -91,7 +91,7 @@ def _transposed_product(values: np.ndarray, block: np.ndarray, columns: int) -> 
 
 
 def _prepared(values: np.ndarray, padded: bool) -> tuple[np.ndarray, int]:
-    """Return the samples with as few columns as span them, and the number of rows; no singular value changes."""
+    """Return the samples in as few columns as possible, and the number of rows; no singular value changes."""
     if values.shape[1] > 1:
         u, s, _ = np.linalg.svd(values, full_matrices=False)
         keep = max(1, int((s > _NEGLIGIBLE * s[0]).sum()))

@@ -1,4 +1,4 @@
-"""An exponential sum as a layer of ours."""
+"""An exponential sum as a layer of this library."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from stablessm.layers import LRU, RealSSM
 if TYPE_CHECKING:
     from stablessm.constructions.sums.result import ExponentialSum
 
-_LEAST = 1e-35  # an eigenvalue of 0 is beyond most maps; this one is as good, and a float32
+_LEAST = 1e-35  # replaces an eigenvalue of 0, which most maps exclude; representable in float32
 
 
 def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: torch.dtype | None) -> RealSSM | LRU:
     """Build the layer of :meth:`ExponentialSum.to_layer`, in double precision, and round its weights at the end."""
     dtype = dtype or torch.get_default_dtype()
     closest = float(-np.expm1(es.rates.real.max(initial=-np.inf) * es.dt))
-    if dtype != torch.float64 and closest < (1 - 1e-9) * GAPS["float32"]:  # at the limit, rounding is no reason
+    if dtype != torch.float64 and closest < (1 - 1e-9) * GAPS["float32"]:  # allow rounding at the limit
         expected = (
             f"torch.float64, as float32 rounds a decay of {closest:.2g} per step to 0, or a fit with dtype='float32'"
         )
@@ -32,7 +32,7 @@ def to_layer(es: ExponentialSum, map: str | reparam.Reparameterization, dtype: t
         readout = np.concatenate([readout, -1j * readout])
     eigenvalues = np.where(np.abs(es.eigenvalues) < _LEAST, _LEAST, es.eigenvalues)
     oscillates = np.iscomplexobj(es.rates) if es.time == "continuous" else bool((es.eigenvalues.real < 0).any())
-    with torch.random.fork_rng(devices=[]), torch.no_grad():  # what the layer draws is replaced
+    with torch.random.fork_rng(devices=[]), torch.no_grad():  # the random weights are replaced
         if oscillates or np.iscomplexobj(eigenvalues):
             return _complex(eigenvalues[states], readout * es._gain[states], inputs, map).to(dtype)
         if es.time == "continuous":

@@ -24,14 +24,14 @@ _ALIKE = 1.5  # noise levels of several outputs that count as one
 @final
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """The standard deviation of sample [i, entry] is level scales[entry] / graded[i]; complex samples: of each part."""
+    """Standard deviation level · scales[entry] / graded[i] of sample [i, entry]; of each part of a complex sample."""
 
     graded: np.ndarray
     """(n,) with a mean square of one, where it is not 0."""
     scales: np.ndarray
     """(q,) with a mean square of one."""
     level: float | None
-    """None: to be estimated."""
+    """None if the level is estimated."""
 
 
 def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
@@ -93,8 +93,8 @@ def fit(samples: Samples, domain: Domain, request: Request, noise: Any, weights:
 
 
 def _searched(samples: Samples, domain: Domain, noise: Noise, request: Request) -> tuple[Path, int, bool]:
-    """Return all fits, which order is the best of them, and whether an interruption ended the search."""
-    limit, order = max(1, int((noise.graded > 0).sum()) // 2), request.order  # as many numbers as there are samples
+    """Return all fits, the best order, and whether the search was interrupted."""
+    limit, order = max(1, int((noise.graded > 0).sum()) // 2), request.order  # one weight and one rate per state
     if order is not None and order > limit:
         raise ArgumentError("order", f"at most {limit}, half the number of samples, with norm='l2'", order)
     one = np.ones(len(samples.times))
@@ -138,7 +138,7 @@ def _standard_errors(problem: Problem, found: Fit, level: float) -> tuple[np.nda
     slope = slope if domain.is_complex else slope.real
     slopes = [real_rows(slope[:, entry] * graded) for entry in range(entries)]
     inverse = _inverse(columns)
-    follows = [inverse @ part for part in slopes]  # how the weights follow the rates
+    follows = [inverse @ part for part in slopes]  # derivatives of the weights by the rates
     apart = np.concatenate([part - columns @ follow for part, follow in zip(slopes, follows, strict=True)])
     root = _inverse(apart).T  # root.T @ root is the covariance of the rates
     moved = level * np.linalg.norm(root, axis=0)

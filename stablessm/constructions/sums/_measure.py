@@ -1,4 +1,4 @@
-"""A fit as an ExponentialSum, with its errors measured on the whole grid; and why a fit fails."""
+"""The result of a fit with its measured errors, and the reason why a fit fails."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from stablessm.constructions.sums._search import RESOLVED, Search, subset
 from stablessm.constructions.sums._supremum import Error, compare
 from stablessm.constructions.sums.result import ExponentialSum
 
-_GROWS = 1.2  # the last tenth of the horizon holds values so many times larger than all before
-_AT_LIMIT = 1.1  # times the slowest rate allowed: a rate that would be slower if it could
-_FREE = 1e-6  # of that rate: as good as no limit
+_AT_LIMIT = 1.1  # times the slowest allowed rate: slower rates count as at the limit
+_FREE = 1e-6  # of that rate: practically no limit
 INTERRUPTED = "exponential_sum was interrupted; it returns the best sum found so far"
 
 
@@ -31,7 +30,7 @@ def measured(
         ratio = np.where(error.size > 0, error.size / error.kernel, 0.0)
     sup, relative = (error.size.max(), error.sup) if samples.relative else (error.sup, ratio.max())
     some = subset(len(samples.times), max(4000, 8 * es.order))
-    spacing = np.sqrt(np.gradient(samples.times[some]))[:, None]  # so that a few points stand for all
+    spacing = np.sqrt(np.gradient(samples.times[some]))[:, None]  # so that some points represent all
     step = 1.0 if domain.discrete or samples.even is None else samples.even[1]
     return replace(
         es,
@@ -58,7 +57,7 @@ def _l1(es: ExponentialSum, samples: Samples, error: Error, discrete: bool) -> f
     if samples.panels is None:
         by_time = np.trapezoid(rows(samples.values, samples.times), samples.times, axis=0)
         return float(by_time.max()) / (samples.dt if discrete else 1.0)
-    if discrete:  # the first steps, all of them, and the panels of the others
+    if discrete:  # all first steps, and the panels after them
         first = samples.times < samples.panels.left[0]
         return float(rows(samples.values[first], samples.times[first]).sum(axis=0).max()) + error.l1 / samples.dt
     if samples.even is None:
@@ -75,10 +74,9 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
         jump, at = samples.panels.jump()
         what = f"the kernel jumps by {unit * jump:.3g} at t = {at:g}, and in continuous time every sum is continuous"
         return what, f"a tolerance above {unit * jump / 2:.2g}, times= that begin after the jump, or time='discrete'"
-    size = np.abs(samples.values).max(axis=1)
-    cut = max(1, 9 * len(size) // 10)
-    if size[-1] * samples.weight[-1] > goal and size[cut:].max(initial=0.0) > _GROWS * size[:cut].max():
-        what = f"the kernel grows to the end of the horizon, up to {unit * size.max():.3g}, and a stable sum decays"
+    if search.rises(goal):
+        largest = unit * float(np.abs(samples.values).max())
+        what = f"the kernel grows to the end of the horizon, up to {largest:.3g}, and a stable sum decays"
         return what, "a kernel that decays, or one that is multiplied by e^(-ct) and the c taken back afterwards"
     if goal < RESOLVED * search.scale:
         what = f"double precision resolves no less than {RESOLVED * unit * search.scale:.2g} of this kernel"

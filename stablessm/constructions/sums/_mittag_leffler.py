@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-_RANGE = 40.0  # e^-40 of the integrand is nothing
+_RANGE = 40.0  # e^-40 of the integrand is negligible
 _LARGEST = 700.0  # e^710 overflows
 _STEP = 0.05
 _CHUNK = 1 << 20

@@ -1,4 +1,4 @@
-"""Decaying modes at given times: which are allowed, their matrix, their derivatives.
+"""Decaying modes at given times: allowed rates, their matrix and its derivatives.
 
 A real kernel has one rate per conjugate pair, and its modes are real parts. A complex kernel has complex modes.
 """
@@ -14,8 +14,8 @@ import numpy as np
 GAPS = {"float32": 2.0**-22, "float64": 2.0**-51}
 """The least 1 - |λ| of a dtype: four times its spacing below 1, so that rounding cannot reach 1."""
 
-_FASTEST = 1e-9  # the least |λ|, to have a logarithm
-_ON_AXIS = 1e-12  # phases this near 0 or π are those of a real eigenvalue
+_FASTEST = 1e-9  # smallest |λ|, so that the logarithm is finite
+_ON_AXIS = 1e-12  # phases this close to 0 or π count as real eigenvalues
 
 
 def slowest(dtype: str, dt: float) -> float:
@@ -38,11 +38,11 @@ class Domain:
     positive: bool
     slowest: float
     is_complex: bool = False
-    """Whether modes are w e^{rt} itself, one complex state each, and not its real part."""
+    """Whether modes are w e^{rt}, one complex state each, instead of its real part."""
     band: float = math.inf
-    """In continuous time, the highest |Im r| that the samples can tell from others."""
+    """In continuous time, the highest |Im r| that the samples distinguish from aliases."""
     rest: float = 0.0
-    """How much faster than the slowest a rate begins at least, so that it can still move."""
+    """Smallest distance of an initial rate from the slowest one, so that it can still move."""
 
     def single(self, rates: np.ndarray) -> np.ndarray:
         """Return which rates take one state: real rates, negative eigenvalues in discrete time, all complex modes."""
@@ -58,8 +58,8 @@ class Domain:
     def admit(self, eigenvalues: np.ndarray) -> np.ndarray:
         """Return rates for eigenvalues λ (conjugate pairs unless the sum is complex), with the same number of states.
 
-        Those outside the disc are reflected. Where oscillation is not allowed a pair becomes two real rates, and a
-        negative λ, which is an artifact of sampling in continuous time, is dropped.
+        Eigenvalues outside the unit disc are reflected. If oscillation is not allowed, a pair becomes two real rates.
+        A negative λ, which is an artifact of sampling, is dropped in continuous time.
         """
         values = np.asarray(eigenvalues, dtype=np.complex128)
         modulus = np.abs(values)
@@ -79,7 +79,7 @@ class Domain:
         return self.clip(rates[np.argsort(rates.real)])
 
     def clip(self, rates: np.ndarray) -> np.ndarray:
-        """Return initial rates: a little faster than the slowest allowed, and none beyond the band."""
+        """Return rates as initial ones: slightly faster than the slowest allowed rate, and within the band."""
         rates = rates[np.abs(rates.imag) <= (math.inf if self.discrete else self.band)]
         return np.minimum(rates.real, -max(1.01 * self.slowest, self.slowest + self.rest)) + 1j * rates.imag
 
@@ -88,9 +88,9 @@ class Domain:
         turns = self.turns(rates)
         a = -rates.real - self.slowest
         b = rates.imag.copy()
-        fold = np.positive if self.is_complex else np.abs  # the conjugate of a pair is the same pair
+        fold = np.positive if self.is_complex else np.abs  # a pair equals its conjugate
         b[turns] = fold(b[turns] + a[turns] * step[len(rates) :])
-        if self.discrete:  # frequencies beyond one half per step are those below it
+        if self.discrete:  # frequencies beyond half a cycle per step are aliases
             b[turns] = fold((b[turns] * self.dt + np.pi) % (2 * np.pi) - np.pi) / self.dt
         else:
             b = np.clip(b, -self.band, self.band)
@@ -99,7 +99,7 @@ class Domain:
     def matrix(self, rates: np.ndarray, times: np.ndarray) -> np.ndarray:
         """Return the modes (n, order): e^{at} for a real rate a; e^{at} cos bt and -e^{at} sin bt for a pair a ± ib.
 
-        Of a complex sum e^{rt}.
+        For a complex sum the modes are e^{rt}.
         """
         if self.is_complex:
             return np.exp(times[:, None] * rates)
@@ -149,10 +149,10 @@ class Domain:
         return np.cumsum(width) - width
 
 
-def stable_rates(eigenvalues: np.ndarray, dt: float = 1.0) -> np.ndarray:
-    """Return log λ / dt for one λ of each conjugate pair, with |λ| kept away from 0 and from 1 as float32 requires."""
+def stable_rates(eigenvalues: np.ndarray, dt: float = 1.0, dtype: str = "float32") -> np.ndarray:
+    """Return log λ / dt for one λ of each conjugate pair, with |λ| as far from 0 and 1 as the dtype requires."""
     values = eigenvalues[np.imag(eigenvalues) >= 0].astype(np.complex128)
-    modulus = np.clip(np.abs(values), _FASTEST, 1 - GAPS["float32"])
+    modulus = np.clip(np.abs(values), _FASTEST, 1 - GAPS[dtype])
     return (np.log(modulus) + 1j * np.angle(values)) / dt
 
 
@@ -175,7 +175,7 @@ def non_negative(A: np.ndarray, b: np.ndarray) -> np.ndarray:
 
     try:
         return nnls(A, b)[0]
-    except RuntimeError:  # it can cycle when rounding is all that is left; this one stops where it is
+    except RuntimeError:  # nnls can cycle at the level of rounding; bvls stops at its limit
         return np.maximum(lsq_linear(A, b, bounds=(0, np.inf), method="bvls", max_iter=200).x, 0)
 
 

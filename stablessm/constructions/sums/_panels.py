@@ -1,4 +1,4 @@
-"""A function of time on panels as short as the function needs, so that nothing between the points is missed."""
+"""A function of time on adaptive panels with polynomial interpolation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import final
 import numpy as np
 
 _NODES = 16
-_PER_GAP = 4  # points of a dense look at a panel, between two nodes
-_MIDDLE = 0.2, 0.8  # of a gap between nodes, as an angle: where interpolation is checked, once in each
-_SHORTEST = 2.0**-44  # of the time: a panel is not halved below the spacing of floats, as it would be at a jump
-_FIRST = 1e-60  # of the last time: where the halving towards 0 ends
+_PER_GAP = 4  # dense points between two nodes
+_MIDDLE = 0.2, 0.8  # of a gap between nodes, as an angle: range of the random check in each gap
+_SHORTEST = 2.0**-44  # of the time: shortest panel, near the spacing of floats; reached at a jump
+_FIRST = 1e-60  # of the last time: shortest panel near 0
 SHORTEST_STEPS = 512
-"""Steps below which a panel in discrete time is not halved: its points would coincide."""
+"""Shortest panel in discrete time, in steps; the points of a shorter one would coincide."""
 
 _reference = -np.cos(np.pi * np.arange(_NODES) / (_NODES - 1))  # Chebyshev points, both ends included
 
@@ -22,9 +22,9 @@ _reference = -np.cos(np.pi * np.arange(_NODES) / (_NODES - 1))  # Chebyshev poin
 @final
 @dataclass(frozen=True, eq=False)
 class Panels:
-    """Panels [left, right], each with Chebyshev nodes to interpolate from and a random check between any two of them.
+    """Panels [left, right], each with Chebyshev nodes for interpolation and a random check between any two nodes.
 
-    What interpolation misses can be in one gap alone: next to an end near which the function is singular.
+    Every gap has a check, because the error can be large in one gap only: next to an end near a singularity.
     """
 
     left: np.ndarray
@@ -81,8 +81,8 @@ Function = Callable[[np.ndarray], np.ndarray]
 
 
 def build(function: Function, left: np.ndarray, right: np.ndarray, step: float | None = None) -> Panels:
-    """Build panels from left to right; with a step, all times are multiples of it."""
-    within = np.random.default_rng(len(left)).uniform(*_MIDDLE, (len(left), _NODES - 1))  # in step with nothing
+    """Build panels from left to right, with checks at random times; with a step, all times are multiples of it."""
+    within = np.random.default_rng(len(left)).uniform(*_MIDDLE, (len(left), _NODES - 1))
     checks = -np.cos(np.pi * (np.arange(_NODES - 1) + within) / (_NODES - 1))
     offsets = np.concatenate([np.broadcast_to(_reference, (len(left), _NODES)), checks], axis=1)
     times = left[:, None] + (right - left)[:, None] * (offsets + 1) / 2
@@ -101,7 +101,7 @@ def refined(
     most: int,
     step: float | None = None,
 ) -> tuple[Panels, bool]:
-    """Halve the panels that ``coarse`` marks until none is left or there are ``most`` points; and whether none is."""
+    """Halve the panels that ``coarse`` marks, up to ``most`` points; return the panels and whether none is marked."""
     done, active, end = [], panels, float(panels.right.max())
     count = active.times.size
     while len(active):

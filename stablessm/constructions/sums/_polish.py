@@ -1,4 +1,4 @@
-"""From a fair guess of the rates to the best: least squares by variable projection, then minimax."""
+"""Local optimization of the rates: least squares by variable projection, then minimax."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 from stablessm.constructions.sums._modes import Domain, non_negative, solve, unit_columns
 
 _ROUNDS = 40
-_LEVELED = 1e-3  # a round that gains less than this is the last
-_SPREAD = 120  # points, beside the extrema, that hold the error down in the linear program
+_LEVELED = 1e-3  # the iteration ends if a round gains less than this part
+_SPREAD = 120  # points of the linear program in addition to the extrema
 _EXTREMA = 500
-_VANISHED = 1e-200  # the largest entry of a column that no weight could make count
-_LONG_PROGRAM = 1500  # rows of a linear program above which it is solved with few of them
-_ROWS_PER_VARIABLE = 6  # rows that a long program starts with, and that are added to it at a time
-_VIOLATED = 1e-7  # of the largest error: by how much a row that was left out may be violated
-_STEPS_PER_VARIABLE = 30  # of the simplex method: 11 at most are usual, and an ill-conditioned program takes forever
-_SIDES = np.exp(2j * np.pi * np.arange(8) / 8)  # of the polygon that stands for a circle; one faces the residual
+_VANISHED = 1e-200  # a column whose entries are all smaller is not scaled
+_LONG_PROGRAM = 1500  # number of rows above which a linear program is solved with a part of them
+_ROWS_PER_VARIABLE = 6  # number of rows at the start of a long program, and of rows added at a time
+_VIOLATED = 1e-7  # of the largest error: allowed violation of rows that were left out
+_STEPS_PER_VARIABLE = 30  # limit of the simplex method; 11 suffice unless the program is ill-conditioned
+_SIDES = np.exp(2j * np.pi * np.arange(8) / 8)  # of the polygon that replaces a circle; one side faces the residual
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Points to fit: an error at times[i] counts weight[i], and in least squares graded[i]."""
+    """The points of a fit. An error at times[i] has the factor weight[i], and graded[i] in least squares."""
 
     times: np.ndarray
     values: np.ndarray
@@ -44,7 +44,7 @@ class Problem:
 @final
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Rates, the coefficients of their modes, and what they leave."""
+    """Rates, the coefficients of their modes, and the error."""
 
     rates: np.ndarray
     coefficients: np.ndarray
@@ -78,8 +78,8 @@ def descend(
 ) -> tuple[np.ndarray, float]:
     """Minimize over the rates by Levenberg–Marquardt, weights projected out (Golub, Pereyra; Kaufman's Jacobian).
 
-    Returns the rates and the norm of what they leave. A round that takes less than ``leveled`` of it, with a damping
-    below ``undamped``, is the last.
+    Returns the rates and the norm of the residual. The iteration ends when a round with a damping below ``undamped``
+    reduces the norm by less than the part ``leveled``.
     """
     domain, times, graded = problem.domain, problem.times, problem.graded[:, None]
     target = problem.values * graded
@@ -87,7 +87,7 @@ def descend(
     def state(rates: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
         columns = domain.matrix(rates, times) * graded
         coefficients = solve(columns, target)
-        with np.errstate(over="ignore", invalid="ignore"):  # nearly equal modes may get endless weights
+        with np.errstate(over="ignore", invalid="ignore"):  # nearly equal modes may have very large weights
             residual = target - columns @ coefficients
         return columns, coefficients, residual, float(np.linalg.norm(residual))
 
@@ -123,8 +123,8 @@ def descend(
 def minimax(problem: Problem, fit: Fit) -> Fit:
     """Minimize the supremum by Gauss–Newton steps, each a linear program (Madsen), in a trust region on the rates.
 
-    The second-order part of a step is mostly a change of weights; a linear fit takes it back, which makes the
-    convergence quadratic from afar.
+    The second-order part of a step is mostly a change of weights. A linear fit corrects it, so that convergence is
+    quadratic early.
     """
     domain, weight = problem.domain, problem.weight[:, None]
     graded = problem.graded[:, None]
@@ -194,7 +194,7 @@ def _program(
         bounds += [(low, None) for low in -fit.coefficients.reshape(-1) * scale[moves:] / fit.error]
     else:
         bounds += [(None, None)] * (A.shape[1] - moves)
-    # the modulus of what is left, b - Ax, is its largest component along any direction
+    # the modulus of the residual b - Ax is its largest component along any direction
     along = np.concatenate([(side.conj()[:, None] * A).real for side in sides])
     if not (np.isfinite(along).all() and np.isfinite(b).all()):
         return None
@@ -213,8 +213,8 @@ def _solution(
 ) -> np.ndarray | None:
     """Return the x within its bounds that minimizes max(left - along @ x), or None if no x brings this below 1.
 
-    Few rows determine the solution. A long program is solved with the rows of the largest ``left`` and some others,
-    then again with the rows that its solution violates.
+    Few rows determine the solution. A long program is solved with the rows of the largest ``left`` and some others, and
+    again with the rows that the solution violates.
     """
     from scipy.optimize import linprog
 

@@ -1,4 +1,4 @@
-"""What there is to fit: times, values and the weight of an error, from a function, an expression or samples."""
+"""The data of a fit: times, values and weights of errors, from a function, a formula or samples."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stablessm.constructions.sums import _sampling
 from stablessm.constructions.sums._panels import Function, Panels
 
 LONGEST, HEAD = 2**20, 2**16
-"""Steps of a function in discrete time that are all looked at; of more steps so many first ones are."""
-_UNSEEN = 0.05  # of the tolerance: what interpolation between the points of a function may miss
-_BETWEEN, _MOST_BETWEEN = 4, 50_000  # a function is looked at so many times a step, of up to so many steps
-_ROUNDED = 1e-13  # of the largest value: what is not resolved further
-_RESOLVED = 1e-5  # of the largest value: the tolerance that stands for one where an order is given
+"""Most steps of a function in discrete time that are all evaluated; of a longer grid the first HEAD steps are."""
+_UNSEEN = 0.05  # of the tolerance: error of the interpolation between points of a function
+_BETWEEN, _MOST_BETWEEN = 4, 50_000  # evaluations of a function per step, and the largest number of steps for it
+_ROUNDED = 1e-13  # of the largest value: the finest resolution
+_RESOLVED = 1e-5  # of the largest value: the tolerance that is used if an order is given
 _SMALLEST = 1e-60
 _RANGE = 1e-290, 1e290  # the largest value: beyond it weights and errors would leave float64
 _OFF_GRID = 1e-9  # of a step, or of the time: rounding of multiples of dt
@@ -29,13 +29,13 @@ _OFF_GRID = 1e-9  # of a step, or of the time: rounding of multiples of dt
 @final
 @dataclass(frozen=True)
 class Request:
-    """What ``exponential_sum`` is asked for."""
+    """The request to ``exponential_sum``."""
 
     tol: float | None
     order: int | None
     max_order: int | None
     started: float
-    """A ``time.perf_counter()``, from which ``seconds`` are counted."""
+    """Value of ``time.perf_counter()`` at the start."""
     tell: Callable[[], object] = lambda: None
     """Called after each round of a fit, and before each call of a function."""
 
@@ -58,15 +58,15 @@ class Samples:
     even: tuple[np.ndarray, float] | None = None
     """(values, step) at even times from the first one, if there are any."""
     panels: Panels | None = None
-    """Of a function that is fitted between the times too."""
+    """Panels of a function that is also fitted between the times."""
     function: Function | None = None
     """The function of these panels."""
     step: float | None = None
-    """In discrete time, what the times of the panels are multiples of."""
+    """In discrete time, the step of which the panels' times are multiples."""
 
     @property
     def horizon(self) -> int:
-        """In steps of dt, to the last time."""
+        """Number of steps of dt to the last time."""
         return math.ceil(self.times[-1] / self.dt - 1e-9)
 
     @property
@@ -82,7 +82,7 @@ class Samples:
 
     @cached_property
     def weight(self) -> np.ndarray:
-        """(n,) what an error at each time is multiplied by: 1, or 1 / |ρ| for relative errors."""
+        """(n,) factors of errors: 1, or 1 / |ρ| for relative errors."""
         return self.weigh(self.values)
 
     def weigh(self, values: np.ndarray) -> np.ndarray:
@@ -190,7 +190,7 @@ def _largest(values: np.ndarray) -> float:
 
 
 def _check(times: np.ndarray, values: np.ndarray, largest: float, relative: bool, *, is_function: bool = False) -> None:
-    """Refuse values that are not finite and, for relative errors, values that are as good as 0."""
+    """Raise an error for values that are not finite and, with relative errors, for values that are nearly 0."""
     bad = ~np.isfinite(values).all(axis=1)
     if bad.any():
         i = int(np.argmax(bad))
@@ -205,7 +205,7 @@ def _check(times: np.ndarray, values: np.ndarray, largest: float, relative: bool
 
 
 def _no_zero(times: np.ndarray, values: np.ndarray) -> None:
-    """Refuse relative errors of a continuous function that changes its sign."""
+    """Raise an error for relative errors of a continuous function that changes its sign."""
     changes = np.flatnonzero(values[:-1] * values[1:] < 0)
     if len(changes):
         i = int(changes[0])
@@ -245,7 +245,7 @@ def _grid(given: np.ndarray | None, horizon: int | None, dt: float, times: Any, 
         raise ArgumentError("kernel", expected, f"shape {given.shape}, dtype {given.dtype}")
     if times is not None:
         if horizon is not None:
-            raise ArgumentError("horizon", "None, since times end where they end", repr(horizon))
+            raise ArgumentError("horizon", "None, because times= already has an end", repr(horizon))
         return _times(_array("times", times), dt, continuous)
     if horizon is None:
         if given is None:

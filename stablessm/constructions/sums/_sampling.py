@@ -1,4 +1,4 @@
-"""A function sampled as finely as it needs: at panels, and at even times for a Hankel matrix."""
+"""Adaptive sampling of a function: on panels, and at even times for a Hankel matrix."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from stablessm.constructions.sums._panels import Function, Panels
 _POINTS_A_PANEL = 16
 _FIRST_PANELS = 4096
 _MOST = 2**22  # points
-_SINGULAR = 1e9  # times the largest value on the grid
-_A_PANEL = 8  # even samples: at least 2.5 to a cycle of what the nodes of a panel resolve
-_MINOR = 1e-4  # of the energy: what may change faster than even samples follow
-_EVEN = 64, 2**15
+_SINGULAR = 1e9  # times the largest value on the grid: larger values are a singularity
+_A_PANEL = 8  # even samples per panel: at least 2.5 per resolved cycle
+_MINOR = 1e-4  # of the energy: part that even samples need not resolve
+_EVEN = 64, 2**15  # smallest and largest number of even samples
 
 
 def resolve(
@@ -26,10 +26,10 @@ def resolve(
     """
     edges = np.append(grid[:-1:_POINTS_A_PANEL], grid[-1])
     edges = edges[np.unique(np.linspace(0, len(edges) - 1, _FIRST_PANELS).astype(np.int64))]
-    if end > grid[-1]:  # a long horizon, whose first steps are the grid
+    if end > grid[-1]:  # a long horizon: the grid contains its first steps only
         late = np.geomspace(grid[-1], end, _FIRST_PANELS // 4)
         late = late if step is None else _apart(step * np.rint(late / step), _panels.SHORTEST_STEPS * step)
-        edges = np.union1d(edges, late) if step is None else late  # the first steps are all looked at
+        edges = np.union1d(edges, late) if step is None else late  # the first steps are all evaluated
     largest = 0.0
 
     def coarse(panels: Panels) -> np.ndarray:
@@ -63,7 +63,7 @@ def resolve(
 def even(function: Function, panels: Panels, floor: float, relative: bool) -> tuple[np.ndarray, float]:
     """Return values at even times from the first time to where the kernel falls below the floor, and their step.
 
-    The step follows all but a small part of the kernel's energy: a cusp at 0 does not decide about it.
+    The step resolves all but a small part of the kernel's energy, so that a cusp at 0 does not determine it.
     """
     size = np.abs(panels.values).max(axis=2)
     if relative:
@@ -79,7 +79,7 @@ def even(function: Function, panels: Panels, floor: float, relative: bool) -> tu
 
 
 def _apart(times: np.ndarray, least: float) -> np.ndarray:
-    """Return the first and last of increasing times, and those between that are at least this far apart."""
+    """Return the first and the last of increasing times, and times between them that are at least this far apart."""
     kept = [times[0]]
     for time in times[1:-1]:
         if time - kept[-1] >= least and times[-1] - time >= least:

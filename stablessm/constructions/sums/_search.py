@@ -1,4 +1,4 @@
-"""The best sum of an order, and the smallest order that meets a tolerance."""
+"""Search for the best sum of an order, and for the smallest order that meets a tolerance."""
 
 from __future__ import annotations
 
@@ -15,41 +15,47 @@ from stablessm.constructions.sums._polish import Fit, Problem, fit_weights, leas
 from stablessm.constructions.sums._samples import Request, Samples
 from stablessm.constructions.sums._supremum import Error, compare
 
-_POINTS, _POINTS_MONOTONE = 4000, 1600  # a longer grid is fitted at so many of its points
+_POINTS, _POINTS_MONOTONE = 4000, 1600  # number of points at which a longer grid is fitted
 _MOST_LONG = 120  # the highest order tried on a grid whose Hankel matrix is not formed
-_LEAST_SQUARES, _MINIMAX = 64, 150  # highest order, and number of unknowns, that are polished
-_WITHIN = 40.0  # what minimax can gain: from further above the tolerance it is not tried
-_MONOTONE = 0.02  # a mixture that leaves less than this of the kernel makes it count as completely monotone
-_CLOSE = 1e-8  # and one that leaves less than this is tried alone
-_FAITHFUL = 1e-11  # and one that leaves less than this is as good as the samples
-_HANKEL_TO_SUP, _MIXTURE_TO_SUP = 20.0, 10.0  # about how far the supremum of a minimax error is below singular values
-_BLOCKS = (12, 48)  # how many singular values of a long horizon: a few first, often they are all
+_LEAST_SQUARES, _MINIMAX = 64, 150  # highest order for least squares, and number of unknowns for minimax
+_WITHIN = 40.0  # largest factor that minimax can gain; it is not tried further above the tolerance
+_MONOTONE = 0.02  # a kernel counts as completely monotone if the mixture leaves less than this part
+_CLOSE = 1e-8  # a mixture that leaves less than this part is tried alone
+_FAITHFUL = 1e-11  # a mixture that leaves less than this part replaces the samples
+_HANKEL_TO_SUP, _MIXTURE_TO_SUP = 20.0, 10.0  # approximate ratio of singular values to minimax errors
+_BLOCKS = (12, 48)  # numbers of singular values of a long horizon: the first often suffices
 _REPAIRS = 5
-_ROUNDED = 1e-13  # of the kernel: an error that consists of rounding, so that no fit is tried to make it smaller
+_ROUNDED = 1e-13  # of the kernel: smaller errors are rounding and are not reduced further
 _ALIKE, _ENOUGH = 1.02, 1.2
 _NEARLY = 1.2
-_HOPELESS = 8  # the order that is fitted where no order can meet the tolerance
+_RISES = 1.2  # a kernel that rises has values in the last tenth so many times larger than all before
+_HOPELESS = 8  # order of the fit if no order can meet the tolerance
 RESOLVED = 4 * float(np.finfo(np.float64).eps)
-"""Of the kernel: errors below this are rounding."""
+"""As a part of the kernel: smaller errors are rounding."""
 
-_PATIENCE, _STUCK = 8, 0.7  # so many orders that gain less than this together are the last
-_LARGEST_RING = 2 * 10**7  # samples times states
-_FEW = 32  # samples from which noise cannot be told, and of which every order is tried
-_TRAILING, _QUIET = 32, 0.9  # small samples at the end, or part of all, by which a kernel that ends is told from noise
+_PATIENCE, _STUCK = 8, 0.7  # the search ends if so many orders together reduce the error by a smaller factor
+_LARGEST_RING = 2 * 10**7  # largest product of samples and states
+_FEW = 32  # number of samples below which noise cannot be estimated
+_TRAILING, _QUIET = 32, 0.9  # a kernel ends, and is not noise, with so many (or such a part of) small samples
 _NOISE_TO_HANKEL = 0.47  # third quartile of the singular values of an N x N Hankel matrix of unit noise, over √N
 
 
 @final
 class Search:
-    """One kernel, many orders: what is computed for one serves the next, but no result depends on which came before."""
+    """Fits of one kernel at many orders. Intermediate results are shared, but no fit depends on previous calls."""
 
     def __init__(
         self, samples: Samples, domain: Domain, request: Request, *, close: float = _CLOSE, grows: bool = False
     ) -> None:
-        """Prepare the search. A mixture that leaves less than ``close`` of a long kernel needs no Hankel matrix.
+        """Prepare the search.
 
-        ``grows``: modes are found one after the other too, as they always are where there are no even samples and the
-        kernel is not nearly completely monotone.
+        Args:
+            samples: the kernel.
+            domain: which rates are allowed.
+            request: the request of the caller.
+            close: if the mixture leaves less than this part of a long kernel, no Hankel matrix is formed.
+            grows: also add modes one by one, as is always done without even samples, unless the kernel is nearly
+                completely monotone.
         """
         self.samples, self.domain, self.request, self._closest = samples, domain, request, close
         self.scale = float((np.abs(samples.values).max(axis=1) * samples.weight).max())
@@ -69,13 +75,20 @@ class Search:
 
     @property
     def jump(self) -> float:
-        """How far the function jumps: half of that is the least supremum of any sum, which is continuous."""
+        """Size of the largest jump. A sum is continuous, so its supremum error is at least half of the jump."""
         panels = self.samples.panels
         return 0.0 if panels is None or self.samples.step is not None or self.samples.relative else panels.jump()[0]
 
     def hopeless(self, tol: float) -> bool:
         """Return whether no sum can meet the tolerance: the kernel jumps by more, or rounding alone exceeds it."""
         return self.jump > 2 * tol or tol < RESOLVED * self.scale
+
+    def rises(self, tol: float) -> bool:
+        """Return whether the kernel rises to the end of the horizon, where decaying modes can hardly follow."""
+        size = np.abs(self.samples.values).max(axis=1)
+        cut = max(1, 9 * len(size) // 10)
+        last = float(size[-1] * self.samples.weight[-1])
+        return last > tol and bool(size[cut:].max(initial=0.0) > _RISES * size[:cut].max())
 
     @property
     def dense(self) -> bool:
@@ -84,14 +97,14 @@ class Search:
 
     @property
     def most(self) -> int:
-        """The highest order worth a try: the samples determine no more, or it would be no short sum."""
+        """The highest order that is tried: half the number of samples, and at most ``_MOST_LONG`` or ``max_order``."""
         half = (len(self.samples.times) + 1) // 2
         half = half if self.dense and self.samples.uniform else min(_MOST_LONG, half)
         return min(half, self.request.max_order or half)
 
     @property
     def noise(self) -> float:
-        """The size of white noise whose Hankel singular values are as large in the third quartile; 0 if unknown."""
+        """Standard deviation of white noise with the same third quartile of Hankel singular values; 0 if unknown."""
         if not self.samples.uniform or len(self.samples.times) < _FEW:
             return 0.0
         if self.dense and self.hankel is not None:
@@ -105,7 +118,7 @@ class Search:
         return self.noise * np.sqrt(2 * np.log(len(self.samples.times))) > tol
 
     def _above(self, noise: float) -> int:
-        """Return the number of singular values that exceed those of such noise, which are at most about 2.6 √N."""
+        """Return the number of singular values above those of such noise, which are at most about 2.6 √N."""
         if self.hankel is None:
             return self._guess(noise)
         rows = (len(self.samples.times) + 1) // 2
@@ -118,7 +131,7 @@ class Search:
         return self._whole[order]
 
     def _repaired(self, fit: Fit, order: int) -> Fit:
-        """Return a fit to some of the points, repeated with more points where its error is larger between them."""
+        """Repeat a fit with additional points where its error between the points is larger, and return the best."""
         problem, best = self.problem, fit
         if fit.method == "ring" or (self.samples.panels is None and len(problem.times) == len(self.samples.times)):
             return replace(fit, error=self.error(fit).sup)
@@ -142,7 +155,7 @@ class Search:
     def at_most(self, order: int) -> Fit:
         """Return the best fit of up to this many states; more states never give a larger error.
 
-        Lower orders are left out where they cannot be better: below the order that the Hankel matrix asks for.
+        Orders that the Hankel matrix excludes are skipped.
         """
         best = self.best(order)
         for lower in range(order - 1, 0, -1):
@@ -164,13 +177,13 @@ class Search:
         if ring is not None:
             order = self.domain.order(ring.rates)
             if ring.error <= tol:
-                if least >= min(order, _LEAST_SQUARES, known):  # nothing shorter, or nothing that could be polished
+                if least >= min(order, _LEAST_SQUARES, known):  # no lower order exists or can be polished
                     return ring
                 self._polished[order] = ring
                 most = min(most, order)
             else:
                 if order > most:
-                    self._fits[order] = ring  # it may still be the best there is
+                    self._fits[order] = ring  # it may still be the best fit
                 ring = None
         return self._search(tol, min(least, most), most) or ring
 
@@ -187,10 +200,10 @@ class Search:
 
     def _search(self, tol: float, least: int, most: int) -> Fit | None:
         """Search between these orders: doubling steps from a guess, then bisection."""
-        # a kernel that ends, as a lag does, has singular values that are all alike too
+        # the singular values of a kernel that ends, such as a lag, are all alike, like those of noise
         ends = self.samples.uniform and not (np.abs(self.samples.values[most:]) > tol).any()
-        if not ends and self._drowned(tol):  # no sum follows noise, and looking for one takes long
-            above = min(self._above(self.noise), most)  # the second is then the best there is
+        if not ends and self._drowned(tol):  # no short sum follows noise, and the search for one takes long
+            above = min(self._above(self.noise), most)  # usually the best fit
             if not self._meets(min(above, _LEAST_SQUARES), tol) and not self._meets(above, tol):
                 return None
         high = low = max(min(self._guess(tol), most), least)
@@ -201,7 +214,8 @@ class Search:
         else:
             while not self._meets(high, tol):
                 if high >= most:
-                    if most > _LEAST_SQUARES:  # too many orders to try them all
+                    far = self.rises(tol) or self.so_far().error > _WITHIN * tol
+                    if far or most > _LEAST_SQUARES:  # no hope, or too many orders to try them all
                         return None
                     fit = self.at_most(most)
                     return self._lowest(fit, tol, least) if fit.error <= tol else None
@@ -209,16 +223,16 @@ class Search:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if self._meets(middle, tol) else (middle, high)
-        for order in range(high, most + 1):  # the points that are fitted may not see all of the error
+        for order in range(high, most + 1):  # the error may be larger between the fitted points
             fit = self.best(order)
             if fit.error <= tol:
                 return self._lowest(fit, tol, least)
         return None
 
     def _lowest(self, fit: Fit, tol: float, least: int) -> Fit:
-        """Return this fit, or one of fewer states that was too far from the tolerance to be polished before.
+        """Return this fit, or a fit of fewer states that was too far from the tolerance to be polished before.
 
-        A kernel as good as completely monotone has the better starts at higher orders.
+        Skipped for kernels that are nearly completely monotone, whose starts are good at every order.
         """
         for order in range(self.domain.order(fit.rates) - 1, least - 1, -1) if not self._near(self._closest) else ():
             lower = self.best(order)
@@ -230,8 +244,8 @@ class Search:
     def _least_order(self, tol: float) -> tuple[int, int]:
         """Return an order (at least 1) below which no sum meets the tolerance, and the number of singular values used.
 
-        A sum of order m misses the Hankel matrix by σ_{m+1}, and what it leaves has an ℓ1 norm (of Frobenius norms) no
-        smaller.
+        The Hankel matrix of a sum of order m differs by at least σ_{m+1}, and the ℓ1 norm of the error (of Frobenius
+        norms) is no smaller.
         """
         if self.samples.even is None or self.hankel is None:
             return 1, len(self.samples.times)
@@ -241,7 +255,7 @@ class Search:
         return max(1, int((values > limit + rounding).sum())), len(values)
 
     def _ended(self, tol: float) -> Fit | None:
-        """Return a ring made for the tolerance if the kernel ends before the horizon, as a lag does."""
+        """Return a ring for the tolerance if the kernel ends before the horizon, as a lag does."""
         size = np.abs(self.samples.values).max(axis=1) * self.samples.weight
         order = int(np.flatnonzero(size > tol / 2)[-1:].sum()) + 1
         if (
@@ -252,14 +266,14 @@ class Search:
         ):
             return None
         if order + _TRAILING > len(size) and np.mean(size <= tol / 2) < _QUIET and self._drowned(tol):
-            return None  # no end, but noise whose last samples happen to be small
+            return None  # noise whose last samples happen to be small
         echo = float(np.clip(tol / 2 / size.max(), _starts.ECHO, 0.5))
         fit = _starts.ring(self.domain, self.samples.values, order, echo)
         return None if fit is None else replace(fit, error=self.error(fit).sup)
 
     @property
     def tried(self) -> dict[int, Fit]:
-        """By order, what was found so far."""
+        """The fits so far, by order."""
         return {**self._fits, **self._polished, **self._whole}
 
     def so_far(self) -> Fit:
@@ -273,7 +287,7 @@ class Search:
             order = min(order for order, fit in self.tried.items() if fit.error <= _ENOUGH * error)
             if order in self._whole:
                 return self._whole[order]
-            self.best(order)  # its error everywhere may turn out to be larger than that at the points
+            self.best(order)  # its error between the points may be larger
 
     def lower_bound(self, order: int) -> float:
         """Return a lower bound of the ℓ1 error of this order (see ``exponential_sum``); NaN without even samples."""
@@ -293,7 +307,7 @@ class Search:
         return self._polish(order, tol).error <= tol
 
     def _polish(self, order: int, goal: float) -> Fit:
-        """Return the best fit of this order; polishing stops once it meets the goal, or cannot."""
+        """Return the best fit of this order; it is polished until it meets the goal, unless it is too far away."""
         if order in self._polished:
             return self._polished[order]
         if order not in self._fits:
@@ -303,7 +317,7 @@ class Search:
         if settled or not self._polishable(order) or fit.method == "ring":
             return fit
         fit = minimax(self.problem, fit)
-        if goal < fit.error < _NEARLY * goal:  # with a new trust region it may take the rest
+        if goal < fit.error < _NEARLY * goal:  # a new trust region may gain the rest
             fit = minimax(self.problem, fit)
         self._polished[order] = fit
         return fit
@@ -312,13 +326,13 @@ class Search:
         return order * (1 + self.problem.values.shape[1]) <= _MINIMAX
 
     def _candidate(self, order: int) -> Fit:
-        if order > self._rank:  # more states would fit rounding, unless stability took some away
+        if order > self._rank:  # more states would fit rounding, unless stability removed some
             exact = self._polish(self._rank, 0.0)
             if exact.error < 1e-10 * self.scale:
                 return exact
         improve = least_squares if order <= _LEAST_SQUARES else fit_weights
         found = [improve(self.problem, rates, method) for method, rates in self._starts(order)]
-        lost = all(self.domain.order(fit.rates) < order for fit in found)  # modes that the domain does not allow
+        lost = all(self.domain.order(fit.rates) < order for fit in found)  # modes outside the domain were dropped
         if (self.grows or lost) and order <= _LEAST_SQUARES:
             self._path = self._path or Path(self.problem, _LEAST_SQUARES, gap=self.samples.gap)
             found.append(fit_weights(self.problem, self._path.grow(order).rates, "pursuit"))
@@ -326,13 +340,13 @@ class Search:
         if self.samples.uniform and all(beyond.max(initial=0.0) < fit.error for fit in found):
             around = _starts.ring(self.domain, self.samples.values, order)
             found += [] if around is None else [replace(around, error=self.error(around).sup)]
-        if self._bound and self._polishable(order):  # the best start need not be the best in the end
+        if self._bound and self._polishable(order):  # the best start may not give the best result
             found = [fit if fit.method == "ring" else minimax(self.problem, fit) for fit in found]
         return min(found, key=lambda fit: fit.error)
 
     @property
     def _bound(self) -> bool:
-        """Whether every rate allowed decays within the horizon."""
+        """Whether every allowed rate decays within the horizon."""
         return self.domain.slowest * float(self.samples.times[-1]) > 1
 
     def _starts(self, order: int) -> list[tuple[str, np.ndarray]]:
@@ -350,7 +364,7 @@ class Search:
         if self.mixture is not None and (self.monotone or self.domain.real):
             starts.append(("mixture", self.domain.clip(self.mixture.rates(order))))
         starts = [(method, rates) for method, rates in starts if len(rates)]
-        if not starts or self._bound:  # rates that met at the margin stay together
+        if not starts or self._bound:  # rates that meet at the margin do not separate again
             starts.append(("spread", self._spread(order)))
         return starts
 
@@ -393,7 +407,7 @@ class Search:
         return max(1, int((values > len(values) * np.finfo(np.float64).eps * values[0]).sum()))
 
     def _guess(self, tol: float) -> int:
-        """Return the order to begin with."""
+        """Return the order at which the search begins."""
         if self.mixture is not None and self.monotone:
             values = self.mixture.singular_values / (_MIXTURE_TO_SUP if self.samples.uniform else 1.0)
         else:
@@ -406,7 +420,7 @@ class Search:
         return self._weighed(self.samples.times[chosen], self.samples.values[chosen], monotone)
 
     def _weighed(self, times: np.ndarray, values: np.ndarray, monotone: bool) -> Problem:
-        # of a monotone kernel each octave of time counts alike
+        # for a monotone kernel every octave of time has the same weight
         early = 0.0 if times[0] > 0 else self.samples.gap
         spacing = np.gradient(np.log(times + early) if monotone else times)
         weight = self.samples.weigh(values)
@@ -415,7 +429,7 @@ class Search:
 
 
 def subset(n: int, count: int) -> np.ndarray:
-    """Return indices that represent n times: half graded from the first on, half at random."""
+    """Return at most ``count`` indices of n times, half of them graded and half random."""
     if n <= max(count, _hankel.DENSE + 1):
         return np.arange(n)
     graded = np.geomspace(1, n, count // 2).astype(np.int64) - 1

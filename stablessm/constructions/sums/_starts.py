@@ -1,4 +1,4 @@
-"""First guesses of the rates, from the samples alone."""
+"""Initial rates from the samples."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy as np
 from stablessm.constructions.sums._modes import Domain, non_negative
 from stablessm.constructions.sums._polish import Fit, Problem
 
-_PER_DECADE = 10  # rates that stand for all: a denser set makes nothing that differs in 1e-12
-_FASTEST = 40.0  # e^-40 is nothing
+_PER_DECADE = 10  # rates per decade: a denser set changes sums by less than 1e-12
+_FASTEST = 40.0  # e^-40 is negligible
 _SLOWEST = 0.02
 _SLOWER = 10.0 ** np.arange(-6, -0.4, 0.5)
 _ROWS = 1500
-_EVEN = 20.0  # steps up to which each counts alike; beyond, each octave does
-ECHO = 1e-8  # the least that comes round again: as the square root of rounding it balances echoes and lost digits
+_EVEN = 20.0  # up to this step all steps have equal weight; beyond, all octaves do
+ECHO = 1e-8  # smallest echo: the square root of rounding balances the echo and the loss of digits
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """ρ(t) ≈ Σ weights_i e^{-decays_i t}, weights > 0 and many: what a completely monotone kernel is (Bernstein)."""
+    """ρ(t) ≈ Σ weights_i e^{-decays_i t}, many positive weights: a completely monotone kernel (Bernstein)."""
 
     decays: np.ndarray
     weights: np.ndarray
     error: float
-    """The weighted supremum of what it leaves."""
+    """Weighted supremum of the residual."""
     dt: float
     singular_values: np.ndarray
-    """Of the weighted Hankel operator below: about ten times the supremum that an order can reach."""
+    """Of the weighted Hankel operator in ``rates``: about ten times the smallest supremum of each order."""
     _vectors: np.ndarray
     _shift: bool
 
@@ -75,7 +75,7 @@ def mixture(problem: Problem, gap: float, *, uniform: bool) -> Mixture | None:
     if not decades > 0:
         return None
     decays = np.geomspace(slow, _FASTEST / gap, max(2, int(_PER_DECADE * decades)))
-    slower = slow * _SLOWER  # a few that are nearly constant: of a very slow kernel they are a large part
+    slower = slow * _SLOWER  # a few nearly constant modes, which are a large part of a very slow kernel
     decays = np.concatenate([slower[slower > 1.01 * problem.domain.slowest], decays])
     graded = problem.graded[some]
     modes = np.exp(-times[:, None] * decays) * graded[:, None]
@@ -103,9 +103,9 @@ def mixture(problem: Problem, gap: float, *, uniform: bool) -> Mixture | None:
 def ring(domain: Domain, values: np.ndarray, order: int, echo: float = ECHO) -> Fit | None:
     """Return a sum that equals ρ_0 … ρ_{order-1} and repeats them as echoes: λ_j = r e^{2πij/order}, r^order = echo.
 
-    What a lag needs: a shift by L steps has L + 1 equal Hankel singular values, so no sum of lower order comes near,
-    and one of order L + 1 that is exact has no distinct eigenvalues. The weights are a discrete Fourier transform, and
-    grow as 1 / echo.
+    For lags: a shift by L steps has L + 1 equal Hankel singular values, so no sum of lower order is close, and the
+    exact realization of order L + 1 has no distinct eigenvalues. The weights are a discrete Fourier transform, and grow
+    as 1 / echo.
     """
     if domain.real or not domain.discrete:
         return None

@@ -1,4 +1,4 @@
-"""How far a sum is from samples, or from a function at every time: the supremum, sought where the error is large."""
+"""The error of a sum compared with samples, or with a function at all times, refined where the error is large."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from stablessm.constructions.sums._polish import Fit
 from stablessm.constructions.sums._samples import Samples
 from stablessm.constructions.sums.result import ExponentialSum, TimeKind
 
-_FOLLOWED = 0.01  # of the supremum: how closely the error is followed between the points
-_ROUNDING = 1e-14  # of the kernel and the sum: below it an error is not followed
-_MORE = 2**19  # points beside those of the kernel
+_FOLLOWED = 0.01  # of the supremum: largest error of the interpolation between points
+_ROUNDING = 1e-14  # of the kernel and the sum: smaller errors are not resolved
+_MORE = 2**19  # largest number of additional points
 _ADDED = 300
-_CLOSE = 17  # points of a close look at one of the largest errors
+_CLOSE = 17  # points around each of the largest errors
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Error:
-    """Of one sum."""
+    """The error of one sum."""
 
     sup: float
     """The supremum of the weighted error."""
     l1: float
-    """∫ |ρ - ρ̂| of a function over its panels, the largest row sum; 0 without panels."""
+    """∫ |ρ - ρ̂| over the panels of a function, largest row sum; 0 without panels."""
     times: np.ndarray
-    """Where the weighted error is largest: a few hundred times, increasing."""
+    """Times of the largest weighted errors: a few hundred, increasing."""
     values: np.ndarray
-    """(n, q) ρ there."""
+    """(n, q) values of ρ at these times."""
     size: np.ndarray
-    """(n,) |ρ - ρ̂| at all points that were looked at, unweighted, and"""
+    """(n,) |ρ - ρ̂| at all evaluated points, unweighted."""
     kernel: np.ndarray
-    """(n,) |ρ| there."""
+    """(n,) |ρ| at all evaluated points."""
 
 
 def compare(samples: Samples, domain: Domain, fit: Fit, unit: float = 1.0) -> tuple[ExponentialSum, Error]:
-    """Return the sum of a fit to samples / unit, and how far it is from the samples.
+    """Return the sum of a fit to samples / unit, and its error.
 
-    Between samples the error includes what rounding may change of the sum. A unit that is a power of two changes no
-    digit, so what a search compares is what is reported.
+    For a function the error includes a bound on the rounding error of the sum. A unit that is a power of two changes
+    no digit, so that the reported error equals the error in the search.
     """
     weights = unit * domain.weights(fit.coefficients, fit.rates).reshape(len(fit.rates), *samples.shape)
     kind: TimeKind = "discrete" if domain.discrete else "continuous"
@@ -64,15 +64,15 @@ def _rounding(es: ExponentialSum, end: float) -> float:
     along, across = np.abs(weights.real).max(axis=1), np.abs(weights.imag).max(axis=1)
     if es.is_complex:
         along, across = np.abs(weights).max(axis=1), np.zeros(len(weights))
-    seen = along + across * np.minimum(1, phase)  # the sine of a pair that hardly turns is small, as is its rounding
+    seen = along + across * np.minimum(1, phase)  # the sine part of a slow pair is small, and so is its rounding
     return float(np.finfo(np.float64).eps * (2 * seen + phase * (along + across)).sum())
 
 
 def _supremum(samples: Samples, fitted: Callable[[np.ndarray], np.ndarray], entries: tuple[int, ...]) -> Error:
     """Compare the samples with ``fitted``, a function from times (n,) to values (n, q).
 
-    A function is compared at its panels, which are halved until the error itself is followed between the points; then
-    the largest errors are looked at once more, closely. ``entries`` are d_out and d_in, for ``l1``.
+    A function is compared on its panels, which are halved until interpolation resolves the error; then it is evaluated
+    again around the largest errors. ``entries`` are d_out and d_in, for ``l1``.
     """
     size = np.abs(samples.values - fitted(samples.times)).max(axis=1)
     weighted = size * samples.weight

@@ -1,4 +1,4 @@
-"""Any kernel as a short sum of decaying exponentials, with its measured error."""
+"""Approximation of a kernel by a short sum of decaying exponentials, with its measured error."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from stablessm.constructions.sums._samples import Request, Samples, is_number
 from stablessm.constructions.sums._search import Search
 from stablessm.constructions.sums.result import ExponentialSum, FitError, Norm, TimeKind
 
-_TOLD = 0.9  # of half a cycle a step: up to there even samples tell a frequency from its alias
-_LATTICE = 1e-6  # of a step: times this near its multiples are taken to be on them
-_REST = 1e-4  # over the horizon: a decay too slow to be seen, from which a fit can still move
-_EDGE = 0.97  # of the band: frequencies beyond are at its end
-_FAR = 0.5  # of the error within the band: what a sum beyond it leaves at most if the band is to blame
-_CLEAR, _EXPLAINED = 0.05, 0.01  # of the kernel: errors that ask for a reason, and that need none, for a given order
+_TOLD = 0.9  # of half a cycle per step: up to there even samples distinguish a frequency from its alias
+_LATTICE = 1e-6  # of a step: times this close to its multiples count as multiples
+_REST = 1e-4  # divided by the horizon: a decay too slow to matter, from which a fit can still move
+_EDGE = 0.97  # of the band: higher frequencies count as at its end
+_FAR = 0.5  # of the error within the band: largest error of a wider sum if the band is the cause
+_CLEAR, _EXPLAINED = 0.05, 0.01  # of the kernel: for a given order, errors that need a reason, and that need none
 
 
 @checked
@@ -51,47 +51,47 @@ def exponential_sum(
 ) -> ExponentialSum:
     """Fit ρ(t) ≈ Re Σ_i w_i e^{r_i t} with Re r_i < 0 on t = 0, dt, …, horizon dt.
 
-    That sums of exponentials can approximate every integrable kernel is what SSM-UA (section 3.2) builds
-    convolutions from and IAT (theorem A.3) bounds. Here rates and weights are computed, the supremum of the
-    error is made as small as the order allows (locally: the error alternates), and every error is measured.
+    SSM-UA (section 3.2) builds convolutions from such sums, and IAT (theorem A.3) bounds their errors. This function
+    computes the rates and the weights. The supremum of the error is a local minimum for the order, at which the error
+    alternates, and all errors are measured.
 
     Args:
         kernel: ρ, as a function of an array of times, as a formula in t (``"1/(1+t)**1.1"``), or as samples: (T+1,)
-            or (T+1, d_out, d_in), whose entries share their rates. Complex values make a complex sum,
-            Σ_i w_i e^{r_i t} without the real part: each mode is one complex state and needs no conjugate.
-        horizon: T, in steps; not needed with samples or ``times``.
-        tol: the lowest order found whose error is at most this; or
-        order: find the best sum with this many real states (complex states if the kernel is complex).
-        dt: the time between samples.
-        time: ``discrete``: only t = k dt matters. ``continuous``: a function is also measured between the samples.
-        times: increasing times to fit at, instead of the uniform grid; for a kernel that is singular at 0, or irregular
-            samples.
-        real: no oscillating modes.
-        positive: real rates and non-negative weights, as a completely monotone kernel allows.
-        stable_margin: -Re r_i is at least this, and always enough that |e^{r dt}| rounds to less than 1 in ``dtype``.
-        relative: tol is about |ρ - ρ̂| / |ρ|.
-        norm: ``sup``: the supremum of the error, for kernels that are known exactly. ``l2``: weighted least squares,
-            for samples with noise. Then tol is about the root mean square of the residual; without tol and order the
-            order is chosen by evidence: modes are added as long as they explain more than noise would (BIC, with twice
-            the cost for a frequency). tol never asks for more modes than the evidence supports; order does.
-        max_order: the highest order that is tried; of ``l2`` 40 real or 20 complex states by default.
-        noise: of ``l2``: the standard deviation of the samples' noise, if it is known: a number, one per time, or
-            (d_out, d_in). It is estimated otherwise, for each entry of a matrix-valued kernel.
-        weights: of ``l2``: what the square of each sample's residual counts, one per time: 1 / variance up to a factor.
-        dtype: what the sum will be run in. ``float32`` keeps every decay at 2.4e-7 per step or more.
+            or (T+1, d_out, d_in), whose entries share their rates. A complex kernel gives a complex sum,
+            Σ_i w_i e^{r_i t} without the real part; each mode is one complex state and needs no conjugate.
+        horizon: T, the number of steps; not used with samples or ``times``.
+        tol: largest allowed error; the sum of the lowest order found is returned. Either ``tol`` or ``order`` is
+            required with ``norm="sup"``.
+        order: number of real states (complex states for a complex kernel); the best sum found is returned.
+        dt: time between samples.
+        time: ``discrete``: only the times k dt matter. ``continuous``: a function is also fitted between the samples.
+        times: increasing times that replace the uniform grid, for irregular samples or a kernel that is singular at 0.
+        real: allow real rates only, so that no mode oscillates.
+        positive: allow real rates and non-negative weights only, which suffice for a completely monotone kernel.
+        stable_margin: lower bound of -Re r_i. In addition, |e^{r dt}| always rounds to less than 1 in ``dtype``.
+        relative: ``tol`` limits the relative error |ρ - ρ̂| / |ρ|.
+        norm: ``sup``: minimize the supremum of the error, for kernels that are known exactly. ``l2``: weighted least
+            squares, for samples with noise. ``tol`` then limits the root mean square of the residual, but never adds
+            modes that the evidence does not support. Without ``tol`` and ``order`` the evidence chooses the order: a
+            mode is kept if it explains more than noise would (BIC; a frequency counts as two parameters).
+        max_order: highest order that is tried (default for ``l2``: 40 real or 20 complex states).
+        noise: standard deviation of the noise for ``l2``: a number, one per time, or (d_out, d_in). By default it is
+            estimated for each entry of a matrix-valued kernel.
+        weights: weights of the squared residuals for ``l2``, one per time, proportional to 1 / variance.
+        dtype: dtype in which the sum will run. With ``float32`` every decay is at least 2.4e-7 per step.
 
     Returns:
-        An ``ExponentialSum``. Its ``lower_bound`` is σ_{order+1} of the Hankel matrix H[i, j] = ρ((i + j) dt),
-        0 ≤ i, j ≤ T/2, times dt in continuous time. Every sum of this order misses H by at least that in the 2-norm,
-        and so ``l1_error`` ≥ ``lower_bound``, since the 2-norm of a Hankel matrix is at most the ℓ1 norm of its
-        sequence. The supremum has no such bound: it can be, and usually is, far below. (Of a matrix-valued error that
-        ℓ1 norm sums Frobenius norms.) Beyond 2000 steps H is not formed: σ is then that of the mixture of many
-        exponentials that stands for a completely monotone kernel, or a Ritz value, from below. With ``norm="l2"``
-        there is no such bound, ``error`` is the largest residual, noise included, and ``residual``, ``noise``,
-        ``rate_errors`` and ``weight_errors`` are set.
+        An ``ExponentialSum``. Its ``lower_bound`` is a lower bound of the ``l1_error`` of every sum of this order: the
+        singular value σ_{order+1} of the Hankel matrix H[i, j] = ρ((i + j) dt), 0 ≤ i, j ≤ T/2, divided by √d_out and
+        in continuous time multiplied by dt. (The 2-norm of a Hankel matrix is at most the ℓ1 norm of its sequence.)
+        It is no bound of the supremum, which is usually far smaller. Beyond 2000 steps H is not formed; σ then comes
+        from a mixture of many exponentials that represents a completely monotone kernel, or is a Ritz value, which is
+        never too large. With ``norm="l2"`` there is no such bound, ``error`` is the largest residual including noise,
+        and ``residual``, ``noise``, ``rate_errors`` and ``weight_errors`` are set.
 
     Raises:
-        FitError: no sum was found within the tolerance. It says why, and ``error.best`` is the best that was found.
+        FitError: no sum was found within the tolerance. The message gives the reason; the attribute ``best`` is the
+            best sum that was found.
 
     >>> es = exponential_sum(lambda t: (1 + t) ** -1.1, horizon=1000, tol=1e-6)
     >>> es.order, bool(es.error <= 1e-6), bool((es.rates < 0).all())
@@ -187,12 +187,12 @@ def _supremum_sum(samples: Samples, domain: Domain, request: Request) -> Exponen
 
 
 def _band(samples: Samples) -> float:
-    """Return the highest |Im r| that samples determine in continuous time; infinite for functions."""
+    """Return the highest |Im r| that the samples determine in continuous time; infinite for functions."""
     if samples.function is not None:
         return math.inf
     gaps = np.diff(samples.times)
     steps = gaps / gaps.min()
-    if np.abs(steps - np.rint(steps)).max() < _LATTICE:  # multiples of one step have the same values as its aliases
+    if np.abs(steps - np.rint(steps)).max() < _LATTICE:  # on multiples of one step, aliases have the same values
         return _TOLD * math.pi / float(gaps.min())
     return math.pi / float(np.quantile(gaps, 0.05))
 
@@ -218,13 +218,13 @@ class _Attempt:
         if self.goal is None:
             return self.search.at_most(self.request.order or 1)
         fit = self.search.smallest(self.goal)
-        if fit is None and self.search.hopeless(self.goal):
+        if fit is None and (self.search.hopeless(self.goal) or self.search.rises(self.goal)):
             return self.search.least()
-        if fit is None and self.search.hankel is None:  # the mixture alone was not enough
+        if fit is None and self.search.hankel is None:  # the mixture alone did not suffice
             self.search = self._new(close=0.0)
             fit = self.search.smallest(self.goal)
         if fit is None and self.samples.panels is not None and not self.search.grows:
-            grown = self._new(close=0.0, grows=True)  # modes on scales that even samples do not show together
+            grown = self._new(close=0.0, grows=True)  # for time scales that no single even grid resolves
             fit = grown.smallest(self.goal)
             if fit is not None or grown.least().error < self.search.least().error:
                 self.search = grown
