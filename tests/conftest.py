@@ -54,16 +54,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class FixturesOnce(LoadScopeScheduling):
-    """A test goes, with all its parameters, to the worker that is free; a file that shares fixtures goes as a whole."""
+    """A test goes, with all its parameters, to the worker that is free; a file whose tests share results goes whole."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return file if _shares_fixtures(file) else nodeid.partition("[")[0]
+        return file if _shares_results(file) else nodeid.partition("[")[0]
 
 
 @cache
-def _shares_fixtures(file: str) -> bool:
-    return 'scope="module"' in (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+def _shares_results(file: str) -> bool:
+    text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+    return 'scope="module"' in text or "\n@cache\n" in text
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FixturesOnce:
