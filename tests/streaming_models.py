@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -76,9 +78,17 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 
-def make(name: str, dtype: torch.dtype = torch.float32) -> nn.Module:
+@cache
+def _made(name: str) -> nn.Module:
     torch.manual_seed(0)
-    return randomized(MODELS[name]()).to(dtype).eval()
+    return randomized(MODELS[name]()).eval()
+
+
+def make(name: str, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """A model with random parameters, the same ones each time."""
+    model = copy.deepcopy(_made(name))
+    torch.manual_seed(0)
+    return model.to(dtype)
 
 
 def width(model: nn.Module) -> int:

@@ -13,10 +13,14 @@ from torch import Tensor, nn
 
 import stablessm as ssm
 from stablessm import ArgumentError, BackendUnavailableError
+from stablessm.streaming.freeze import freeze
+from stablessm.streaming.step_module import StepModule
 
 STEPS = 200
-ONNX = ["real-discrete", "s4d", "rnn-diagonal-sigmoid", "filters-dense", "classifier"]
-ONNX_TOO = ["real", "lru", "rnn-tanh", "mlp", "two layers"]  # whose operators are among those of the others
+EXPORTED = ["real-discrete", "s4d", "rnn-diagonal-sigmoid", "filters-dense", "classifier-last", "long"]
+"""Models with all operations between them; the others are exported by the slow tests."""
+ONNX = ["rnn-diagonal-sigmoid", "filters-dense", "classifier"]
+ONNX_TOO = ["real-discrete", "s4d", "real", "lru", "rnn-tanh", "mlp", "two layers"]  # with operators of the others
 _DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64"}
 
 
@@ -95,6 +99,19 @@ def test_tokens_go_in_as_whole_numbers(format, tmp_path):
 
 
 @pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_the_step_that_is_exported_gives_the_numbers_of_forward(name):
+    model = make(name, torch.float64)
+    step = StepModule(freeze(model))
+    for batch in (1, 3):
+        x = torch.randn(batch, 30, width(model), dtype=torch.float64)
+        y, _ = stepped(step, x, *step.initial_state(batch))
+        assert relative_error(y, forward(model, x)) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in EXPORTED else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+)
 def test_torch_export_gives_the_numbers_of_forward(name, tmp_path):
     model = make(name, torch.float64)
     exported = ssm.export_step(model, tmp_path / "step.pt2")

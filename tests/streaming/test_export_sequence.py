@@ -54,7 +54,7 @@ def test_the_module_gives_the_numbers_of_forward_in_chunks_too(name, loops):
     assert all(relative_error(*pair) <= 1e-12 for pair in zip(states, final, strict=True))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=15)
 @given(
     layer=st.sampled_from(["real", "lru", "s4d", "rnn"]),
     map=st.sampled_from(["best", "exp", "softplus", "direct"]),

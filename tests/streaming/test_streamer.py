@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import tracemalloc
 import weakref
 
@@ -34,18 +33,18 @@ def stepped(streamer: Streamer, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("name", MODELS)
-def test_steps_and_blocks_give_the_numbers_of_forward(name, dtype, backend):
+@pytest.mark.parametrize(("name", "odd"), [(name, i % 2) for i, name in enumerate(MODELS)])
+def test_steps_and_blocks_give_the_numbers_of_forward(name, odd, dtype, backend):
     model = make(name, dtype)
-    for batch, steps in (1, 70), (3, 40):
-        x = torch.randn(batch, steps, width(model), dtype=dtype)
-        y = forward(model, x)
-        streamer = Streamer(model, batch, backend=backend)
-        assert streamer.backend == backend
-        assert relative_error(stepped(streamer, x), y) <= TOLERANCE[dtype]
-        streamer.reset()
-        first, second = streamer.run(x[:, :25]), streamer.run(x[:, 25:])
-        assert relative_error(torch.cat([first, second], 1), y) <= TOLERANCE[dtype]
+    batch, steps = ((1, 70), (3, 40))[odd ^ (dtype == torch.float64)]  # each model and each dtype with both
+    x = torch.randn(batch, steps, width(model), dtype=dtype)
+    y = forward(model, x)
+    streamer = Streamer(model, batch, backend=backend)
+    assert streamer.backend == backend
+    assert relative_error(stepped(streamer, x), y) <= TOLERANCE[dtype]
+    streamer.reset()
+    first, second = streamer.run(x[:, :25]), streamer.run(x[:, 25:])
+    assert relative_error(torch.cat([first, second], 1), y) <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -79,26 +78,28 @@ def test_slow_modes_keep_no_rounding_errors(complex):
     assert relative_error(Streamer(layer).run(x)[..., 0].double(), y.detach()) <= 1e-6
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", MODELS)
-def test_the_state_is_the_models_own(name, backend):
+def test_the_state_is_the_models_own(name):
     model = make(name, torch.float64)
     x = torch.randn(2, 40, width(model), dtype=torch.float64)
-    streamer, other = (Streamer(model, 2, backend=backend) for _ in range(2))
-    streamer.run(x[:, :25])
-    state = streamer.state
-    if not isinstance(model, nn.Sequential):
-        with torch.no_grad():
-            mine = getattr(model, "sequence", model)(x[:, :25])[1]
-        for ours, theirs in zip(_leaves(state), _leaves(mine), strict=True):
-            assert ours.dtype == theirs.dtype
-            assert relative_error(ours, theirs) <= 1e-12
-    other.state = state
-    rest = streamer.run(x[:, 25:])
-    assert relative_error(other.run(x[:, 25:]), rest) <= 1e-12
-    other.reset()
-    assert relative_error(other.run(x), forward(model, x)) <= 1e-12
-    assert not all(torch.equal(*pair) for pair in zip(_leaves(state), _leaves(streamer.state), strict=True))  # a copy
+    streamers = [Streamer(model, 2, backend=backend) for backend in BACKENDS]
+    for streamer, other in (streamers, streamers[::-1]):
+        streamer.reset()
+        streamer.run(x[:, :25])
+        state = streamer.state
+        if not isinstance(model, nn.Sequential):
+            with torch.no_grad():
+                mine = getattr(model, "sequence", model)(x[:, :25])[1]
+            for ours, theirs in zip(_leaves(state), _leaves(mine), strict=True):
+                assert ours.dtype == theirs.dtype
+                assert relative_error(ours, theirs) <= 1e-12
+        other.state = state
+        rest = streamer.run(x[:, 25:])
+        assert relative_error(other.run(x[:, 25:]), rest) <= 1e-12
+        other.reset()
+        assert relative_error(other.run(x), forward(model, x)) <= 1e-12
+        own = zip(_leaves(state), _leaves(streamer.state), strict=True)
+        assert not all(torch.equal(*pair) for pair in own)  # a copy
 
 
 def _leaves(state):
@@ -126,7 +127,7 @@ def test_tokens_stream_as_a_language_model_steps(dtype, backend):
     assert nothing == pooled == ()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=8)
 @given(
     d_input=st.integers(1, 40), d_state=st.integers(1, 40), d_output=st.integers(1, 140), batch=st.integers(1, 3),
     double=st.booleans(), complex=st.booleans(),
@@ -139,7 +140,7 @@ def test_any_size(d_input, d_state, d_output, batch, double, complex):
     assert relative_error(Streamer(layer, batch).run(x), forward(layer, x)) <= TOLERANCE[dtype]
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=5)
 @given(channels=st.integers(1, 40), states=st.integers(1, 9), batch=st.integers(1, 3), double=st.booleans())
 def test_any_number_of_channels(channels, states, batch, double):
     torch.manual_seed(0)
@@ -149,7 +150,7 @@ def test_any_number_of_channels(channels, states, batch, double):
     assert relative_error(Streamer(layer, batch).run(x), forward(layer, x)) <= TOLERANCE[dtype]
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=8)
 @given(
     d_input=st.integers(1, 9), d_model=st.integers(1, 20), mixer=st.sampled_from(["s4d", "lru", "hyena-real"]),
     norm=st.sampled_from(["layer", "batch", "none"]), prenorm=st.booleans(), gate=st.booleans(), mlp=st.integers(0, 2),
@@ -189,7 +190,6 @@ def test_nothing_is_allocated_in_a_compiled_step(name):
     streamer, x = Streamer(model, backend="compiled"), np.ones(width(model), np.float32)
     for _ in range(10):
         streamer(x)
-    gc.collect()
     tracemalloc.start()
     try:
         for _ in range(200):
@@ -238,22 +238,15 @@ def test_infinity_stays_where_it_is(backend):
     assert relative_error(streamer.run(x), forward(model, x)) <= 1e-5
 
 
-def test_silence_is_not_slower_than_sound():
-    layer = ssm.LRU(1, 256, 1, r_min=0.5, r_max=0.6)
-    streamer, noise = Streamer(layer), np.random.default_rng(0).standard_normal((1, 2000, 1)).astype(np.float32)
-    streamer.run(noise)
-    loud = min(_seconds(streamer, noise) for _ in range(5))
-    streamer.run(0 * noise[:, :150])  # 0.6^150 is about 1e-33: the states are on their way to denormal numbers
-    quiet = min(_seconds(streamer, 0 * noise) for _ in range(5))
-    assert quiet < 3 * loud
-    assert not streamer.state.abs().any()  # they ended as zeros
-    assert np.float32(1e-30) * np.float32(1e-10) > 0  # and others compute with denormal numbers as before
-
-
-def _seconds(streamer, x):
-    start = time.perf_counter()
+def test_states_that_fade_become_zero_and_not_denormal_numbers():
+    layer = ssm.RealSSM(1, 8, 1, eigenvalues=torch.full((8,), 0.6), time="discrete")
+    x = torch.cat([torch.ones(1, 20, 1), torch.zeros(1, 185, 1)], 1)  # 0.6^185 is about 1e-41
+    streamer = Streamer(layer)
     streamer.run(x)
-    return time.perf_counter() - start
+    assert not streamer.state.any()  # silence is as fast as sound
+    with torch.no_grad():
+        assert layer(x)[1].all()  # a state with denormal numbers
+    assert np.float32(1e-30) * np.float32(1e-10) > 0  # others compute with them as before
 
 
 def test_weights_are_frozen():
