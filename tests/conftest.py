@@ -22,6 +22,7 @@ from typing import Any
 import hypothesis
 import pytest
 import triton_interpreter
+from hypothesis import is_hypothesis_test
 from xdist.scheduler import LoadScopeScheduling
 
 from stablessm._optional import why_missing
@@ -33,6 +34,8 @@ hypothesis.settings.register_profile("ci", parent=hypothesis.settings.get_profil
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+SETTINGS = "_hypothesis_internal_use_settings"
+"""Where hypothesis keeps the settings of a test."""
 NO_TRITON = why_missing("triton")
 if os.environ.get("TRITON_INTERPRET") == "1" and NO_TRITON is None:
     triton_interpreter.speed_up()
@@ -44,13 +47,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.doctest_ignore_import_errors = True
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without Triton, skip the tests of its backend."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw fewer examples where the slow tests are left out; without Triton, skip the tests of its backend."""
+    if "not slow" in config.option.markexpr:
+        for function in {item.function for item in items if is_hypothesis_test(getattr(item, "function", None))}:
+            _draw_fewer(function)
     for item in items if NO_TRITON is not None else ():
         callspec = getattr(item, "callspec", None)
         of = callspec.params.get("backend") if callspec is not None else None
         if of == "triton" or getattr(item, "originalname", "").startswith("test_triton"):
             item.add_marker(pytest.mark.skip(reason=NO_TRITON))
+
+
+def _draw_fewer(function: Any) -> None:
+    """Halve the number of examples of a test, but not below four; ``./dev test --slow`` draws all of them."""
+    wanted = getattr(function, SETTINGS, hypothesis.settings.default)
+    if wanted.max_examples > 4:
+        setattr(function, SETTINGS, hypothesis.settings(wanted, max_examples=max(4, wanted.max_examples // 2)))
 
 
 class FixturesOnce(LoadScopeScheduling):
