@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -29,13 +30,19 @@ def versions() -> dict[str, str]:
     ours = str(getattr(sys.modules.get("stablessm"), "__version__", ""))
     found = {"python": platform.python_version(), "stablessm": ours}
     for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            module = sys.modules.get(package.replace("-", "_"))  # imported, but not installed by a package manager
-            if hasattr(module, "__version__"):
-                found[package] = str(getattr(module, "__version__"))  # noqa: B009
+        module = sys.modules.get(package.replace("-", "_"))  # may be imported, but not installed by a package manager
+        version = _installed(package) or getattr(module, "__version__", None)
+        if version is not None:
+            found[package] = str(version)
     return found
+
+
+@cache
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def commit() -> str | None:
@@ -87,6 +94,7 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+@cache  # the code that runs is the code that was imported, whatever happens to its files
 def _git(folder: Path, *arguments: str) -> str:
     return _run("git", "-C", str(folder), *arguments)
 
