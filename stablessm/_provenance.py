@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -31,18 +32,16 @@ def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "stablessm": ours}
     for package in PACKAGES:
         module = sys.modules.get(package.replace("-", "_"))  # may be imported, but not installed by a package manager
-        version = _installed(package) or getattr(module, "__version__", None)
-        if version is not None:
+        if version := _installed(package) or getattr(module, "__version__", None):
             found[package] = str(version)
     return found
 
 
 @cache
 def _installed(package: str) -> str | None:
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def commit() -> str | None:

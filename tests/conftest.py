@@ -31,6 +31,7 @@ from stablessm._optional import why_missing
 
 pytest_plugins = ["browsers"]
 
+os.fsync = lambda handle: None  # no test pulls the plug
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True, max_examples=25)
 hypothesis.settings.register_profile("ci", parent=hypothesis.settings.get_profile("default"), derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")

@@ -2,11 +2,12 @@
 
 It applies the combine function of a scan or reduction element by element, which takes seconds for one tile. Here a few
 applications to half a tile do it, in a tree, as a GPU has it. And it prepares the language anew in every call of a
-function by a kernel; once a kernel is enough.
+function by a kernel; once a kernel is enough. What follows from a type is worked out once, not for every tensor.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,41 @@ def _reduce(op: Any, tensors: tuple[Any, ...]) -> list[Any]:
     return _packed(op, tensors, columns)
 
 
+def _types_once() -> None:
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}
+    make_type, make_tensor = core.block_type.__init__, core.tensor.__init__
+    numpy_type = functools.cache(interpreter._get_np_dtype)
+
+    def block_type(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = (size.value if isinstance(size, core.constexpr) else size for size in shape)
+        key = (element_ty.name, *sizes)
+        if key not in known or element_ty.is_ptr():
+            make_type(self, element_ty, shape)
+            known[key] = dict(self.__dict__)
+        else:
+            self.__dict__.update(known[key])
+
+    def tensor(self: Any, handle: Any, type: Any) -> None:
+        if (facts := type.__dict__.get("of_tensors")) is None:
+            make_tensor(self, handle, type)
+            facts = type.__dict__["of_tensors"] = {name: self.__dict__[name] for name in ("shape", "numel", "dtype")}
+        self.__dict__.update(facts, handle=handle, type=type)
+
+    def of_numpy(type: Any) -> Any:
+        element = type.scalar
+        return np.dtype(np.uint64) if element.is_ptr() else numpy_type(element)
+
+    core.block_type.__init__, core.tensor.__init__ = block_type, tensor
+    interpreter._get_np_dtype = of_numpy
+
+
 def speed_up() -> None:
     from triton.runtime import interpreter
+
+    _types_once()
 
     prepared: set[int] = set()  # modules whose functions the running kernel has called
     launch = interpreter.GridExecutor.__call__

@@ -103,7 +103,7 @@ def test_triton_matches_reference_over_many_tiles(dtype: torch.dtype, length: in
     check_against_reference("triton", dtype, length, **small_case(dtype, length % 7, channels, most_batch=1))
 
 
-@pytest.mark.parametrize(("place", "channels"), enumerate([1, 3, 16]))
+@pytest.mark.parametrize(("place", "channels"), list(enumerate([1, 3, 16])))
 @pytest.mark.parametrize("dtype", INTERPRETED, ids=str)
 def test_triton_matches_reference_with_time_cut(dtype: torch.dtype, place: int, channels: int) -> None:
     """Chunk by chunk, with a last one that is not full."""

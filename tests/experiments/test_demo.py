@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from typer.testing import CliRunner
 
 from stablessm.cli import app
 from stablessm.experiments.demo.experiment import EXPERIMENT, MAPS, Config, start
-from stablessm.experiments.frame.base import execute
 from stablessm.experiments.frame.stages import Stages
 from stablessm.report.figure import Figure
 
@@ -30,8 +30,17 @@ def test_the_size_that_users_get():
     assert (config.training.steps, config.training.batch, config.training.lr) == (1000, 64, 0.01)
 
 
-def test_direct_breaks_where_stable_maps_do_not(tmp_path):
-    folder, _ = execute(EXPERIMENT, "smoke", tmp_path, progress=False)
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """What the command printed, and the folder of its run."""
+    out = tmp_path_factory.mktemp("demo")
+    result = CliRunner().invoke(app, ["demo", "--smoke", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    return result.output, out / "demo" / "smoke"
+
+
+def test_direct_breaks_where_stable_maps_do_not(demo):
+    _, folder = demo
     claims = EXPERIMENT.claims(EXPERIMENT.config("smoke"), Stages(folder))
     assert [claim.verdict for claim in claims[:2]] == ["reproduced", "reproduced"]
     errors = {series.name: series.y for series in Figure.load(folder / "demo.json").panels[1].series}
@@ -43,9 +52,7 @@ def test_direct_breaks_where_stable_maps_do_not(tmp_path):
         )
 
 
-def test_the_command_writes_a_report(tmp_path):
-    result = CliRunner().invoke(app, ["demo", "--smoke", "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    page = (tmp_path / "demo" / "smoke" / "report.html").read_text(encoding="utf-8")
-    assert "The stability demonstration" in page
-    assert "stability radius" in result.output or "perturbed by" in result.output
+def test_the_command_writes_a_report(demo):
+    output, folder = demo
+    assert "The stability demonstration" in (folder / "report.html").read_text(encoding="utf-8")
+    assert "stability radius" in output or "perturbed by" in output

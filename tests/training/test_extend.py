@@ -269,8 +269,10 @@ def test_replicas_stop_early_one_by_one(tmp_path):
 # Averaged weights
 
 
-@pytest.mark.parametrize("select", ["best", "last"])
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    ("select", "replicas"),
+    [("best", 1), ("last", 2), *(pytest.param(*more, marks=pytest.mark.slow) for more in (("last", 1), ("best", 2)))],
+)
 def test_the_average_is_what_is_scored_and_saved_and_survives_an_interruption(tmp_path, select, replicas):
     options = {"ema": 0.8, "select": select, "replicas": replicas, "lr": 0.1, "steps": 14}
     model, whole = run(tmp_path / "whole", **options)

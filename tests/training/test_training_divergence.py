@@ -109,7 +109,7 @@ class First(nn.Module):
 
 
 @pytest.mark.skipif("STABLESSM_DATA" not in os.environ, reason="MNIST is in the folder that STABLESSM_DATA names")
-@pytest.mark.parametrize("map", ["best", "direct"])
+@pytest.mark.parametrize("map", ["best", pytest.param("direct", marks=pytest.mark.slow)])
 def test_digits_at_a_rate_of_ten(tmp_path, map):
     torch.manual_seed(0)
     task = ssm.tasks.get("mnist")
