@@ -77,7 +77,7 @@ def trained(
 def part_way(folder: str, stop: int, **options: Any) -> int:
     """The same, ended by a signal that the last rank gets in the middle of an epoch; the step it stopped after."""
 
-    class Signalling(Wide):
+    class Signaling(Wide):
         def batch(self, split: Any, *args: Any, **given: Any) -> Any:
             at = given["epoch"] * self.steps("train", 10) + given["index"]
             if split == "train" and at == stop - 1 and given["part"][0] == given["part"][1] - 1:
@@ -85,7 +85,7 @@ def part_way(folder: str, stop: int, **options: Any) -> int:
             return super().batch(split, *args, **given)
 
     try:
-        trained(folder, task=Signalling(), **options)
+        trained(folder, task=Signaling(), **options)
     except Interrupted as error:
         return error.step
     return -1

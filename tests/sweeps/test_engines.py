@@ -121,7 +121,7 @@ class Ray:
     exceptions = SimpleNamespace(RayError=RayError)
 
     def __init__(self, *, runs=True, alive=False) -> None:
-        self.runs, self.alive, self.inits, self.shut, self.cancelled, self.most = runs, alive, [], 0, [], 0
+        self.runs, self.alive, self.inits, self.shut, self.canceled, self.most = runs, alive, [], 0, [], 0
         self.placed = {}
 
     def is_initialized(self):
@@ -163,7 +163,7 @@ class Ray:
         return Outcome(f"{job.name} on {cpus}")
 
     def cancel(self, reference, force=False):
-        self.cancelled.append((self.placed[reference][0].name, force))
+        self.canceled.append((self.placed[reference][0].name, force))
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_tasks_of_ray(ray, tmp_path, most):
     }  # fmt: skip
     assert fake.inits == [{"address": "auto", **QUIET}]
     assert fake.shut == 1
-    assert fake.cancelled == []
+    assert fake.canceled == []
     assert signal.getsignal(signal.SIGTERM) == handler
 
 
@@ -225,7 +225,7 @@ def test_an_interrupted_sweep_takes_its_tasks_back(ray, tmp_path):
     going = RayCluster(3).run(jobs(tmp_path))
     assert next(going)[0].name == "walk-0"
     going.close()
-    assert sorted(fake.cancelled) == [("walk-1", True), ("walk-2", True)]
+    assert sorted(fake.canceled) == [("walk-1", True), ("walk-2", True)]
     assert fake.shut == 1
 
 
@@ -240,7 +240,7 @@ class Submitit:
     """Computes a job when it is submitted, unless that is lost; notes what it is told."""
 
     def __init__(self, lost: dict[str, int]) -> None:
-        self.lost, self.submitted, self.parameters, self.cancelled, self.asked = lost, [], [], [], []
+        self.lost, self.submitted, self.parameters, self.canceled, self.asked = lost, [], [], [], []
 
     def AutoExecutor(self, folder, cluster):  # noqa: N802
         def submit(function, job, cpus):
@@ -261,7 +261,7 @@ class Submitit:
             return not (force_check and job_id == "id of walk-0")  # it is in the queue
 
         found = SimpleNamespace(job_id=job_id, done=done, stdout=lambda: "begin\nout of {time}\n", stderr=lambda: None)
-        found.cancel = lambda: self.cancelled.append(job_id)
+        found.cancel = lambda: self.canceled.append(job_id)
         return _Hashable(**vars(found))
 
 
@@ -300,7 +300,7 @@ def test_jobs_of_slurm(submitit, tmp_path, executor):
         }  # fmt: skip
     waited = fake.clock[0]
     assert waited >= 3 * 30 if executor == "slurm" else waited < 1  # what another machine wrote is seen late
-    assert fake.cancelled == []
+    assert fake.canceled == []
 
 
 def test_jobs_that_are_in_the_queue_are_waited_for(submitit, tmp_path):
@@ -326,7 +326,7 @@ def test_jobs_that_are_in_the_queue_are_waited_for(submitit, tmp_path):
 def test_an_interrupted_sweep_leaves_slurms_jobs_in_the_queue(submitit, tmp_path, executor):
     fake = submitit()
     going = Slurm(2, executor=executor).run(jobs(tmp_path, 3))
-    fake.handle = lambda id: _Hashable(job_id=id, done=lambda: 1 / 0, cancel=lambda: fake.cancelled.append(id))
+    fake.handle = lambda id: _Hashable(job_id=id, done=lambda: 1 / 0, cancel=lambda: fake.canceled.append(id))
     with pytest.raises(ZeroDivisionError):
         next(going)
-    assert fake.cancelled == (["id of walk-0", "id of walk-1"] if executor == "local" else [])
+    assert fake.canceled == (["id of walk-0", "id of walk-1"] if executor == "local" else [])

@@ -175,7 +175,7 @@ def test_the_rate_rises_then_falls(steps, warmup, cooldown, schedule):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_a_checkpoint(tmp_path, number):
-    class Signalling(Sums):
+    class Signaling(Sums):
         def batch(self, split, *args, **options):
             if split == "train" and options["index"] == 6:
                 signal.raise_signal(number)
@@ -183,7 +183,7 @@ def test_a_signal_leaves_a_checkpoint(tmp_path, number):
 
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Interrupted, match=signal.Signals(number).name) as caught:
-        run(tmp_path / "stopped", task=Signalling())
+        run(tmp_path / "stopped", task=Signaling())
     assert (caught.value.step, caught.value.signal) == (7, number)
     assert signal.getsignal(signal.SIGTERM) == before
     stopped, result = run(tmp_path / "stopped")
