@@ -28,7 +28,9 @@ Solver: TypeAlias = Literal["euler", "exponential"]
 
 @final
 class ContinuousRNN(SequenceLayer):
-    """dh/dt = σ(W h + U x + b),  y = C h (IAT eq. 1), with W = g(M) from any map (eq. 15).
+    """Nonlinear recurrent network in continuous time: dh/dt = σ(W h + U x + b),  y = C h (IAT eq. 1).
+
+    The matrix W = g(M) comes from any map (IAT eq. 15).
 
     Args:
         d_input, d_state, d_output: sizes.

@@ -25,8 +25,9 @@ Mode: TypeAlias = Literal["scan", "conv", "auto"]
 
 
 class DiagonalLayer(SequenceLayer):
-    """h[t] = a ⊙ h[t-1] + u[t], where a reparameterization computes a from the trainable weights ``w``.
+    """Base class of layers with a linear diagonal recurrence h[t] = a ⊙ h[t-1] + u[t].
 
+    A reparameterization (``map``) computes a from the trainable weights ``w``.
     ``mode`` is ``scan`` (which allows resets and a ``dt`` that varies in time), ``conv`` (convolution by FFT, without
     either) or ``auto`` (whichever is faster). All modes give the same numbers.
     """

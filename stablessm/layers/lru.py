@@ -21,7 +21,9 @@ from stablessm.reparam import Reparameterization
 @final
 @renamed("normalise")
 class LRU(DiagonalLayer):
-    """h[k] = λ ⊙ h[k-1] + γ ⊙ (B x[k]),  y = Re(C h) + D x, with λ = f(w) e^{iθ} (LRU-UA eq. 2).
+    """Linear recurrent unit: a complex diagonal recurrence in discrete time (LRU-UA eq. 2).
+
+    h[k] = λ ⊙ h[k-1] + γ ⊙ (B x[k]),  y = Re(C h) + D x, with λ = f(w) e^{iθ}.
 
     Args:
         d_input, d_state, d_output: sizes; d_state counts complex states.

@@ -22,7 +22,9 @@ from stablessm.scan import powers
 @final
 @renamed("discretisation")
 class RealSSM(DiagonalLayer):
-    """dh/dt = Λ h + B x + b,  y = C σ(h) + D x, with a real diagonal Λ (StableSSM eq. 2–3, SSM-UA eq. 1–4).
+    """State-space layer with real eigenvalues, in continuous or discrete time (StableSSM eq. 2–3, SSM-UA eq. 1–4).
+
+    dh/dt = Λ h + B x + b,  y = C σ(h) + D x, with a real diagonal Λ.
 
     Args:
         d_input, d_state, d_output: sizes.

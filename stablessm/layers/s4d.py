@@ -23,9 +23,10 @@ from stablessm.scan.decay_product import power
 @final
 @renamed("discretisation")
 class S4D(DiagonalLayer):
-    """For each channel: dh/dt = λ h + x,  y = 2 Re Σ_n C_n h_n + D x, with λ = f(w) + iω and its own time step.
+    """S4D layer: N complex states for each of H channels, which do not mix.
 
-    Each state represents a conjugate pair, hence the factor 2 Re. Channels do not mix.
+    For each channel: dh/dt = λ h + x,  y = 2 Re Σ_n C_n h_n + D x, with λ = f(w) + iω and its own time step. Each state
+    represents a conjugate pair, hence the factor 2 Re.
 
     Args:
         d_model: H, the number of input and output channels.

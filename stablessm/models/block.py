@@ -59,7 +59,7 @@ class TiedDropout(nn.Module):
 
 @final
 class Block(nn.Module):
-    """x + dropout(gate(dropout(σ(mixer(norm(x)))))), optionally followed by a residual MLP: x + dropout(mlp(norm(x))).
+    """Residual block: x + dropout(gate(dropout(σ(mixer(norm(x)))))), optionally followed by x + dropout(mlp(norm(x))).
 
     With ``prenorm=False`` the norm comes after the sum instead. The gate is a gated linear unit at each step:
     (Va + b) ⊙ sigmoid(Wa + c).

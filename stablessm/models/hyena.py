@@ -23,11 +23,12 @@ States: TypeAlias = tuple[Tensor, Any] | None
 
 @final
 class Hyena(nn.Module):
-    """y = W (q ⊙ m(k ⊙ v)), where (q, k, v) are three linear maps of x after a short causal filter, and m a recurrence.
+    """Recurrence m between two products: y = W (q ⊙ m(k ⊙ v)).
 
-    This is the operator of Hyena and H3, which StableSSM uses in figures 4 to 6. The product k ⊙ v can store a pair of
-    neighboring tokens, and q reads it. The module is called like a layer (``step``, ``lengths``, ``reset``, ``dt``).
-    Its state is a pair: the last inputs of the filter (B, 2, 3 d_model), and the state of m.
+    (q, k, v) are three linear maps of x, followed by a short causal filter. This is the operator of Hyena and H3, which
+    StableSSM uses in figures 4 to 6. The product k ⊙ v can store a pair of neighboring tokens, and q reads it. The
+    module is called like a layer (``step``, ``lengths``, ``reset``, ``dt``). Its state is a pair: the last inputs of
+    the filter (B, 2, 3 d_model), and the state of m.
 
     Args:
         d_model: number of input and output channels.

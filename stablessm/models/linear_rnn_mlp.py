@@ -152,8 +152,9 @@ class LinearRNNMLPConfig:
 @saved
 @final
 class LinearRNNMLP(SavedModel):
-    """y[k] = φ(Re x[k], Im x[k]) with x[k] = Λ x[k-1] + B (1, u[k]) and an MLP φ (LRU-UA eq. 2 and 7, proposition 7).
+    """Random linear recurrence followed by an MLP φ at every step (LRU-UA eq. 2 and 7, proposition 7).
 
+    y[k] = φ(Re x[k], Im x[k]) with x[k] = Λ x[k-1] + B (1, u[k]).
     The recurrence is an :class:`~stablessm.LRU` with random eigenvalues; the MLP is the same at every step. The module
     is called like a layer (``step``, ``lengths``, ``reset``, ``dt``).
 
@@ -247,6 +248,6 @@ class LinearRNNMLP(SavedModel):
         return self.mlp(features), state
 
     def _encoded(self, name: str, u: Tensor, *letters: str) -> Tensor:
-        """Return (1, u), or u without a clock."""
+        """Return the checked input, with a constant 1 in front if the model has a clock."""
         check_signal(name, u, (*letters, "d_input"), self.d_input, self.recurrence.w)
         return torch.cat([torch.ones_like(u[..., :1]), u], -1) if self.clock else u
