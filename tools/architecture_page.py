@@ -13,8 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from marked import replaced
+
 ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- {}: ./dev pages -->", "<!-- end of {} -->"
 ROOMS = {
     "cli": "one file per command",
     "sweeps": "experiments as jobs",
@@ -150,9 +151,7 @@ SECTIONS = {"imports": import_table, "forward": forward_path}
 def updated(page: str) -> str:
     """Return the page with new text between its marks."""
     for name, text in SECTIONS.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        before, _, rest = page.partition(begin)
-        page = f"{before}{begin}\n\n{text()}\n\n{end}{rest.partition(end)[2]}"
+        page = replaced(page, name, f"\n\n{text()}\n\n")
     return page
 
 

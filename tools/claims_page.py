@@ -9,11 +9,12 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from marked import replaced
+
 from stablessm.report.claim import VERDICTS, Claim
 from stablessm.report.folder import Record
 from stablessm.report.runs import collect
 
-BEGIN, END = "<!-- claims: ./dev pages -->", "<!-- end of claims -->"
 PAGES = {
     "IAT": "iat.md", "SSM-UA": "ssm-ua.md", "LRU-UA": "lru-ua.md", "StableSSM": "stablessm.md",
     "beyond the papers": "beyond.md",
@@ -114,9 +115,7 @@ def pages(root: Path, runs: list[Record]) -> dict[Path, str]:
 
 def updated(readme: str, runs: list[Record]) -> str:
     """Return the README with a new sentence between its two marks."""
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{sentence(runs)}\n{END}{after}"
+    return replaced(readme, "claims", f"\n{sentence(runs)}\n")
 
 
 def main(root: Path = Path()) -> None:

@@ -9,10 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from marked import replaced
+
 ROOT = Path(__file__).parent.parent
 RECORD = ROOT / "benchmarks" / "results" / "damage.json"
 PAGE = ROOT / "docs" / "promises.md"
-BEGIN, END = "<!-- damage: ./dev pages -->", "<!-- end of damage -->"
 GOOD = ("same", "refused", "reported", "edited")
 BAD = ("silent", "unnamed", "traceback", "hang", "leak")
 
@@ -35,9 +36,7 @@ def table(record: dict[str, Any]) -> str:
 
 def updated(page: str) -> str:
     """Return the page with a new table between its two marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table(json.loads(RECORD.read_text(encoding='utf-8')))}\n{END}{after}"
+    return replaced(page, "damage", f"\n{table(json.loads(RECORD.read_text(encoding='utf-8')))}\n")
 
 
 def main() -> None:

@@ -14,9 +14,9 @@ from typing import Any
 from _cost import Machine, Network, Plan, crossing, fastest, longest_context, step_cost
 from _cost_simulation import simulated_seconds
 from bar_chart import Panel, bars
+from marked import replaced
 
 ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- {}: ./dev pages -->", "<!-- end of {} -->"
 LENGTHS = [2**k for k in range(10, 25, 2)]
 RANKS = [1, 8, 64, 256, 1024]
 TOKENS = 2**24
@@ -197,11 +197,7 @@ SECTIONS = {
 def updated(page: str) -> str:
     """Return the page with new text between its marks."""
     for name, table in SECTIONS.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        before, found, rest = page.partition(begin)
-        if not found:
-            raise ValueError(f"the page has no mark {begin}")
-        page = f"{before}{begin}\n\n{table()}\n\n{end}{rest.partition(end)[2]}"
+        page = replaced(page, name, f"\n\n{table()}\n\n")
     return page
 
 

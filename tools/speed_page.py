@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from bar_chart import Panel, bars
+from marked import replaced
 
 from stablessm.bench.contest import GRAPH, OURS, PHASES, is_peer
 from stablessm.bench.table import milliseconds, times
@@ -18,8 +19,6 @@ from stablessm.bench.table import milliseconds, times
 Record: TypeAlias = Mapping[str, Any]
 Row: TypeAlias = Mapping[str, Any]
 
-BEGIN, END = "<!-- records: ./dev pages -->", "<!-- end of records -->"
-README_BEGIN, README_END = "<!-- speed: ./dev pages -->", "<!-- end of speed -->"
 DEVICES = ("cuda", "cpu")
 _FACTS = {"size": "size", "dtype": "dtype", "decay": "decay per"}
 
@@ -163,12 +162,12 @@ def charts(root: Path) -> dict[Path, str]:
 
 def updated(page: str, root: Path) -> str:
     """Return the page with new text between its two marks."""
-    return _between(page, BEGIN, END, f"\n\n{section(root)}\n")
+    return replaced(page, "records", f"\n\n{section(root)}\n")
 
 
 def updated_readme(readme: str, root: Path) -> str:
     """Return the README with new times between its two marks."""
-    return _between(readme, README_BEGIN, README_END, f"\n{readme_times(root)}\n")
+    return replaced(readme, "speed", f"\n{readme_times(root)}\n")
 
 
 def readme_times(root: Path) -> str:
@@ -189,11 +188,6 @@ def _against(record: Record, size: str, peer: str) -> str:
     case = {"size": size, "dtype": "float32", "decay": "step", "phase": "forward+backward"}
     taken = {row["contender"]: row["ms"] for row in record["rows"] if case.items() <= row.items()}
     return f"{taken[OURS]:.2f} ms compared with {taken[f'jax {peer}']:.2f} ms for JAX's `{peer}`"
-
-
-def _between(page: str, begin: str, end: str, text: str) -> str:
-    before, _, rest = page.partition(begin)
-    return f"{before}{begin}{text}{end}{rest.partition(end)[2]}"
 
 
 def main(root: Path = Path()) -> None:

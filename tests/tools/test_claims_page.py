@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 def test_the_readme_is_not_stale():
     runs = claims.committed(ROOT)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert claims.BEGIN in readme
     assert claims.updated(readme, runs) == readme, "run: ./dev pages"
     for path, text in claims.pages(ROOT, runs).items():
         assert path.read_text(encoding="utf-8") == text, "run: ./dev pages"
@@ -76,7 +75,7 @@ def test_texts_cannot_break_the_markup(tmp_path):
     write_run(tmp_path / "results" / "a", id="a", size="paper", source="IAT, one | two\nthree <b> _x_")
     (run,) = claims.committed(tmp_path)
     assert "IAT, one \\| two three &lt;b> \\_x\\_" in claims.paper_page("IAT", [run])
-    text = f"before\n{claims.BEGIN}\nformer sentence\n{claims.END}\nafter\n"
+    text = "before\n<!-- claims: ./dev pages -->\nformer sentence\n<!-- end of claims -->\nafter\n"
     new = claims.updated(text, [run])
     assert new.startswith("before\n")
     assert new.endswith("\nafter\n")
