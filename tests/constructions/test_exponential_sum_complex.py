@@ -83,8 +83,15 @@ def test_the_bath_of_the_record() -> None:
     assert found.error <= 2e-6
 
 
-@pytest.mark.parametrize("kernel", [bath, "(1+1j*t)**-2", bath(TIMES)])
-@pytest.mark.parametrize("time", ["discrete", "continuous"])
+@pytest.mark.parametrize(
+    ("kernel", "time"),
+    [
+        (bath, "continuous"), ("(1+1j*t)**-2", "discrete"), (bath(TIMES), "discrete"),
+        *(pytest.param(kernel, time, marks=pytest.mark.slow) for kernel, time in (
+            (bath, "discrete"), ("(1+1j*t)**-2", "continuous"), (bath(TIMES), "continuous"),
+        )),
+    ],
+)  # fmt: skip
 def test_functions_formulas_and_samples(kernel: object, time: str) -> None:
     found = exponential_sum(kernel, None if isinstance(kernel, np.ndarray) else 400, tol=1e-4, dt=STEP, time=time)
     assert found.is_complex

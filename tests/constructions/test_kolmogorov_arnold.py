@@ -105,7 +105,9 @@ def test_error_falls_with_every_level_below_five_percent(name):
     assert [each.families for each in found] == [5, 11, 23, 47]
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    "name", [name if name == "sine" else pytest.param(name, marks=pytest.mark.slow) for name in TARGETS]
+)
 def test_mean_square_error_falls_with_every_digit(name):
     """The largest error does not: it occurs in narrower places."""
     found = [kolmogorov_arnold(TARGETS[name], 2, digits=digits) for digits in (1, 2, 3)]
@@ -123,7 +125,7 @@ def test_the_iteration_reduces_the_residual():
     assert errors[0] > 1.2 * errors[1] > 1.2**2 * errors[2]
 
 
-@pytest.mark.parametrize(("length", "digits"), [(2, 1), (2, 2), (3, 1), (4, 1)])
+@pytest.mark.parametrize(("length", "digits"), [(2, 1), (2, 2), (3, 1), pytest.param(4, 1, marks=pytest.mark.slow)])
 def test_five_layers_compute_the_superposition(length, digits):
     def f(x):
         return np.cos(x @ np.arange(1.0, length + 1))
