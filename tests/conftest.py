@@ -28,6 +28,7 @@ from hypothesis import is_hypothesis_test
 from xdist.scheduler import LoadScopeScheduling
 
 from stablessm._optional import why_missing
+from stablessm.report.figure import Figure
 
 pytest_plugins = ["browsers"]
 
@@ -67,6 +68,24 @@ def _draw_fewer(function: Any) -> None:
     wanted = getattr(function, SETTINGS, hypothesis.settings.default)
     if wanted.max_examples > 4:
         setattr(function, SETTINGS, hypothesis.settings(wanted, max_examples=max(4, wanted.max_examples // 2)))
+
+
+REAL_PICTURES = Figure.pictures
+
+
+def _sketches(figure: Figure, *formats: str) -> dict[str, bytes]:
+    """Draw a figure without its layout and files, which take longer than what most tests are about."""
+    figure.draw()
+    return dict.fromkeys(formats, figure.name.encode())
+
+
+Figure.pictures = _sketches
+
+
+@pytest.fixture
+def real_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PNG and SVG files with the figures in them."""
+    monkeypatch.setattr(Figure, "pictures", REAL_PICTURES)
 
 
 class FixturesOnce(LoadScopeScheduling):

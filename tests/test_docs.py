@@ -11,6 +11,7 @@ from run_pages import TUTORIALS, Block, blocks, pictures, run_console, run_page,
 
 from stablessm import models, reparam, tasks
 
+pytestmark = pytest.mark.usefixtures("real_pictures")
 ROOT = Path(__file__).parent.parent
 PAGES = [page for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md") for page in sorted(ROOT.glob(pattern))]
 

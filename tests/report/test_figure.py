@@ -29,6 +29,7 @@ def test_the_file_has_the_digits_of_a_drawing(tmp_path: Path) -> None:
     assert list(panel.series[0].y) == [0.333333, 1.42857e-301]
 
 
+@pytest.mark.usefixtures("real_pictures")
 def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
     small = Figure("small", "One line.", [Panel("memory", "t", "M", [Series("a", [0, 1], [1.0, 0.5])])])
     for folder in ("one", "two"):
@@ -38,6 +39,8 @@ def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
         assert (tmp_path / "one" / f"small.{suffix}").read_bytes() == (
             tmp_path / "two" / f"small.{suffix}"
         ).read_bytes()
+    assert (tmp_path / "one" / "small.png").read_bytes().startswith(b"\x89PNG")
+    assert "</svg>" in (tmp_path / "one" / "small.svg").read_text(encoding="utf-8")
 
 
 def test_groups_share_a_color_and_gaps_stay_gaps() -> None:

@@ -234,6 +234,7 @@ def test_the_task_may_be_given(run):
     assert TrainedModel(folder, task=task, device="cpu").predict().lower is not None
 
 
+@pytest.mark.usefixtures("real_pictures")
 def test_the_command_writes_a_table_and_a_plot(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     expected = TrainedModel(run[0], device="cpu").predict(horizon=2, level=0.5)
