@@ -6,8 +6,8 @@ mapping of its own. When the last user of the memory is gone (a tensor, a view, 
 saved), the mapping becomes idle, and the next result of the same size takes it over.
 
 Idle mappings do not raise the peak: before a new mapping is made, idle mappings of at least its size are returned to
-the system. The system may also reclaim idle memory when memory is short. The environment variable ``STABLESSM_POOL``
-sets the largest number of idle megabytes (default: 1024); with 0, PyTorch allocates all results.
+the system. The environment variable ``STABLESSM_POOL`` sets the largest number of idle megabytes (default: 1024); with
+0, PyTorch allocates all results.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Pool:
             finally:
                 self._lock.release()
         mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        _advise(mapping, "MADV_HUGEPAGE")
+        with contextlib.suppress(AttributeError, OSError):  # not every system has huge pages
+            mapping.madvise(mmap.MADV_HUGEPAGE)
         return mapping
 
     def give_back(self, mapping: mmap.mmap) -> None:
         """Keep a mapping for the next result of its size. Above the limit, the oldest idle mappings are freed."""
-        _advise(mapping, "MADV_FREE")
         if self._lock.acquire(blocking=False):
             try:
                 self._idle.append(mapping)
@@ -83,12 +83,6 @@ class Pool:
                     self._idle.pop(0)
             finally:
                 self._lock.release()
-
-
-def _advise(mapping: mmap.mmap, name: str) -> None:
-    """Tell the kernel how the mapping is used; do nothing where the kernel does not know this advice."""
-    with contextlib.suppress(AttributeError, OSError):
-        mapping.madvise(getattr(mmap, name))
 
 
 def _limit() -> int:
