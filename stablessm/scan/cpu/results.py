@@ -107,7 +107,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     user = np.frombuffer(mapping, np.uint8)  # lives as long as the tensor's storage
     weakref.finalize(user, pool.give_back, mapping).atexit = False
     # Not a view of another tensor: autograd would refuse to change a view in place.
-    return torch.empty(0, dtype=dtype, device="cpu").set_(torch.from_numpy(user).untyped_storage(), 0, tuple(shape))
+    return torch.empty(0, dtype=dtype, device="cpu").set_(torch.from_numpy(user).untyped_storage()).resize_(shape)
 
 
 def zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
