@@ -121,7 +121,7 @@ def test_yours_needs_no_map() -> None:
 @pytest.mark.parametrize("name", list(LAYERS))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_a_fresh_layer_is_intact(name: str, dtype: torch.dtype) -> None:
-    for seed in range(5):
+    for seed in range(2):
         torch.manual_seed(1000 + seed)
         model = nn.Sequential(LAYERS[name]()).to(dtype)
         before = torch.get_rng_state()
