@@ -20,7 +20,7 @@ STEPS = 200
 EXPORTED = ["real-discrete", "s4d", "rnn-diagonal-sigmoid", "filters-dense", "classifier-last", "long"]
 """Models with all operations between them; the others are exported by the slow tests."""
 ONNX = ["rnn-diagonal-sigmoid", "filters-dense"]  # and a language model, below
-ONNX_TOO = ["classifier", "real-discrete", "s4d", "real", "lru", "rnn-tanh", "mlp", "two layers"]  # with operators of the others
+ONNX_TOO = ["classifier", "real-discrete", "s4d", "real", "lru", "rnn-tanh", "mlp", "two layers"]
 _DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64"}
 
 
