@@ -1,6 +1,7 @@
 """The scan at shapes drawn at random, compared with other packages and with the copy bandwidth of the machine.
 
 python benchmarks/scan_grid.py --device cpu --seed 0     # writes benchmarks/results/scan-grid-cpu.json
+python benchmarks/scan_grid.py --shapes 1x131072x64,8x4096x512 --out benchmarks/results/scan-large-cpu.json
 python benchmarks/scan_grid.py --smoke --out /tmp/smoke.json
 
 The decay is per step, the dtype is float32, and memory is allocated as the process is started: no environment variable
@@ -95,16 +96,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--seed", type=int, default=0, help="seed of the shapes (default: 0)")
+    parser.add_argument("--shapes", help="shapes BATCHxTIMExCHANNELS, separated by commas, instead of random ones")
     parser.add_argument("--count", type=int, default=40, help="number of shapes (default: 40)")
     parser.add_argument("--seconds", type=float, default=0.5, help="time limit per contender and shape (default: 0.5)")
     parser.add_argument("--smoke", action="store_true", help="two small shapes, to see that it runs")
     parser.add_argument("--out", type=Path, help="record to write (default: benchmarks/results/scan-grid-DEVICE.json)")
     args = parser.parse_args()
-    options = Options(device=args.device, smoke=args.smoke, seconds=args.seconds)
+    options = Options.of(device=args.device, smoke=args.smoke, seconds=args.seconds, sizes=args.shapes)
     count, (least, most) = args.count, TRAFFIC[args.device]
     if args.smoke:
         count, most = SMOKE["count"], SMOKE["most"]
-    shapes, peers = draw_shapes(args.seed, count, least, most), scan_peers.available(args.device)
+    shapes = options.pick_sizes(draw_shapes(args.seed, count, least, most), "BATCHxTIMExCHANNELS")
+    peers = scan_peers.available(args.device)
     limits = announce(options)
     rows: list[dict[str, Any]] = []
     out = args.out or _measure.RESULTS / f"scan-grid-{args.device}.json"
@@ -113,8 +116,8 @@ def main() -> None:
         table.say("\n" + show("{size}, {traffic_megabytes:.1f} MB", found))
         rows += found
         summary = limits | summarize(rows)
-        more = {"seed": args.seed, "shapes": count, "peers": peers}
-        _measure.write_record(out, args.device, rows, summary, complete=number == count, **more)
+        more = {"seed": None if args.shapes else args.seed, "shapes": len(shapes), "peers": peers}
+        _measure.write_record(out, args.device, rows, summary, complete=number == len(shapes), **more)
     table.say("\n" + table.facts(summary) + f"\n\nwritten: {out}")
 
 
