@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # Of BLAS too, and in the processes that tests start: with as many workers as cores, more threads wait for each other.
@@ -32,6 +33,7 @@ from stablessm.report.figure import Figure
 
 pytest_plugins = ["browsers"]
 
+gc.disable()  # until all tests are collected: what is imported stays
 os.fsync = lambda handle: None  # no test pulls the plug
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True, max_examples=25)
 hypothesis.settings.register_profile("ci", parent=hypothesis.settings.get_profile("default"), derandomize=True)
@@ -61,6 +63,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         of = callspec.params.get("backend") if callspec is not None else None
         if of == "triton" or getattr(item, "originalname", "").startswith("test_triton"):
             item.add_marker(pytest.mark.skip(reason=NO_TRITON))
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules and tests, a million objects, out of every later search for garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 def _draw_fewer(function: Any) -> None:
