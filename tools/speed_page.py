@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from bar_chart import Panel, bars
+from grid_chart import Dot, dots
 from marked import replaced
 
 from stablessm.bench.contest import GRAPH, OURS, PHASES, is_peer
@@ -70,6 +71,37 @@ def contest_table(record: Record) -> str:
         compared = len([ratio for ratio in ahead if ratio])
         said.append(f"{way or 'stablessm'}: slower than the best peer in {behind} of {compared} comparisons")
     return "\n\n".join([_markdown(head, lines), f"{'; '.join(said)}.", *_without_time(record, tuple(facts))])
+
+
+def grid_chart(record: Record) -> str:
+    """Return a chart of the multiple of the floor at every shape, one panel per phase."""
+    panels: dict[str, list[Dot]] = {}
+    for row in record["rows"]:
+        if row["contender"] == OURS and row["ms"] is not None:
+            prefix = "queued_" if "queued_times_floor" in row else ""
+            batch, steps, channels = map(int, row["size"].split("x"))
+            behind = (row[f"{prefix}best_peer_over_this"] or 1) < 1
+            dot = Dot((batch, steps, channels), row[f"{prefix}times_floor"], behind)
+            panels.setdefault(row["phase"], []).append(dot)
+    title = f"{record['shapes']} random shapes, × floor (a ring: a peer is faster), {record['machine']['device']}"
+    return dots(title, panels)
+
+
+def grid_table(record: Record) -> str:
+    """Return the distribution of the multiple of the floor by traffic, and the shapes where a peer is faster."""
+    lines, said = [], []
+    for name, found in record["summary"].items():
+        phase, mark, what = name.rpartition(": ")
+        if what == "times floor":
+            numbers = (times(found[key]) for key in ("median", "in_90_percent", "largest"))
+            lines.append([phase, str(found["shapes"]), *numbers])
+        elif what == "least ahead of best peer":
+            said.append(f"{phase}: at least {times(found)} times as fast as the best peer")
+        elif mark and what == "behind a peer" and found:
+            shapes = ", ".join(f"{size.replace('x', '×')} ({times(ratio)})" for size, ratio in found.items())
+            said.append(f"{phase}: slower than a peer at {shapes}")
+    head = ["phase, traffic of a forward pass", "shapes", "× floor, median", "90 % at most", "largest"]
+    return "\n\n".join([_markdown(head, lines), *([f"{'; '.join(said)}."] if said else [])])
 
 
 def accuracy_table(record: Record) -> str:
@@ -274,6 +306,7 @@ _SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
     "scan": ("The scan", contest_table),
     "scan-small": ("The scan, small inputs", contest_table),
     "scan-long": ("The scan, one long sequence", contest_table),
+    "scan-grid": ("The scan at random shapes", grid_table),
     "ssm": ("The fused layer", contest_table),
     "stream": ("Streaming", stream_table),
     "accuracy": ("Accuracy", accuracy_table),
@@ -281,6 +314,7 @@ _SECTIONS: dict[str, tuple[str, Callable[[Record], str]]] = {
 }
 _CHARTS: dict[Callable[[Record], str], tuple[Callable[[Record], str], str]] = {
     contest_table: (contest_chart, "× floor"),
+    grid_table: (grid_chart, "× floor by shape"),
     language_table: (language_chart, "time per token and throughput"),
 }
 

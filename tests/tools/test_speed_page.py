@@ -126,3 +126,27 @@ def test_language_models_are_two_tables_and_a_chart() -> None:
     chart = figure.language_chart(record)
     assert chart.count("no time") == 2
     assert ">900<" in chart
+
+
+def test_the_grid_shows_its_distribution_and_where_a_peer_is_ahead() -> None:
+    shapes = {"8x1024x64": (1.25, 2.0), "1x64x16": (3.0, 0.5)}
+    rows = [
+        {"size": size, "phase": phase, "contender": name, "ms": 1.0, "times_floor": floor, "best_peer_over_this": ratio}
+        for size, (floor, ratio) in shapes.items()
+        for phase in PHASES
+        for name in ("stablessm", "jax")
+    ]
+    numbers = {"shapes": 2, "median": 2.125, "in_90_percent": 3.0, "largest": 3.0}
+    summary = {"copy_gigabytes_per_second": 3.0, "forward, 1 to 8 MB: times floor": numbers}
+    summary |= {"forward: least ahead of best peer": 0.5, "forward: behind a peer": {"1x64x16": 0.5}}
+    summary |= {"forward+backward: behind a peer": {}}
+    record = {"rows": rows, "summary": summary, "shapes": 2, "machine": {"device": "a CPU"}}
+    text = figure.grid_table(record)
+    assert "| forward, 1 to 8 MB | 2 | 2.12 | 3.00 | 3.00 |" in text
+    assert text.endswith(
+        "forward: at least 0.50 times as fast as the best peer; forward: slower than a peer at 1×64×16 (0.50)."
+    )
+    chart = figure.grid_chart(record)
+    assert chart.count("<circle") == 4
+    assert chart.count('stroke="black"') == 2
+    assert "8×1024×64: 1.25" in chart
