@@ -1,6 +1,7 @@
 """What becomes of damaged files and failing disks: every kind of file the package writes, damaged at random and read.
 
     python benchmarks/damage.py                 # writes benchmarks/results/damage.json
+    python benchmarks/damage.py --workers 16    # 16 processes
     python benchmarks/damage.py --smoke --out /tmp/smoke.json
 
 One file of a small real folder is damaged: a bit flipped, the file truncated, emptied, overwritten, exchanged for the
@@ -12,9 +13,11 @@ tests run a few members of the same generator.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 import tempfile
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import _measure
@@ -25,35 +28,47 @@ import damage_disks
 from damage_kinds import KINDS
 
 
+@dataclass(frozen=True)
+class Share:
+    """Members that one process makes: some of a kind of file, or all of a command with a failing disk."""
+
+    kind: str
+    numbers: range
+    seed: int
+
+    def members(self) -> list[damage.Member]:
+        """Return the members."""
+        with tempfile.TemporaryDirectory() as root:
+            if self.kind in KINDS:
+                workshop = damage.Workshop(Path(root), KINDS)
+                return [workshop.member(self.kind, number, self.seed) for number in self.numbers]
+            each = [(fault, number) for fault in damage_disks.FAULTS for number in self.numbers]
+            return [damage_disks.member(Path(root), self.kind, *one, self.seed) for one in each]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--members", type=int, default=70, help="members of each kind")
+    parser.add_argument("--members", type=int, default=70, help="number of members of each kind (default: 70)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="number of processes (default: 1)")
     parser.add_argument("--smoke", action="store_true", help="two members of each kind")
     parser.add_argument("--out", type=Path, default=_measure.RESULTS / "damage.json", help="record to write")
     args = parser.parse_args()
     count = 2 if args.smoke else args.members
+    parts = 1 if args.workers == 1 else min(4, count)  # more than one process for a kind whose readers are slow
+    shares = [Share(kind, range(part, count, parts), args.seed) for kind in KINDS for part in range(parts)]
+    shares += [Share(name, range(max(count // 16, 1)), args.seed) for name in damage_disks.COMMANDS]
     members: list[damage.Member] = []
-    with tempfile.TemporaryDirectory() as root:
-        workshop = damage.Workshop(Path(root), KINDS)
-        for kind in KINDS:
-            members += [workshop.member(kind, number, args.seed) for number in range(count)]
-            _tell(kind, members)
-        for name in damage_disks.COMMANDS:
-            for fault in damage_disks.FAULTS:
-                some = range(max(count // 16, 1))
-                members += [damage_disks.member(Path(root), name, fault, number, args.seed) for number in some]
-            _tell(f"disk of {name}", members)
+    with multiprocessing.get_context("spawn").Pool(args.workers, maxtasksperchild=1) as pool:
+        for share, found in zip(shares, pool.imap(Share.members, shares, chunksize=1), strict=True):
+            members += found
+            print(f"{share.kind}: {dict(Counter(member.outcome for member in found))}", flush=True)
     counts = Counter(member.outcome for member in members)
     summary = {"members": len(members), **{outcome: counts[outcome] for outcome in damage.OUTCOMES}}
     bad = [vars(member) for member in members if member.outcome in damage.BAD]
     _measure.write_record(args.out, "cpu", damage.rows(members), summary, seed=args.seed, bad=bad)
     print(summary)
     sys.exit(bool(bad))
-
-
-def _tell(kind: str, members: list[damage.Member]) -> None:
-    print(f"{kind}: {dict(Counter(member.outcome for member in members if member.kind == kind))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +94,17 @@ def check(id: str, size: str, kills: int, scratch: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ids", nargs="*", metavar="ID", default=["st-fig3"])
+    parser.add_argument("--workers", type=int, default=1, help="number of runs at a time (default: 1)")
     parser.add_argument("--smoke", action="store_true", help="the smoke sizes, three kills")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     size, kills = ("smoke", 3) if args.smoke else ("paper", 10)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for id in args.ids:
-            rows.append(check(id, size, kills, Path(scratch)))
-            print(rows[-1], flush=True)
+    with tempfile.TemporaryDirectory() as scratch, ThreadPool(args.workers) as pool:
+        for row in pool.imap(lambda id: check(id, size, kills, Path(scratch)), args.ids):
+            rows.append(row)
+            print(row, flush=True)
     summary = {"different": sum(len(row["different"]) for row in rows), "size": size}
     _measure.write_record(args.out or _measure.RESULTS / f"kill-resume-{device}.json", device, rows, summary)
     raise SystemExit(bool(summary["different"]))

@@ -1,6 +1,6 @@
 """Count the cases and the failures of every promise in docs/promises.md, in one record.
 
-    python benchmarks/promises.py               # writes promises.json, damage.json, fuzz.json and kill-resume-cpu.json
+    python benchmarks/promises.py --workers 16    # writes promises.json, damage.json, fuzz.json, kill-resume-cpu.json
     python benchmarks/promises.py --smoke --out /tmp/smoke.json
 
 A promise is counted by the script that generates its cases, or by its tests, slow tests included.
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,8 +26,22 @@ import _measure
 from stablessm.record import read_json
 
 ROOT = Path(__file__).parent.parent
-Counter: TypeAlias = Callable[[bool, Path], tuple[int, int]]
-"""Counts cases and failures, given whether only few cases are wanted and a folder for files."""
+
+
+@dataclass(frozen=True)
+class How:
+    """How to count."""
+
+    smoke: bool
+    """Count few cases only."""
+    workers: int
+    """Number of processes."""
+    folder: Path
+    """Folder for temporary files."""
+
+
+Counter: TypeAlias = Callable[[How], tuple[int, int]]
+"""Returns the number of cases and the number of failures."""
 SCRIPTS: dict[str, tuple[str, list[str], Callable[[dict[str, Any]], tuple[int, int]]]] = {
     "damaged files and failing disks": (
         "damage.py",
@@ -55,10 +70,10 @@ TESTS = {
 }
 
 
-def run_script(name: str, arguments: list[str], smoke: bool, folder: Path) -> dict[str, Any]:
+def run_script(name: str, arguments: list[str], how: How) -> dict[str, Any]:
     """Run a script of this folder and return its record."""
-    out = folder / name.replace(".py", ".json") if smoke else None
-    options = ["--smoke", "--out", str(out)] if out else arguments
+    out = how.folder / name.replace(".py", ".json") if how.smoke else None
+    options = ["--smoke", "--out", str(out)] if out else [*arguments, "--workers", str(how.workers)]
     command = [sys.executable, str(Path(__file__).with_name(name)), *options]
     if (code := subprocess.run(command, check=False).returncode) not in (0, 1):  # 1: it found failures
         raise SystemExit(f"{name} ended with exit code {code}")
@@ -66,18 +81,18 @@ def run_script(name: str, arguments: list[str], smoke: bool, folder: Path) -> di
     return read_json(out or _measure.RESULTS / written)
 
 
-def run_tests(path: str, smoke: bool, folder: Path) -> tuple[int, int]:
-    """Run the tests of a file and return the number of tests and of failures."""
-    out = folder / f"{Path(path).stem}.xml"
-    command = [sys.executable, "-m", "pytest", path, f"--junitxml={out}", *(() if smoke else ("-m", ""))]
+def run_tests(path: str, how: How) -> tuple[int, int]:
+    """Run the tests of a file and return the number of tests that ran and of failures."""
+    out = how.folder / f"{Path(path).stem}.xml"
+    command = [sys.executable, "-m", "pytest", path, f"--junitxml={out}", *(() if how.smoke else ("-m", ""))]
     subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
-    suite = next(xml.etree.ElementTree.parse(out).iter("testsuite"))
-    return int(suite.attrib["tests"]), int(suite.attrib["failures"]) + int(suite.attrib["errors"])
+    counts = next(xml.etree.ElementTree.parse(out).iter("testsuite")).attrib
+    return int(counts["tests"]) - int(counts["skipped"]), int(counts["failures"]) + int(counts["errors"])
 
 
-def call_operators(smoke: bool) -> tuple[int, int]:
+def call_operators(how: How) -> tuple[int, int]:
     """Call the raw operators with wrong tensors and return the number of calls and of failures."""
-    script, count = "tests/scan/raw_calls.py", 10 if smoke else 1000
+    script, count = "tests/scan/raw_calls.py", 10 if how.smoke else 1000
     command = [sys.executable, "-W", "ignore", script, "50000", str(count)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.PIPE, text=True)
@@ -90,16 +105,15 @@ def jobs() -> Iterator[tuple[str, str, Counter]]:
     """Yield each promise, the command that counts it alone, and the function that counts it."""
     for promise, (script, arguments, read) in SCRIPTS.items():
         command = " ".join(["python", f"benchmarks/{script}", *arguments])
-        yield promise, command, lambda *how, of=(script, arguments), read=read: read(run_script(*of, *how))
-    command = "python tests/scan/raw_calls.py 50000 1000"
-    yield "wrong tensors of raw operators", command, lambda smoke, _: call_operators(smoke)
+        yield promise, command, lambda how, of=(script, arguments), read=read: read(run_script(*of, how))
+    yield "wrong tensors of raw operators", "python tests/scan/raw_calls.py 50000 1000", call_operators
     for promise, path in TESTS.items():
-        yield promise, f'python -m pytest {path} -m ""', lambda *how, path=path: run_tests(path, *how)
+        yield promise, f'python -m pytest {path} -m ""', lambda how, path=path: run_tests(path, how)
 
 
-def count(promise: str, command: str, counter: Counter, smoke: bool, folder: Path) -> dict[str, Any]:
+def count(promise: str, command: str, counter: Counter, how: How) -> dict[str, Any]:
     """Return the row of a promise."""
-    cases, failures = counter(smoke, folder)
+    cases, failures = counter(how)
     print(f"{promise}: {cases} cases, {failures} failures", flush=True)
     return {"promise": promise, "command": command, "cases": cases, "failures": failures}
 
@@ -107,11 +121,13 @@ def count(promise: str, command: str, counter: Counter, smoke: bool, folder: Pat
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="few cases of each promise, and no slow tests")
-    parser.add_argument("--workers", type=int, default=1, help="number of promises counted at a time (default: 1)")
+    parser.add_argument("--workers", type=int, default=1, help="number of processes (default: 1)")
     parser.add_argument("--out", type=Path, default=_measure.RESULTS / "promises.json")
     args = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as scratch, ThreadPool(args.workers) as pool:
-        rows = list(pool.imap(lambda job: count(*job, args.smoke, Path(scratch)), jobs()))
+        how = How(args.smoke, args.workers, Path(scratch))
+        rows = list(pool.imap(lambda job: count(*job, how), jobs()))
     summary = {each: sum(row[each] for row in rows) for each in ("cases", "failures")}
     _measure.write_record(args.out, "cpu", rows, summary)
     print(summary)

@@ -43,16 +43,20 @@ def whole_number(name: str, value: Any, least: int = 1, most: int = MOST) -> int
     return number
 
 
-def real_number(name: str, value: Any, low: float, high: float = math.inf) -> float:
-    """Return a number between ``low`` and ``high``, both excluded, as a float; otherwise raise an ArgumentError.
+def real_number(name: str, value: Any, low: float, high: float = math.inf, *, include_low: bool = False) -> float:
+    """Return a number between ``low`` and ``high`` as a float; otherwise raise an ArgumentError.
+
+    Both ends are excluded; with ``include_low``, only ``high`` is.
 
     >>> import numpy as np
     >>> real_number("tol", np.float32(0.5), 0, 1)
     0.5
     """
     number: Any = value
-    if not isinstance(value, Real) or isinstance(value, bool) or not low < number < high:
-        above = f" above {low:g}" if low > -math.inf else ""
-        expected = f"a number between {low:g} and {high:g}" if high < math.inf else f"a finite number{above}"
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if not real or not (low < number < high or (include_low and number == low)):
+        above = "" if low == -math.inf else f" not below {low:g}" if include_low else f" above {low:g}"
+        between = f"from {low:g} to below {high:g}" if include_low else f"between {low:g} and {high:g}"
+        expected = f"a number {between}" if high < math.inf else f"a finite number{above}"
         raise ArgumentError(name, expected, repr(value))
     return float(value)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
+import functools
+import itertools
 import math
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -19,25 +23,56 @@ _THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
 _DOTTED: Final = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
 MISSING: Final = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "--", "?", "#n/a", ".", "missing"})
 """Spellings of a missing value, in lower case."""
-_DATES: Final = ("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%m/%d/%Y")
+_SPACES: Final = " \u00a0\u2009\u202f'\u2019"
+"""Signs between thousands, apart from commas and dots."""
+_GROUPED: Final = re.compile(rf"[+-]?[1-9]\d{{0,2}}([{_SPACES}]\d{{3}})+([.,]\d*)?")
+_UNIT: Final = re.compile(rf"([$€£¥]\s?)?([+-]?[\d.,{_SPACES}]*\d)(\s?[%$€£¥])?")
+"""A number with a percent or currency sign."""
+_DAYS: Final = ("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y")
+_TIMES: Final = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
 
 
 def decoded(content: bytes) -> str:
-    """Return the text of a file: by its byte order mark, in UTF-8, or else in Windows-1252.
+    """Return the text of a file: by its byte order mark, or each line in UTF-8 or else in Windows-1252.
 
     >>> decoded("Straße".encode("cp1252")), decoded("é".encode("utf-16"))
     ('Straße', 'é')
+    >>> decoded("é\\n".encode() + "ß".encode("cp1252"))
+    'é\\nß'
     """
     marked = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
-    try:
-        text = content.decode(marked or "utf-8")
-    except UnicodeDecodeError:
-        if marked is not None:
-            raise
-        text = content.decode("cp1252")
+    if marked is not None:
+        text = content.decode(marked)
+    else:
+        text = "".join(map(_decoded_line, content.splitlines(keepends=True)))
     if "\0" in text:
         raise ValueError("the file holds bytes that are no text")
     return text
+
+
+def _decoded_line(line: bytes) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        return line.decode("cp1252")
+
+
+def without_comments(text: str) -> str:
+    """Return the text with blank lines in place of the lines at its beginning that start with #.
+
+    The last of these lines is kept if it has as many cells as the line after it: it then holds the names of columns.
+
+    >>> without_comments("# station 7\\nx,y\\n1,2"), without_comments("# x,y\\n1,2")
+    ('\\nx,y\\n1,2', '# x,y\\n1,2')
+    """
+    lines = text.splitlines(keepends=True)
+    comments = len(list(itertools.takewhile(lambda line: line.startswith("#"), lines)))
+    if not 0 < comments < len(lines):
+        return text
+    separator = separator_of("".join(lines[comments:]))
+    if separator is not None and lines[comments - 1].count(separator) == lines[comments].count(separator):
+        comments -= 1
+    return "".join(["\n"] * comments + lines[comments:])
 
 
 def separator_of(text: str) -> str | None:
@@ -68,12 +103,30 @@ def split(text: str, separator: str | None) -> list[tuple[int, list[str]]]:
     """
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator or "\0", strict=True)
     try:
-        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
+        rows = [(reader.line_num, [_tidy(cell, separator) for cell in row]) for row in reader if row]
     except csv.Error as error:
         raise csv.Error(f"line {reader.line_num}: {error}") from error
     while rows and not any(rows[-1][1]):
         rows.pop()
     return rows
+
+
+def _tidy(cell: str, separator: str | None) -> str:
+    """Return a cell without white space around it; of a number, also without signs of units and between thousands.
+
+    A space between digits divides thousands only in a file with a separator: otherwise it may be the separator.
+
+    >>> _tidy(" 1 234,5 ", ";"), _tidy("12.5 %", ","), _tidy("$1,200", ";"), _tidy("1 234", None), _tidy("3 men", ";")
+    ('1234,5', '12.5', '1,200', '1 234', '3 men')
+    """
+    cell = cell.strip()
+    if not cell or cell.isalpha():
+        return cell
+    if unit := _UNIT.fullmatch(cell):
+        cell = unit[2]
+    if separator is not None and _GROUPED.fullmatch(cell):
+        cell = re.sub(f"[{_SPACES}]", "", cell)
+    return cell
 
 
 def has_decimal_commas(cells: list[str], separator: str | None) -> bool:
@@ -109,26 +162,37 @@ def number(cell: str, decimal_commas: bool = False) -> float | None:
     return value if math.isfinite(value) else math.nan
 
 
-def date(cell: str) -> datetime | None:
-    """Return the date in a cell: ISO 8601, day.month.year or month/day/year, with or without a time of day.
+def dates(cells: Sequence[str]) -> list[datetime | None]:
+    """Return the dates in the cells of a column, None where a cell is missing; empty if another cell is not a date.
 
-    A time with an offset is converted to UTC, so that daylight saving time does not make the steps uneven.
+    The dates are in ISO 8601, or all in the first of these forms that fits every cell: day.month.year,
+    month/day/year, day/month/year, year/month/day, day-month-year. A time of day may follow. A time with an offset is
+    converted to UTC, so that daylight saving time does not make the steps uneven.
 
-    >>> date("2024-02-01T12:30:00+02:00")
-    datetime.datetime(2024, 2, 1, 10, 30)
-    >>> date("2024-02-01T12:30:00"), date("31.1.2024"), date("12.5")
-    (datetime.datetime(2024, 2, 1, 12, 30), datetime.datetime(2024, 1, 31, 0, 0), None)
+    >>> dates(["2024-02-01T12:30:00+02:00", "", "2024-02-01"])
+    [datetime.datetime(2024, 2, 1, 10, 30), None, datetime.datetime(2024, 2, 1, 0, 0)]
+    >>> dates(["1/2/2024", "1/13/2024"])[0].month, dates(["1/2/2024", "13/2/2024"])[0].month, dates(["12.5"])
+    (1, 2, [])
     """
-    if not cell[:1].isdigit() or not any(mark in cell for mark in "-./"):
-        return None
-    try:
-        found = datetime.fromisoformat(cell)
-        return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
-    except ValueError:
-        pass
-    for form in _DATES:
+    there = {cell for cell in cells if cell.lower() not in MISSING}
+    if not there or any(not cell[:1].isdigit() or not any(mark in cell for mark in "-./") for cell in there):
+        return []
+    for read in (_iso, *(functools.partial(_formatted, day) for day in _DAYS)):
         try:
-            return datetime.strptime(cell, form)
+            found = {cell: read(cell) for cell in there}
         except ValueError:
             continue
-    return None
+        return [found.get(cell) for cell in cells]
+    return []
+
+
+def _iso(cell: str) -> datetime:
+    found = datetime.fromisoformat(cell)
+    return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
+
+
+def _formatted(day: str, cell: str) -> datetime:
+    for time in _TIMES:
+        with contextlib.suppress(ValueError):
+            return datetime.strptime(cell, day + time)
+    raise ValueError(cell)

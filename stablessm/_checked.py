@@ -12,6 +12,7 @@ import inspect
 import math
 import operator
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -40,11 +41,16 @@ Finite: TypeAlias = Annotated[float, Rule(math.isfinite, "a finite number")]
 def checked(thing: T) -> T:
     """Decorate a public function or class: a call that fails raises an ArgumentError for the argument of a wrong type.
 
+    A class has its constructor and its public methods decorated; a module (``nn.Module``) only its constructor and its
+    class methods, because ``torch.compile`` traces the others.
+
     Arguments are compared with their annotations only after a call has failed, so that a successful call costs nothing
-    and is never refused. Errors of stablessm are raised unchanged. ``int`` takes whole numbers of any type, ``float``
-    real numbers but NaN, ``str`` text without NUL, ``Literal`` its values, ``tuple[float, float]`` two numbers,
-    ``ArrayLike`` what NumPy makes real numbers of, and a class its instances. An annotation that cannot be evaluated,
-    such as one imported for type checkers only, allows anything.
+    and is never refused. The exception is ``bool``: a call with text or None as a flag would succeed and do the
+    opposite of what it says, so flags are checked before the call. Errors of stablessm are raised unchanged. ``int``
+    accepts whole numbers of any type, ``float`` real numbers except NaN, ``str`` text without NUL, ``Literal`` its
+    values, ``tuple[float, float]`` two numbers, ``ArrayLike`` anything that NumPy converts to real numbers, and a class
+    its instances. An annotation that cannot be evaluated, such as one imported for type checkers only, accepts
+    anything.
 
     >>> @checked
     ... def scaled(values: Sequence[float], factor: float = 1.0) -> list[float]:
@@ -55,12 +61,16 @@ def checked(thing: T) -> T:
     stablessm._errors.ArgumentError: factor: expected a number, got '2'
     """
     if isinstance(thing, type):
-        thing.__init__ = checked(thing.__init__)  # type: ignore[misc]
-        return thing
+        return _checked_class(thing)
     function: Any = thing
+    flags = _flags(function)
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
+        for name, position in flags:
+            value = options[name] if name in options else args[position] if position < len(args) else True
+            if value is not True and value is not False:
+                require(name, value, _SIMPLE[bool])
         try:
             return function(*args, **options)
         except (ArgumentError, NumericalError, BackendUnavailableError, OSError):
@@ -70,6 +80,30 @@ def checked(thing: T) -> T:
             raise
 
     return call  # type: ignore[return-value]
+
+
+def _checked_class(cls: Any) -> Any:
+    """Decorate the constructor and the public methods of a class."""
+    is_module = hasattr(cls, "forward")
+    cls.__init__ = checked(cls.__init__)
+    for name, member in list(vars(cls).items()):
+        if name.startswith("_") and name != "__call__":
+            continue
+        if isinstance(member, classmethod | staticmethod):
+            setattr(cls, name, type(member)(checked(member.__func__)))
+        elif inspect.isfunction(member) and not is_module:
+            setattr(cls, name, checked(member))
+    return cls
+
+
+def _flags(function: Any) -> list[tuple[str, int]]:
+    """Return the name and the position of each parameter that is annotated as a bool."""
+    names = [name for name, kind in getattr(function, "__annotations__", {}).items() if kind in (bool, "bool")]
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or not names:
+        return []
+    positional = code.co_varnames[: code.co_argcount]
+    return [(name, positional.index(name) if name in positional else sys.maxsize) for name in names if name != "return"]
 
 
 def _blame(function: Any, args: tuple[Any, ...], options: dict[str, Any], error: Exception) -> None:
@@ -91,8 +125,15 @@ def require(name: str, value: Any, rule: Rule) -> None:
     """Raise an ArgumentError unless the rule accepts the value."""
     if not rule.accepts(value):
         plain = value is None or isinstance(value, str | bytes | Number | tuple | list | Mapping)
-        got = repr(value) if plain else value if hasattr(value, "shape") else type(value).__name__
+        got = _repr(value) if plain else value if hasattr(value, "shape") else type(value).__name__
         raise ArgumentError(name, rule.expected, got)
+
+
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # too many digits, too deep, or of a class whose __repr__ fails
+        return type(value).__name__
 
 
 def _rules(function: Any, signature: inspect.Signature) -> dict[str, Rule]:
@@ -110,8 +151,9 @@ def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
     try:
         while isinstance(annotation, str):
             annotation = eval(annotation, {"np": numpy, "torch": sys.modules.get("torch"), **names})
-    except NameError:
-        return _LATER.get(annotation, Any)
+    except NameError as error:  # a name that is imported for type checkers only, or later
+        known = getattr(sys.modules["stablessm"], error.name, None)
+        return _LATER.get(annotation, Any) if known is None else _evaluated(annotation, {**names, error.name: known})
     except TypeError:  # a union with a forward reference
         return functools.reduce(operator.or_, (_evaluated(part.strip(), names) for part in annotation.split("|")))
     return annotation
@@ -131,7 +173,7 @@ def rule_of(annotation: Any) -> Rule:
         return Rule(lambda value: base.accepts(value) and all(rule.accepts(value) for rule in more), more[-1].expected)
     if "_SupportsArray" in str(annotation):  # ArrayLike is a union, which merges with other unions
         empty = type(None) in parts
-        return Rule(lambda value: (empty and value is None) or _numeric(value), "real numbers")
+        return Rule(lambda value: (empty and value is None) or _numeric(value), "real numbers, without a gradient")
     if origin is Literal:
         known = {part for part in parts if isinstance(part, str)}
         accepts = lambda value: value in known if isinstance(value, str) else any(value is part for part in parts)  # noqa: E731
@@ -148,7 +190,7 @@ def rule_of(annotation: Any) -> Rule:
 
 def _instance(kind: Any) -> Rule:
     if kind.__name__ == "Tensor":
-        return Rule(lambda value: isinstance(value, kind) and _has_values(value), "a dense tensor")
+        return Rule(lambda value: isinstance(value, kind) and _has_values(value), "a dense tensor of a common dtype")
     if kind.__name__ == "ndarray":
         return Rule(lambda value: isinstance(value, kind) and value.dtype.kind in "fciub", "a NumPy array of numbers")
     try:
@@ -160,7 +202,11 @@ def _instance(kind: Any) -> Rule:
 
 
 def _has_values(tensor: Any) -> bool:
-    return not (tensor.is_sparse or tensor.is_meta)
+    """Return whether a tensor or array has values of a common dtype: not sparse, quantized, float8 or on meta."""
+    strided = str(getattr(tensor, "layout", "torch.strided")) == "torch.strided"
+    common = _COMMON.fullmatch(str(tensor.dtype).removeprefix("torch."))
+    rare = getattr(tensor, "is_meta", False) or getattr(tensor, "is_nested", False)
+    return strided and common is not None and not rare
 
 
 def _any_of(rules: Sequence[Rule]) -> Rule:
@@ -223,6 +269,13 @@ def _whole(value: Any) -> bool:
         return False
 
 
+def _flag(value: Any) -> bool:
+    """Return whether a value is True, False, 0, 1 or an array or tensor with one truth value."""
+    if hasattr(value, "dtype"):
+        return "bool" in str(value.dtype) and math.prod(value.shape) == 1 and _has_values(value)
+    return isinstance(value, int) and value in (0, 1)
+
+
 def _number(value: Any) -> bool:
     """Return whether a value is a real number of any type except NaN and bool."""
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -237,7 +290,7 @@ def _numeric(value: Any) -> bool:
     import numpy as np
 
     if hasattr(value, "is_sparse"):  # a tensor
-        return _has_values(value) and not value.is_complex()
+        return _has_values(value) and not value.is_complex() and not value.requires_grad
     try:
         return np.asarray(value).dtype.kind in "fiub"
     except (TypeError, ValueError, RuntimeError):  # ragged
@@ -245,7 +298,11 @@ def _numeric(value: Any) -> bool:
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and "\0" not in value
+    """Return whether a value is text that a file or a terminal can hold."""
+    try:
+        return isinstance(value, str) and b"\0" not in value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
 
 
 def _path(value: Any) -> bool:
@@ -253,12 +310,13 @@ def _path(value: Any) -> bool:
     return hasattr(value, "__fspath__")
 
 
+_COMMON: Final = re.compile(r"b?float(16|32|64)|complex\d+|int\d+|uint8|bool")
 _LATER: Final = {"Axes | None": Annotated[Any, Rule(lambda ax: ax is None or hasattr(ax, "loglog"), "Matplotlib axes")]}
 """Rules of annotations that only type checkers can evaluate."""
 _SIMPLE: Final[dict[Any, Rule]] = {
     int: Rule(lambda value: _whole(value) and abs(operator.index(value)) < MOST, "a whole number"),
     float: Rule(_number, "a number"),
-    bool: Rule(lambda value: isinstance(value, bool), "True or False"),
+    bool: Rule(_flag, "True or False"),
     str: Rule(_text, "text"),
     None: Rule(lambda value: value is None, "None"),
     type(None): Rule(lambda value: value is None, "None"),

@@ -40,9 +40,11 @@ def random_file(seed: int) -> CsvFile:
     values[0] = np.round(values[0], 1)  # 1,234 alone may be either: a decimal comma, or thousands
     absent = (rng.random((rows, count)) < pick(0.0, 0.2)) & (np.arange(rows)[:, None] > 0)
     absent[:, absent.sum(0) > rows // 3] = False
+    grouping = pick("", "", " ", "\u00a0", "'", "’", "\u202f")
+    unit = pick("", "", "", "%", " %", "€", " €", "$")
     header = bool(rng.random() < 0.8)
     names = [str(name) for name in rng.permutation(NAMES)[:count]]
-    columns = [[_spelled(v, decimal) for v in column] for column in values.T.tolist()]
+    columns = [[_spelled(v, decimal, grouping) + unit for v in column] for column in values.T.tolist()]
     spelling = pick(*SPELLINGS) if rng.random() < 0.7 else None
     for j, column in enumerate(columns):
         for i in np.flatnonzero(absent[:, j]):
@@ -55,19 +57,32 @@ def random_file(seed: int) -> CsvFile:
         places = [p + (p >= place) for p in places]
     text, ends = io.StringIO(), pick("\n", "\r\n")
     writer = csv.writer(text, delimiter=separator, quoting=quoting, lineterminator=ends)
-    trailing, blank = rng.random() < 0.2, rng.random() < 0.3
+    trailing, blank, comment = rng.random() < 0.2, rng.random() < 0.3, rng.random() < 0.2 and len(columns) > 1
+    if comment:
+        text.write(f"# Export of station 7{ends}# units as in the manual{ends}")
+    if header and rng.random() < 0.2 and count > 1:
+        names[places[1]] = names[places[0]]
     for i, line in enumerate([names, *zip(*columns, strict=True)] if header else zip(*columns, strict=True)):
         writer.writerow([*line, ""] if trailing else line)
         if blank and rng.random() < 0.2 and i:
             text.write(ends)
     encoding = pick(*ENCODINGS)
+    if "’" in text.getvalue() or "€" in text.getvalue() or "\u202f" in text.getvalue():
+        encoding = pick(*ENCODINGS[:3])
     found = names if header else [f"column {i + 1}" for i in range(len(columns))]
+    if header and count > 1 and names[places[1]] == names[places[0]]:
+        found[max(places[:2])] = f"{names[places[0]]} (2)"
     features = {
         "separator": separator, "decimal": decimal, "quoting": quoting, "header": header, "encoding": encoding,
         "missing": bool(absent.any()), "trailing": trailing, "blank": blank, "extra": tuple(extra),
+        "grouping": grouping, "unit": unit, "comment": comment,
     }  # fmt: skip
     values[absent] = np.nan
-    return CsvFile(text.getvalue().encode(encoding), [found[p] for p in places], values, features)
+    content = text.getvalue().encode(encoding)
+    if encoding == "cp1252" and rng.random() < 0.5:  # a line that another program appended
+        lines = text.getvalue().splitlines(keepends=True)
+        content = "".join(lines[:-1]).encode(encoding) + lines[-1].encode("utf-8")
+    return CsvFile(content, [found[p] for p in places], values, features)
 
 
 def right(file: CsvFile, path: Path) -> bool:
@@ -80,11 +95,13 @@ def right(file: CsvFile, path: Path) -> bool:
     return names == file.names and np.array_equal(table.numbers(names, "columns"), file.values, equal_nan=True)
 
 
-def _spelled(value: float, decimal: str) -> str:
-    return repr(value).replace(".", decimal)
+def _spelled(value: float, decimal: str, grouping: str) -> str:
+    whole, point, rest = repr(value).partition(".")
+    return f"{int(whole):,}".replace(",", grouping) + decimal + rest if point and whole != "-0" else repr(value)
 
 
 def _dates(rng: np.random.Generator, rows: int, pick) -> list[str]:
-    style = pick("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%m/%d/%Y", "%Y-%m-%dT%H:%M:%S")
+    style = pick("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y")
+    style += pick("", " %H:%M", " %H:%M:%S", " %I:%M %p") if "T" not in style else ""
     start = datetime(2024, 1, 1) + timedelta(days=int(rng.integers(0, 300)))
     return [(start + timedelta(days=i)).strftime(style) for i in range(rows)]

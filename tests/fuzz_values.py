@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
+import decimal
+import enum
+import fractions
+import functools
+import io
+import itertools
 import math
 import random
+import types
 from collections.abc import Callable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -22,7 +30,10 @@ DTYPES = (
     torch.complex128,
     torch.int64,
     torch.int32,
+    torch.int8,
     torch.uint8,
+    torch.uint16,
+    torch.float8_e4m3fn,
     torch.bool,
 )
 NUMBERS = (
@@ -56,6 +67,17 @@ NUMBERS = (
     np.int64(3),
     np.float32(0.5),
     np.bool_(1),
+    np.float64(math.nan),
+    np.array(3),
+    np.array(0.5),
+    np.complex64(1j),
+    np.datetime64("NaT"),
+    decimal.Decimal("0.5"),
+    decimal.Decimal("nan"),
+    fractions.Fraction(1, 3),
+    2**63,
+    -(2**63) - 1,
+    10**400,
 )
 TEXTS = (
     "",
@@ -67,12 +89,78 @@ TEXTS = (
     "0",
     "nan",
     "é\n",
+    "5",
+    "-1",
+    "1e5",
+    "0.5",
+    "1,5",
+    "0x10",
+    "True",
+    "None",
+    " best",
+    "BEST",
+    "cpu",
+    "cuda:99",
+    "/",
+    ".",
+    "..",
+    "~",
+    "/dev/null",
+    "/dev/full",
+    "missing/folder/file.npz",
+    "file:///etc",
+    "\ud800",
+    "\N{PILE OF POO}",
     "x" * 3000,
     "a\x00b",
     b"",
     b"abc",
     bytearray(8),
 )
+
+
+class Color(enum.Enum):
+    RED = "scan"
+
+
+class Indexed:
+    """Has ``__index__``, so that Python takes it for a whole number."""
+
+    def __index__(self) -> int:
+        return 3
+
+
+class Stubborn:
+    """Raises whatever is asked of it."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("no array")
+
+
+class Odd(Tensor):
+    """A subclass of Tensor."""
+
+
+def nested(depth: int) -> list[Any]:
+    inner: list[Any] = []
+    for _ in range(depth):
+        inner = [inner]
+    return inner
+
+
+def circular() -> list[Any]:
+    items: list[Any] = []
+    items.append(items)
+    return items
+
+
+def packed() -> Any:
+    return nn.utils.rnn.pack_sequence([torch.randn(3, 2), torch.randn(2, 2)])
+
+
 OTHERS: tuple[Callable[[], Any], ...] = (
     object,
     list,
@@ -108,6 +196,56 @@ OTHERS: tuple[Callable[[], Any], ...] = (
     lambda: (1, 2),
     lambda: (3.0, -1.0),
     lambda: ...,
+    lambda: (n for n in range(3)),
+    lambda: (_ for _ in ()),
+    itertools.count,
+    lambda: map(str, range(3)),
+    lambda: memoryview(b"abcd"),
+    lambda: slice(3),
+    lambda: NotImplemented,
+    lambda: type(None),
+    lambda: Path("/"),
+    lambda: Path("."),
+    lambda: Path("missing") / "file",
+    lambda: io.StringIO("text"),
+    lambda: io.BytesIO(b"PK"),
+    lambda: collections.OrderedDict(a=1),
+    lambda: collections.namedtuple("Pair", "a b")(1, 2),
+    lambda: types.SimpleNamespace(shape=(2,), dtype="float32"),
+    lambda: {"x": None, "d_input": "2", "seed": -1},
+    lambda: {(): ()},
+    lambda: {None: torch.ones(2)},
+    lambda: frozenset({1}),
+    lambda: complex,
+    lambda: functools.partial(max, 1),
+    lambda: Color.RED,
+    lambda: Color,
+    Indexed,
+    Stubborn,
+    circular,
+    lambda: nested(3),
+    lambda: nested(3000),
+    packed,
+    lambda: torch.Size([2, 3]),
+    lambda: torch.Generator(),
+    lambda: torch.nn.Parameter(torch.randn(2, 3)),
+    lambda: torch.randn(2, 5, 2).as_subclass(Odd),
+    lambda: torch.quantize_per_tensor(torch.randn(2, 5, 2), 0.1, 0, torch.quint8),
+    lambda: torch.randn(2, 3).to_sparse_csr(),
+    lambda: torch.randn(2, 5, 2, requires_grad=True) * 2,
+    lambda: nn.LazyLinear(3),
+    lambda: nn.ModuleList([nn.Linear(2, 2)]),
+    lambda: nn.ModuleDict(),
+    lambda: nn.LSTM(2, 3, batch_first=True),
+    lambda: np.array("a"),
+    lambda: np.array([1.0, None], dtype=object),
+    lambda: np.array(["2020-01-01"], dtype="datetime64[D]"),
+    lambda: np.zeros(2, dtype=[("a", "f4"), ("b", "i8")]),
+    lambda: np.array([b"ab"]),
+    lambda: np.matrix([[1.0, 2.0]]),
+    lambda: np.float16([1, 2]),
+    lambda: np.zeros((2, 5, 2), dtype=">f4"),
+    lambda: np.zeros((4, 3))[::-1, ::-1],
 )
 
 
@@ -190,7 +328,11 @@ def near(rng: random.Random, good: Any) -> Any:
         return type(good)(items) if type(good) in (tuple, list) else tuple(items)
     if isinstance(good, dict) and good:
         key = rng.choice(list(good))
+        if rng.random() < 0.2:
+            return {other: good[other] for other in good if other != key}
         return good | {rng.choice((key, "unknown", 3, -1)): value(rng)}
+    if isinstance(good, str) and rng.random() < 0.5:
+        return rng.choice((good.upper(), f" {good}", good[:-1], good.encode(), [good], Path(good), list(good)))
     return value(rng)
 
 

@@ -25,8 +25,13 @@ RULES: list[tuple[Any, str, list[Any], list[Any]]] = [
     (Seed, "a whole number from 0 to 2^63 - 1", [0, 2**31, 2**63 - 1], [-1, 2**63, 0.5, True]),
     (float, "a number", [0, -0.5, np.float32(2), math.inf], [math.nan, True, "1", 1j, None, 10**400, [1.0]]),
     (Finite, "a finite number", [-2.5, 0], [math.inf, -math.inf, math.nan]),
-    (bool, "True or False", [True, False], [0, 1, None, "yes"]),
-    (str, "text", ["", "a"], ["a\0b", b"a", 1, None]),
+    (
+        bool,
+        "True or False",
+        [True, False, 0, 1, np.bool_(1), torch.tensor(True)],
+        [2, 0.0, None, "yes", "", [True], torch.tensor([True, False]), torch.tensor(1)],
+    ),
+    (str, "text", ["", "a", "é"], ["a\0b", "\ud800", b"a", 1, None]),
     (float | None, "a number or None", [None, 1.5], ["", []]),
     (Literal["a", "b"], "'a' or 'b'", ["a", "b"], ["c", None, ["a"], np.array(["a"])]),
     (Literal["a", "b", "c"], "one of 'a', 'b', 'c'", ["c"], ["d"]),
@@ -39,17 +44,24 @@ RULES: list[tuple[Any, str, list[Any], list[Any]]] = [
     (os.PathLike[str], "a path", [Path()], ["a", None]),
     (
         Tensor,
-        "a dense tensor",
-        [torch.ones(2)],
-        [[1.0], np.ones(2), torch.ones(2).to_sparse(), torch.ones(2, device="meta")],
+        "a dense tensor of a common dtype",
+        [torch.ones(2), torch.ones(2).bfloat16(), torch.ones(2, dtype=torch.int8), torch.ones(2) + 1j],
+        [
+            [1.0],
+            np.ones(2),
+            torch.ones(2).to_sparse(),
+            torch.ones(2, device="meta"),
+            torch.ones(2, dtype=torch.uint16),
+            torch.ones(2).to(torch.float8_e4m3fn),
+        ],
     ),
     (np.ndarray, "a NumPy array of numbers", [np.ones(2)], [[1.0], torch.ones(2), np.array(["a"]), np.array([None])]),
     (nn.Module, "an nn.Module", [nn.Identity()], [nn.Identity, None]),
     (
         ArrayLike,
-        "real numbers",
+        "real numbers, without a gradient",
         [1, [1, 2.5], torch.ones(2).bfloat16()],
-        [[1j], "a", [[1], [1, 2]], torch.ones(1) + 1j],
+        [[1j], "a", [[1], [1, 2]], torch.ones(1) + 1j, torch.ones(2, requires_grad=True)],
     ),
     (
         Times,
@@ -119,3 +131,47 @@ def test_classes_and_methods_of_one_tensor():
     for wrong in (1.0, torch.ones(1, dtype=torch.int64), torch.ones(1) + 0j, torch.ones(1).to_sparse()):
         with pytest.raises(ArgumentError, match=r"^w: expected a real floating-point tensor"):
             kept.twice(wrong)
+
+
+@checked
+class Lamp:
+    def __init__(self, on: bool = False) -> None:
+        self.on = on
+
+    def switch(self, times: int, *, loudly: bool = False) -> bool:
+        return self.on == (times % 2 == 0)
+
+    @classmethod
+    def lit(cls, watts: float) -> Lamp:
+        return cls(watts > 0)
+
+    @staticmethod
+    def sum(*watts: float, halved: bool = False) -> float:
+        return sum(watts) / (1 + halved)
+
+
+@pytest.mark.parametrize("wrong", ["no", "", None, 2, [True]])
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("on", lambda value: Lamp(value)),
+        ("on", lambda value: Lamp(on=value)),
+        ("loudly", lambda value: Lamp().switch(1, loudly=value)),
+        ("halved", lambda value: Lamp.sum(1, 2, halved=value)),
+    ],
+)
+def test_flags_are_checked_before_the_call(name, call, wrong):
+    """A wrong flag would not fail: "no" counts as True."""
+    with pytest.raises(ArgumentError, match=rf"^{name}: expected True or False"):
+        call(wrong)
+    call(True)
+
+
+def test_methods_of_a_class_are_explained():
+    with pytest.raises(ArgumentError, match=r"^times: expected a whole number, got 'twice'"):
+        Lamp().switch("twice")
+    with pytest.raises(ArgumentError, match=r"^watts: expected a number, got None"):
+        Lamp.lit(None)
+    assert Lamp.lit(40.0).on
+    assert Lamp().switch(3)
+    assert Lamp.sum(1, 2, halved=True) == 1.5

@@ -7,14 +7,18 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fuzz_cases
+import fuzz_values
 import pytest
 import torch
 from fuzz_cases import SLOW
 
 import stablessm as ssm
+from stablessm import training
 
 CASES = 200
 SHARE = 0.03
@@ -57,13 +61,32 @@ def test_good_arguments_are_accepted(tmp_path, monkeypatch):
         "Task.lanes",
         "timestamp",
     }
-    refused.add("Logger")  # a protocol, which is not called
     needs_files = (".load", ".of", "load", "settings_of", "TrainedModel", "forecast_errors")  # or a forecasting task
     refused |= {name for name in fuzz_cases.subjects() if name.endswith(needs_files)}
     for name, subject in fuzz_cases.subjects().items():
         if name in refused or name.startswith(SLOW) or not subject.parameters or subject.required - fuzz_cases.KNOWN:
             continue
         assert fuzz_cases.outcome(subject, fuzz_cases.good_arguments(subject)) == ("fine", ""), name
+
+
+LOADERS: list[tuple[str, Callable[[Any], Any]]] = [
+    ("folder", ssm.load),
+    ("path", ssm.MemoryCurve.load),
+    ("path", ssm.PerturbationCurve.load),
+    ("path", ssm.constructions.ExponentialSum.load),
+    ("folder", training.TrainedModel),
+    ("folder", training.settings_of),
+    ("out", training.trainings),
+]
+
+
+@pytest.mark.parametrize(("name", "load"), LOADERS)
+def test_what_is_no_path_is_not_blamed_on_a_file(name, load):
+    wrong = [make() for make in fuzz_values.OTHERS] + list(fuzz_values.NUMBERS) + [None, b"ab", "a\0b", "\ud800"]
+    wrong = [value for value in wrong if not hasattr(value, "__fspath__")]
+    for value in wrong:
+        with pytest.raises(ssm.ArgumentError, match=rf"^{name}: expected"):
+            load(value)
 
 
 def test_a_wrong_state_is_refused():

@@ -30,9 +30,9 @@ def evaluate(
 
     A forecast is also scored in the units of the data: root mean square and mean absolute error of each target.
 
-    A language model reads the whole split with its state carried on, from the start of every document: perplexity per
-    token, per word (between white space) and per byte. Beside it, the same with no state at the start of every window,
-    as in training without -o carry=true. A warning says so if that is better.
+    A language model has two columns of perplexities per token, per word (between white space) and per byte. For
+    "carried", the state is carried from the start to the end of every document; for "windows", every window starts
+    without a state, as in training without -o carry=true. A warning is printed if "carried" is more than 2 % higher.
 
     Examples:
 
@@ -79,7 +79,7 @@ def _scores(folder: Path, split: Any, batch_size: int | None, device: str, chang
 
 
 def _lines(scores: dict[str, Any]) -> Iterator[str]:
-    """Return one line per score; the scores of a text have one column for each way of reading it."""
+    """Yield one line per score; the perplexities of a text have two columns, with and without a carried state."""
     for name, value in scores.items():
         if not isinstance(value, dict):
             yield f"{name:<9} {f'{value:.6g}' if isinstance(value, float) else value}"
@@ -90,9 +90,9 @@ def _lines(scores: dict[str, Any]) -> Iterator[str]:
 
 
 def _beside(folder: Path, options: dict[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a text without the size of the tokenizer, which is stored with the model.
+    """Return the options of the training text for another text, with the tokenizer that is stored with the model.
 
-    The documents of a text with a name need no separator.
+    The vocabulary is left out, because the tokenizer decides it, and for a text by name also the separator.
     """
     from stablessm.tasks.text_sources import NAMED
 

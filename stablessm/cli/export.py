@@ -10,7 +10,7 @@ import typer
 from stablessm._arguments import one_of
 from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm.cli.options import refusing
-from stablessm.cli.output import note
+from stablessm.cli.output import note, waiting
 
 FORMATS = {".onnx": "onnx", ".pt2": "torch"}
 KINDS = ("step", "sequence")
@@ -53,9 +53,10 @@ def export(
             raise ArgumentError("--batch-size", expected, batch_size)
         loaded, _ = model_source.load_model(model)
         format: Any = FORMATS[path.suffix]
-        if kind == "sequence":
-            stablessm.export_sequence(loaded, path, format=format)
-        else:
-            stablessm.export_step(loaded, path, format=format, batch=batch_size)
+        with waiting(f"exporting {model}, which can take a minute"):
+            if kind == "sequence":
+                stablessm.export_sequence(loaded, path, format=format)
+            else:
+                stablessm.export_step(loaded, path, format=format, batch=batch_size)
     note(f"written: {path}")
     return {"written": path}

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, final
 
 import typer
 
-from stablessm import _progress
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.cli import tables
 from stablessm.cli.options import grouped, refusing, slug
-from stablessm.cli.output import note
+from stablessm.cli.output import note, waiting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -193,9 +192,6 @@ def fit(
       stablessm fit --from measured.csv --norm l2
       stablessm fit "(1+1j*t)**-2" --horizon 400 --dt 0.05 --order 8
     """
-    from rich.console import Console
-    from rich.text import Text
-
     from stablessm import record
     from stablessm.constructions import exponential_sum
 
@@ -214,7 +210,7 @@ def fit(
             raise ArgumentError(
                 "--noise", "no --noise, because the file has standard deviations or weights", wanted.noise
             )
-        with Console(stderr=True, quiet=_progress.quiet).status(Text(f"fitting {kernel.name}")):
+        with waiting(f"fitting {kernel.name}"):
             es = exponential_sum(**how | grid)
     except (ArgumentError, NumericalError) as error:
         _refuse(error, kernel.name, wanted)

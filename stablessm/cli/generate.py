@@ -81,9 +81,8 @@ def _by_us(model: Any, source: str, prompt: str, count: int, **how: Any) -> Iter
     tokens = torch.tensor([tokenizer.border, *begin.tolist()])
     never = [Characters.unknown] if tokenizer.level == "char" else []  # an unknown character cannot be written
     drawn = sample_tokens(model, tokens, count=count, never=never, **how)
-    end = (
-        None if tokenizer.level == "word" else tokenizer.border
-    )  # at word level this token is the end of a line, not of the document
+    # at word level the border token is the end of a line, not of the document
+    end = None if tokenizer.level == "word" else tokenizer.border
     yield prompt + (" " if tokenizer.level == "word" and prompt else "")
     yield from tokenizer.decode_stream(takewhile(lambda token: token != end, drawn))
 

@@ -23,7 +23,7 @@ def load_model(source: str, *, trust_remote_code: bool = False) -> tuple[Any, st
     if folder.is_dir():
         return _from_folder(folder, trust_remote_code)
     if ":" in source:
-        return _from_factory(source), "factory"
+        return from_factory("MODEL", source, "model", "parameters"), "factory"
     if folder.is_file():
         raise ArgumentError("MODEL", EXPECTED, f"{source} (a file, not a folder)")
     if _is_path(folder) or source.startswith((".", "/", "~")):
@@ -103,23 +103,34 @@ def _auto_class(transformers: Any, config: Any) -> Any:
     return transformers.AutoModel
 
 
-def _from_factory(source: str) -> Any:
+def from_factory(argument: str, source: str, kind: str, *methods: str) -> Any:
+    """Import ``package.module:NAME`` and return it, or the object it returns if it is a class or a function.
+
+    Args:
+        argument: Name of the command's argument, for errors.
+        kind: Name of what is expected, such as ``model``.
+        methods: Methods of an object of that kind.
+    """
     module_name, _, attribute = source.partition(":")
     _current_folder.use()
     try:
-        factory: Any = importlib.import_module(module_name)
+        found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
-            factory = getattr(factory, part)
+            found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ArgumentError("MODEL", EXPECTED, f"{source} ({_said(error)})") from error
-    if hasattr(factory, "parameters") and not isinstance(factory, type):  # a model, not a function that returns one
-        return factory
-    if not callable(factory):
-        raise ArgumentError("MODEL", f"a function that returns a model at {source}", type(factory).__name__)
-    try:
-        return factory()
-    except Exception as error:
-        raise ArgumentError("MODEL", f"{source}() to return a model", _said(error)) from error
+        raise ArgumentError(argument, f"package.module:factory of a {kind}", f"{source} ({_said(error)})") from error
+    if isinstance(found, type) or not all(hasattr(found, method) for method in methods):
+        if not callable(found):
+            raise ArgumentError(argument, f"a function that returns a {kind} at {source}", type(found).__name__)
+        try:
+            found = found()
+        except Exception as error:
+            raise ArgumentError(argument, f"{source}() to return a {kind}", _said(error)) from error
+    missing = [method for method in methods if not callable(getattr(found, method, None))]
+    if missing:
+        expected = f"a {kind} with the methods {', '.join(methods)} from {source}"
+        raise ArgumentError(argument, expected, f"{type(found).__name__} without {', '.join(missing)}")
+    return found
 
 
 def _said(error: Exception) -> str:

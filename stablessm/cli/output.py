@@ -9,7 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -70,6 +70,14 @@ def note(text: str, *, err: bool = False) -> None:
     """Print a line that is not the result, such as which files were written; ``--quiet`` leaves it out."""
     if not _progress.quiet:
         typer.echo(printable(text), err=err)
+
+
+def waiting(text: str) -> AbstractContextManager[Any]:
+    """Return a context that shows a text and a moving sign in a terminal; ``--quiet`` leaves it out."""
+    from rich.console import Console
+    from rich.text import Text
+
+    return Console(stderr=True, quiet=_progress.quiet).status(Text(printable(text)))
 
 
 def printed() -> str:

@@ -15,7 +15,7 @@ MARGIN = 1.02
 
 
 def text_scores(model: Any, task: Any, split: Any, batch_size: int, *, autocast: bool) -> dict[str, Any]:
-    """Return the counts of tokens, words and bytes, and the perplexities of each way to read."""
+    """Return the counts of tokens, words and bytes, and the perplexities with and without a carried state."""
     from stablessm import training
 
     scores: dict[str, Any] = {}
@@ -28,7 +28,7 @@ def text_scores(model: Any, task: Any, split: Any, batch_size: int, *, autocast:
 
 
 def columns(scores: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a table with one column for each way to read, and the meaning of the columns."""
+    """Yield the lines of a table of perplexities with and without a carried state, and the meaning of its columns."""
     yield f"{'perplexity':<14} {''.join(f'{read:>12}' for read in ABOUT)}"
     for measure in MEASURES:
         cells = "".join(f"{scores[read][measure]:>12.6g}" for read in ABOUT)
@@ -36,6 +36,6 @@ def columns(scores: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{read}: {meaning}" for read, meaning in ABOUT.items())
     if scores["carried"]["per_token"] > MARGIN * scores["windows"]["per_token"]:
         yield (
-            "warning: the model is worse with its state carried on, so it remembers badly beyond its windows. Train it "
-            "with shorter time scales (mixer_options), longer windows (-o length=…) or a carried state (-o carry=true)"
+            "warning: the perplexity is higher with a carried state: the model does not generalize beyond its windows. "
+            "Train it with shorter time scales (mixer_options), longer windows (-o length=…) or -o carry=true"
         )

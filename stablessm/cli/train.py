@@ -11,6 +11,7 @@ from typing import Annotated, Any, final
 import typer
 
 from stablessm._errors import ArgumentError, printable, unknown_name
+from stablessm.cli.model_source import from_factory
 from stablessm.cli.options import Device, grouped, pairs
 from stablessm.cli.output import Unsuccessful
 from stablessm.cli.text_scores import columns, text_scores
@@ -145,14 +146,22 @@ class RunOptions:
         ),
     ] = False
     last_good: Annotated[
-        bool, typer.Option("--last-good", help="Resume from the checkpoint before, if the last one is damaged.")
+        bool, typer.Option("--last-good", help="Resume from the previous checkpoint if the last one is damaged.")
     ] = False
+    logger: Annotated[
+        list[str] | None,
+        typer.Option(help="Logger of the metrics as package.module:NAME (its code runs); repeatable."),
+    ] = None
     show: Annotated[bool, typer.Option("--list", help="List tasks and models, or the options of TASK, and stop.")] = (
         False
     )
 
+    def loggers(self) -> list[Any]:
+        """Return the loggers, which have the methods of ``training.Logger``."""
+        return [from_factory("--logger", source, "logger", "begin", "log", "end") for source in self.logger or ()]
+
     def again(self) -> Any:
-        """Return what ``training.train`` takes as ``resume``."""
+        """Return the argument ``resume`` of ``training.train``."""
         for name, given in (("--last-good", self.last_good), ("--extend", self.extend)):
             if given and not self.resume:
                 raise ArgumentError(name, "no --fresh", "both")
@@ -222,7 +231,7 @@ def train(*, source: DataOptions, wanted: ModelOptions, training: TrainingOption
 def _run(
     name: str, options: dict[str, str], wanted: ModelOptions, config: Any, run: RunOptions
 ) -> tuple[Any, dict[str, Any] | None]:
-    """Return the result, and of a language model how it reads the test split."""
+    """Return the result, and for a language model its perplexities on the test split."""
     import torch
 
     from stablessm import models, tasks, training
@@ -236,6 +245,8 @@ def _run(
     if wanted.map is not None and changes.setdefault("map", wanted.map) != wanted.map:
         raise ArgumentError("--map, --set map", "one of them", "both")
     task = tasks.get(name, **tasks.read_options(name, options))
+    config.steps_per_epoch(task.steps("train", config.batch_size))  # an error now, not after the model was built
+    loggers = run.loggers()
     folder, resume = run.out or Path("runs") / "train" / f"{name}-{preset}", run.again()
 
     def build() -> torch.nn.Module:
@@ -255,7 +266,8 @@ def _run(
             typer.echo(f"{times}{type(model).__name__} {preset}: {count:,} parameters; on {where}, into {folder}")
         origin = {"task": name, "options": _wherever(name, options)}
         made = build if config.replicas > 1 else model
-        result = training.train(made, task, config, folder, resume=resume, extend=run.extend, origin=origin)
+        how: dict[str, Any] = {"resume": resume, "extend": run.extend, "loggers": loggers}
+        result = training.train(made, task, config, folder, origin=origin, **how)
         read = isinstance(task, LanguageModeling) and ranks.size == config.replicas == 1 and result.diverged is None
         scores = text_scores(model, task, "test", config.batch_size, autocast=config.autocast) if read else None
         return result, scores
@@ -273,14 +285,17 @@ def _wherever(name: str, options: dict[str, str]) -> dict[str, str]:
 
 
 def _remedies(argument: str, task: str | None) -> list[str]:
-    """Return what to do about a wrong argument, in terms of the command line."""
+    """Return advice about a wrong argument, in terms of the command line."""
     from stablessm import tasks
 
     if argument == "resume":
         return [
-            "--extend allows other steps, learning rates and schedules; --last-good resumes from the checkpoint "
-            "before; --fresh starts again; --out takes another folder"
+            "--extend allows other steps, learning rates and schedules; --last-good resumes from the previous "
+            "checkpoint; --fresh starts again; --out chooses another folder"
         ]
+    if argument == "batch_size":
+        more = "; a smaller -o length=N cuts the text into more examples" if task == "lm" else ""
+        return [f"--batch-size N sets it{more}"]
     if task in tasks.TASKS and argument in {option.name for option in tasks.listing(task)}:
         return [f"-o {argument}=VALUE sets it; stablessm train {task} --list shows all options"]
     return []
@@ -336,8 +351,7 @@ def _listing(task: str) -> str:
     from stablessm import tasks
 
     rows = [
-        (o.name, o.kind, "must be given" if o.default is MISSING else str(o.default), o.help)
-        for o in tasks.listing(task)
+        (o.name, o.kind, "required" if o.default is MISSING else str(o.default), o.help) for o in tasks.listing(task)
     ]
     return "\n".join([f"options of {task}: name, kind, default", *_aligned(rows)])
 

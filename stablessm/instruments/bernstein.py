@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @final
+@checked
 @dataclass(frozen=True, eq=False, repr=False)
 class BernsteinCheck(Result):
     """A bound constant · e^(-rate t) at some times and, after ``against``, a memory measured at them."""
@@ -43,7 +44,6 @@ class BernsteinCheck(Result):
         """Return the bound at ``times``, (T,)."""
         return self.constant * torch.exp(-self.rate * self.times)
 
-    @checked
     def against(self, times: Tensor | Sequence[float], memory: Tensor | Sequence[float], *, floor: float = 0.0) -> Self:
         """Return the same bound beside a memory measured at these times, in the normalization ``plus_one``.
 
@@ -72,7 +72,6 @@ class BernsteinCheck(Result):
         """Return whether the memory stays below the bound, up to a few roundings of float64."""
         return self.worst[0] <= 1 + 1e-12
 
-    @checked
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot bound and memory against time with a logarithmic y axis, on ``ax`` or a new figure."""
         ax = _axes.on(ax)

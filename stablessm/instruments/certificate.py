@@ -22,6 +22,7 @@ _DOUBLINGS = 60  # 2^60 terms: enough for every spectral radius below 1 that flo
 
 
 @final
+@checked
 @dataclass(frozen=True, eq=False, repr=False)
 class LyapunovCertificate(Result):
     """A proof of the decay rate of a stable matrix W, from ``lyapunov_certificate``."""
@@ -51,7 +52,6 @@ class LyapunovCertificate(Result):
             f"every state decays at least as fast as {self.constant:.4g} e^(-{self.rate:.4g} t); |P| = {self.norm:.4g}"
         )
 
-    @checked
     def bound(self, t: float | Tensor) -> Tensor:
         """Return constant · e^(-rate t), an upper bound of ‖e^(Wt)‖₂ (of ‖W^t‖₂ in discrete time) for t ≥ 0."""
         return self.constant * torch.exp(-self.rate * torch.as_tensor(t, dtype=torch.float64))

@@ -34,6 +34,7 @@ MOST_POINTS = 4000
 
 @final
 @renamed("maximiser")
+@checked
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryCurve(Result):
     """M(t) on a grid of times, with its normalization, rounding level and inputs.
@@ -79,7 +80,6 @@ class MemoryCurve(Result):
     def _fit(self) -> DecayFit:
         return decay.fit_decay(self.time, self.value, floor=self.floor or None)
 
-    @checked
     def memory_time(self, eps: float) -> float:
         """Return how long until M stays below ``eps`` times its largest value."""
         return decay.memory_time(self.time, self.value, eps, fit=self._fit)
@@ -107,7 +107,6 @@ class MemoryCurve(Result):
         """Return how long until half of ∫ M dt has passed."""
         return decay.half_life(self.time, self.value, fit=self._fit)
 
-    @checked
     def of(self, name: str) -> MemoryCurve:
         """Return the curve of one of ``inputs``."""
         if self.inputs is None or self.by_input is None or name not in self.inputs:
@@ -115,7 +114,6 @@ class MemoryCurve(Result):
         row = self.by_input[self.inputs.index(name)]
         return MemoryCurve(self.time, row, self.unit, self.norm, self.bound, True, floor=self.floor, note=self.note)
 
-    @checked
     def plot(self, ax: Axes | None = None, *, fit: bool = True, label: str = "memory", **style: Any) -> Axes:
         """Plot M with a logarithmic y axis, the fitted decay and the rounding level (matplotlib)."""
         ax = _axes.on(ax)
@@ -127,7 +125,6 @@ class MemoryCurve(Result):
         ax.legend()
         return ax
 
-    @checked
     def plotly(self, *, fit: bool = True, label: str = "memory") -> Figure:
         """Return the same as an interactive figure (plotly)."""
         from plotly.graph_objects import Figure, Scatter
@@ -141,7 +138,6 @@ class MemoryCurve(Result):
         figure.update_xaxes(title=f"time since the input [{self.unit}]")
         return figure
 
-    @checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to ``path``, an ``.npz`` file."""
         arrays = {name: value for name in _ARRAYS if (value := getattr(self, name)) is not None}
@@ -149,7 +145,6 @@ class MemoryCurve(Result):
         record.save_arrays(path, "MemoryCurve", meta, arrays)
 
     @classmethod
-    @checked
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what :meth:`save` wrote."""
         meta, arrays = record.load_arrays(path, "MemoryCurve")

@@ -25,6 +25,7 @@ _OF_ALL = 3e-6  # a plateau below this fraction of a first value that is far abo
 
 
 @final
+@checked
 @dataclass(frozen=True, repr=False)
 class DecayFit(Result):
     """How a curve decays (definition 4.2 of IAT, 2.2 of StableSSM), the law of its tail, and how sure that is.
@@ -57,14 +58,12 @@ class DecayFit(Result):
     stretch: float | None = None
     timescale: float | None = None
 
-    @checked
     def __call__(self, times: ArrayLike) -> np.ndarray:
         """Return the fitted law of the tail at these times; NaN if undecided, a box if finite."""
         t = np.asarray(times, dtype=float)
         value = np.exp(self.log(t))
         return value if self.last_lag is None else np.where(t <= self.last_lag, value, 0.0)
 
-    @checked
     def log(self, times: ArrayLike) -> np.ndarray:
         """Return the logarithm of the law, also where the law underflows."""
         t = np.asarray(times, dtype=float)

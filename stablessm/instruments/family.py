@@ -85,7 +85,6 @@ class PerturbationFamily(Result):
                 raise ArgumentError("curves", "the same radii for every width", f"others at width {width}")
 
     @classmethod
-    @checked
     def of(
         cls,
         models: Mapping[int, nn.Module],
@@ -115,7 +114,6 @@ class PerturbationFamily(Result):
         """Return the errors E_m(β) that were found, (widths, R)."""
         return np.stack([curve.lower for curve in self.curves.values()])
 
-    @checked
     def crossings(self, margin: float = 0.0) -> list[Crossing]:
         """Return, for consecutive widths, where the error of the wider model exceeds (1 + margin) times the narrower's.
 
@@ -179,7 +177,6 @@ class PerturbationFamily(Result):
             True, reach, (*evidence, f"up to β = {reach:.3g} wider models are no worse and E does not jump")
         )
 
-    @checked
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot E_m(β) for every width and the extrapolation (dashed), as in figure 1 of IAT and StableSSM."""
         ax = _axes.on(ax, 5)
@@ -196,7 +193,7 @@ class PerturbationFamily(Result):
 def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: float) -> list[float]:
     """Return every β where ``high`` comes to exceed (1 + margin) ``low``; the first β if it starts above."""
     low, high = (np.log(np.clip(error, np.finfo(float).tiny, np.finfo(float).max)) for error in (low, high))
-    ahead = high - low - np.log1p(margin)
+    ahead = high - low - np.log1p(float(margin))
     crossed = [float(radius[0])] if ahead[0] > 0 else []
     for (r0, y0), (r1, y1) in pairwise(zip(radius, ahead, strict=True)):
         if y0 <= 0 < y1:

@@ -139,6 +139,7 @@ class GradientHistory(Result):
 
 @final
 @renamed("optimiser")
+@checked
 class GradientTracker:
     """Records gradient over weight during training; numbers stay on the device until they are read.
 
@@ -164,7 +165,6 @@ class GradientTracker:
     (('w',), (5, 1))
     """
 
-    @checked
     def __init__(
         self,
         model: nn.Module,
@@ -196,7 +196,6 @@ class GradientTracker:
         table = np.stack(rows) if rows else np.empty((0, len(self._parameters), 1 + len(QUANTILES)))
         return GradientHistory(np.array(self._steps, int), tuple(self._parameters), table[..., 0], table[..., 1:])
 
-    @checked
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot the history, see ``GradientHistory.plot``."""
         return self.history.plot(ax)

@@ -96,6 +96,7 @@ class Initialization(Result):
 
 
 @final
+@checked
 @dataclass(frozen=True, eq=False, repr=False)
 class ModeReport(Result):
     """All modes of a model, one entry of every array each."""
@@ -132,7 +133,6 @@ class ModeReport(Result):
         """Return every mode."""
         return [self[i] for i in range(len(self))]
 
-    @checked
     def intact(self, expected: Tensor | Mapping[str, Tensor] | None = None) -> Initialization:
         """Check, before training, that the eigenvalues are where the layers initialized them.
 
@@ -181,7 +181,6 @@ class ModeReport(Result):
             raise ArgumentError("expected", f"keys among {', '.join(self._modules)}", ", ".join(sorted(unknown)))
         return expected
 
-    @checked
     def table(self, top: int = 3) -> Table:
         """Return a table of the ``top`` slowest, fastest and steepest (largest G/|w|) modes, unstable ones first."""
         from rich.table import Table

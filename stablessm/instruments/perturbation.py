@@ -40,6 +40,7 @@ Search: TypeAlias = Literal["random", "ascent"]
 
 
 @final
+@checked
 @dataclass(frozen=True, eq=False, repr=False)
 class PerturbationCurve(Result):
     """E(β) between two bounds, at increasing radii β (StableSSM eq. 7)."""
@@ -69,7 +70,6 @@ class PerturbationCurve(Result):
     evaluations: int
     """Number of models that were compared with the target."""
 
-    @checked
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
         """Plot both bounds against β on logarithmic axes; the dotted line is the error at β = 0."""
         ax = _axes.on(ax, 5)
@@ -109,7 +109,6 @@ class PerturbationCurve(Result):
         lines = (f"  β = {r:.3g}: {e:.3g}{u}" for r, e, u in zip(self.radius, self.lower, upper, strict=True))
         return "\n".join([f"perturbation error ({self.norm}, {self.weight_norm}, {self.search} search):", *lines])
 
-    @checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the curve to one ``.npz`` file."""
         fields = {name: value for name, value in asdict(self).items() if value is not None}
@@ -118,7 +117,6 @@ class PerturbationCurve(Result):
         record.save_arrays(path, "perturbation curve", meta, arrays)
 
     @classmethod
-    @checked
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a curve that ``save`` wrote."""
         meta, arrays = record.load_arrays(path, "perturbation curve")

@@ -22,6 +22,7 @@ from stablessm.instruments.memory import time_step
 
 
 @final
+@checked
 @dataclass(frozen=True, eq=False, repr=False)
 class Readback(Result):
     """How much of the past inputs a linear probe recovers from a state, from :func:`readback`."""
@@ -42,7 +43,6 @@ class Readback(Result):
         """Return Jaeger's memory capacity Σ ``new``, in input numbers; it cannot exceed ``state_size``."""
         return float(self.new.sum())
 
-    @checked
     def reach(self, level: float = 0.5) -> float:
         """Return the longest time up to which at least ``level`` of the variance is explained; nan if there is none."""
         if not 0 < level <= 1:

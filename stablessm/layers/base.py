@@ -140,7 +140,7 @@ class SequenceLayer(nn.Module, ABC):
             check_tensor(name, x, rank, letters)
         if x.shape[-1] != self.d_input:
             raise ArgumentError(name, f"{self.d_input} channels (d_input)", f"{x.shape[-1]}")
-        if not x.is_floating_point():
+        if not x.is_floating_point() or x.dtype.itemsize < 2:
             raise ArgumentError(name, "a real floating point dtype", x.dtype)
         check_device(name, x, self._parameter())
         check_dtype(name, x, self._parameters.values())

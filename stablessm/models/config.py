@@ -93,7 +93,6 @@ class StackConfig:
         object.__setattr__(self, name, value)
 
     @classmethod
-    @checked
     def of(cls, options: Mapping[str, Any]) -> Self:
         """Return the config with these settings; an unknown setting raises an error with its name."""
         known = {entry.name for entry in fields(cls)}

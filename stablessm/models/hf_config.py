@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, field, fields
 from typing import Any, ClassVar, Self
 
-from stablessm._checked import checked
+from stablessm._checked import checked, require, rule_of
 from stablessm._errors import MissingPackageError
 from stablessm._optional import import_failure
 from stablessm._renamed import reading_a_file
@@ -71,6 +71,7 @@ class StableSSMConfig(PreTrainedConfig):
     def network(self) -> LanguageConfig:
         """Return the config of the network itself."""
         tied: Any = self.tie_word_embeddings
+        require("tie_word_embeddings", tied, rule_of(bool))
         return LanguageConfig(tied=tied, **{name: getattr(self, name) for name in _NAMES})
 
     @classmethod

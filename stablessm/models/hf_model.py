@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -100,7 +101,8 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
                 parameter.data = parameter.data.clone()
         return loaded
 
-    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+    @checked
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Write the files that every ``transformers`` model writes, and their checksums."""
         super().save_pretrained(save_directory, *args, **kwargs)
         folder = Path(save_directory)
@@ -153,11 +155,15 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
             cache.check(attention_mask, x.shape[1])
         padding = Padding.of(attention_mask, *x.shape[:2])
         h, hidden = self._run(x, cache, padding, reset, bool(output_hidden_states))
+        if not isinstance(logits_to_keep, int | Tensor) or getattr(logits_to_keep, "dtype", torch.int64) != torch.int64:
+            raise ArgumentError("logits_to_keep", "a whole number, or int64 positions", type(logits_to_keep).__name__)
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else logits_to_keep
         logits = self.network.logits(h if isinstance(keep, int) else h[:, keep])
         loss = None
         if labels is not None:
             check_tensor("labels", labels)
+            if labels.shape != x.shape[:2]:
+                raise ArgumentError("labels", f"shape {tuple(x.shape[:2])}", f"shape {tuple(labels.shape)}")
             labels = labels if padding is None else padding.labels(labels)
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         parts: dict[str, Any] = {"loss": loss, "logits": logits, "past_key_values": cache, "hidden_states": hidden}

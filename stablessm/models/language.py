@@ -55,6 +55,8 @@ class LanguageModel(SequenceModel):
     @torch.no_grad()
     def draw(self, module: nn.Module) -> None:
         """Initialize the parameters of one module again, without its submodules, as at construction."""
+        if not isinstance(module, nn.Module):
+            raise ArgumentError("module", "an nn.Module", type(module).__name__)
         reset: Any = getattr(module, "reset_parameters", None)
         if reset is not None:
             reset()

@@ -136,7 +136,7 @@ def mixer_of(
     >>> mixer_of("s4d", 8, 4, "best", {"b": 1.0})
     S4D(8, 4, map=best(a=1.0, b=1.0, time='continuous'), lin, zoh)
     """
-    plain = name.removeprefix(GATED)
+    plain = name.removeprefix(GATED) if isinstance(name, str) else None
     if plain not in _factories:
         expected = f"one of {', '.join(_factories)}, with or without {GATED!r} (models.register_mixer adds one)"
         raise unknown_name("mixer", [*_factories, *(GATED + known for known in _factories)], name, expected)

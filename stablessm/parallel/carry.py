@@ -50,6 +50,7 @@ def own_steps(steps: int, group: Group = None) -> slice:
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class Affine:
     """The affine map state ↦ factor · state + offset.
@@ -87,12 +88,10 @@ class Affine:
             expected = f"a tensor that goes with a factor {tuple(self.factor.shape)} on {self.factor.device}"
             raise ArgumentError(name, expected, value) from error
 
-    @checked
     def after(self, earlier: Affine) -> Affine:
         """Return the composition: first ``earlier``, then this map."""
         return Affine(self.times(earlier.factor), self(earlier.offset), self.matrix)
 
-    @checked
     def adjoint(self, gradient: Tensor) -> Affine:
         """Return the map of a gradient from the end of the steps to their start, where ``gradient`` is added."""
         return Affine(self.factor.mH if self.matrix else self.factor.conj(), gradient, self.matrix)

@@ -19,6 +19,7 @@ from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning,
 
 
 @final
+@checked
 class Decoder:
     """The linear map from states after ``length`` steps to inputs, u = V⁺ x (LRU-UA eq. 5), made once.
 
@@ -39,7 +40,6 @@ class Decoder:
     (4, torch.Size([4]))
     """
 
-    @checked
     def __init__(
         self,
         eigenvalues: Array,

@@ -20,6 +20,7 @@ from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning,
 
 
 @final
+@checked
 class SparseDecoder:
     """The linear map from states after k steps to coefficients, α = Ω_k⁺ x with Ω_k = V_k Ψ_k (eq. 21, 22), made once.
 
@@ -38,7 +39,6 @@ class SparseDecoder:
     (5, torch.Size([50]), torch.Size([5]))
     """
 
-    @checked
     def __init__(
         self,
         eigenvalues: Array,
@@ -72,7 +72,6 @@ class SparseDecoder:
         eps = torch.finfo(self.diagnosis.precision).eps
         return int((values > max(self._basis.shape) * eps * values[0]).sum())
 
-    @checked
     def coefficients(self, state: Array) -> Tensor:
         """Return α (…, P) from states (…, N) or (…, M, R). ``basis @ α`` continues the input past step k (eq. 29)."""
         x = _checks.states("state", state, self._shape).to(self._basis.device)

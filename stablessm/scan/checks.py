@@ -37,8 +37,8 @@ def check_tensor(name: str, value: Tensor, rank: int | None = None, letters: str
     """Check that a value is a dense tensor with ``rank`` dimensions, which ``letters`` name."""
     if not isinstance(value, Tensor):
         raise ArgumentError(name, "a tensor", type(value).__name__)
-    if value.layout != torch.strided:
-        raise ArgumentError(name, "a dense tensor (x.to_dense())", value.layout)
+    if value.layout != torch.strided or value.is_quantized:
+        raise ArgumentError(name, "a dense tensor (x.to_dense(), x.dequantize())", value.layout)
     if rank is not None and value.dim() != rank:
         raise ArgumentError(name, f"{rank} dimensions {letters}", f"shape {tuple(value.shape)}")
 
@@ -65,8 +65,8 @@ def check_signal(
     check_tensor(name, x, len(letters), f"({', '.join(letters)})")
     if x.shape[-1] != channels:
         raise ArgumentError(name, f"{channels} channels ({letters[-1]})", f"{x.shape[-1]}")
-    if not x.is_floating_point():
-        raise ArgumentError(name, "a real floating point dtype", x.dtype)
+    if not x.is_floating_point() or x.dtype.itemsize < 2:
+        raise ArgumentError(name, "a real floating point dtype (not float8)", x.dtype)
     check_device(name, x, like)
     check_dtype(name, x, [projection])
 

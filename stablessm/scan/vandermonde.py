@@ -42,8 +42,10 @@ def evaluate(weights: Tensor, decay: Tensor, length: int) -> Tensor:
     length = length if torch.compiler.is_compiling() else whole_number("length", length, 0)
     if not weights.dim() or weights.shape[-1:] != decay.shape[-1:]:
         raise ArgumentError("decay", f"the shape of weights, {tuple(weights.shape)}", f"shape {tuple(decay.shape)}")
+    _check_batches(weights=weights, decay=decay)
     inner, outer = _levels(length)
-    fine, coarse = _two_levels(decay, inner, outer)
+    dtype = torch.promote_types(weights.dtype, decay.dtype)
+    weights, (fine, coarse) = weights.to(dtype), _two_levels(decay.to(dtype), inner, outer)
     return ((weights.unsqueeze(-2) * coarse) @ fine.mT).flatten(-2)[..., :length]
 
 
@@ -60,12 +62,25 @@ def accumulate(signal: Tensor, decay: Tensor) -> Tensor:
     check_kinds("signal", signal=signal, decay=decay)
     if not signal.dim() or not decay.dim():
         raise ArgumentError("signal, decay", "shapes (…, T) and (…, N)", f"{tuple(signal.shape)}, {tuple(decay.shape)}")
+    _check_batches(signal=signal, decay=decay)
     length = signal.shape[-1]
     inner, outer = _levels(length)
     signal = torch.nn.functional.pad(signal.to(decay.dtype).flip(-1), (0, inner * outer - length))
     blocks = signal.unflatten(-1, (outer, inner))
     fine, coarse = _two_levels(decay, inner, outer)
     return ((blocks @ fine) * coarse).sum(-2)
+
+
+def _check_batches(**given: Tensor) -> None:
+    """Check that the shapes can be broadcast, apart from the last dimension."""
+    if torch.compiler.is_compiling():
+        return
+    try:
+        torch.broadcast_shapes(*(tensor.shape[:-1] for tensor in given.values()))
+    except RuntimeError as error:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in given.values())
+        expected = "shapes that can be broadcast, apart from the last size"
+        raise ArgumentError(", ".join(given), expected, shapes) from error
 
 
 def _levels(length: int) -> tuple[int, int]:

@@ -105,6 +105,8 @@ def export_sequence(
 def _checked_format(path: str | os.PathLike[str] | None, format: Format | None) -> Format:
     if path is not None and Path(path).is_dir():
         raise ArgumentError("path", "a file", f"{path}, a folder")
+    if path is not None and not Path(path).parent.is_dir():
+        raise ArgumentError("path", "a file in an existing folder", f"{path} (there is no {Path(path).parent})")
     if format is None:
         if path is not None and Path(path).suffix.lower() not in (".onnx", ".pt2"):
             raise ArgumentError("path", "a file that ends in .onnx or .pt2, or a format", path)

@@ -38,7 +38,7 @@ class Target(ABC):
         check_tensor("x", x, 3)
         if x.shape[-1] != self.d_input:
             raise ArgumentError("x", f"shape (batch, time, {self.d_input})", f"shape {tuple(x.shape)}")
-        if not x.is_floating_point():
+        if not x.is_floating_point() or x.dtype.itemsize < 2:
             raise ArgumentError("x", "a real floating point dtype", x.dtype)
         return self._respond(x)
 

@@ -50,7 +50,6 @@ class LinearFunctional(Target):
         """∫ |ρ|, the norm of the functional (IAT appendix A.1); None for a function of yours."""
         return self.rho.l1_norm if isinstance(self.rho, Kernel) else None
 
-    @checked
     def kernel(self, times: Times) -> Tensor:
         """Return ρ(t), (len(times), 1, 1), in float64."""
         return kernels.sample(self.rho, times)[:, None, None]

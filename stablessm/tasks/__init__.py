@@ -1,4 +1,4 @@
-"""Things to learn: data in batches, a loss, a metric, and what chance gets."""
+"""Tasks: data in batches, a loss, a metric, and the score of chance."""
 
 from stablessm.tasks.base import SPLITS, Batch, Inputs, Outputs, Split, Task
 from stablessm.tasks.options import Options, option

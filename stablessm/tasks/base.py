@@ -24,7 +24,7 @@ from stablessm.tasks.options import Options
 Split: TypeAlias = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 _SEEDS = 2**31
-"""Seeds and epochs are below; together they fill the 63 bits that seed a generator."""
+"""Upper limit of seeds and epochs, so that both together fit into the 63 bits that seed a generator."""
 
 
 @final
@@ -42,7 +42,7 @@ class Batch:
     targets: Tensor
     """(B,) classes or (B, size) values; with one target per step, (B, T) classes or (B, T, size) values."""
     lengths: Tensor | None = None
-    """(B,) int64, how much of each input is real, for right-padded batches."""
+    """(B,) int64, the length of each input without padding, for right-padded batches."""
     weights: Tensor | None = None
     """(B, T) float, the weight of each step, for one target per step."""
     reset: Tensor | None = None
@@ -78,7 +78,7 @@ class Inputs:
     size: int
     """``d_input`` of values, the vocabulary of tokens."""
     length: int
-    """Steps of the longest sequence."""
+    """Number of steps of the longest sequence."""
 
 
 @final
@@ -91,16 +91,16 @@ class Outputs:
     size: int
     """Number of classes, or of values."""
     per_step: bool
-    """Whether there is a target at each step, or one for the sequence."""
+    """Whether there is a target at each step, instead of one per sequence."""
     names: tuple[str, ...] = ()
-    """Of the classes or values, where they have names."""
+    """Names of the classes or values, if they have names."""
 
 
 class Task(ABC):
-    """Data, loss and metric of something to learn.
+    """The base class of tasks: data, loss and metric.
 
-    A subclass sets the attributes below and writes ``_examples`` and ``chance``; it joins ``TASKS`` in ``registry.py``
-    and so the contract test. Tensors in ``_tensors`` go along when the task moves to a device.
+    A subclass sets the attributes below and writes ``_examples`` and ``chance``. An entry in ``TASKS``
+    (``registry.py``) includes it in the contract test. Tensors in ``_tensors`` move with the task to a device.
     """
 
     name: str
@@ -108,17 +108,17 @@ class Task(ABC):
     outputs: Outputs
     metric: scoring.Metric = "accuracy"
     sizes: Mapping[Split, int]
-    """Examples of each split; 0 where there is none."""
+    """Number of examples of each split."""
     options: Options
     content: str | None = None
-    """SHA-256 of data that was read."""
+    """SHA-256 of the data, if they were read from files or arrays."""
     notes: tuple[str, ...] = ()
-    """Sentences on what was filled in, dropped or not used when the data were read."""
+    """Sentences about cells that were filled, rows that were dropped and columns that are not used."""
     carries: bool = False
-    """Whether row b of a training batch continues row b of the batch before, with the state of the model."""
+    """Whether row b of a training batch continues row b of the previous batch, with the state of the model."""
 
     device = torch.device("cpu")
-    """Where batches are made."""
+    """Device of the batches."""
     companions: Mapping[str, str] = {}
     """Files to store with a model of the task, by name, such as a tokenizer."""
     _tensors: Mapping[str, Tensor] = {}
@@ -131,7 +131,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def chance(self) -> float:
-        """The metric, on the test split, of the best guess that does not look at the input."""
+        """The metric, on the test split, of the best constant prediction."""
 
     def describe(self) -> dict[str, Any]:
         """Return everything that identifies the data as plain values, for checkpoints and records."""
@@ -140,18 +140,24 @@ class Task(ABC):
 
     @checked
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """Return this task with the preprocessing of the training task; ``description``: ``describe()`` of that task.
+        """Return this task with the preprocessing of the task that a model was trained on.
 
-        This concerns what a task learns from its training examples, such as a scale or the order of classes.
+        Preprocessing is learned from the training examples: for example the scale of the inputs, or the order of the
+        classes.
+
+        Args:
+            description: ``describe()`` of the training task.
         """
         return self
 
     @abstractmethod
     def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
-        """Return the examples with these indices on ``self.device``; seed and epoch for examples drawn every epoch.
+        """Return the examples with these indices on ``self.device``.
 
         Args:
-            indices: (B,) on the CPU, so that the length of a padded batch is known without waiting for a device.
+            split: The split.
+            indices: (B,) on the CPU, so that the length of a padded batch is known without waiting for the device.
+            seed, epoch: For tasks that draw new examples every epoch.
         """
 
     def steps(self, split: Split, batch_size: int) -> int:
@@ -174,11 +180,19 @@ class Task(ABC):
         index: int = 0,
         part: tuple[int, int] = (0, 1),
     ) -> Batch:
-        """Return batch ``index`` of an epoch. It depends on these arguments alone, so a run can resume at any batch.
+        """Return batch ``index`` of an epoch. It depends only on these arguments, so a run can resume at any batch.
 
-        Training examples come in an order that seed and epoch decide, each at most once an epoch; valid and test in
-        their own order, whatever the seed. ``part``, (i, n): only part i of the batch cut into n of nearly equal size.
-        Of a task that carries, row b of a training batch is example ``index`` of those from b · steps on.
+        Training examples are shuffled by seed and epoch, and each occurs at most once per epoch; the examples of valid
+        and test keep their order. For a task that carries its state, row b of training batch ``index`` is example
+        b · steps + index.
+
+        Args:
+            split: The split.
+            batch_size: Number of examples, over all parts.
+            seed: Seed of the order.
+            epoch: Number of the epoch.
+            index: Number of the batch in the epoch.
+            part: (i, n) returns part i of the batch cut into n parts of nearly equal size.
         """
         steps = self.steps(split, batch_size)
         if not 0 <= index < steps:
@@ -202,7 +216,7 @@ class Task(ABC):
 
     @checked
     def lanes(self, split: Split, batch_size: Size) -> Iterator[Batch]:
-        """Yield a split in batches whose rows continue the batch before, for a task that carries its state."""
+        """Yield a split in batches whose rows continue the previous batch, for a task that carries its state."""
         raise ArgumentError("split", "that of a task that carries its state", f"one of {type(self).__name__}")
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
@@ -211,17 +225,17 @@ class Task(ABC):
         return total / count
 
     def total_loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the sum of the loss over the scored positions, and their number: both add up over parts of a batch.
+        """Return the sum of the loss over the scored positions, and their number. Both add up over parts of a batch.
 
-        A task with a loss of its own overrides ``total_loss`` and ``count``, too.
+        A task with its own loss overrides ``loss``, ``total_loss`` and ``count``.
         """
         return scoring.total_loss(self.outputs.kind, *self._paired(output, batch))
 
     @checked
     def count(self, batch: Batch) -> Tensor:
-        """Return the number of scored positions (the sum of their weights) without any outputs, in float64.
+        """Return the number of scored positions of a batch (the sum of their weights) in float64.
 
-        A training step divides the losses of all its batches, on all ranks, by their common number.
+        A training step divides the losses of all its batches, on all ranks, by the total of these numbers.
         """
         weights, shape = self._weights(batch), batch.targets.shape
         if weights is not None:
@@ -254,7 +268,7 @@ class Task(ABC):
         return output, batch.targets, self._weights(batch)
 
     def _weights(self, batch: Batch) -> Tensor | None:
-        """Return the weight of every position; None: all positions count once."""
+        """Return the weight of every position; None if all positions count once."""
         if not self.outputs.per_step or batch.weights is not None or batch.lengths is None:
             return batch.weights
         return torch.arange(batch.inputs.shape[1], device=batch.inputs.device) < batch.lengths[:, None]

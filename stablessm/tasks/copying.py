@@ -1,4 +1,4 @@
-"""Selective copying: tokens at random places among fillers, to be said in order at the end."""
+"""Selective copying: tokens at random places among fillers, to be copied in order at the end."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _TOKENS, _PLACES = range(2)
 @final
 @dataclass(frozen=True)
 class CopyingOptions(SyntheticOptions):
-    """How much to copy, over how far."""
+    """The sizes of the task."""
 
-    length: int = option(256, "tokens before the copy is asked for")
-    vocabulary: int = option(16, "tokens in all, with the filler and the mark that asks for a copy")
-    copied: int = option(16, "tokens to copy")
+    length: int = option(256, "number of tokens before the copy")
+    vocabulary: int = option(16, "number of different tokens, including the filler and the mark")
+    copied: int = option(16, "number of tokens to copy")
 
 
 @final
 class SelectiveCopying(SyntheticTask):
-    """· a · · b · c ? ? ?: say a, b, c at the three marks.
+    """Selective copying: for · a · · b · c ? ? ? the targets at the three marks are a, b, c.
 
-    As in Gu and Dao 2023 (Mamba), whose length is 4096. The places change from example to example, so a fixed filter
-    cannot do it. Token 0 fills, the last one is the mark. Only the steps of marks count.
+    As in Gu and Dao 2023 (Mamba), whose length is 4096. The places differ between examples, so a fixed filter cannot
+    solve the task. Token 0 is the filler, the last token the mark. Only the steps of marks count.
 
     >>> from stablessm import tasks
     >>> batch = tasks.get("selective-copying", length=10, vocabulary=6, copied=3).batch("valid", 2)
@@ -54,7 +54,7 @@ class SelectiveCopying(SyntheticTask):
 
     @property
     def chance(self) -> float:
-        """One over the number of tokens that may be copied, which are all as likely."""
+        """One over the number of tokens that can be copied, which are equally likely."""
         return 1 / self.symbols
 
     def _made(self, split: Split, keys: Tensor) -> Batch:

@@ -1,4 +1,4 @@
-"""Labeled texts as token ids, split for training, and what the ids mean."""
+"""Labeled texts as token ids, with their splits and vocabulary."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Labeled: TypeAlias = list[tuple[str, int]]
 """Texts, each with its class."""
 
 Row: TypeAlias = "Sequence[int] | np.ndarray"
-"""The ids of a text."""
+"""The token ids of a text."""
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
-"""The first words of a vocabulary of our own."""
+"""The first words of every vocabulary that is built here."""
 START, END, UNKNOWN = 1, 2, 3
 
 _WORD = re.compile(r"\w+(?:'\w+)?")
 _HELD_OUT = 10
-"""One training review in this many is held out."""
+"""One in this number of training reviews is held out for validation."""
 _PARTS = ("tokens", "starts", "labels")
 
 
@@ -36,7 +36,7 @@ class Reviews:
     """Token ids of many reviews, one after the other."""
 
     tokens: np.ndarray
-    """uint16, of all of them."""
+    """uint16, the ids of all reviews."""
     starts: np.ndarray
     """(n + 1,): review i is ``tokens[starts[i]:starts[i + 1]]``."""
     labels: np.ndarray
@@ -59,7 +59,7 @@ class Reviews:
         return np.diff(self.starts)
 
     def padded(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids (B, longest), filled up with 0, lengths (B,) and labels (B,) of some of them.
+        """Return ids (B, longest) padded with 0, lengths (B,) and labels (B,) of the reviews at ``index``.
 
         >>> ids, lengths, labels = Reviews.of([[1, 7], [1, 8, 9]], [0, 1]).padded(np.array([1, 0]))
         >>> ids.tolist(), lengths.tolist(), labels.tolist()
@@ -76,7 +76,7 @@ class Reviews:
 @final
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Reviews to train on, to choose settings by, and to test on."""
+    """Reviews for training, validation and test."""
 
     train: Reviews
     valid: Reviews
@@ -125,11 +125,13 @@ class Corpus:
 
 
 def word_corpus(train: Labeled, test: Labeled, most: int, length: int, *, closed: bool = False) -> Corpus:
-    """Words in lower case, the ``most`` frequent of the training reviews; the rest are unknown.
+    """Return a corpus of words in lower case; words other than the ``most`` frequent of training are unknown.
 
     Args:
-        length: of a review at most, its start (and end) included.
-        closed: whether reviews end with an end token.
+        train, test: The reviews.
+        most: Size of the vocabulary.
+        length: Largest number of tokens of a review, including its start and end.
+        closed: Whether reviews end with an end token.
     """
     if not len(SPECIAL) < most <= 2**16:
         raise ArgumentError("vocabulary", f"from {len(SPECIAL) + 1} to {2**16} words", most)
@@ -146,7 +148,7 @@ def word_corpus(train: Labeled, test: Labeled, most: int, length: int, *, closed
 
 
 def byte_corpus(train: Labeled, test: Labeled, length: int) -> Corpus:
-    """The bytes of each text in UTF-8, after a start token; ``length`` as of :func:`word_corpus`.
+    """Return a corpus of the UTF-8 bytes of each text, after a start token; ``length`` as in :func:`word_corpus`.
 
     >>> corpus = byte_corpus([("ab", 1)] * 10, [("é", 0)], 8)
     >>> [corpus.vocabulary[i] for i in corpus.test.tokens], len(corpus.vocabulary)
@@ -162,7 +164,7 @@ def byte_corpus(train: Labeled, test: Labeled, length: int) -> Corpus:
 
 
 def piece_corpus(train: Labeled, test: Labeled, tokenizer: Any, length: int) -> Corpus:
-    """The word pieces of a Hugging Face tokenizer, between its [CLS] and [SEP]."""
+    """Return a corpus of the word pieces of a Hugging Face tokenizer, between its [CLS] and [SEP]."""
 
     def encode(texts: Iterable[str], most: int) -> list[list[int]]:
         options = {"add_special_tokens": False, "truncation": True, "max_length": most, "padding": False}

@@ -1,4 +1,4 @@
-"""Random numbers by place: the number at (key, position) needs no other, on any device, in batches of any size."""
+"""Counter-based random numbers: each depends only on its key and position, on any device and for any batch size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CSV and Parquet files: numbers by column, and errors that name the file, the line and the column."""
+"""CSV and Parquet files as tables of numbers, with errors that name the file, the line and the column."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -21,19 +20,19 @@ from stablessm._optional import require
 from stablessm.tasks import sources
 
 Missing: TypeAlias = Literal["forward", "interpolate", "drop", "mask", "refuse"]
-_EXPECTED = "a CSV file with a line of column names and a row or more"
+_EXPECTED = "a CSV file with a line of column names and at least one row"
 _MOST_CATEGORIES = 30
 _UNEVEN = 1.2
-"""Ratio of the longest to the shortest step of time stamps from which they are irregular; months are even."""
+"""Time stamps are irregular if the ratio of the longest to the shortest step exceeds this; months do not."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Cells of a file as text.
+    """The cells of a file as text.
 
-    Besides the columns of the file there are columns made from them: ``dt``, the time since the row before in units of
-    the median, from the first column of dates; ``NAME missing``, 1 where a cell of column NAME is missing; and
+    In addition to the columns of the file, these columns can be used: ``dt``, the time since the previous row in units
+    of the median step, from the first column of dates; ``NAME missing``, 1 where a cell of column NAME is missing; and
     ``NAME=TEXT``, 1 where column NAME has this text.
     """
 
@@ -41,8 +40,10 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     lines: tuple[int, ...]
-    """Where each row ends in the file, counted from 1."""
+    """Line number of each row in the file (of its last line), counted from 1."""
     decimal_commas: bool = False
+    notes: tuple[str, ...] = ()
+    """Sentences about lines that were dropped."""
 
     def column(self, name: str, option: str) -> int:
         """Return the index of a column; ``option`` names the option in the error."""
@@ -61,7 +62,7 @@ class Table:
         return tuple(found)
 
     def numbers(self, names: Sequence[str], option: str) -> np.ndarray:
-        """Return columns as float64, (rows, columns), with NaN where a cell is missing or no finite number."""
+        """Return columns as float64, (rows, columns), with NaN where a cell is missing or not a finite number."""
         return np.stack([self._column(name, option) for name in names], 1)
 
     def complete(
@@ -70,8 +71,10 @@ class Table:
         """Return columns without gaps, (rows, columns), and which rows are kept, (rows,) bool.
 
         Args:
-            missing: What to do about missing cells.
-            groups: Rows of each sequence, which are filled separately; all rows by default.
+            names: Names of the columns.
+            option: Name of the option that selected them, for errors.
+            missing: Treatment of missing cells.
+            groups: Rows of each sequence, which are filled separately (default: one group of all rows).
         """
         values = self.numbers(names, option)
         gaps = np.isnan(values)
@@ -82,7 +85,7 @@ class Table:
             where = f"{self.file}, line {self.lines[i]}, column {names[j]}"
             raise ArgumentError(where, "a finite number", repr(self.rows[i][self.column(names[j], option)]))
         if gaps.all(0).any():
-            raise ArgumentError(option, "columns with a number or more", names[int(np.argmax(gaps.all(0)))])
+            raise ArgumentError(option, "columns with at least one number", names[int(np.argmax(gaps.all(0)))])
         if missing == "drop":
             return values, ~gaps.any(1)
         means = np.nanmean(values, 0)
@@ -92,18 +95,18 @@ class Table:
         return values, np.ones(len(values), dtype=bool)
 
     def gaps(self, names: Sequence[str], missing: Missing) -> tuple[str, ...]:
-        """Return a sentence on the missing cells of each column that has some."""
+        """Return sentences about dropped lines, and about the missing cells of each column that has some."""
         how = {"drop": "their rows are dropped", "interpolate": "they are interpolated"}
-        done, used = how.get(missing, "the value before is repeated"), [name for name in names if name in self.header]
+        done, used = how.get(missing, "the previous value is repeated"), [name for name in names if name in self.header]
         counts = np.isnan(self.numbers(used, "columns")).sum(0) if used else ()
-        return tuple(
-            f"{self.file}: {count} of {len(self.rows)} cells of {name} are missing or no numbers; {done}"
+        return self.notes + tuple(
+            f"{self.file}: {count} of {len(self.rows)} cells of {name} are missing or not numbers; {done}"
             for name, count in zip(used, counts, strict=True)
             if count
         )
 
     def unused(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return a sentence on the columns other than ``names``, if there are some."""
+        """Return a sentence about the columns that are not in ``names``, if there are some."""
         others = [name for name in self.header if name not in {*names, *(each.partition("=")[0] for each in names)}]
         dates = " (dates; their steps are the column dt)" if "dt" in names else " (dates)"
         found = {name: self._dates_at(name) for name in others}
@@ -152,12 +155,8 @@ class Table:
 
     def _dates_at(self, name: str) -> list[Any]:
         """Return the dates of a column, None where a cell is missing; empty if a cell is no date or all are missing."""
-        place, found = self.header.index(name), list[datetime | None]()
-        for row in self.rows:
-            found.append(_cells.date(row[place]))
-            if found[-1] is None and row[place].lower() not in _cells.MISSING:
-                return []
-        return found if any(found) else []
+        place = self.header.index(name)
+        return _cells.dates([row[place] for row in self.rows])
 
     def _column(self, name: str, option: str) -> np.ndarray:
         of, equals, word = name.partition("=")
@@ -180,14 +179,15 @@ class Table:
 
 
 def read(path: Path, expected: str = _EXPECTED) -> Table:
-    """Return the cells of a CSV file, packed by gzip or xz or not, or of a Parquet file (requires pandas or polars).
+    """Return the cells of a CSV file, which may be compressed by gzip or xz, or of a Parquet file.
 
-    The encoding, the separator and the decimal mark follow from the content. A first line like the others is no line of
-    names: the columns are then called ``column 1``, ``column 2`` and so on.
+    A Parquet file requires pandas or polars. The encoding, the separator and the decimal mark of a CSV file follow from
+    its content. Comments (lines starting with #) before the column names are skipped. If the first line looks like the
+    other lines, the columns are called ``column 1``, ``column 2`` and so on.
     """
     if path.suffix == ".parquet":
         return _parquet(path)
-    text = sources.text(path, expected, _cells.decoded)
+    text = _cells.without_comments(sources.text(path, expected, _cells.decoded))
     separator = _cells.separator_of(text)
     try:
         lines, rows = zip(*_cells.split(text, separator), strict=True) if text.strip() else ((), ())
@@ -205,11 +205,20 @@ def read(path: Path, expected: str = _EXPECTED) -> Table:
     commas = _cells.has_decimal_commas([cell for row in body for cell in row], separator)
     named = not _alike(body, commas)
     names = _distinct(body[0] if named else [""] * len(kept))
-    return Table(str(path), names, tuple(body[named:]), lines[named:], commas)
+    first = named + (named and _units(body[1:], commas))
+    notes = (f"{path}: line {lines[1]} is dropped as a line of units",) if first > named else ()
+    return Table(str(path), names, tuple(body[first:]), lines[first:], commas, notes)
+
+
+def _units(rows: Sequence[tuple[str, ...]], commas: bool) -> bool:
+    """Return whether the first row holds units: no numbers or dates, but text above a column of numbers."""
+    kinds = [_kind(cell, commas) for cell in rows[0]]
+    above = any(kind == "text" and _first_kind(rows, place, commas) == "number" for place, kind in enumerate(kinds))
+    return above and not {"number", "date"} & set(kinds)
 
 
 def _alike(rows: Sequence[tuple[str, ...]], commas: bool) -> bool:
-    """Whether the first row has numbers or dates where the second has them, and words where it has words."""
+    """Return whether the first row has numbers, dates and words in the same places as the rows after it."""
     pairs = [(_kind(a, commas), _first_kind(rows, place, commas)) for place, a in enumerate(rows[0])]
     return all(a in (b, "missing") for a, b in pairs) and any(a in ("number", "date") for a, _ in pairs)
 
@@ -222,7 +231,7 @@ def _first_kind(rows: Sequence[tuple[str, ...]], place: int, commas: bool) -> st
 def _kind(cell: str, commas: bool) -> str:
     value = _cells.number(cell, commas)
     if value is None:
-        return "text" if _cells.date(cell) is None else "date"
+        return "date" if _cells.dates([cell]) else "text"
     return "missing" if math.isnan(value) else "number"
 
 
@@ -240,7 +249,7 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _filled(values: np.ndarray, mean: float, how: Missing) -> np.ndarray:
-    """Return a column with its gaps filled; before the first value by that value."""
+    """Return a column with its gaps filled; gaps before the first value get that value."""
     there = np.flatnonzero(~np.isnan(values))
     if not len(there):
         return np.full_like(values, mean)
@@ -262,5 +271,5 @@ def _parquet(path: Path) -> Table:
     cells = zip(*columns.values(), strict=True)
     rows = tuple(tuple("" if cell is None else str(cell) for cell in row) for row in cells)
     if not rows:
-        raise ArgumentError(str(path), "a Parquet file with a row or more", "none")
+        raise ArgumentError(str(path), "a Parquet file with at least one row", "none")
     return Table(str(path), tuple(columns), rows, tuple(range(1, len(rows) + 1)))

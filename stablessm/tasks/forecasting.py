@@ -17,7 +17,7 @@ FILE = "ETTh1.csv.gz"
 CHANNELS = 7
 _HUB = ("pkr7098/etth1", "ETTh1.csv")
 _CONTENT = "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066"
-_EXPECTED = f"a CSV file of a date and {CHANNELS} numbers a row"
+_EXPECTED = f"a CSV file with a date and {CHANNELS} numbers per row"
 ROWS: Final[dict[Split, int]] = {"train": 8640, "valid": 2880, "test": 2880}
 """Hours of the usual split: 12, 4 and 4 months of 30 days."""
 
@@ -27,17 +27,17 @@ ROWS: Final[dict[Split, int]] = {"train": 8640, "valid": 2880, "test": 2880}
 class ForecastingOptions(Options):
     """The usual setting of the long-horizon literature."""
 
-    window: int = option(336, "hours the model sees")
-    horizon: int = option(96, "hours it forecasts; 96, 192, 336 and 720 are usual")
-    columns: Literal["all", "OT"] = option("all", "all seven channels, or the oil temperature from its own past")
-    metric: Literal["mse", "mae"] = option("mse", "which error is the score")
+    window: int = option(336, "number of hours that the model sees")
+    horizon: int = option(96, "number of hours that it forecasts; 96, 192, 336 and 720 are usual")
+    columns: Literal["all", "OT"] = option("all", "all seven channels, or only the oil temperature")
+    metric: Literal["mse", "mae"] = option("mse", "metric")
 
 
 @final
 class ETTh1(WindowTask):
-    """Forecast ETTh1 (Zhou et al. 2021): first 8640 hours to train on, then 2880 and 2880 to choose and test.
+    """Forecast ETTh1 (Zhou et al. 2021): 8640 hours for training, then 2880 for validation and 2880 for the test.
 
-    ``ETTh1.csv.gz`` comes from the folder that STABLESSM_DATA names, or else from the hub; its content is then checked.
+    ``ETTh1.csv.gz`` is read from the folder that STABLESSM_DATA names, or downloaded from the hub and checked.
 
     >>> import os
     >>> from stablessm import tasks
@@ -67,5 +67,5 @@ def read() -> tuple[tuple[str, ...], np.ndarray]:
     table = csv_file.read(path, _EXPECTED)
     if len(table.header) != 1 + CHANNELS:
         raise ArgumentError(str(path), _EXPECTED, f"{len(table.header)} columns")
-    columns = table.header[1:]  # the date is no number
+    columns = table.header[1:]  # without the date
     return columns, table.complete(columns, FILE)[0]

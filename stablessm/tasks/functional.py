@@ -1,4 +1,4 @@
-"""Learning a target functional: white noise in, what the target makes of it out."""
+"""Learning a target functional from its response to white noise."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from stablessm.tasks.scoring import best_constant
 from stablessm.tasks.synthetic import SyntheticOptions, SyntheticTask
 
 _CHUNK = 2**20
-"""Numbers of test targets made at a time."""
+"""Number of test targets that are computed at a time."""
 
 
 @final
 @dataclass(frozen=True)
 class FunctionalOptions(SyntheticOptions):
-    """The sizes are those of the authors' runs for IAT and StableSSM."""
+    """The target and the sizes; the defaults are those of the authors' runs for IAT and StableSSM."""
 
     target: str | Target = option("polynomial", "a name of stablessm.targets.TARGETS, or a target")  # noqa: RUF009
-    settings: Mapping[str, float] | None = option(None, "of a target by name, such as exponent=1.5")
-    dt: float = option(1.0, "time between samples, of a target by name")
-    length: int = option(100, "steps of a sequence")
-    precision: Literal["float32", "float64"] = option("float32", "of inputs and targets")
-    train_examples: int = option(128_000, "examples to train on")
-    valid_examples: int = option(12_800, "examples to choose settings by")
-    test_examples: int = option(12_800, "examples to test on")
+    settings: Mapping[str, float] | None = option(None, "options of a target given by name, such as exponent=1.5")
+    dt: float = option(1.0, "time between samples, for a target given by name")
+    length: int = option(100, "number of steps of a sequence")
+    precision: Literal["float32", "float64"] = option("float32", "dtype of inputs and targets")
+    train_examples: int = option(128_000, "number of training examples")
+    valid_examples: int = option(12_800, "number of validation examples")
+    test_examples: int = option(12_800, "number of test examples")
 
 
 @final
 class Functional(SyntheticTask):
-    """y = H(x) at each step, where x is white noise, N(0, 1) (IAT section 5, StableSSM section 4.1).
+    """Learn y = H(x) at each step, where x is white noise, N(0, 1) (IAT section 5, StableSSM section 4.1).
 
     The metric is the mean squared error over steps and channels; chance is the variance of the test targets.
 
@@ -64,7 +64,7 @@ class Functional(SyntheticTask):
                 raise ArgumentError("target", f"one of {', '.join(TARGETS)}, or a target", repr(target))
             target = TARGETS[target](dt=options.dt, **(options.settings or {}))
         elif options.settings:
-            raise ArgumentError("settings", "none beside a target already built", options.settings)
+            raise ArgumentError("settings", "no value for a target that is not given by name", options.settings)
         self.target = target
         self.dtype = getattr(torch, options.precision)
         self.inputs = Inputs("values", target.d_input, whole_number("length", options.length))
@@ -80,7 +80,7 @@ class Functional(SyntheticTask):
     def describe(self) -> dict[str, Any]:
         """Return the options, with the target in full."""
         found = super().describe()
-        target = re.sub(" at 0x[0-9a-f]+", "", repr(self.target))  # where a function of yours lies changes every time
+        target = re.sub(" at 0x[0-9a-f]+", "", repr(self.target))  # the address of a function changes every time
         return {**found, "options": {**found["options"], "target": target, "dt": self.target.dt}}
 
     def _made(self, split: Split, keys: Tensor) -> Batch:

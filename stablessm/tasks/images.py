@@ -28,7 +28,7 @@ _SUMS: Final[dict[str, tuple[int, ...]]] = {
     "ylecun/mnist": (1_567_298_545,),
     "uoft-cs/cifar10": (6_415_714_204, 6_295_060_180, 5_829_907_619),
 }
-"""Of all training pixels of a channel: what came from the hub is checked against them."""
+"""Sum of all training pixels of each channel, to check the images from the hub."""
 _SIDES: Final[dict[Data, tuple[int, ...]]] = {"mnist": (28, 28), "cifar10-gray": (32, 32), "cifar10": (32, 32, 3)}
 _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "mnist": tuple("0123456789"),
@@ -41,20 +41,20 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
 class ImageOptions(Options):
     """Options of sequential images: examples held out, and the order of pixels."""
 
-    valid: float = option(0.1, "share of the training images, the last ones, to choose settings by; 0 for none")
-    permutation_seed: int | None = option(None, "which fixed order of the pixels; none for row after row")
+    valid: float = option(0.1, "fraction of the training images, at their end, for validation")
+    permutation_seed: int | None = option(None, "seed of a fixed random order of the pixels (default: row after row)")
 
 
 @final
 class SequentialImages(StoredTask):
-    """A class from the pixels of an image, one a step: (B, 784, 1), (B, 1024, 1) or (B, 1024, 3).
+    """Classify images from their pixels, one per step: (B, 784, 1), (B, 1024, 1) or (B, 1024, 3).
 
     StableSSM tables 5 and 6, with the official test images. Valid is the last tenth of the training images (``valid``).
-    Pixels are standardized by mean and deviation of all official training images, each color separately. Images are
-    kept as bytes: ``task.to("cuda")`` moves them once, and batches are made there.
+    Pixels are standardized by the mean and standard deviation of all official training images, each color separately.
+    Images are stored as bytes: ``task.to("cuda")`` moves them once, and batches are made there.
 
-    Files: ``mnist.npz``, ``cifar10_gray.npz``, ``cifar10.npz`` (arrays ``x_train``, ``y_train``, ``x_test``,
-    ``y_test``, pixels as whole numbers from 0 to 255) in the folder that STABLESSM_DATA names, or else the hub.
+    The files ``mnist.npz``, ``cifar10_gray.npz`` and ``cifar10.npz`` (arrays ``x_train``, ``y_train``, ``x_test``,
+    ``y_test``; pixels from 0 to 255) are read from the folder that STABLESSM_DATA names, or downloaded from the hub.
 
     >>> import os
     >>> from stablessm import tasks
@@ -121,7 +121,7 @@ def _stacked(rows: Any, data: Data) -> np.ndarray:
 
 
 def _gray(images: np.ndarray) -> np.ndarray:
-    """0.299 R + 0.587 G + 0.114 B, rounded to the nearest, halves to even."""
+    """Return 0.299 R + 0.587 G + 0.114 B, rounded to the nearest integer, with halves to even."""
     whole, rest = np.divmod(images.astype(np.int64) @ np.array([299, 587, 114]), 1000)
     return (whole + ((rest > 500) | ((rest == 500) & (whole % 2 == 1)))).astype(np.uint8)
 
@@ -135,7 +135,7 @@ def _check(where: str, split: Split, x: np.ndarray, y: np.ndarray, sides: tuple[
 
 
 def _moments(pixels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation of each channel, exactly: from how often each of the 256 values occurs."""
+    """Return the exact mean and standard deviation of each channel, from the counts of the 256 values."""
     counts = np.stack([np.bincount(channel, minlength=256) for channel in pixels.T])
     shades = np.arange(256)
     mean = counts @ shades / len(pixels)

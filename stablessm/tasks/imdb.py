@@ -27,21 +27,21 @@ _EXPECTED = 'lines of {"text": …, "label": 0 or 1}, compressed by gzip'
 @final
 @dataclass(frozen=True)
 class IMDBOptions(Options):
-    """How a review becomes tokens."""
+    """The tokens of a review."""
 
-    tokens: Literal["words", "bytes"] = option("words", "what a token is")
-    vocabulary: int = option(20_000, "words at most, the most frequent ones; bytes have 260 tokens")
-    length: int = option(512, "tokens of a review at most, from its start; 4096 is usual for bytes")
-    reviews: int = option(25_000, "of train and of test at most")
+    tokens: Literal["words", "bytes"] = option("words", "kind of tokens")
+    vocabulary: int = option(20_000, "largest number of words; bytes have 260 tokens")
+    length: int = option(512, "largest number of tokens of a review, from its start; 4096 is usual for bytes")
+    reviews: int = option(25_000, "largest number of reviews of train and of test")
 
 
 @final
 class IMDB(Task):
-    """A class from the tokens of a review (Maas et al. 2011), right-padded, with lengths; the official test set.
+    """Classify movie reviews (Maas et al. 2011) from their tokens, right-padded with lengths; the official test set.
 
-    Valid is the last tenth of the training reviews. A word in lower case that is not frequent enough is unknown. The
-    files ``imdb_train.jsonl.gz`` and ``imdb_test.jsonl.gz`` come from the folder that STABLESSM_DATA names, or else
-    from the hub.
+    Valid is the last tenth of the training reviews. Words are in lower case; rare ones are unknown. The files
+    ``imdb_train.jsonl.gz`` and ``imdb_test.jsonl.gz`` are read from the folder that STABLESSM_DATA names, or
+    downloaded from the hub.
 
     >>> import os
     >>> from stablessm import tasks
@@ -69,7 +69,7 @@ class IMDB(Task):
 
     @cached_property
     def chance(self) -> float:
-        """The share of the larger class in test."""
+        """The fraction of the larger class in test."""
         return best_constant("accuracy", self._tensors["test.labels"])
 
     def _examples(self, split: Split, indices: Tensor, seed: int, epoch: int) -> Batch:
@@ -111,7 +111,7 @@ def _file(path: Path, most: int) -> Labeled:
 def _hub(split: str, name: str, most: int) -> Labeled:
     rows = sources.from_hub(HUB, split, name)
     sides = [[text for text, label in zip(rows["text"], rows["label"], strict=True) if label == y] for y in (1, 0)]
-    # the hub has all negative ones first; a fixed shuffle within each class, then in turn
+    # the hub has all negative reviews first; shuffle each class, then alternate
     order = np.random.default_rng(0)
     shuffled = [[side[i] for i in order.permutation(len(side))] for side in sides]
     return [found for good, bad in zip(*shuffled, strict=False) for found in ((good, 1), (bad, 0))][:most]

@@ -1,4 +1,4 @@
-"""New data, read as a model was trained to read its own: inputs without targets."""
+"""New data for a trained model: inputs without targets, read and scaled like the training data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Data: TypeAlias = str | Path | np.ndarray | Tensor
 @final
 @dataclass(frozen=True, eq=False)
 class SeriesReader:
-    """The columns and the scale that a forecasting model knows.
+    """Reads data for a forecasting model, with the columns and the scale of its training.
 
     >>> scale = {"load": {"mean": 10.0, "deviation": 2.0}, "wind": {"mean": 1.0, "deviation": 4.0}}
     >>> options = {"target": "load", "window": 2, "horizon": 1}
@@ -36,14 +36,15 @@ class SeriesReader:
     window: int
     horizon: int
     mean: np.ndarray
-    """(columns,), as is the deviation."""
+    """(columns,)"""
     deviation: np.ndarray
+    """(columns,) standard deviation."""
     missing: csv_file.Missing = "refuse"
-    """What to do about missing cells of a file."""
+    """Treatment of missing cells of a file."""
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
-        """Return the reader of a model whose training data ``describe`` described so."""
+        """Return the reader for a model, given ``describe()`` of its training task."""
         scale, options = description["scale"], description["options"]
         mean, deviation = (np.array([column[part] for column in scale.values()]) for part in ("mean", "deviation"))
         targets = tuple(description.get("targets") or own_csv.names_in(options.get("target", ""), scale) or scale)
@@ -51,7 +52,7 @@ class SeriesReader:
         return cls(tuple(scale), targets, options["window"], options["horizon"], mean, deviation, missing)
 
     def rows(self, data: Data) -> tuple[np.ndarray, tuple[str, ...]]:
-        """Return the rows (n, columns) of a file or an array in the data's units, and notes on what was filled in."""
+        """Return the rows (n, columns) of a file or an array in units of the data, and notes on filled cells."""
         notes: tuple[str, ...] = ()
         if isinstance(data, str | Path) and Path(data).suffix != ".npy":
             table, order = csv_file.read(Path(data)).oldest_first()
@@ -69,22 +70,22 @@ class SeriesReader:
         return rows, notes
 
     def standardized(self, rows: np.ndarray) -> Tensor:
-        """Return rows in the scale of the model's inputs."""
+        """Return rows in the scale of the model."""
         return torch.from_numpy((rows - self.mean) / self.deviation).float()
 
     def in_units(self, outputs: Tensor) -> np.ndarray:
-        """Return outputs (..., targets) of the model in the data's units."""
+        """Return outputs (..., targets) of the model in units of the data."""
         places = [self.columns.index(name) for name in self.targets]
         return np.asarray(outputs.double().cpu().numpy() * self.deviation[places] + self.mean[places])
 
 
 def sequences(description: Mapping[str, Any], data: Data) -> tuple[tuple[str, ...], Tensor, Tensor | None]:
-    """Return the names, the standardized inputs and the lengths of sequences for a model of such training data.
+    """Return the names, the standardized inputs and the lengths of sequences.
 
     Args:
-        description: What ``describe`` said of the training data, of task ``sequences`` or ``arrays``.
-        data: A CSV file for ``sequences``, whose column of labels may be absent; an array, an .npy file or an .npz file
-            with ``inputs`` and perhaps ``lengths``.
+        description: ``describe()`` of the training task, ``sequences`` or ``arrays``.
+        data: A CSV file for ``sequences``, whose column of labels may be absent; or an array, an .npy file, or an .npz
+            file with ``inputs`` and optionally ``lengths``.
     """
     lengths = None
     if isinstance(data, str | Path) and Path(data).suffix not in (".npy", ".npz"):

@@ -1,4 +1,4 @@
-"""The options of a task: a frozen dataclass each, checked, that the command line can list and read."""
+"""Options of tasks: frozen dataclasses with checked types, which the command line can list and parse."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 @checked
 def option(default: Any = MISSING, help: str = "", *, place: bool = False) -> Any:
-    """Return a field of an options dataclass with a line of help; a field without default is required.
+    """Return a field of an options dataclass; a field without a default is required.
 
-    ``place``: it says where the data lies, not what it is.
+    Args:
+        default: Default value.
+        help: A line of help.
+        place: Whether the option says where the data are, such as a path, and not what they are.
     """
     return field(default=default, metadata={"help": help, "place": place})
 
 
 @dataclass(frozen=True)
 class Options:
-    """What every options dataclass inherits: values of the wrong type are refused.
+    """Base class of options, which refuses values of the wrong type.
 
     >>> @dataclass(frozen=True)
     ... class Mine(Options):
@@ -42,7 +45,7 @@ class Options:
                 raise ArgumentError(name, _named(kind), repr(getattr(self, name)))
 
     def plain(self) -> dict[str, Any]:
-        """Return all options but the places of the data."""
+        """Return all options except the places of the data."""
         return {f.name: getattr(self, f.name) for f in fields(self) if not f.metadata.get("place")}
 
 
@@ -53,10 +56,10 @@ class Described:
     name: str
     kind: str
     default: Any
-    """What it is if it is not given; ``dataclasses.MISSING`` if it must be given."""
+    """Default value; ``dataclasses.MISSING`` if the option is required."""
     help: str
     place: bool
-    """Whether it says where the data lies."""
+    """Whether the option says where the data are."""
 
 
 def listed(cls: type[Options], defaults: Mapping[str, Any]) -> tuple[Described, ...]:

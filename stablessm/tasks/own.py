@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, Self, TypeAlias, final
 
 import numpy as np
 import torch
@@ -20,10 +20,12 @@ from stablessm.tasks.options import Options, option
 from stablessm.tasks.stored import StoredTask, shuffled_split
 
 _PARTS = ("inputs", "targets", "lengths")
+Arrayed: TypeAlias = str | np.ndarray | Tensor
+"""An array, or the name of a file that holds one."""
 
 
 class ArrayTask(StoredTask):
-    """Inputs and targets of every example, with lengths where they are padded; a subclass reads them."""
+    """A task of stored inputs and targets, with lengths if they are padded; a subclass reads them."""
 
     def _set(
         self,
@@ -34,7 +36,7 @@ class ArrayTask(StoredTask):
         standardize: bool,
         names: tuple[str, ...] = (),
     ) -> None:
-        """Set up the task; ``names`` of classes or values."""
+        """Set up the task; ``names`` are those of the classes or values."""
         x = inputs_from(inputs)
         self.outputs, y = _outputs(targets, x, names)
         self.metric = "accuracy" if self.outputs.kind == "classes" else "mse"
@@ -42,7 +44,7 @@ class ArrayTask(StoredTask):
         if lengths is not None:
             n = lengths_of(lengths, x)
             real = torch.arange(x.shape[1]) < n[:, None]
-            x = torch.where(real if x.dim() == 2 else real[..., None], x, 0)  # whatever filled it up
+            x = torch.where(real if x.dim() == 2 else real[..., None], x, 0)  # padding becomes 0
             if self.outputs.per_step:
                 y = torch.where(real if y.dim() == 2 else real[..., None], y, 0)
         require_finite("inputs", x)
@@ -58,13 +60,13 @@ class ArrayTask(StoredTask):
         )
 
     def describe(self) -> dict[str, Any]:
-        """With how inputs were standardized, and how many classes or values there are and their names."""
+        """Return the description, with the scale of the inputs, and the number and names of the classes or values."""
         scale = {name: self._tensors[name].tolist() for name in ("mean", "deviation") if name in self._tensors}
         outputs = {"outputs": self.outputs.size, "names": list(self.outputs.names)}
         return {**super().describe(), "scale": scale, **outputs}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """With the scale of inputs and the numbers of classes that the model knows."""
+        """Return the task with the scale of the inputs and the classes of the training."""
         task, names = copy.copy(self), tuple(description["names"])
         task._tensors = {**self._tensors}
         for part, values in description["scale"].items():
@@ -89,25 +91,25 @@ class ArrayTask(StoredTask):
 @renamed("standardise")
 @dataclass(frozen=True, eq=False)
 class ArraysOptions(Options):
-    """Where the arrays are."""
+    """The arrays and their splits."""
 
-    inputs: str | np.ndarray | Tensor = option(help="an array, an .npy file, or an .npz file of all", place=True)  # noqa: RUF009
-    targets: str | np.ndarray | Tensor | None = option(None, "an array or an .npy file; none beside .npz", place=True)  # noqa: RUF009
-    lengths: str | np.ndarray | Tensor | None = option(None, "of right-padded inputs, where some are", place=True)  # noqa: RUF009
-    valid: float = option(0.1, "share of the examples to choose settings by")
-    test: float = option(0.1, "share of the examples to test on")
-    standardize: bool = option(True, "whether values that come in are standardized, by the training examples")
-    split_seed: int = option(0, "which examples go into which split")
+    inputs: Arrayed = option(help="array, .npy file, or .npz file with all arrays", place=True)  # noqa: RUF009
+    targets: Arrayed | None = option(None, "array or .npy file; not needed with an .npz file", place=True)  # noqa: RUF009
+    lengths: Arrayed | None = option(None, "lengths of right-padded inputs: array or .npy file", place=True)  # noqa: RUF009
+    valid: float = option(0.1, "fraction of the examples for validation")
+    test: float = option(0.1, "fraction of the examples for the test")
+    standardize: bool = option(True, "standardize input values by the training examples")
+    split_seed: int = option(0, "seed of the split")
 
 
 @final
 class Arrays(ArrayTask):
-    """A task from your arrays: what kind it is follows from their types and shapes.
+    """A task from your arrays, whose dtypes and shapes decide what it is.
 
-    Inputs (n, T, d) or (n, T) floating point are values, (n, T) whole numbers are tokens. Targets (n,) whole numbers
-    are classes, (n, T) whole numbers are classes at each step, (n,) or (n, k) floating point are values, (n, T, k)
-    values at each step. ``lengths`` (n,) says how much of each padded sequence is real; for a target at each step the
-    padding then does not count. An ``.npz`` file holds ``inputs``, ``targets`` and perhaps ``lengths``.
+    Floating-point inputs (n, T, d) or (n, T) are values; integer inputs (n, T) are tokens. Integer targets (n,) are
+    classes, and (n, T) classes at each step. Floating-point targets (n,) or (n, k) are values, and (n, T, k) values at
+    each step. ``lengths`` (n,) are the lengths of padded sequences; with a target at each step, padding does not count.
+    An ``.npz`` file holds ``inputs``, ``targets`` and optionally ``lengths``.
 
     >>> import torch
     >>> from stablessm import tasks
@@ -131,13 +133,15 @@ def _read(options: ArraysOptions) -> dict[str, np.ndarray]:
     given = {part: getattr(options, part) for part in _PARTS if getattr(options, part) is not None}
     if isinstance(options.inputs, str) and options.inputs.endswith(".npz"):
         if len(given) > 1:
-            raise ArgumentError("targets, lengths", f"none beside {options.inputs}, which holds them", list(given)[1:])
+            raise ArgumentError(
+                "targets, lengths", f"no value with {options.inputs}, which holds them", list(given)[1:]
+            )
         return dict(zip(_PARTS, sources.arrays(Path(options.inputs), _PARTS[:2], _PARTS[2]), strict=False))
     return {part: array(part, value) for part, value in given.items()}
 
 
 def array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
-    """Return an array, or the array in an .npy file; ``part``: what it is for."""
+    """Return an array, or the array in an .npy file; ``part`` names the argument in errors."""
     if isinstance(value, str):
         try:
             found = np.load(value, allow_pickle=False)
@@ -152,7 +156,7 @@ def array(part: str, value: str | np.ndarray | Tensor) -> np.ndarray:
 def inputs_from(x: np.ndarray) -> Tensor:
     """Return inputs (n, T, d) in float32, or tokens (n, T)."""
     if not x.size:
-        raise ArgumentError("inputs", "examples of a step or more", f"shape {x.shape}")
+        raise ArgumentError("inputs", "examples with at least one step", f"shape {x.shape}")
     if np.issubdtype(x.dtype, np.integer) and x.ndim == 2:
         if x.min() < 0:
             raise ArgumentError("inputs", "tokens from 0 up", int(x.min()))
@@ -181,7 +185,7 @@ def _outputs(y: np.ndarray, x: Tensor, names: tuple[str, ...]) -> tuple[Outputs,
 
 
 def lengths_of(lengths: np.ndarray, x: Tensor) -> Tensor:
-    """Return the lengths of the inputs x as int64; an error if one is not in 1 … T."""
+    """Return the lengths of the inputs x as int64; raise an error if one is not from 1 to T."""
     whole = np.issubdtype(lengths.dtype, np.integer) and lengths.shape == (len(x),)
     if not whole or lengths.min() < 1 or lengths.max() > x.shape[1]:
         expected = f"({len(x)},) whole numbers from 1 to {x.shape[1]}"
@@ -197,7 +201,7 @@ def require_finite(name: str, values: Tensor) -> None:
 
 
 def _scale(x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation of each channel, without padding."""
+    """Return the mean and standard deviation of each channel, without padding."""
     values = (x.flatten(0, 1) if real is None else x[real]).double()
     deviation = values.std(0, correction=0)
     return values.mean(0).float(), torch.where(deviation > 0, deviation, 1.0).float()

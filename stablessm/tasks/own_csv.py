@@ -22,22 +22,22 @@ from stablessm.tasks.windows import WindowTask
 @final
 @dataclass(frozen=True)
 class SeriesOptions(Options):
-    """What to forecast, from what."""
+    """The file, its columns, and the window and horizon of the forecast."""
 
-    file: str = option(help="a CSV file with a line of column names, packed by gzip or not", place=True)
-    target: str = option("", "columns to forecast, with commas between; empty for all that come in")
-    columns: str = option("", "columns that come in, with commas between; empty for all with numbers")
-    window: int = option(96, "rows the model sees")
-    horizon: int = option(1, "rows it forecasts")
-    missing: Missing = option("forward", "missing cells: fill forward, interpolate, drop rows, mask, refuse")  # noqa: RUF009
-    valid: float = option(0.1, "share of the rows to choose settings by, after the training rows")
-    test: float = option(0.2, "share of the rows to test on, the last ones")
-    metric: Literal["mse", "mae"] = option("mse", "which error is the score")
+    file: str = option(help="CSV file with a line of column names (may be compressed by gzip)", place=True)
+    target: str = option("", "columns to forecast, separated by commas (default: all input columns)")
+    columns: str = option("", "input columns, separated by commas (default: all numeric columns)")
+    window: int = option(96, "number of rows that the model sees")
+    horizon: int = option(1, "number of rows that it forecasts")
+    missing: Missing = option("forward", "missing cells: fill forward, interpolate, drop rows, mask or refuse")  # noqa: RUF009
+    valid: float = option(0.1, "fraction of the rows for validation, after the training rows")
+    test: float = option(0.2, "fraction of the rows for the test, at the end")
+    metric: Literal["mse", "mae"] = option("mse", "metric")
 
 
 @final
 class Series(WindowTask):
-    """A CSV file as one series, a row a step: some columns of the next rows, from the rows before.
+    """A CSV file as one series with one row per step: forecast some columns of the next rows.
 
     >>> from stablessm import tasks
     >>> rows = ["hour,load,wind", *(f"{i}:00,{i % 24},{i % 7}" for i in range(200))]
@@ -69,17 +69,17 @@ class Series(WindowTask):
 @final
 @dataclass(frozen=True)
 class SequencesOptions(Options):
-    """Which columns say what."""
+    """The file and the roles of its columns."""
 
-    file: str = option(help="a CSV file with a line of column names, packed by gzip or not", place=True)
-    label: str = option("label", "the column with the label, the same in all rows of a sequence")
-    sequence: str = option("sequence", "the column that names the sequence a row belongs to")
-    columns: str = option("", "columns that come in, with commas between; empty for all others with numbers")
-    missing: Missing = option("forward", "missing cells: fill forward, interpolate, drop rows, mask, refuse")  # noqa: RUF009
-    kind: Literal["classes", "values"] = option("classes", "whether labels are classes or numbers")
-    valid: float = option(0.1, "share of the sequences to choose settings by")
-    test: float = option(0.2, "share of the sequences to test on")
-    split_seed: int = option(0, "which sequences go into which split")
+    file: str = option(help="CSV file with a line of column names (may be compressed by gzip)", place=True)
+    label: str = option("label", "column with the label, the same in all rows of a sequence")
+    sequence: str = option("sequence", "column that names the sequence of a row")
+    columns: str = option("", "input columns, separated by commas (default: all other numeric columns)")
+    missing: Missing = option("forward", "missing cells: fill forward, interpolate, drop rows, mask or refuse")  # noqa: RUF009
+    kind: Literal["classes", "values"] = option("classes", "kind of the labels")
+    valid: float = option(0.1, "fraction of the sequences for validation")
+    test: float = option(0.2, "fraction of the sequences for the test")
+    split_seed: int = option(0, "seed of the split")
 
 
 @final
@@ -115,18 +115,18 @@ class Sequences(ArrayTask):
         self.columns = columns
 
     def describe(self) -> dict[str, Any]:
-        """With the columns that come in."""
+        """Return the description, with the input columns."""
         return {**super().describe(), "columns": list(self.columns)}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """With the scale and the classes that the model knows, of the same columns."""
+        """Return the task with the scale and the classes of the training; the columns must be the same."""
         if (known := tuple(description.get("columns", self.columns))) != self.columns:
             raise ArgumentError("columns", f"{', '.join(known)}, as in training", ", ".join(self.columns))
         return super().as_trained(description)
 
 
 def names_in(text: str, known: Collection[str]) -> tuple[str, ...]:
-    """Return the names of an option with commas between them; a name that holds a comma is in double quotes."""
+    """Return the names in an option, separated by commas; a name that contains a comma is in double quotes."""
     names = [text] if text in known else next(csv.reader([text], skipinitialspace=True), [])
     return tuple(name.strip() for name in names if name.strip())
 
@@ -134,7 +134,7 @@ def names_in(text: str, known: Collection[str]) -> tuple[str, ...]:
 def _numeric(table: Table, besides: tuple[str, ...] = ()) -> tuple[str, ...]:
     found = tuple(name for name in table.numeric() if name not in besides)
     if not found:
-        others = f" beside {' and '.join(besides)}" if besides else ""
+        others = f" other than {' and '.join(besides)}" if besides else ""
         raise ArgumentError(table.file, f"a column of numbers{others}", ", ".join(table.header))
     return found
 

@@ -1,4 +1,4 @@
-"""Associative recall: pairs of keys and values, then one of the keys, or several of them among fillers."""
+"""Associative recall: pairs of keys and values, then a key, or several keys among fillers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stablessm.tasks.synthetic import SyntheticOptions, SyntheticTask
 
 FILLER = 0
 _VALUES, _KEYS, _QUERY = range(3)
-"""Streams of random numbers, of both tasks; then those of the queries among fillers."""
+"""Streams of random numbers that both tasks use; the next line has those of the queries among fillers."""
 _PLACES, _QUERIES = 2, 3
 
 
@@ -26,25 +26,25 @@ _PLACES, _QUERIES = 2, 3
 class RecallOptions(SyntheticOptions):
     """The length 20 and vocabulary 10 of StableSSM, table 4; its other size is 131072 and 30."""
 
-    length: int = option(20, "tokens of keys and values, an even number; two more follow")
-    vocabulary: int = option(10, "tokens in all, two of them special")
-    train_on: Literal["all", "answer"] = option("all", "count every next token in training, or the answer alone")
+    length: int = option(20, "number of tokens of keys and values, even; two more follow")
+    vocabulary: int = option(10, "number of different tokens, two of them special")
+    train_on: Literal["all", "answer"] = option("all", "steps that count in training: all, or only the answer")
 
 
 @final
 class Recall(SyntheticTask):
-    """k₁ v₁ k₂ v₂ … ⇒ k: which value did k have? (StableSSM appendix D.3, table 4.)
+    """Associative recall: for k₁ v₁ k₂ v₂ … ⇒ k, the answer is the value of k (StableSSM appendix D.3, table 4).
 
-    The paper gives lengths and vocabularies; the rest is as in the synthetic task of H3 and Hyena, which its authors
-    used. Two of the tokens are special, ``⇒`` and one that is never seen; the first half of the others are keys, the
-    second half values. Each example draws a value for every key, two keys may share one, and ``length / 2`` keys with
-    replacement, each followed by its value; then ``⇒`` and a key, drawn evenly from those that occurred. So a
-    vocabulary of 30 means 14 keys and 14 values.
+    The paper gives lengths and vocabularies; everything else follows the synthetic task of H3 and Hyena, which its
+    authors used. Two tokens are special: ``⇒`` and one that never occurs. The first half of the other tokens are keys,
+    the second half values, so a vocabulary of 30 has 14 keys and 14 values. Each example draws a value for every key
+    (two keys may have the same value), then ``length / 2`` keys with replacement, each followed by its value, then
+    ``⇒`` and a key, uniformly from those that occurred.
 
-    The model says the next token at each step. In training every step counts (``train_on="all"``): keys cannot be
-    known, values can from their second time on. In valid and test only the last step counts, the answer. This is why
-    the paper's train accuracies stay near one half where test accuracies are 100: with 14 keys a model that knows
-    everything gets (1 + 1/14) / 2 = 53.57 %, which is what table 4 prints.
+    The model predicts the next token at each step. In training every step counts (``train_on="all"``): keys cannot be
+    predicted, and a value can from its second occurrence on. In valid and test only the last step counts, the answer.
+    This explains why the training accuracies of the paper stay near one half while test accuracies are 100 %: with 14
+    keys, a perfect model gets (1 + 1/14) / 2 = 53.57 %, the number in table 4.
 
     >>> from stablessm import tasks
     >>> task = tasks.get("recall", length=8, vocabulary=8)
@@ -71,7 +71,7 @@ class Recall(SyntheticTask):
 
     @property
     def chance(self) -> float:
-        """One over the number of values, which are all as likely."""
+        """One over the number of values, which are equally likely."""
         return 1 / self.values
 
     def _made(self, split: Split, keys: Tensor) -> Batch:
@@ -93,21 +93,21 @@ class Recall(SyntheticTask):
 @final
 @dataclass(frozen=True)
 class MultiQueryRecallOptions(SyntheticOptions):
-    """How much to hold, for how long."""
+    """The sizes of the task."""
 
-    length: int = option(256, "tokens of a sequence")
-    vocabulary: int = option(64, "tokens in all, one of them the filler")
-    pairs: int = option(8, "keys with a value, at the start, all different")
-    queries: int = option(8, "keys asked for, at random places in the rest")
+    length: int = option(256, "number of tokens of a sequence")
+    vocabulary: int = option(64, "number of different tokens, including the filler")
+    pairs: int = option(8, "number of pairs of a key and a value at the start")
+    queries: int = option(8, "number of keys to recall, at random places after the pairs")
 
 
 @final
 class MultiQueryRecall(SyntheticTask):
-    """k₁ v₁ … k_n v_n · · k_3 · · · k_1 ·: say the value at each key that comes again.
+    """Multi-query recall: for k₁ v₁ … k_n v_n · · k_3 · · · k_1 · the target at each repeated key is its value.
 
-    After the multi-query recall of Arora et al. 2023 (Zoology), with one kind of filler and evenly spread queries: what
-    has to be held and for how long is then known, and nothing else distracts. Keys are the first half of the tokens
-    after the filler, values the second. Only the steps of queries count, in every split.
+    After the multi-query recall of Arora et al. 2023 (Zoology), with one kind of filler and uniformly distributed
+    queries, so that the amount and the duration of memory are known. Keys are the first half of the tokens after the
+    filler, values the second half. Only the steps of queries count, in every split.
 
     >>> from stablessm import tasks
     >>> batch = tasks.get("multi-query-recall", length=12, vocabulary=9, pairs=2, queries=3).batch("train", 4)
@@ -133,7 +133,7 @@ class MultiQueryRecall(SyntheticTask):
 
     @property
     def chance(self) -> float:
-        """One over the number of values, which are all as likely."""
+        """One over the number of values, which are equally likely."""
         return 1 / self.values
 
     def _made(self, split: Split, keys: Tensor) -> Batch:

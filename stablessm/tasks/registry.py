@@ -27,44 +27,44 @@ from stablessm.tasks.text import LanguageModeling, TextOptions
 @final
 @dataclass(frozen=True)
 class Entry:
-    """One task of the table."""
+    """A task in the table."""
 
     build: Callable[..., Task]
     """Called with the options, and the name as ``name=``."""
     options: type[Options]
     summary: str
-    """A line on what it is."""
+    """A line that describes the task."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What goes before the options' own defaults."""
+    """Defaults that replace those of the options dataclass."""
 
 
 TASKS: dict[str, Entry] = {
     "functional": Entry(Functional, FunctionalOptions, "white noise in, a target functional out"),
     "recall": Entry(Recall, RecallOptions, "associative recall, the form of StableSSM"),
-    "multi-query-recall": Entry(MultiQueryRecall, MultiQueryRecallOptions, "several keys asked for among fillers"),
-    "selective-copying": Entry(SelectiveCopying, CopyingOptions, "say again what stood among fillers"),
-    "mnist": Entry(SequentialImages, ImageOptions, "digits, a pixel a step"),
+    "multi-query-recall": Entry(MultiQueryRecall, MultiQueryRecallOptions, "several keys to recall, among fillers"),
+    "selective-copying": Entry(SelectiveCopying, CopyingOptions, "copy the tokens that stood among fillers"),
+    "mnist": Entry(SequentialImages, ImageOptions, "digits, one pixel per step"),
     "permuted-mnist": Entry(
         SequentialImages, ImageOptions, "digits, their pixels in a fixed random order", {"permutation_seed": 0}
     ),
     "cifar10-gray": Entry(partial(SequentialImages, data="cifar10-gray"), ImageOptions, "gray photographs"),
     "cifar10": Entry(partial(SequentialImages, data="cifar10"), ImageOptions, "color photographs"),
     "imdb": Entry(IMDB, IMDBOptions, "movie reviews, positive or negative"),
-    "lm": Entry(LanguageModeling, TextOptions, "a text, which token comes next: characters, bytes, bpe or words"),
+    "lm": Entry(LanguageModeling, TextOptions, "a text: predict the next character, byte, byte pair or word"),
     "etth1": Entry(ETTh1, ForecastingOptions, "forecast a transformer's load and temperature"),
     "arrays": Entry(Arrays, ArraysOptions, "your arrays, in memory or in .npy and .npz files"),
     "series": Entry(Series, SeriesOptions, "your CSV file, one series to forecast"),
     "sequences": Entry(Sequences, SequencesOptions, "your CSV file, many labeled sequences"),
 }
-"""Every task by name: what the contract test runs over."""
+"""Every task by name; the contract tests run over this table."""
 
 NAMES: tuple[str, ...] = tuple(TASKS)
-"""The names that come with the library; ``register`` adds to ``TASKS``."""
+"""Names of the tasks of the library; ``register`` adds others to ``TASKS``."""
 
 
 @checked
 def get(name: str, **options: Any) -> Task:
-    """Return the task of that name with these options; other options have their defaults.
+    """Return the task of this name; options that are not given have their defaults.
 
     >>> get("recall", length=40, vocabulary=20).inputs
     Inputs(kind='tokens', size=20, length=42)
@@ -85,7 +85,14 @@ test_examples, fresh, data_seed, length, vocabulary, train_on for task 'recall',
 
 @checked
 def register(name: str, build: Callable[..., Task], options: type[Options], summary: str = "") -> None:
-    """Let ``get(name, **options)`` return ``build(options, name=name)``, usually a class of yours."""
+    """Register a task: ``get(name, **options)`` then returns ``build(options, name=name)``.
+
+    Args:
+        name: A new name.
+        build: Usually a class that subclasses ``Task``.
+        options: Dataclass of the options.
+        summary: A line that describes the task.
+    """
     if not isinstance(name, str) or name in TASKS:
         raise ArgumentError("name", "a new name", repr(name))
     if not callable(build) or not isinstance(options, type):
@@ -106,7 +113,7 @@ def listing(name: str) -> tuple[Described, ...]:
 
 @checked
 def read_options(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return options given as text, as on a command line, converted to their types, for ``get``.
+    """Convert options given as text, as on a command line, to their types, for ``get``.
 
     >>> read_options("recall", {"length": "131072", "fresh": "true"})
     {'length': 131072, 'fresh': True}

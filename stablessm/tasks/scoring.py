@@ -1,4 +1,4 @@
-"""Losses and metrics as sums, which add up to the same mean over batches of any size; and the score of chance."""
+"""Losses and metrics as sums, so that means do not depend on the batch size; and the score of chance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def total_loss(
     Args:
         output: (..., size).
         targets: (...) classes or (..., size) values.
-        weights: (...), which count; all of them if None.
+        weights: (...) weights of the positions; None: all count once.
 
     >>> total, count = total_loss("classes", torch.zeros(3, 4), torch.tensor([0, 1, 2]), None)
     >>> round((total / count).exp().item(), 6), count.item()
@@ -84,6 +84,6 @@ def _cross_entropy(output: Tensor, targets: Tensor) -> Tensor:
 
 def _weighted(each: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     if weights is None:
-        return each.sum(), each.new_full((), each.numel())  # filled there: no wait for the device
+        return each.sum(), each.new_full((), each.numel())  # created on the device, without a copy from the host
     weights = weights.to(each.dtype)
     return (each * weights).sum(), weights.sum()

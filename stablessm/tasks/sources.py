@@ -1,4 +1,4 @@
-"""Real data: files in a folder that the user names, or else the Hugging Face hub; damaged files are named."""
+"""Data files: from a folder that the user names, or from the Hugging Face hub; errors name a damaged file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stablessm._optional import require
 
 VARIABLE = "STABLESSM_DATA"
 CACHE = "STABLESSM_CACHE"
-"""The variable that names the folder for what was computed from data and takes long."""
+"""Environment variable that names the cache folder."""
 _Found = TypeVar("_Found")
 
 FILES: Final[dict[str, tuple[int, str]]] = {
@@ -37,25 +37,25 @@ FILES: Final[dict[str, tuple[int, str]]] = {
     "wikifa_test.txt.xz": (489_240, "9bbd44224e0438078a2405e2ec1af21b2eb7f18f0f451f7c4a85c84a4a5a2ba3"),
     "tinyshakespeare.txt.gz": (433_884, "13125fe8f49092165d7d489e3944db52d1ba546e64a60080cc9523bcd0c5e46a"),
 }
-"""Bytes and SHA-256 of the files we know. The same data may come packed in another way, so another size is no error."""
+"""Bytes and SHA-256 of known files. A file of another size is not an error: it may be compressed differently."""
 
 _UNPACK: Final[dict[str, Callable[[bytes], bytes]]] = {".gz": gzip.decompress, ".xz": lzma.decompress}
 
 BROKEN: Final = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
-"""What readers of a damaged file raise."""
+"""Errors that readers of a damaged file raise."""
 
 
 def find(name: str) -> Path | None:
-    """The file of that name in the data folder; None if the environment variable STABLESSM_DATA names no folder.
+    """Return the file of this name in the folder that STABLESSM_DATA names; None if the variable is not set.
 
-    A file that has the size of the one we know and another checksum is damaged: an error says so.
+    Raises an error if the file has the size of a known file and another checksum: it is damaged.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
         return None
     path = Path(folder) / name
     if not path.is_file():
-        raise ArgumentError(VARIABLE, f"a folder with {name} (or no such variable: then the hub is asked)", folder)
+        raise ArgumentError(VARIABLE, f"a folder with {name} (without the variable, the hub is used)", folder)
     size, digest = FILES.get(name, (-1, ""))
     if path.stat().st_size == size and (came := record.digest_of(path)) != digest:
         raise ArgumentError(str(path), f"SHA-256 {digest}", f"{came}: the file is damaged, copy it again")
@@ -66,7 +66,9 @@ def arrays(path: Path, names: tuple[str, ...], *others: str) -> tuple[np.ndarray
     """Return arrays of an ``.npz`` file; nothing is unpickled. A missing name or a damaged file is an error.
 
     Args:
-        others: names of arrays that the file may lack.
+        path: The file.
+        names: Names of arrays that the file must have.
+        others: Names of arrays that the file may have.
     """
     what = " and ".join(names)
     expected = f"{'an array' if len(names) == 1 else 'arrays'} {what} in a whole .npz file"
@@ -82,7 +84,13 @@ def arrays(path: Path, names: tuple[str, ...], *others: str) -> tuple[np.ndarray
 
 
 def text(path: Path, expected: str, decode: Callable[[bytes], str] = lambda c: c.decode("utf-8-sig")) -> str:
-    """A text file in UTF-8, packed by gzip or xz or not; ``expected``: what it should hold; ``decode``: from bytes."""
+    """Return the content of a text file, which may be compressed by gzip or xz.
+
+    Args:
+        path: The file.
+        expected: Description of the content, for errors.
+        decode: Function from bytes to text (default: UTF-8).
+    """
     try:
         return decode(_UNPACK.get(path.suffix, bytes)(path.read_bytes()))
     except BROKEN as error:
@@ -90,13 +98,19 @@ def text(path: Path, expected: str, decode: Callable[[bytes], str] = lambda c: c
 
 
 def from_hub(data_set: str, split: str, name: str, *version: str) -> Any:
-    """A split of a data set of the hub, if the package ``datasets`` and a network are there; ``name``: the file that
-    would do instead; ``version``: which of several, where there are."""
+    """Return a split of a data set of the hub, which requires the package ``datasets`` and a network.
+
+    Args:
+        data_set: Name of the data set.
+        split: Name of the split.
+        name: Local file that can replace it, for errors.
+        version: Version of the data set, if it has several.
+    """
     return _asked("datasets", lambda hub: hub.load_dataset(data_set, *version, split=split), data_set, name)
 
 
 def file_from_hub(data_set: str, path: str, name: str) -> Path:
-    """Return one file of a data set of the hub; ``name``: the local file that can replace it."""
+    """Return one file of a data set of the hub; ``name`` is the local file that can replace it."""
 
     def download(hub: Any) -> Path:
         return Path(hub.hf_hub_download(data_set, path, repo_type="dataset"))
@@ -112,7 +126,7 @@ def _asked(package: str, ask: Callable[[Any], _Found], what: str, name: str) -> 
         raise ArgumentError(VARIABLE, remedy, f"no such variable, and no package {package}") from error
     try:
         return ask(hub)
-    except Exception as error:  # whatever the library raises when it is offline
+    except Exception as error:  # libraries raise many kinds of errors when they are offline
         raise ArgumentError(VARIABLE, remedy, f"no such variable, and {what} cannot be loaded") from error
 
 
@@ -123,7 +137,7 @@ def cache_folder() -> Path:
 
 
 def content_digest(*parts: np.ndarray | bytes) -> str:
-    """Return the SHA-256 of the content of arrays or bytes, independent of how they were packed.
+    """Return the SHA-256 of the content of arrays or bytes, independent of compression.
 
     >>> content_digest(np.arange(3, dtype=np.uint8))[:8]
     'ae4b3280'

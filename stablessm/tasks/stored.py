@@ -16,7 +16,7 @@ from stablessm.tasks.scoring import best_constant
 
 
 class StoredTask(Task):
-    """Examples are rows of tensors, moved to a device once; a batch is a selection of rows there."""
+    """A task whose examples are rows of tensors, which are moved to a device once; a batch selects rows there."""
 
     def _store(
         self,
@@ -25,7 +25,7 @@ class StoredTask(Task):
         lengths: Mapping[Split, Tensor] | None = None,
         scale: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """Keep these rows; ``scale``: the mean and the deviation that inputs are standardized by, in batches."""
+        """Store the rows; batches standardize inputs by ``scale``, a mean and a standard deviation."""
         self.sizes = {split: len(rows) for split, rows in inputs.items()}
         self._lengths = lengths  # stays on the CPU
         parts = {"inputs": inputs, "targets": targets} | ({"lengths": lengths} if lengths else {})
@@ -56,7 +56,7 @@ class StoredTask(Task):
 
 
 def shuffled_split(count: int, valid: float, test: float, seed: int) -> dict[Split, Tensor]:
-    """Return the indices of the examples of each split, shuffled by the seed; at least one for train and for test.
+    """Return the indices of the examples of each split, shuffled by the seed; train and test get at least one.
 
     >>> {split: len(rows) for split, rows in shuffled_split(20, 0.1, 0.2, 0).items()}
     {'train': 14, 'valid': 2, 'test': 4}
@@ -68,20 +68,20 @@ def shuffled_split(count: int, valid: float, test: float, seed: int) -> dict[Spl
 
 
 def split_sizes(count: int, valid: float, test: float) -> dict[Split, int]:
-    """How many of ``count`` go into each split.
+    """Return the number of examples of each split, out of ``count``.
 
     >>> split_sizes(10, 0.0, 0.05)
     {'train': 9, 'valid': 0, 'test': 1}
     """
     valid, test = share("valid", valid), share("test", test)
     if valid + test >= 1:
-        raise ArgumentError("valid, test", "shares that leave something to train on", f"{valid}, {test}")
+        raise ArgumentError("valid, test", "fractions whose sum is below 1", f"{valid}, {test}")
     held, tested = round(valid * count), max(round(test * count), 1)
     if held + tested >= count:
-        raise ArgumentError("data", "enough examples to train, choose and test on", f"{count}")
+        raise ArgumentError("data", "enough examples for the train, valid and test splits", f"{count}")
     return {"train": count - held - tested, "valid": held, "test": tested}
 
 
 def share(name: str, value: float) -> float:
-    """A share from 0 to below 1."""
-    return 0.0 if value == 0 else real_number(name, value, 0, 1)
+    """Return a fraction from 0 to below 1; raise an error for other values."""
+    return real_number(name, value, 0, 1, include_low=True)

@@ -1,4 +1,4 @@
-"""What tasks that make their own examples share."""
+"""The base of tasks that generate their examples."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from stablessm.tasks.options import Options, option
 
 @dataclass(frozen=True)
 class SyntheticOptions(Options):
-    """How many examples, and which."""
+    """Numbers of examples, and their seed."""
 
-    train_examples: int = option(4000, "examples to train on")
-    valid_examples: int = option(500, "examples to choose settings by")
-    test_examples: int = option(500, "examples to test on")
-    fresh: bool = option(False, "new training examples every epoch and seed, instead of a fixed set")
-    data_seed: int = option(0, "which data: another number, other examples")
+    train_examples: int = option(4000, "number of training examples")
+    valid_examples: int = option(500, "number of validation examples")
+    test_examples: int = option(500, "number of test examples")
+    fresh: bool = option(False, "draw new training examples for every epoch and seed")
+    data_seed: int = option(0, "seed of the examples")
 
 
 class SyntheticTask(Task):
-    """A task whose example i of a split follows from (data_seed, split, i) alone: nothing is stored."""
+    """A task whose examples are computed: example i of a split depends only on (data_seed, split, i)."""
 
     options: SyntheticOptions
 

@@ -1,4 +1,4 @@
-"""Language modeling: which token comes next?"""
+"""Language modeling: prediction of the next token of a text."""
 
 from __future__ import annotations
 
@@ -26,31 +26,32 @@ from stablessm.tasks.tokenizers import Level
 @final
 @dataclass(frozen=True)
 class TextOptions(Options):
-    """Which text, and what a token is."""
+    """The text, its tokens and its splits."""
 
     text: str = option("wikitext2", "wikitext2, wikifa, wikitext103, tinyshakespeare, or a text file", place=True)
     level: Level = option("bpe", "what a token is: a character, a byte, a merged byte pair or a word")  # noqa: RUF009
-    vocabulary: int | None = option(None, "how many tokens at most: of bpe (8192 if none), of word (all words)")
-    length: int = option(1024, "tokens of a window")
-    carry: bool = option(False, "train and score with the state carried on from window to window of a text")
-    separator: str | None = option(None, "what stands between documents of your file; none: it is one document")
-    valid: float = option(0.05, "share of a text in one file to choose settings by")
-    test: float = option(0.05, "share of a text in one file to test on")
-    tokenizer: str | None = option(None, "an earlier tokenizer.json, or a folder with one", place=True)
+    vocabulary: int | None = option(None, "largest number of tokens: bpe (default 8192), word (default all words)")
+    length: int = option(1024, "number of tokens of a window")
+    carry: bool = option(False, "carry the state from window to window in training and scoring")
+    separator: str | None = option(None, "text between documents of your file (default: the file is one document)")
+    valid: float = option(0.05, "fraction for validation, for a text in one file")
+    test: float = option(0.05, "fraction for the test, for a text in one file")
+    tokenizer: str | None = option(None, "existing tokenizer.json, or a folder with one", place=True)
 
 
 @final
 class LanguageModeling(Task):
-    """The next token at each step, in windows of a long row of documents.
+    """Predict the next token at each step, in windows of a long row of documents.
 
-    Before the first token of a document stands the border token, and ``reset`` says that there nothing is to be
-    remembered. Every token of valid and test is predicted once; a rest of train that fills no window is left out. The
-    loss is the mean cross-entropy of a token in nats, and so is the metric; chance is that of the best constant, which
-    gives every token its frequency in test. ``stablessm.training.perplexity`` reads a split with the state carried on.
+    The input before the first token of a document is the border token, and ``reset`` is True there, so that the state
+    is reset. Every token of valid and test is predicted once; tokens at the end of train that fill no window are left
+    out. The loss and the metric are the mean cross-entropy per token in nats. The score of chance is that of the best
+    constant, which predicts every token with its frequency in test. ``stablessm.training.perplexity`` computes the
+    score of a split with the state carried from window to window.
 
-    With ``carry`` row b of a training batch continues row b of the batch before, and training hands the state
-    of a model on. An epoch begins at a token that seed and epoch decide, and goes around the text: windows and rows
-    are cut elsewhere each time. Scores are then read with the state carried on, too.
+    With ``carry``, row b of a training batch continues row b of the previous batch, and training carries the state. An
+    epoch begins at a token that seed and epoch decide and wraps around the text, so that windows differ from epoch to
+    epoch. Scores are then computed with a carried state too.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -73,7 +74,7 @@ class LanguageModeling(Task):
         if own is not None and own.level != options.level:
             raise ArgumentError("level", f"{own.level}, as the tokenizer has it", options.level)
         if own is not None and options.vocabulary is not None:
-            raise ArgumentError("vocabulary", "none beside a tokenizer", options.vocabulary)
+            raise ArgumentError("vocabulary", "no value, because the tokenizer decides", options.vocabulary)
         found = source(options.text, options.separator, options.valid, options.test)
         vocabulary = tokenizers.DEFAULT_PIECES if options.level == "bpe" and own is None else None
         text = encoded(found, options.level, options.vocabulary or vocabulary, own)
@@ -91,14 +92,14 @@ class LanguageModeling(Task):
         for split, stream in self.streams.items():
             tokens = np.concatenate([[self.tokenizer.border], stream.tokens]).astype(np.int32)
             self._tensors[f"{split}.tokens"] = torch.from_numpy(tokens)
-            if stream.documents > 1 or (self.carries and split == "train"):  # that goes around, to its beginning
+            if stream.documents > 1 or (self.carries and split == "train"):  # training wraps around
                 new = torch.zeros(len(stream.tokens), dtype=torch.bool)
                 new[torch.from_numpy(stream.starts)] = True
                 self._tensors[f"{split}.new"] = new
 
     @cached_property
     def chance(self) -> float:
-        """The entropy of the frequencies of test."""
+        """The entropy of the token frequencies of test."""
         return best_constant("nats", self._tensors["test.tokens"][1:])
 
     def decode(self, tokens: Tensor) -> str:
@@ -106,7 +107,7 @@ class LanguageModeling(Task):
         return self.tokenizer.decode(tokens.tolist())
 
     def describe(self) -> dict[str, Any]:
-        """With how many tokens, words and bytes each split has."""
+        """Return the description, with the numbers of tokens, words and bytes of each split."""
         counts = {
             split: {"tokens": len(row.tokens), "words": row.words, "bytes": row.bytes, "documents": row.documents}
             for split, row in self.streams.items()
@@ -116,8 +117,8 @@ class LanguageModeling(Task):
     def lanes(self, split: Split, batch_size: int) -> Iterator[Batch]:
         """Yield the split in batches to be read in order, with the state carried from one to the next.
 
-        Every lane holds whole documents, so that what a model says of a token does not depend on how many lanes there
-        are; a text in one document is one lane, in longer windows. At most ``batch_size`` windows' tokens at a time.
+        Every lane (row) holds whole documents, so that predictions do not depend on the number of lanes. A text that is
+        one document is one lane, with longer windows. A batch has at most the tokens of ``batch_size`` windows.
         """
         self.steps(split, batch_size)
         row = self.streams[split]
@@ -141,7 +142,7 @@ class LanguageModeling(Task):
         return self._read(split, places, None if inside else places < tokens)
 
     def _read(self, split: Split, places: Tensor, real: Tensor | None) -> Batch:
-        """What stands there, and where it counts; after the end anything."""
+        """Return the tokens at these places; ``real`` is False where a place is after the end and does not count."""
         tokens, new = self._tensors[f"{split}.tokens"], self._tensors.get(f"{split}.new")
         if real is not None:
             places = places.clamp(max=len(tokens) - 2)

@@ -1,4 +1,4 @@
-"""Texts by name or from your file, in splits and documents, with their words and bytes counted."""
+"""Texts by name or from a file: splits and documents, with the numbers of words and bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stablessm.tasks.base import SPLITS, Split
 from stablessm.tasks.stored import split_sizes
 
 _HEADING = re.compile(r"^ \n = (?!= )[^\n]+(?<! =) = \n(?= \n)", re.MULTILINE)
-"""Where an article of WikiText begins: a line `` = Title = `` between empty ones."""
+"""The beginning of an article of WikiText: a line `` = Title = `` between empty lines."""
 _HUB_SPLITS: Final[dict[Split, str]] = {"train": "train", "valid": "validation", "test": "test"}
 
 
@@ -32,22 +32,22 @@ class Text:
 
     documents: tuple[str, ...]
     closed: bool
-    """Whether documents end: then a border follows each, for what stood between them."""
+    """Whether a border token follows each document, in place of the separator."""
     words: int
-    """How many, between white space."""
+    """Number of words, separated by white space."""
     bytes: int
-    """In UTF-8, with what stands between documents."""
+    """Number of bytes in UTF-8, including separators."""
 
     @classmethod
     def of(cls, text: str, separator: str | None) -> Text:
-        """A text whose documents have this between them; one document if None."""
+        """Return a text with documents between separators; with None, the text is one document."""
         documents = (text,) if separator is None else _separated(text, separator)
         words = sum(len(document.split()) for document in documents)
         return cls(tuple(documents), separator is not None, words, len(text.encode()))
 
     @classmethod
     def of_articles(cls, text: str) -> Text:
-        """A text in the form of WikiText: documents begin at headings, and nothing stands between them."""
+        """Return a text in the form of WikiText: documents begin at headings, without separators."""
         starts = [0, *(match.start() for match in _HEADING.finditer(text) if match.start())]
         documents = (text[a:b] for a, b in zip(starts, [*starts[1:], len(text)], strict=True))
         return cls(tuple(documents), False, len(text.split()), len(text.encode()))
@@ -56,18 +56,18 @@ class Text:
 @final
 @dataclass(frozen=True)
 class Source:
-    """A text that can be read, and what identifies it before it is."""
+    """A text that can be read, and keys that identify it before it is read."""
 
     name: str
     keys: tuple[str, ...]
-    """Of what will do, where it lies encoded; the last is that of what ``read`` gives."""
+    """Keys of encoded texts in the cache; the last one is the key of the text that ``read`` returns."""
     read: Callable[[], Mapping[Split, Text]]
 
 
 @final
 @dataclass(frozen=True)
 class _Named:
-    """Files of a text that comes in splits."""
+    """The files of a text that has splits."""
 
     file: str
     parse: Callable[[str], Text]
@@ -84,11 +84,12 @@ NAMES: Final = (*NAMED, SHAKESPEARE)
 
 
 def source(text: str, separator: str | None, valid: float, test: float) -> Source:
-    """A text by name, or the path of a file of yours.
+    """Return a text by name or from a file.
 
     Args:
-        separator: what stands between documents of your file; None: it is one document.
-        valid, test: shares of a text that comes in one file, from its end.
+        text: Name of a text, or path of a file.
+        separator: Text between documents of the file; None: the file is one document.
+        valid, test: Fractions of a text in one file, at its end.
     """
     if text in NAMED:
         if separator is not None:
@@ -121,7 +122,7 @@ def split_text(text: str, separator: str | None, valid: float, test: float) -> d
         sizes = split_sizes(len(text), valid, test)
         pieces: list[str] | str = text
     else:
-        separator = separator.replace("\\n", "\n")  # as it is written on a command line
+        separator = separator.replace("\\n", "\n")  # on a command line, \n is typed as two characters
         if not separator:
             raise ArgumentError("separator", "at least one character", "none")
         pieces = _separated(text, separator)
@@ -140,7 +141,7 @@ def _separated(text: str, separator: str) -> list[str]:
 
 
 def _known_key(name: str, files: Sequence[str]) -> str:
-    """The name, for the files we know or none at all; of others a digest of what they hold."""
+    """Return the name if the files are known or missing; otherwise a digest of their content."""
     folder = os.environ.get(sources.VARIABLE)
     paths = [Path(folder) / file for file in files] if folder else []
     if not all(path.is_file() for path in paths):

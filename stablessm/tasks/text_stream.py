@@ -1,4 +1,4 @@
-"""Encoded texts: a split is one long row of tokens with document borders; what took long to encode is kept."""
+"""Encoded texts: a split is one long row of tokens with document borders; large texts are cached."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stablessm.tasks.tokenizers import Level, Tokenizer
 
 _KIND = "encoded text 1"
 _LARGE = 2**23
-"""Bytes of text from which on encoding is worth keeping, whatever the level."""
+"""Number of bytes from which an encoded text is cached at every level."""
 
 
 @final
@@ -32,13 +32,13 @@ class Stream:
     """The tokens of a split, one document after the other."""
 
     tokens: np.ndarray
-    """(N,) every token, in turn to be predicted."""
+    """(N,) tokens, in order."""
     starts: np.ndarray
-    """(documents,) int64, the number of the first token of each."""
+    """(documents,) int64, index of the first token of each document."""
     words: int
     bytes: int
     lost: int
-    """How many words or characters are unknown: what they are is then not predicted."""
+    """Number of unknown words or characters, which are not predicted."""
 
     @property
     def documents(self) -> int:
@@ -59,7 +59,10 @@ def encoded(source: Source, level: Level, vocabulary: int | None, own: Tokenizer
     """Return a text in tokens, from the cache folder or the data folder if it is there.
 
     Args:
-        own: an earlier tokenizer; None: one is learned from the training split.
+        source: The text.
+        level: Kind of tokens.
+        vocabulary: Largest number of tokens.
+        own: An existing tokenizer; None: a tokenizer is learned from the training split.
     """
     made_by = (level, "" if own is None else own.content(), vocabulary)
     files = [_file(source.name, key, *made_by) for key in source.keys]
@@ -74,12 +77,12 @@ def encoded(source: Source, level: Level, vocabulary: int | None, own: Tokenizer
         try:
             _save(cache / files[-1], made)
         except OSError as error:
-            warnings.warn(f"{error}. The encoded text is not kept", stacklevel=2)
+            warnings.warn(f"{error}. The encoded text is not cached", stacklevel=2)
     return made
 
 
 def stream(text: Text, tokenizer: Tokenizer) -> Stream:
-    """One split in tokens.
+    """Return one split in tokens.
 
     >>> row = stream(Text.of("ab--c", "--"), tokenizers.Bytes())
     >>> row.tokens.tolist(), row.starts.tolist(), row.words, row.bytes

@@ -1,4 +1,4 @@
-"""Text to token ids and back: characters, bytes, byte pairs or words, each as one JSON file."""
+"""Tokenizers: characters, bytes, byte pairs or words, each stored as one JSON file."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ FILE = "tokenizer.json"
 """Name of the file that is stored with a model."""
 _FORMAT = "stablessm tokenizer"
 _AT_ONCE = 64
-"""Texts encoded between two reports of progress."""
+"""Number of texts that are encoded at a time."""
 
 
 class Tokenizer(ABC):
-    """Ids of texts, and the bytes that each id stands for."""
+    """Converts text to token ids and back."""
 
     level: Level
     size: int
-    """How many ids there are."""
+    """Number of ids."""
     border: int
-    """The id before the first of every document, and after the last where documents end."""
+    """The id before the first token of every document, and after the last token if documents are closed."""
     unknown: int | None = None
-    """The id of whatever has none of its own."""
+    """The id of words or characters that are not in the vocabulary; None if there are none."""
 
     @abstractmethod
     def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
@@ -46,11 +46,11 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def piece(self, token: int) -> bytes:
-        """Return the bytes of an id; none for a border token."""
+        """Return the bytes of an id; empty for the border token."""
 
     @abstractmethod
     def content(self) -> str:
-        """Return everything as JSON, for :func:`read`."""
+        """Return the tokenizer as JSON, for :func:`read`."""
 
     @final
     def encode(self, text: str) -> np.ndarray:
@@ -59,7 +59,7 @@ class Tokenizer(ABC):
 
     @final
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text of these ids; bytes that are no text become �."""
+        """Return the text of these ids; invalid bytes become �."""
         return "".join(self.decode_stream(tokens))
 
     @final
@@ -71,7 +71,7 @@ class Tokenizer(ABC):
         yield decoder.decode(b"", final=True)
 
     def lost(self, text: str, tokens: np.ndarray) -> int:
-        """Return the number of unknown ids, which cannot be decoded to the text."""
+        """Return the number of unknown ids, whose text is lost."""
         return 0 if self.unknown is None else int((tokens == self.unknown).sum())
 
     @final
@@ -103,13 +103,13 @@ class Bytes(Tokenizer):
         return b"" if token == self.border else bytes([token])
 
     def content(self) -> str:
-        """Return nothing: there is nothing to learn."""
+        """Return the tokenizer as JSON; its vocabulary is empty."""
         return _own(self.level, [])
 
 
 @final
 class Characters(Tokenizer):
-    """The characters that a text has; others are unknown.
+    """The characters of the training text; other characters are unknown.
 
     >>> letters = Characters.of(["banana"])
     >>> letters.encode("nab!").tolist(), letters.decode([2, 4, 3])
@@ -147,9 +147,9 @@ class Characters(Tokenizer):
 
 @final
 class Words(Tokenizer):
-    """What stands between spaces; a line end is a word of its own, ``<eos>``, and also the border of documents.
+    """Words between white space. A line end is the word ``<eos>``, which is also the border token.
 
-    This is how WikiText is read in the literature.
+    This is the usual tokenization of WikiText in the literature.
 
     >>> words = Words.of(["the cat \\n the dog \\n"], most=None)
     >>> words.words, words.encode("the bird\\n").tolist()
@@ -166,7 +166,7 @@ class Words(Tokenizer):
 
     @classmethod
     def of(cls, texts: Iterable[str], most: int | None) -> Words:
-        """The ``most`` frequent words of these texts, or all; equally frequent ones in alphabetical order."""
+        """Return the tokenizer of the ``most`` frequent words, or of all; ties are in alphabetical order."""
         counts = Counter(word for text in texts for word in text.split())
         for special in (LINE_END, UNKNOWN):
             counts.pop(special, None)
@@ -188,22 +188,22 @@ class Words(Tokenizer):
         return _own(self.level, self.words)
 
     def lost(self, text: str, tokens: np.ndarray) -> int:
-        """Return the number of unknown words, without words that the text itself marks as unknown."""
+        """Return the number of unknown words, except words that the text itself marks as unknown."""
         return super().lost(text, tokens) - text.split().count(UNKNOWN)
 
 
 @final
 class BytePairs(Tokenizer):
-    """Byte pairs merged by how often they occur, by the package ``tokenizers``; every text can be read back.
+    """Byte-pair encoding by the package ``tokenizers``; every text can be decoded exactly.
 
-    The file is that package's own, so ``transformers.PreTrainedTokenizerFast(tokenizer_file=…)`` reads it too.
+    The file has the format of that package, so ``transformers.PreTrainedTokenizerFast(tokenizer_file=…)`` reads it.
     """
 
     level: Level = "bpe"
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._tokenizer.encode_special_tokens = True  # a border written in a text is a text
+        self._tokenizer.encode_special_tokens = True  # a border token that is written in a text is encoded as text
         self.size = tokenizer.get_vocab_size()
         border = tokenizer.token_to_id(BORDER)
         if border is None:
@@ -227,7 +227,7 @@ class BytePairs(Tokenizer):
         return cls(tokenizer)
 
     def encode_all(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
-        """Yield the ids of each text; texts are encoded in groups, on all cores."""
+        """Yield the ids of each text; groups of texts are encoded on all cores."""
         for first in range(0, len(texts), _AT_ONCE):
             for found in self._tokenizer.encode_batch_fast(list(texts[first : first + _AT_ONCE])):
                 yield np.array(found.ids, self.dtype)
@@ -248,7 +248,7 @@ class BytePairs(Tokenizer):
 
 
 def learned(level: Level, texts: Sequence[str], vocabulary: int | None) -> Tokenizer:
-    """Return the tokenizer of a level, made from these texts; ``vocabulary``: largest number of ids (bpe, word).
+    """Return a tokenizer learned from texts; ``vocabulary`` is the largest number of ids (bpe and word).
 
     >>> learned("char", ["abc"], None).size
     5
@@ -256,7 +256,7 @@ def learned(level: Level, texts: Sequence[str], vocabulary: int | None) -> Token
     if vocabulary is not None:
         least = {"bpe": 257, "word": 3}.get(level)
         if least is None:
-            raise ArgumentError("vocabulary", f"none at level {level}, whose tokens are given", vocabulary)
+            raise ArgumentError("vocabulary", f"no value at level {level}, whose tokens are fixed", vocabulary)
         if vocabulary < least:
             raise ArgumentError("vocabulary", f"at least {least} at level {level}", vocabulary)
     if level in ("byte", "char"):
@@ -278,7 +278,7 @@ def read(content: str, place: str) -> Tokenizer:
         return Bytes() if level == "byte" else {"char": Characters, "word": Words}[level](vocabulary)
     except ArgumentError:
         raise
-    except Exception as error:  # the package raises the bare kind
+    except Exception as error:  # the package raises Exception itself
         raise ArgumentError(place, "a tokenizer that stablessm wrote", f"{type(error).__name__}: {error}") from error
 
 
@@ -298,7 +298,7 @@ def _own(level: Level, vocabulary: Sequence[str]) -> str:
 
 
 def _byte_characters() -> dict[int, str]:
-    """The character that byte-level tokenizers write for each byte: itself if it can be seen, else one from 256 up."""
+    """Return the character that byte-level tokenizers write for each byte: visible bytes stay, others map above 255."""
     seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in seen]
     return {byte: chr(byte) for byte in seen} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}

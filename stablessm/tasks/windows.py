@@ -19,11 +19,12 @@ from stablessm.tasks.scoring import best_constant
 
 
 class WindowTask(Task):
-    """From ``window`` rows, the next ``horizon`` rows of k of the d columns: (B, window, d) to (B, horizon · k).
+    """Forecast k of d columns of the next ``horizon`` rows from ``window`` rows: (B, window, d) to (B, horizon · k).
 
-    The rows are split in time. Every column is standardized by mean and deviation of the training rows, and errors are
-    of standardized values, as usual in the literature. A window of valid or test may begin before its split, what it
-    forecasts never does. The output is all columns of the first step, then of the second, and so on.
+    The splits follow one another in time. Every column is standardized by the mean and standard deviation of the
+    training rows, and scores are of standardized values, as usual in the literature. A window of valid or test may
+    begin before its split; the rows that it forecasts belong to the split. The output lists all columns of the first
+    step, then of the second, and so on.
     """
 
     def _slide(
@@ -35,7 +36,7 @@ class WindowTask(Task):
         window: int,
         horizon: int,
     ) -> None:
-        """Set up the task; ``series`` (rows, columns), ``parts``: how many rows each split has, one after the other."""
+        """Set up the task from a ``series`` (rows, columns); ``parts`` has the number of rows of each split."""
         window, horizon = whole_number("window", window), whole_number("horizon", horizon)
         self.content, self.unscaled = sources.content_digest(series), series
         seen = series[: parts["train"]]
@@ -67,18 +68,18 @@ class WindowTask(Task):
         return best_constant(self.metric, self._targets("test", torch.arange(self.sizes["test"])))
 
     def describe(self) -> dict[str, Any]:
-        """With how columns were standardized, and the columns that are forecast."""
+        """Return the description, with the scale of the columns and the columns that are forecast."""
         pairs = zip(self.mean.tolist(), self.deviation.tolist(), strict=True)
         scale = {name: {"mean": m, "deviation": s} for name, (m, s) in zip(self.columns, pairs, strict=True)}
         return {**super().describe(), "scale": scale, "targets": list(self.targets)}
 
     def as_trained(self, description: Mapping[str, Any]) -> Self:
-        """With the scale of each column that the model knows."""
+        """Return the task with the scale of each column from the training."""
         scale = description["scale"]
         if tuple(scale) != self.columns:
             raise ArgumentError("columns", f"{', '.join(scale)}, as in training", ", ".join(self.columns))
         task = copy.copy(self)
-        task.__dict__.pop("chance", None)  # of targets in another scale
+        task.__dict__.pop("chance", None)  # its targets have another scale
         task.mean, task.deviation = (np.array([s[of] for s in scale.values()]) for of in ("mean", "deviation"))
         task._tensors = {**self._tensors, "series": task._standardized().to(self.device)}
         return task

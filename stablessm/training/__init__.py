@@ -1,4 +1,4 @@
-"""One training loop: checkpoints that a kill cannot hurt, divergence noticed and explained."""
+"""Training: one loop with checkpoints that survive a kill, and divergence that is detected and explained."""
 
 from stablessm.training.config import TrainingConfig
 from stablessm.training.divergence import DivergenceReport

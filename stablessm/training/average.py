@@ -12,19 +12,20 @@ from torch import Tensor
 from stablessm.training.trainee import Trainee, placed
 
 _ENDING = "/ema"
-"""Of the name of an averaged tensor in a checkpoint, after the name of its parameter."""
+"""Suffix of the name of an averaged tensor in a checkpoint, after the name of its parameter."""
 
 
 @final
 class Average:
-    """A weighted mean of the parameters that a model has had, in which recent ones count most.
+    """An exponential moving average of the parameters of a model.
 
-    After update t = 1, 2, … it becomes d' times itself plus 1 - d' times the parameters, with d' = min(decay,
-    t / (t + 9)): the first weights are forgotten soon. Buffers are not averaged.
+    After update t = 1, 2, … the average becomes d' times itself plus 1 - d' times the parameters, with d' = min(decay,
+    t / (t + 9)), so that the initial weights are soon forgotten. Buffers are not averaged.
 
     Args:
-        trainee: its weights may be in shards; the average then is in shards, too.
-        prefix: of the names in a checkpoint, where it holds several averages.
+        trainee: The model. If its weights are in shards, the average is in shards too.
+        decay: The factor d.
+        prefix: Prefix of the names in a checkpoint that holds several averages.
 
     >>> from torch import nn
     >>> from stablessm.training.ranks import Ranks
@@ -49,14 +50,14 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the parameters after update ``step``, counted from 1."""
+        """Include the parameters after update ``step``, counted from 1."""
         weight = 1 - min(self._decay, step / (step + 9))
         for name, mean in self._means.items():
             mean.lerp_(self._parameters[name].detach(), weight)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Within, the model has the averaged parameters."""
+        """Return a context in which the model has the averaged parameters."""
         self._exchange()
         try:
             yield
@@ -65,7 +66,7 @@ class Average:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Give the model the averaged parameters for good."""
+        """Set the parameters of the model to the average."""
         for name, parameter in self._parameters.items():
             parameter.copy_(self._means[name])
         self._trainee.changed()
@@ -76,7 +77,7 @@ class Average:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the means of a checkpoint."""
+        """Set the means to those of a checkpoint."""
         for name, mean in self._means.items():
             mean.copy_(placed(tensors[f"{self._prefix}{name}{_ENDING}"], mean))
 

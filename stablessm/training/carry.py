@@ -1,4 +1,4 @@
-"""The state that training hands on from batch to batch: back-propagation through time, cut where a window ends."""
+"""The state that training carries from batch to batch (truncated back-propagation through time)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from stablessm.training.ranks import Ranks
 class Carry:
     """The final states of the rows of a batch, from which the rows of the next batch start. No gradient is carried.
 
-    A step reads one batch or more (``begin``, ``run``, …); ``settle`` then takes the state over. After a bad step it
-    stays as it was before, as the weights do, so that the step can be done again.
+    A step calls ``begin``, ``run`` for each of its batches, and ``settle``, which keeps the new state. After a bad step
+    the state, like the weights, stays as it was before the step, so that the step can be repeated.
 
     Args:
-        rows: number of rows of a batch, over all ranks. Each rank keeps the state of its own rows.
+        rows: Number of rows of a batch, over all ranks. Each rank keeps the state of its own rows.
+        ranks: The processes that train together (default: one).
 
     >>> def sums(x: Tensor, state: Tensor | None, **_: object) -> tuple[Tensor, Tensor]:
     ...     y = x.cumsum(1) + (0 if state is None else state[:, None])
@@ -42,11 +43,11 @@ class Carry:
     def __init__(self, rows: int, ranks: Ranks | None = None) -> None:
         self.rows, self.ranks = rows, ranks or Ranks()
         self.state: State = None
-        """The state of this rank's rows before the step that is being computed."""
+        """The state of this rank's rows before the current step."""
         self._after: State = None
 
     def begin(self, *, anew: bool) -> None:
-        """Begin a step from the carried state, or ``anew`` without a state, as for the first step of an epoch."""
+        """Begin a step from the carried state; with ``anew``, as in the first step of an epoch, without a state."""
         self._after = None if anew else self.state
 
     def run(self, call: Any, batch: Batch, *, autocast: bool = False) -> Tensor:
@@ -58,19 +59,19 @@ class Carry:
         return output
 
     def settle(self, bad: Tensor) -> None:
-        """Keep the state of the step for the next one, unless ``bad`` is 1. Does not wait for the device."""
+        """Keep the state after the step for the next step, unless ``bad`` is 1. Does not wait for the device."""
         if self.state is None:
             self.state = nested.mapped(Tensor.clone, self._after)
         else:
             self.state = nested.mapped(lambda old, new: torch.where(bad.bool(), old, new), self.state, self._after)
-        self._after = None  # which may be a view of all states of the window
+        self._after = None  # it may be a view of all states of the window
 
     def everyone(self) -> State:
         """Return the state of the rows of all ranks. All ranks must call it."""
         return nested.mapped(self._gathered, self.state)
 
     def of_rank(self, everyone: State, rank: int, device: torch.device) -> Carry:
-        """Return what a rank carries, given the state of all rows, so that one process can repeat its step."""
+        """Return the carry of a rank from the state of all rows, so that one process can repeat the step of another."""
         found = Carry(self.rows)
         found.state = nested.mapped(lambda whole: self._own(whole, rank).to(device), everyone)
         return found
@@ -85,7 +86,7 @@ class Carry:
 
     def restore(self, form: Any, tensors: Mapping[str, Tensor], device: torch.device) -> None:
         """Resume from a checkpoint that any number of ranks wrote."""
-        copies = {name: tensor.clone() for name, tensor in tensors.items()}  # a file's are not aligned for pairs
+        copies = {name: tensor.clone() for name, tensor in tensors.items()}  # tensors in a file may not be aligned
         self.state = self.of_rank(nested.rebuilt(form, copies), self.ranks.rank, device).state
 
     def _own(self, whole: Tensor, rank: int) -> Tensor:

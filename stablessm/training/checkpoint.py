@@ -30,6 +30,7 @@ Like = Callable[[str, torch.Size, torch.dtype], Tensor]
 """Function from the name, whole shape and dtype of a tensor to the tensor to read into: whole, or in shards."""
 
 Agree = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, tuple[Any, Any]]]
+"""Function from the settings of a checkpoint and of this run to the old and new values of those that differ."""
 
 
 def whole_on_cpu(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -40,13 +41,13 @@ def whole_on_cpu(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
 @final
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A moment of a run."""
+    """The state of a run after some number of updates."""
 
     step: int
-    """Updates made so far."""
+    """Number of updates made so far."""
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
-    """Plain values that change along the run."""
+    """Plain values that change during the run."""
     changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     """Old and new values of settings that differ from those of a checkpoint that was read."""
 
@@ -56,9 +57,10 @@ class Checkpoints:
     """The checkpoints of one run, in ``folder``.
 
     Args:
-        settings: plain values that are written into every checkpoint.
-        agree: from the settings of a checkpoint that is read and those of this run to the changes between them; raises
-            if the run cannot be resumed. By default every change is refused.
+        settings: Plain values that are written into every checkpoint.
+        ranks: The processes that train together (default: one).
+        agree: Returns the changes between the settings of a checkpoint and those of this run, and raises if the run
+            cannot be resumed. By default every change is refused.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -77,7 +79,7 @@ class Checkpoints:
         self.folder, self.settings, self.ranks, self.agree = folder, record.plain(settings), ranks or Ranks(), agree
 
     def save(self, checkpoint: Checkpoint, *, sharded: bool = False) -> None:
-        """Write one, then remove all but the last ``KEEP``. ``sharded``: every rank writes its part."""
+        """Write a checkpoint, then remove all but the last ``KEEP``. With ``sharded``, every rank writes its part."""
         if sharded:
             self._write_folder(checkpoint)
         else:
@@ -90,7 +92,8 @@ class Checkpoints:
         A damaged checkpoint raises an error that names it; ``last_good`` removes it and takes the one before.
 
         Args:
-            like: for a checkpoint in shards, makes the tensor to read into (default: a whole tensor on the CPU).
+            last_good: Whether to fall back to the previous checkpoint.
+            like: Makes the tensor to read into, for a checkpoint in shards (default: a whole tensor on the CPU).
         """
         damaged: list[str] = []
         for path in reversed(self._shared_paths()):
@@ -143,7 +146,7 @@ class Checkpoints:
         self.ranks.first(finish)
 
     def _write_shards(self, folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-        """Write this rank's shards, and one copy of what all ranks have; return the SHA-256 of each file."""
+        """Write this rank's shards, and one copy of shared tensors; return the SHA-256 of each file."""
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -201,7 +204,7 @@ def _read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
     entries: dict[str, Any] = dict(found)
     tensors = {name: like(name, entry.size, entry.properties.dtype) for name, entry in entries.items()}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # it guesses what no_dist says
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # a guess at no_dist=True, which is given
         load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
     return tensors
 

@@ -10,17 +10,17 @@ from typing import Any, Literal, final
 
 import torch
 
-from stablessm._arguments import real_number, whole_number
+from stablessm._arguments import one_of, real_number, whole_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.training import schedules
 
 FREE = ("device", "graph", "checkpoint_every", "parallel")
-"""Settings that may differ when a run is resumed: results do not depend on them, apart from the device's rounding."""
+"""Settings that may differ when a run is resumed. Results depend on them only through the rounding of the device."""
 EXTENDS = ("epochs", "steps", "lr", "recurrent_lr", "schedule", "warmup", "cooldown", "patience")
 """Settings that may differ when a run is extended."""
 _LATER = ("replicas", "schedule", "cooldown", "ema", "patience", "init_from")
-"""Settings that earlier versions did not have: noted unless they have their default value."""
+"""Settings that earlier versions did not have. They are stored only if they differ from their default."""
 
 
 @final
@@ -43,7 +43,7 @@ class TrainingConfig:
     batch_size: int = 64
     """Number of sequences per batch, over all ranks."""
     accumulate: int = 1
-    """Batches of a step: its loss is the mean over the scored positions of all of them."""
+    """Number of batches per step. The loss is the mean over the scored positions of all of them."""
     lr: float = 0.004
     recurrent_lr: float | None = None
     """Learning rate of the recurrent parameters (default: ``lr``)."""
@@ -53,21 +53,21 @@ class TrainingConfig:
     """How the learning rate changes after the warm-up: ``constant``, ``linear`` or ``cosine`` to zero, or ``wsd``
     (constant, then linear to zero in the ``cooldown``). ``stablessm.training.schedules`` has the formulas."""
     warmup: float = 0.05
-    """Share of the steps in which the learning rate rises from 0."""
+    """Fraction of the steps during which the learning rate rises from 0."""
     cooldown: float = 0.2
-    """Share of the steps, the last ones, in which the learning rate of ``wsd`` falls."""
+    """Fraction of the steps, at the end, during which the learning rate of ``wsd`` falls."""
     clip: float | None = 1.0
-    """Largest norm of the gradient of all parameters."""
+    """Largest norm of the gradient of all parameters; None turns clipping off."""
     autocast: bool = False
-    """Products of matrices in bfloat16; recurrences stay in float32, on a GPU with products in TF32."""
+    """Compute matrix products in bfloat16. Recurrences stay in float32, on a GPU with TF32 products."""
     compile: bool = False
     """Run the model through ``torch.compile``."""
     graph: bool = False
-    """On one GPU, for sequences of one length: both passes of a step as a CUDA graph, which the host starts at once."""
+    """Capture the forward and backward pass of a step as a CUDA graph. Requires one GPU and sequences of one length."""
     seed: int = 0
     """Seed of the order of the data and of dropout. The caller initializes the model."""
     select: Literal["best", "last"] = "best"
-    """Which weights to keep: those with the best validation score, or the last."""
+    """Weights to keep: ``best`` (by validation score) or ``last``."""
     ema: float | None = None
     """Decay d of an exponential moving average of the weights: after update t = 1, 2, … the average becomes d' times
     itself plus 1 - d' times the weights, with d' = min(d, t / (t + 9)). Validation, selection and ``model/`` then use
@@ -104,36 +104,29 @@ class TrainingConfig:
             if getattr(self, name) is not None:
                 real_number(name, getattr(self, name), 0)
         for name in ("warmup", "cooldown"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ArgumentError(name, "a share of the steps, from 0 up to 1", getattr(self, name))
+            real_number(name, getattr(self, name), 0, 1, include_low=True)
         if self.schedule == "wsd" and not self.warmup + self.cooldown <= 1:
             raise ArgumentError("cooldown", f"at most 1 - warmup = {1 - self.warmup:g}", self.cooldown)
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise ArgumentError("ema", "a number between 0 and 1, such as 0.999, or None", self.ema)
-        if not self.weight_decay >= 0:
-            raise ArgumentError("weight_decay", "no negative number", self.weight_decay)
+        if self.ema is not None:
+            real_number("ema", self.ema, 0, 1)
+        real_number("weight_decay", self.weight_decay, 0, include_low=True)
         known = {"select": ("best", "last"), "parallel": ("ddp", "fsdp"), "schedule": schedules.NAMES}
         for name, choices in known.items():
-            if getattr(self, name) not in choices:
-                expected = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
-                raise ArgumentError(name, expected, repr(getattr(self, name)))
+            one_of(name, getattr(self, name), choices)
         for name in ("graph", "compile"):
             if self.replicas > 1 and getattr(self, name):
                 raise ArgumentError("replicas", f"1 with {name}=True", self.replicas)
 
-    @checked
     def total_steps(self, batches: int) -> int:
-        """Return the number of updates of the run, given the number of batches of an epoch."""
+        """Return the number of updates of the run, given the number of batches per epoch."""
         return self.epochs * self.steps_per_epoch(batches) if self.steps is None else self.steps
 
-    @checked
     def steps_per_epoch(self, batches: int) -> int:
-        """Return the number of updates per epoch; remaining batches that are too few for an update are left out."""
+        """Return the number of updates per epoch. Batches at its end that are too few for an update are left out."""
         if batches < self.accumulate:
             raise ArgumentError("accumulate", f"at most the {batches} batches of an epoch", self.accumulate)
         return batches // self.accumulate
 
-    @checked
     def rates(self, steps: int) -> Callable[[int], float]:
         """Return the function from the number of a step to the factor of its learning rate, in a run of ``steps``."""
         return partial(schedules.rate, steps=steps, warmup=self.warmup, schedule=self.schedule, cooldown=self.cooldown)
@@ -154,11 +147,11 @@ class TrainingConfig:
 
     @staticmethod
     def filled(binding: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings as :meth:`binding` gave them, with the default values that it leaves out."""
+        """Return the settings of :meth:`binding`, completed with the default values that it leaves out."""
         return {field.name: field.default for field in fields(TrainingConfig) if field.name in _LATER} | {**binding}
 
     def binding(self) -> dict[str, Any]:
-        """Return the settings that a resumed run must share; without those of ``_LATER`` that have default values."""
+        """Return the settings that a resumed run must share, except those of ``_LATER`` with default values."""
         default = self.filled({})
         return {name: value for name, value in asdict(self).items()
                 if name not in FREE and not (name in default and value == default[name])}  # fmt: skip

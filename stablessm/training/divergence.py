@@ -1,4 +1,4 @@
-"""When a run has diverged, and what did it."""
+"""Detecting that a run has diverged, and finding the cause."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from stablessm.instruments import Divergence, gradient_over_weight, report_modes
 from stablessm.instruments.modes import Mode, mapped_weight, recurrent_modules
 
 _LIMITS = (None, 1e30, 1e24, 1e18, 1e12, 1e9, 1e6, 1e4, 1e3)
-"""A value above the first of these that anything is above is to blame; None: not finite."""
+"""Thresholds, tried in this order: the first one that a value exceeds finds the value to blame. None: not finite."""
 _MEMORY = 10.0
-"""Steps over which the running mean of the loss is taken."""
+"""Number of steps of the running mean of the loss."""
 _SLOWER = "lower the learning rate (recurrent_lr for the recurrent parameters alone), or warm up for longer"
 
 
 @final
 @dataclass(frozen=True)
 class BadStep:
-    """What a :class:`Watch` saw of the step at which a training diverged."""
+    """Numbers of the step at which a training diverged, from :class:`Watch`."""
 
     loss: float
     gradient_norm: float
@@ -40,7 +40,7 @@ class DivergenceReport(Result):
     """Why a run was stopped."""
 
     step: int
-    """Which update would have been the next; it was not made."""
+    """Number of updates made before the step that diverged, which was not applied."""
     loss: float
     mean_loss: float
     """The running mean of the loss over about ten steps."""
@@ -83,15 +83,16 @@ class DivergenceReport(Result):
 
 @final
 class Watch:
-    """Losses and gradient norms of the steps since the last look, and whether one was bad; all on the device.
+    """Losses and gradient norms of the steps since the host last read them, and whether a step was bad.
 
-    Bad is a loss or a gradient norm that is not finite, or a running mean of the loss above the limit: its weights
-    fall by a tenth a step, so that a single spike may be ten times as high. From then on ``bad`` is 1, which makes a
-    fused optimizer skip its steps: the weights stay those with which it happened.
+    All of it stays on the device. A step is bad if its loss or gradient norm is not finite, or if the running mean of
+    the loss is above the limit. The weights of this mean fall by a tenth per step, so a single spike may be ten times
+    as high. From a bad step on, ``bad`` is 1, which makes a fused optimizer skip its updates: the weights stay as they
+    were at the bad step.
 
     Args:
-        replicas: number of models that are trained as one: losses, norms and ``bad`` are then (replicas,).
-        forgiving: a gradient that is not finite costs its model that one step; nothing else is bad.
+        replicas: Number of models that are trained as one. Losses, norms and ``bad`` then have the shape (replicas,).
+        forgiving: Skip the update of a model only at steps whose gradient is not finite; nothing else is bad.
 
     >>> watch = Watch(torch.device("cpu"))
     >>> watch.start(torch.tensor(1.0), explode=10.0)
@@ -118,7 +119,7 @@ class Watch:
         self.mean, self.limit = loss.double(), explode * loss.double()
 
     def see(self, loss: Tensor, norm: Tensor) -> None:
-        """Note a step."""
+        """Record the loss and the gradient norm of a step."""
         self.mean = torch.lerp(self.mean, loss.double(), 1 / _MEMORY)
         for seen, value in ((self.losses, loss), (self.norms, norm), (self.means, self.mean)):
             seen.append(value.double())
@@ -133,7 +134,7 @@ class Watch:
         return torch.stack([self._stacked(seen) for seen in (self.losses, self.norms, self.means)], 1).cpu().numpy()
 
     def first_bad(self, replica: int = 0) -> tuple[int, BadStep] | None:
-        """Return the number of steps since the first bad step of a model, and that step; None if there was none."""
+        """Return how many steps ago the first bad step of a model was, and its numbers; None if there was none."""
         if not self.bad.flatten()[replica]:
             return None
         seen = self.values().reshape(len(self.losses), 3, -1)[..., replica]
@@ -143,11 +144,11 @@ class Watch:
         return len(seen) - first, BadStep(loss, norm, mean, limit)
 
     def clear(self) -> None:
-        """Begin again after a look."""
+        """Forget the recorded steps, after the host has read them."""
         self.losses, self.norms, self.means = [], [], []
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint stores, by name."""
+        """Return the tensors that a checkpoint stores, by name."""
         seen = {"losses": self.losses, "norms": self.norms, "means": self.means}
         found = {"limit": self.limit, "mean": self.mean} | {name: self._stacked(part) for name, part in seen.items()}
         return found | ({"bad": self.bad} if self.bad.dim() else {})
@@ -165,10 +166,12 @@ class Watch:
 
 
 def diagnose(model: nn.Module, replay: Callable[[], object], step: int, bad: BadStep) -> DivergenceReport:
-    """Run the bad step again under ``trace_divergence`` and name the mode to blame.
+    """Run the bad step again under ``trace_divergence`` and report the recurrent mode to blame.
 
     Args:
-        replay: computes the loss of that step and its gradients, with the weights that the model has.
+        replay: Computes the loss of the step and its gradients, with the present weights of the model.
+        step: Number of the step.
+        bad: Numbers of the step.
     """
     trace = None
     for threshold in _LIMITS:

@@ -1,4 +1,4 @@
-"""Running a model on a task's batches, and scoring it."""
+"""Running a model on the batches of a task, and scoring it."""
 
 from __future__ import annotations
 
@@ -57,12 +57,20 @@ def evaluate(
     autocast: bool = False,
     ranks: Ranks | None = None,
 ) -> dict[str, float]:
-    """Compute the task's metric and loss over a whole split: independent of the batch size, but for rounding.
+    """Compute the metric and the loss of a task over a whole split.
 
-    For a task that carries its state, the state is carried through every document of the split.
+    The scores do not depend on the batch size, apart from rounding. For a task that carries its state, the state is
+    carried through every document of the split. The model runs in evaluation mode on the device of its parameters;
+    its mode is restored afterwards.
 
-    The model runs where its parameters are, in evaluation mode; its mode is left as it was. ``ranks``
-    (``stablessm.training.joined``): each process takes its rows of every batch, and all get the scores of all.
+    Args:
+        model: The model.
+        task: The task.
+        split: ``train``, ``valid`` or ``test``.
+        batch_size: Number of sequences per batch.
+        autocast: Compute matrix products in bfloat16.
+        ranks: The processes that evaluate together (``stablessm.training.joined``): each computes its rows of every
+            batch, and all return the scores of the whole split.
 
     >>> import stablessm as ssm
     >>> data = {"inputs": torch.randn(40, 8, 1), "targets": torch.randn(40, 8, 1)}
@@ -72,7 +80,7 @@ def evaluate(
     """
     device, ranks = next(model.parameters()).device, ranks or Ranks()
     task = task.to(device)
-    total = torch.zeros(4, dtype=torch.float64, device=device)  # metric, loss, how many they are sums over, examples
+    total = torch.zeros(4, dtype=torch.float64, device=device)  # sums of metric and loss; their count; examples
     read = outputs(model, task, split, batch_size, carry=task.carries, autocast=autocast, ranks=ranks)
     with closing(read):
         for output, batch, counts in read:
@@ -80,7 +88,7 @@ def evaluate(
                 continue
             metric, count = task.score(output, batch)
             loss = metric if task.metric == "nats" else task.loss(output, batch).double() * count
-            loss = torch.where(count > 0, loss, 0)  # a part may be all padding
+            loss = torch.where(count > 0, loss, 0)  # a part may hold padding only
             total += torch.stack([metric, loss, count, torch.full_like(count, len(batch))])
     found, loss, count, examples = ranks.sum(total).tolist()
     score = math.nan if math.isnan(loss) else found / count  # classes can be counted even where outputs are NaN
@@ -99,13 +107,19 @@ def outputs(
     autocast: bool = False,
     ranks: Ranks | None = None,
 ) -> Generator[tuple[Tensor, Batch, bool], None, None]:
-    """Yield the outputs of a model over a split, their batch, and whether this rank's rows of it count.
+    """Yield the outputs of a model over a split, their batch, and whether the rows of this rank count.
 
-    The model is in evaluation mode until the last one. Too few rows for all ranks, and some run along with what
-    others have: a model in shards needs everyone.
+    The model is in evaluation mode until the generator ends. If a batch has fewer rows than there are ranks, the spare
+    ranks compute rows of other ranks, which do not count: a model in shards needs all ranks.
 
     Args:
-        carry: in lanes (``Task.lanes``), with the state carried on; otherwise windows, each without a state.
+        model: The model.
+        task: The task.
+        split: The split.
+        batch_size: Number of rows per batch, over all ranks.
+        carry: Carry the state from batch to batch (``Task.lanes``); otherwise every window starts without a state.
+        autocast: Compute matrix products in bfloat16.
+        ranks: The processes that evaluate together (default: one).
     """
     ranks, state, before = ranks or Ranks(), None, model.training
     steps = task.steps(split, batch_size)

@@ -1,4 +1,4 @@
-"""The folder of a run: whose it is, and the weights that it keeps."""
+"""The folder of a run: its settings, and the weights that it keeps."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def claim(folder: Path, settings: Mapping[str, Any], companions: Mapping[str, st
         for name in _FILES:
             (folder / name).unlink(missing_ok=True)
     record.write_json(folder / MARKER, settings)
-    torn = [folder.glob(f".{Path(name).stem}-*") for name in (*_FILES, MARKER)]  # what a kill left of record.atomic
-    torn += [(folder / name).glob(".*") for name in ("checkpoints", MODEL)]  # and of safetensors
+    torn = [folder.glob(f".{Path(name).stem}-*") for name in (*_FILES, MARKER)]  # temporary files that a kill left
+    torn += [(folder / name).glob(".*") for name in ("checkpoints", MODEL)]
     for path in itertools.chain.from_iterable(torn):
         remove(path)
     for name, text in companions.items():
@@ -67,9 +67,9 @@ def settings_of(folder: str | Path) -> dict[str, Any]:
 
 
 def keep(model: nn.Module, folder: Path) -> str | None:
-    """Write ``model/``, which ``stablessm.load`` reads; of a module that is not ours the weights alone.
+    """Write ``model/`` and return the SHA-256 of the weights.
 
-    Returns the SHA-256 of the weights.
+    ``stablessm.load`` reads the folder. Of a module that is not from this package, only the weights are written.
     """
     weights = folder / MODEL / storage.WEIGHTS
     try:
@@ -80,13 +80,13 @@ def keep(model: nn.Module, folder: Path) -> str | None:
 
 
 def check_kept(folder: Path) -> None:
-    """Raise unless the weights that ``keep`` wrote are whole."""
+    """Raise an error if the weights that ``keep`` wrote are damaged."""
     with _selecting():
         _tensors.load(folder / MODEL / storage.WEIGHTS)
 
 
 def restore(model: nn.Module, folder: Path, kept: str | None) -> None:
-    """Load the weights that ``keep`` wrote; ``kept``: their SHA-256, if it is known."""
+    """Load the weights that ``keep`` wrote; ``kept`` is their SHA-256, or None if it is not known."""
     with _selecting():
         storage.restore(model, folder / MODEL / storage.WEIGHTS, [kept] if kept else [])
 

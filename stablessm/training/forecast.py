@@ -1,4 +1,4 @@
-"""Forecasts of a trained model in the units of the data, and how far they are off."""
+"""Forecasts of a trained model in the units of the data, and their errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Forecast(Result):
     past: np.ndarray
     """(window, columns): the rows before the forecast."""
     note: str
-    """What was filled in or dropped in the data; what the intervals are, or why there are none."""
+    """Which cells of the data were filled or dropped, and what the intervals are, or why there are none."""
 
     def header(self) -> list[str]:
         """Return the names of the columns of :meth:`rows`."""
@@ -70,9 +70,9 @@ def forecast(
     Args:
         task: The data that the model was trained on, for intervals.
         missing: Why there is no ``task``.
-        horizon: The number of rows, that of the training if not given. A longer forecast takes its own rows as inputs,
+        horizon: Number of rows to forecast (default: as in training). A longer forecast uses its own rows as inputs,
             which requires a model that forecasts every column.
-        level: Share of the validation errors that lie between the quantiles.
+        level: Fraction of the validation errors that the intervals cover.
         batch_size, autocast: As for :func:`forecast_errors`.
     """
     horizon = whole_number("horizon", reader.horizon if horizon is None else horizon)
@@ -109,7 +109,7 @@ def forecast_errors(
     batch_size: int = 64,
     autocast: bool = False,
 ) -> np.ndarray:
-    """Return data minus forecast of every window of a split, (windows, horizon, targets), in the units of the data."""
+    """Return data minus forecast for every window of a split, (windows, horizon, targets), in units of the data."""
     if not isinstance(task, WindowTask):
         raise ArgumentError("task", "one that forecasts a series", type(task).__name__)
     steps = task.outputs.size // len(task.targets)

@@ -25,9 +25,9 @@ Passes: TypeAlias = tuple[Tensor, Sequence[Tensor | None]]
 """A loss and its gradients."""
 _SEEDS = 2**31
 _DROPOUT = 1 << 62
-"""Apart from the seeds with which tasks order their data."""
+"""Offset that separates the seeds of dropout from the seeds with which tasks order their data."""
 _APART = 0x9E3779B97F4A7C15
-"""Between the seeds of ranks."""
+"""Difference between the seeds of two ranks."""
 
 
 class Strategy(ABC):
@@ -35,13 +35,13 @@ class Strategy(ABC):
 
     @abstractmethod
     def compute(self, step: int) -> Tensor:
-        """Leave the gradient of a step in the parameters, and return the loss: a number, or one for each model."""
+        """Store the gradient of a step in the parameters, and return the loss: one number, or one per model."""
 
     def settle(self, bad: Tensor) -> None:  # noqa: B027 (most strategies keep nothing)
-        """Take over what the step left for the next one, unless ``bad`` is 1."""
+        """Keep the state of the step for the next step, unless ``bad`` is 1."""
 
     def updated(self) -> None:  # noqa: B027
-        """Note that the weights have changed."""
+        """Called after the weights have changed."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint stores, by name."""
@@ -57,14 +57,15 @@ class Strategy(ABC):
 
 @final
 class Objective(Strategy):
-    """The gradient of a function, of one model or of several whose losses depend on their own weights alone.
+    """The gradient of a loss function, for one model or for several whose losses depend on their own weights only.
 
     Args:
-        loss: from the tensors of a batch to the loss, or to (loss, other numbers that hooks may want to see).
-        batch: from the number of a step to the tensors; the same, and the same random state, whenever it is called.
-        parameters: in which a ``graph`` computes gradients.
-        graph: both passes as a CUDA graph. Nothing in the loss may come from the host.
-        generator: from which the loss draws, if not from the device's own.
+        loss: Function from the tensors of a batch to the loss, or to (loss, other numbers for the hooks).
+        batch: Function from the number of a step to the tensors of its batch. It returns the same tensors, and sets the
+            same random state, whenever it is called.
+        parameters: Parameters whose gradients a ``graph`` computes.
+        graph: Capture the forward and backward pass as a CUDA graph. The loss must not read values from the host.
+        generator: Random generator that the loss draws from (default: that of the device).
     """
 
     def __init__(
@@ -78,12 +79,12 @@ class Objective(Strategy):
     ) -> None:
         self.loss, self.batch, self.parameters, self.generator = loss, batch, list(parameters), generator
         self.noted: Tensor | None = None
-        """The other numbers of the last step."""
+        """The other numbers that ``loss`` returned for the last step."""
         self.graph = graph
         self._replayed: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:
-        """Leave the gradient of the sum of the losses in the parameters; return the losses."""
+        """Store the gradient of the sum of the losses in the parameters; return the losses."""
         arguments = self.batch(step)
         if not self.graph:
             return descend(self._noting(*arguments))
@@ -101,11 +102,15 @@ class Objective(Strategy):
 
 @final
 class Gradient(Strategy):
-    """What a step of training computes, each rank for its rows of the batch.
+    """The loss and gradient of a training step; each rank computes its rows of the batch.
 
     Args:
-        epoch: number of steps per epoch.
-        watch: gets the initial loss at step 0.
+        trainee: The model.
+        task: The task.
+        config: The settings of the training.
+        epoch: Number of steps per epoch.
+        watch: Receives the initial loss at step 0.
+        ranks: The processes that train together.
     """
 
     def __init__(
@@ -121,7 +126,7 @@ class Gradient(Strategy):
         self._graph: Replayed[Passes] | None = None
 
     def compute(self, step: int) -> Tensor:
-        """Leave the gradient of the mean loss over all batches and ranks in the parameters; return that loss.
+        """Store the gradient of the mean loss over all batches and ranks in the parameters; return that loss.
 
         The mean is over the scored positions: long sequences count more than short ones, as in one large batch.
         """
@@ -133,11 +138,10 @@ class Gradient(Strategy):
         return self._launched(step, batches)
 
     def _launched(self, step: int, batches: Sequence[Batch]) -> Tensor:
-        """Compute the passes kernel by kernel."""
+        """Compute the loss and gradient without a CUDA graph."""
         count = self._count(batches)
-        values = torch.zeros(
-            2, dtype=torch.float64, device=self.task.device
-        )  # the loss, and at step 0 the loss of an output of zeros
+        # the loss, and at step 0 the loss of an output of zeros
+        values = torch.zeros(2, dtype=torch.float64, device=self.task.device)
         for i, batch in enumerate(batches):
             with self.trainee.accumulating() if i + 1 < len(batches) else nullcontext():
                 output = self._output(self.trainee.runner, batch, self.carry)
@@ -151,7 +155,7 @@ class Gradient(Strategy):
         return loss
 
     def _replayed(self, step: int, batches: Sequence[Batch]) -> Tensor:
-        """Replay the CUDA graph, if the batches have the shapes of the first ones."""
+        """Replay the CUDA graph if the batches have the shapes of the first batches."""
         names = [name for name, value in vars(batches[0]).items() if value is not None]
         arguments = [getattr(batch, name) for batch in batches for name in names]
         parameters = [parameter for parameter in self.trainee.trained.parameters() if parameter.requires_grad]
@@ -198,9 +202,9 @@ class Gradient(Strategy):
         self.carry.restore(facts, tensors, self.task.device)
 
     def replay(self, step: int, carried: State = None) -> None:
-        """Leave the gradient in the caller's model, which is whole: the parts of all ranks one after the other.
+        """Compute the gradient of a step in the caller's whole model, the parts of all ranks one after the other.
 
-        ``carried``: where a state is, ``carry.everyone()`` after that step.
+        ``carried`` is ``carry.everyone()`` after that step, for a task that carries its state.
         """
         model = self.trainee.model
         device, runner = next(model.parameters()).device, Carrying(model) if self.task.carries else model
@@ -225,7 +229,7 @@ class Gradient(Strategy):
         return None if alone else self.ranks.sum(count_of(self.task, batches))
 
     def seed(self, step: int, rank: int = 0) -> None:
-        """Seed what is random in a step: other on every rank."""
+        """Seed the random numbers of a step, differently on every rank."""
         seed = _DROPOUT + (self.config.seed % _SEEDS) * _SEEDS + step
         torch.manual_seed((seed + rank * _APART) % 2**63)
 
@@ -258,11 +262,11 @@ def _both_passes(losses: Callable[..., Iterable[Tensor]], parameters: Sequence[T
 
 
 def _replay(graph: Replayed[Passes], arguments: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
-    """Leave the gradients of a graph in the parameters; return the loss."""
+    """Replay a graph, store its gradients in the parameters and return the loss."""
     loss, gradients = graph(*arguments)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
-    return loss.clone()  # the next step overwrites it, and a look may be later
+    return loss.clone()  # the next replay overwrites it, and the host may read it later
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
@@ -270,7 +274,7 @@ def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def _apart(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Return gradients in memory of their own, so that they can be clipped in place, and contiguous.
+    """Return contiguous gradients that share no memory, so that they can be clipped in place.
 
     >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     >>> same, apart = (f(torch.autograd.grad((a + b).prod(), (a, b))) for f in (tuple, _apart))
@@ -288,7 +292,7 @@ def _apart(gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
 
 
 def require_parts(task: Task, config: TrainingConfig, ranks: int) -> None:
-    """Raise an error where a step has several parts and their losses do not add up to the loss of the step."""
+    """Raise an error if a step has several parts whose losses do not add up to the loss of the step."""
     if config.batch_size < ranks:
         raise ArgumentError("batch_size", f"a sequence or more for each of {ranks} ranks", config.batch_size)
     own = [name for name in ("loss", "total_loss", "count") if getattr(type(task), name) is not getattr(Task, name)]
@@ -304,9 +308,8 @@ def count_of(task: Task, batches: Iterable[Batch]) -> Tensor:
 
 
 def part_of_loss(task: Task, output: Tensor, batch: Batch, count: Tensor | None) -> Tensor:
-    """Return what a batch adds to the mean loss over the ``count`` scored positions of a step.
+    """Return the contribution of a batch to the mean loss over the ``count`` scored positions of a step.
 
-    Args:
-        count: None: the batch is the whole step.
+    With ``count=None``, the batch is the whole step.
     """
     return task.loss(output, batch) if count is None else task.total_loss(output, batch)[0] / count

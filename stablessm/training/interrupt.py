@@ -1,4 +1,4 @@
-"""Ctrl-C and the signal of a batch system: noted, and acted on after the step."""
+"""Ctrl-C and the signal of a batch system, which a training handles after the current step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @final
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped by a signal; a checkpoint was left, and the same call resumes the run."""
+    """Raised when a signal stops a training. A checkpoint has been written; the same call resumes the run."""
 
     @checked
     def __init__(self, number: int, step: int) -> None:
@@ -29,20 +29,20 @@ class Interrupted(KeyboardInterrupt):
 
 @final
 class Request:
-    """Whether a signal came."""
+    """The signal that has arrived, if any."""
 
     signal: int | None = None
 
     def note(self, number: int, _: FrameType | None) -> None:
-        """Note a signal; the second one interrupts at once."""
-        if self.signal is not None:  # asked twice: now
+        """Record a signal; a second one interrupts at once."""
+        if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number
 
 
 @contextmanager
 def requests() -> Iterator[Request]:
-    """Note SIGINT and SIGTERM within the block instead of dying of them; only the main thread can.
+    """Record SIGINT and SIGTERM within the block instead of ending the process; has no effect in other threads.
 
     >>> with requests() as request:
     ...     signal.raise_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Loggers: where a training reports its metrics, apart from ``metrics.jsonl``."""
+"""Loggers, which receive the metrics of a training in addition to ``metrics.jsonl``."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ class Logger(Protocol):
     """An object with the three methods below; no base class is required. Under ``torchrun`` only rank 0 calls it."""
 
     def begin(self, folder: Path, settings: Mapping[str, Any], step: int) -> None:
-        """Note that a run begins or is resumed.
+        """Called when a run begins or is resumed.
 
         Args:
             folder: Folder of the run.
             settings: ``config``, ``task`` and ``model`` as plain values.
-            step: Number of steps that have been made before. Later steps, if they were logged, are logged again.
+            step: Number of steps made before. Later steps that were already logged are logged again.
         """
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Note the metrics after a step: a row of ``metrics.jsonl`` without its ``step``, infinite numbers as floats.
+        """Called with the metrics after a step.
 
         Args:
-            values: ``loss``, ``lr``, … of training; or ``split`` and the scores of a validation. With
-                ``TrainingConfig(replicas=)`` also ``replica``, its number.
+            step: Number of steps made.
+            values: A row of ``metrics.jsonl`` without its ``step``: ``loss``, ``lr``, … of training, or ``split`` and
+                the scores of a validation; with ``TrainingConfig(replicas=)`` also ``replica``, the number of the
+                model. Infinite numbers are floats.
         """
 
     def end(self, result: TrainingResult | None) -> None:
-        """Note that the run ended; ``result`` is None if it was interrupted or failed."""
+        """Called when the run ends; ``result`` is None if it was interrupted or failed."""
 
 
 @final
 class TensorBoard:
-    """Writes ``tensorboard/`` in the folder of a run; does nothing where the package tensorboard is missing."""
+    """A logger that writes ``tensorboard/`` in the run folder; it does nothing if tensorboard is not installed."""
 
     _writer: Any = None
 

@@ -35,7 +35,7 @@ from stablessm.training.trainee import trainee
 from stablessm.training.warm_start import warm_start
 
 CHECKPOINT_SECONDS = 60.0
-"""How much work a kill can cost, or twenty times what it takes to save it; unless ``checkpoint_every`` says."""
+"""Seconds between checkpoints, or 20 times the time that a checkpoint takes if longer; see ``checkpoint_every``."""
 _CHECKPOINTS = "checkpoints"
 REPLICA = "replica"
 """Folders of replicas: ``replica-0``, ``replica-1``, …"""
@@ -69,18 +69,22 @@ def train(
     ``config.seed + i``, in the folder ``replica-i``. If one diverges, the others continue.
 
     Args:
-        model: a module, or a function without arguments that makes one, which is called for each replica after
-            ``torch.manual_seed`` with its seed. Replicas of a module start from its weights; replica 0 is the module.
-            It maps a batch's inputs to outputs, or to ``(outputs, state)``; for a task that carries, it has
-            ``sequence(x, state, reset=…) -> (outputs, state)``. It ends on ``config.device`` (in shards, on the CPU)
-            with the weights that ``config.select`` says.
-        resume: ``True``: from the last checkpoint, if there is one. ``"last-good"``: from the checkpoint before if the
-            last one is damaged. ``False``: start again, and remove what an earlier run left.
-        extend: resume with other ``epochs``, ``steps``, ``lr``, ``recurrent_lr``, ``schedule``, ``warmup``,
+        model: A module that maps the inputs of a batch to outputs or to ``(outputs, state)``; for a task that carries
+            its state, it has the method ``sequence(x, state, reset=…) -> (outputs, state)``. Or a function without
+            arguments that returns such a module; it is called for each replica after ``torch.manual_seed`` with the
+            seed of the replica. Replicas of a module start from its weights, and replica 0 is the module itself. After
+            the training, the module is on ``config.device`` (on the CPU if it was sharded) with the weights that
+            ``config.select`` names.
+        task: The task.
+        config: The settings of the training.
+        folder: The output folder.
+        resume: ``True`` resumes from the last checkpoint, if there is one; ``"last-good"`` resumes from the previous
+            checkpoint if the last one is damaged; ``False`` starts again and removes the files of an earlier run.
+        extend: Resume with different ``epochs``, ``steps``, ``lr``, ``recurrent_lr``, ``schedule``, ``warmup``,
             ``cooldown`` or ``patience``; ``record.json`` lists the changes.
-        progress: whether to show a bar (on a terminal), and to report that a run is resumed.
-        origin: plain values to note in ``training.json``, such as where the task came from.
-        loggers: objects with the methods of :class:`~stablessm.training.loggers.Logger`, which get all metrics.
+        progress: Show a progress bar in a terminal, and report that a run is resumed.
+        origin: Plain values to store in ``training.json``, such as the source of the task.
+        loggers: Objects with the methods of :class:`~stablessm.training.loggers.Logger`, which receive all metrics.
 
     >>> import tempfile, stablessm as ssm
     >>> x = torch.randn(64, 20, 1)
@@ -94,6 +98,7 @@ def train(
     folder = Path(folder)
     with joined() as ranks, ExitStack() as until_the_end:
         _require_possible(task, config, ranks, resume, extend)
+        config.steps_per_epoch(task.steps("train", config.batch_size))  # an error before models are built
         ranks.first(lambda: run_folder.check_folder(folder))
         models, again = _models(model, config), bool(resume and Checkpoints(folder / _CHECKPOINTS, {}).paths())
         run = _Run(models, task, config, folder, ranks, loggers, extend=extend, again=again)
@@ -104,7 +109,7 @@ def train(
 
 
 def _require_possible(task: Task, config: TrainingConfig, ranks: Ranks, resume: object, extend: bool) -> None:
-    """Raise for arguments that exclude each other."""
+    """Raise an error for arguments that exclude each other."""
     if resume not in (True, False, "last-good"):
         raise ArgumentError("resume", "True, False or 'last-good'", repr(resume))
     if extend and resume is False:
@@ -131,7 +136,7 @@ class _Run:
     """One call of ``train``: a step loop, and a session for every model. Leaving ``with`` ends the loggers.
 
     Args:
-        again: whether the run is resumed from a checkpoint.
+        again: Whether the run is resumed from a checkpoint.
     """
 
     def __init__(
@@ -180,7 +185,7 @@ class _Run:
         self.loop.history = history
 
     def complete(self, resume: bool | Literal["last-good"], origin: Mapping[str, Any], *, progress: bool) -> None:
-        """Take all steps that are left."""
+        """Run the remaining steps."""
         try:
             self.trained.train()
             for session in self.sessions:
@@ -211,7 +216,7 @@ class _Run:
         if not self.replicas:
             self.result = found[0]
             return found[0]
-        for session in self.sessions:  # the stack can go
+        for session in self.sessions:  # so that the memory of the stack can be freed
             for tensor in (*session.model.parameters(), *session.model.buffers()):
                 tensor.data = tensor.data.clone()
         self.result = together(self.folder, self.loop.seconds, found)
@@ -222,7 +227,7 @@ class _Run:
         pass
 
     def __exit__(self, *_: object) -> None:
-        """Tell the loggers that have begun how the run ended."""
+        """Report the end of the run to the loggers that have begun."""
         for logger in self.loggers[: self.begun]:
             logger.end(self.result)
 

@@ -1,4 +1,4 @@
-"""The metrics of a run: one line of JSON each time."""
+"""The metrics of a run, as lines of JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class Metrics:
     """``metrics.jsonl`` of a run folder.
 
     Args:
-        first: the step that a run is resumed from. Lines of later steps are dropped: they will be written again.
+        folder: The run folder.
+        first: The step from which the run is resumed. Lines of later steps are dropped, because they will be written
+            again.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -37,11 +39,11 @@ class Metrics:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the lines that were kept or written by this object."""
+        """SHA-256 of the lines that this object kept or wrote."""
         return self._hash.hexdigest()
 
     def write(self, step: int, **values: Any) -> None:
-        """Write one line, in one piece."""
+        """Write one line in a single write."""
         self._hash.update(record.append_line(self._path, {"step": step, **values}))
 
 
@@ -51,13 +53,13 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def losses(rows: Iterable[Mapping[str, Any]]) -> np.ndarray:
-    """Return step and training loss, (rows, 2), of the rows that are not about a split."""
+    """Return step and training loss, (rows, 2); rows with the scores of a split are left out."""
     found = [(row["step"], record.number(row.get("loss"))) for row in rows if "split" not in row]
     return np.array(found, dtype=float).reshape(-1, 2)
 
 
 def write_means(folder: Path, replicas: Sequence[Path]) -> list[dict[str, Any]]:
-    """Write the ``metrics.jsonl`` of models that were trained as one: means of the numbers that they said."""
+    """Write ``metrics.jsonl`` with the mean metrics of models that were trained as one; return its rows."""
     said: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in (row for replica in replicas for row in read_rows(replica)):
         said.setdefault((row["step"], str(row.get("split", ""))), []).append(row)

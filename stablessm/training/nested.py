@@ -1,4 +1,4 @@
-"""The state of a model: tensors in nested tuples, lists and mappings, and how a checkpoint names them."""
+"""States of models: tensors in nested tuples, lists and mappings, and their names in a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ State: TypeAlias = Any
 
 
 def mapped(function: Callable[..., Tensor], *states: State) -> State:
-    """Return the state with ``function`` applied to every tensor (or to the tensors at one place of several states).
+    """Return the state with ``function`` applied to every tensor, or to the corresponding tensors of several states.
 
     >>> mapped(torch.add, (torch.tensor(1), [None]), (torch.tensor(2), [None]))
     (tensor(3), [None])
@@ -25,7 +25,7 @@ def mapped(function: Callable[..., Tensor], *states: State) -> State:
         return function(*states)
     if isinstance(first, Mapping) and all(isinstance(key, str) for key in first):
         return {key: mapped(function, *(state[key] for state in states)) for key in first}
-    if type(first) in (tuple, list):  # a checkpoint would not give back what a named one is
+    if type(first) in (tuple, list):  # a checkpoint cannot restore a named tuple
         parts = [mapped(function, *own) for own in zip(*states, strict=True)]
         return tuple(parts) if isinstance(first, tuple) else parts
     if first is None:
@@ -35,7 +35,7 @@ def mapped(function: Callable[..., Tensor], *states: State) -> State:
 
 
 def named(state: State, name: str = "state") -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor with a name that says its place; complex numbers as pairs.
+    """Yield every tensor with a name for its place in the state; complex tensors become pairs of real numbers.
 
     >>> [name for name, _ in named((torch.ones(1), {"a": torch.ones(1)}))]
     ['state.0', 'state.1.a']
@@ -66,7 +66,7 @@ def form(state: State) -> Any:
 
 
 def rebuilt(form: Any, tensors: Mapping[str, Tensor], name: str = "state") -> State:
-    """Return the state of that structure from its named tensors.
+    """Return the state that :func:`form` and :func:`named` describe.
 
     >>> state = (torch.tensor([1j]), {"a": None})
     >>> rebuilt(form(state), dict(named(state)))

@@ -1,4 +1,4 @@
-"""AdamW over a model's parameter groups, and its moments by name."""
+"""AdamW over the parameter groups of a model, with moments that are stored by name."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from stablessm.training.stack import Stack, over, stacked_name
 from stablessm.training.trainee import placed, whole
 
 Schedule: TypeAlias = Callable[[int], float]
-"""From the number of a step to the factor of the learning rate."""
+"""Function from the number of a step to the factor of the learning rate."""
 
 
 class Optimizer:
-    """One fused AdamW step at a time, without waiting for the device.
+    """A fused AdamW that never waits for the device.
 
     Recurrent parameters have their own learning rate and no weight decay (``stablessm.param_groups``).
 
     Args:
-        schedule: factor of the learning rate at each step (``TrainingConfig.rates``).
+        model: The model.
+        config: Learning rates, weight decay and clipping.
+        schedule: Factor of the learning rate at each step (``TrainingConfig.rates``).
     """
 
     def __init__(self, model: nn.Module, config: TrainingConfig, schedule: Schedule) -> None:
@@ -43,12 +45,12 @@ class Optimizer:
         self._most, self._schedule = config.clip, schedule
 
     def clear(self) -> None:
-        """Forget the gradients."""
+        """Delete the gradients."""
         for parameter in self._named.values():
             parameter.grad = None
 
     def clip(self) -> Tensor:
-        """Clip the gradient of all parameters, over all ranks where they are in shards; its norm before."""
+        """Clip the gradient of all parameters, over all ranks if they are sharded; return its norm before clipping."""
         with_gradient = [p for p in self._named.values() if p.grad is not None]
         norm = get_total_norm([p.grad for p in with_gradient if p.grad is not None], foreach=True)
         if self._most is not None:
@@ -56,10 +58,10 @@ class Optimizer:
         return whole(norm)
 
     def step(self, step: int, skip: Tensor) -> None:
-        """Update the weights at the rate of this step; not where ``skip`` is 1, which stays on the device."""
+        """Update the weights with the rate of this step, unless ``skip``, which stays on the device, is 1."""
         for group, full in zip(self._adam.param_groups, self._groups, strict=True):
             group["lr"] = full["lr"] * self._schedule(step)
-        self._adam.found_inf = skip  # type: ignore[attr-defined]  # as torch.amp.GradScaler tells a fused optimizer
+        self._adam.found_inf = skip  # type: ignore[attr-defined]  # as torch.amp.GradScaler does
         self._adam.step()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -85,14 +87,17 @@ class Optimizer:
 
 @final
 class StackedOptimizer(Optimizer):
-    """The same for a :class:`~stablessm.training.stack.Stack`: every model has its own rate, clipping and skipping.
+    """An :class:`Optimizer` of a :class:`~stablessm.training.stack.Stack`.
 
-    AdamW changes tensors of zeros, at the rate 1 and without decay, which makes them the updates. Each model takes
-    its rows of these, times its own rate: an update of AdamW is linear in the rate and otherwise element by element.
+    Every model has its own learning rate, and is clipped and skipped on its own. AdamW updates tensors of zeros with
+    rate 1 and no decay, so that they become the updates; each model adds its rows of them, times its own rate. This is
+    AdamW, because its update is linear in the rate and otherwise elementwise.
 
     Args:
-        rates: learning rate of each model, ``config.lr`` by default; ``config.recurrent_lr`` is then that of a model
-            with the rate ``config.lr``.
+        stack: The models.
+        config: Learning rates, weight decay and clipping.
+        schedule: Factor of the learning rate at each step.
+        rates: Learning rate of each model (default: ``config.lr``). ``config.recurrent_lr`` is scaled with it.
     """
 
     def __init__(
@@ -106,7 +111,7 @@ class StackedOptimizer(Optimizer):
 
     @torch.no_grad()
     def clip(self) -> Tensor:
-        """Clip the gradient of each model; the norms (replicas,) before."""
+        """Clip the gradient of each model; return the norms (replicas,) before clipping."""
         gradients = [p.grad for p in self._named.values() if p.grad is not None]
         norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
         if self._most is not None:

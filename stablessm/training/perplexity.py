@@ -1,4 +1,4 @@
-"""How well a language model predicts a text: per token, per word and per byte."""
+"""Perplexity of a language model on a text: per token, per word and per byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stablessm.training.evaluate import outputs
 @final
 @dataclass(frozen=True, repr=False)
 class Perplexity(Result):
-    """The cross-entropy of a whole split, and what it is shared among.
+    """The cross-entropy of a whole split, and the numbers of tokens, words and bytes that it is divided by.
 
     >>> found = Perplexity(nats=300 * math.log(2), tokens=100, words=50, bytes=300, lost=0, carried=True)
     >>> [round(value, 6) for value in (found.per_token, found.per_word, found.bits_per_byte)]
@@ -28,16 +28,17 @@ class Perplexity(Result):
     """
 
     nats: float
-    """Of all tokens together."""
+    """Sum over all tokens."""
     tokens: int
     words: int
-    """Between white space, in the text itself; line ends are not words."""
+    """Number of words, separated by white space, in the original text; line ends are not words."""
     bytes: int
-    """Of the text itself, in UTF-8."""
+    """Number of bytes of the original text in UTF-8."""
     lost: int
-    """Words or characters that the tokenizer does not know: if there are any, per word and per byte say too little."""
+    """Number of words or characters unknown to the tokenizer. If it is not 0, the values per word and byte are too
+    low."""
     carried: bool
-    """Whether the state went on from window to window; otherwise each began anew."""
+    """Whether the state was carried from window to window; otherwise every window started without a state."""
 
     @property
     def per_token(self) -> float:
@@ -77,14 +78,19 @@ def perplexity(
     autocast: bool = False,
     progress: bool = False,
 ) -> Perplexity:
-    """Read a whole split as a recurrent model does: from the start of every document, with the state carried on.
+    """Compute the perplexity of a whole split, with the state carried from the start of every document.
 
-    It then does not depend on ``batch_size`` nor on the length of windows, but for rounding.
+    Apart from rounding, the result does not depend on ``batch_size`` or on the length of windows.
 
     Args:
-        batch_size: how many windows of the task's length are in memory at once.
-        carry: ``False``: every window begins without a state, as in training unless the task carries it. So it is
-            for a model that has no ``sequence(x, state, reset=…) -> (logits, state)``.
+        model: The language model.
+        task: The text.
+        split: ``train``, ``valid`` or ``test``.
+        batch_size: Number of windows that are in memory at a time.
+        carry: With ``False``, every window starts without a state, as in training unless the task carries the state. A
+            model without a method ``sequence(x, state, reset=…) -> (logits, state)`` is always evaluated this way.
+        autocast: Compute matrix products in bfloat16.
+        progress: Show a progress bar in a terminal.
 
     >>> import tempfile, stablessm as ssm
     >>> from pathlib import Path
@@ -113,7 +119,7 @@ def perplexity(
 
 
 def _share(nats: float, count: int) -> float:
-    return nats / count if count else math.nan  # a text may be without a word
+    return nats / count if count else math.nan  # a text may have no words
 
 
 def _exp(value: float) -> float:

@@ -1,4 +1,4 @@
-"""How exact float32 products of matrices are on a GPU."""
+"""Precision of float32 matrix products on a GPU."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 @contextmanager
 def tensor_float32(on: bool) -> Iterator[None]:
-    """Allow TF32 (ten bits of mantissa, as in half precision) for float32 products within the block, if ``on``.
+    """Allow TF32 (10 bits of mantissa, as in half precision) for float32 matrix products in the block, if ``on``.
 
     >>> with tensor_float32(True):
     ...     torch.get_float32_matmul_precision()
     'high'
     """
-    if not on:  # nor asked: PyTorch does not say, where it was set by ``torch.backends.cuda.matmul.fp32_precision``
+    if not on:  # the getter raises if the precision was set by torch.backends.cuda.matmul.fp32_precision
         yield
         return
     before = torch.get_float32_matmul_precision()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from stablessm import record
+from stablessm._checked import checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm.layers import storage
@@ -40,7 +41,7 @@ class Predictions(Result):
     classes: tuple[str, ...] | None
     """The most likely class of each sequence; None for values."""
     note: str
-    """What the numbers are."""
+    """Description of the numbers."""
 
     def header(self) -> list[str]:
         """Return the names of the columns of :meth:`rows`."""
@@ -59,13 +60,14 @@ class Predictions(Result):
 
 
 @final
+@checked
 class TrainedModel:
     """A model from the folder of a training, with the scale and the names of the data that it was trained on.
 
     Args:
-        folder: What ``stablessm train`` or ``stablessm.training.train`` wrote.
-        task: The data that the model was trained on. By default they are read again as ``stablessm train`` read them;
-            only intervals and predictions of the training data require them.
+        folder: Folder of a run of ``stablessm train`` or ``stablessm.training.train``.
+        task: The task that the model was trained on. By default its data are read again as ``stablessm train`` read
+            them. They are needed only for intervals and for predictions of the training data.
         device: ``auto``, ``cpu`` or ``cuda``.
     """
 
@@ -84,8 +86,8 @@ class TrainedModel:
             data: A file or an array, without targets. For a forecast: a CSV or .npy file or an array (rows, columns)
                 with at least as many rows as the window; by default the training data, whose end the forecast
                 continues. For others: a CSV, .npy or .npz file or an array (n, T, d); by default the test split.
-            horizon: The number of rows to forecast, as in training if not given.
-            level: Share of the validation errors that the intervals of a forecast cover.
+            horizon: Number of rows to forecast (default: as in training).
+            level: Fraction of the validation errors that the intervals of a forecast cover.
         """
         with self._reading():
             described, config = self.settings["task"], self.settings["config"]
@@ -108,7 +110,7 @@ class TrainedModel:
         return record.reading(self.folder / "training.json", "the settings of a training", arguments=False)
 
     def _training_data(self) -> tuple[Task | None, str]:
-        """Return the data of the training; raise an error that says why they cannot be read."""
+        """Return the data of the training, or None and the reason why they cannot be read."""
         if self._task is None:
             try:
                 with self._reading():

@@ -17,14 +17,14 @@ from stablessm._errors import ArgumentError
 from stablessm.parallel.carry import place
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What a launcher sets."""
+"""Environment variables that a launcher sets."""
 
 
 @final
 @checked
 @dataclass(frozen=True)
 class Ranks:
-    """The rank of this process and the number of ranks. All ranks must call every method (not ``part`` and ``main``).
+    """The rank of this process and the number of ranks. All ranks must call each method; properties need no other rank.
 
     >>> alone = Ranks()
     >>> alone.main, alone.part, alone.sum(torch.tensor(3.0)).item(), alone.highest(4, 0)
@@ -44,7 +44,6 @@ class Ranks:
         """The part of a batch that belongs to this rank, for ``Task.batch``."""
         return self.rank, self.size
 
-    @checked
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum over all ranks: the same bits on each rank."""
         if self.size == 1:
@@ -61,7 +60,6 @@ class Ranks:
         dist.all_reduce(found, dist.ReduceOp.MAX)
         return [int(number) for number in found.tolist()]
 
-    @checked
     def gather(self, values: Tensor) -> Tensor:
         """Return the values of all ranks, (ranks, ...), of one shape and dtype; for small tensors on the CPU."""
         if self.size == 1:
@@ -70,7 +68,6 @@ class Ranks:
         dist.all_gather(parts, values.to(_host()))
         return torch.stack(parts).cpu()
 
-    @checked
     def first(self, work: Callable[[], object]) -> None:
         """Call ``work`` on rank 0 while the others wait; if it raises there, all ranks raise."""
         failure: Exception | None = None
@@ -83,10 +80,9 @@ class Ranks:
         if failure is not None:
             raise failure
         if failed:
-            raise RuntimeError("rank 0 failed; it says why")
+            raise RuntimeError("rank 0 failed; its output has the error")
 
     @torch.no_grad()
-    @checked
     def share(self, module: nn.Module, *, buffers_only: bool = False) -> None:
         """Copy the parameters and buffers of rank 0's module to the modules of all ranks."""
         if self.size == 1:
@@ -96,7 +92,6 @@ class Ranks:
             dist.broadcast(sent, 0)
             tensor.copy_(sent)
 
-    @checked
     def device(self, chosen: torch.device) -> torch.device:
         """Return the GPU of this rank, where ``cuda`` was chosen."""
         if self.size == 1 or chosen.type != "cuda" or chosen.index is not None:
@@ -119,7 +114,7 @@ def launched() -> Ranks:
 def joined() -> Iterator[Ranks]:
     """Join the processes of ``torch.distributed``, which is started if a launcher asks for several processes.
 
-    An error leaves the group to end with its process: the others may wait for this one, and that tells them.
+    After an error, the process group is not destroyed: it ends with this process, which ends the wait of the others.
 
     >>> with joined() as ranks:
     ...     ranks

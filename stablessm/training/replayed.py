@@ -1,4 +1,4 @@
-"""A function that a GPU repeats without asking the host."""
+"""A function as a CUDA graph, which a GPU replays without the host."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Result = TypeVar("Result")
 
 @final
 class Replayed(Generic[Result]):
-    """``function`` as a CUDA graph: its kernels run one after the other, however long the host takes for each.
+    """``function`` as a CUDA graph, whose kernels run one after the other without waiting for the host.
 
     Args:
-        function: of tensors whose shapes stay, without any look at their values from the host.
-        arguments: of a first call.
-        state: tensors that it changes in place. Making the graph calls it, and puts them back.
-        generator: from which it draws, if not the device's own; where that stands before a call decides what is
-            drawn, as without a graph. Making the graph draws.
+        function: Function of tensors with fixed shapes, whose values the host does not read.
+        arguments: Arguments of a first call.
+        state: Tensors that ``function`` changes in place. Capturing the graph calls ``function`` and restores them.
+        generator: Random generator that ``function`` draws from (default: that of the device). Its state before a call
+            decides what is drawn, as without a graph. Capturing the graph draws from it too.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Replayed(Generic[Result]):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(3):  # kernels are compiled and chosen, memory is asked for
+            for _ in range(3):  # compiles and selects kernels, allocates memory
                 function(*self.arguments)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
@@ -48,7 +48,7 @@ class Replayed(Generic[Result]):
             tensor.copy_(kept)
 
     def fits(self, arguments: Iterable[Tensor]) -> bool:
-        """Whether these have the shapes of the first call."""
+        """Return whether the arguments have the shapes of the first call."""
         return [argument.shape for argument in arguments] == [own.shape for own in self.arguments]
 
     def __call__(self, *arguments: Tensor) -> Result:

@@ -42,14 +42,15 @@ class Replica(Trainee):
 
 @final
 class Replicas(Strategy):
-    """The gradient of every model on its own batch, by ``torch.vmap``.
+    """The gradient of every model on its own batch, computed with ``torch.vmap``.
 
-    A model has the batches and the dropout of a training of this model alone. Other random numbers that a model draws
+    Each model has the batches and the dropout masks that it would have if it were trained alone. Other random numbers
     are the same for all models.
 
     Args:
-        each: the gradient of each model alone, with its own seed.
-        watch: gets the initial loss of each model at step 0.
+        stack: The models.
+        each: The gradient of each model alone, with its own seed.
+        watch: Receives the initial loss of each model at step 0.
     """
 
     def __init__(self, stack: Stack, each: Sequence[Gradient], watch: Watch) -> None:
@@ -57,7 +58,7 @@ class Replicas(Strategy):
         self.config, self.task = each[0].config, each[0].task
 
     def compute(self, step: int) -> Tensor:
-        """Leave the gradients in the stack; return the mean losses (replicas,) over the scored positions."""
+        """Store the gradients in the stack; return the mean losses (replicas,) over the scored positions."""
         streams, device = _Streams(self.each, step, self.task.device), self.task.device
         total, numbers = torch.zeros(len(self.each), device=device), torch.arange(len(self.each), device=device)
         accumulate, silent = range(self.config.accumulate), torch.zeros_like(total)
@@ -87,10 +88,12 @@ class Replicas(Strategy):
 
 @final
 class _Streams(TorchFunctionMode):
-    """Dropout under ``torch.vmap`` as each model would draw it alone: from its own random state.
+    """Dropout under ``torch.vmap`` in which every model draws from its own random state.
 
     Args:
-        each: the gradient of each model alone, which knows its random state at a step.
+        each: The gradient of each model alone, which sets the random state of a step.
+        step: Number of the step.
+        device: Device of the models.
     """
 
     def __init__(self, each: Sequence[Gradient], step: int, device: torch.device) -> None:
@@ -103,12 +106,12 @@ class _Streams(TorchFunctionMode):
             self.states.append(self.generator.get_state())
 
     def of(self, number: Tensor) -> _Streams:
-        """Within, dropout is drawn for model ``number``, a tensor that ``torch.vmap`` maps over."""
+        """Return a context in which dropout is drawn for model ``number``, a tensor that ``torch.vmap`` maps over."""
         self.number = number
         return self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func``; a dropout with a mask for each model."""
+        """Call ``func``; dropout gets a separate mask for each model."""
         if func not in _DROPOUTS:
             return func(*args, **(kwargs or {}))
         return self._dropped(func, *args, **(kwargs or {}))

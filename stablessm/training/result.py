@@ -1,4 +1,4 @@
-"""What a training run gives back."""
+"""The result of a training run."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from stablessm.training.metrics import losses, write_means
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainingResult(Result):
-    """A finished run; the same is in ``record.json`` and ``metrics.jsonl`` of its folder."""
+    """The result of a finished run, which ``record.json`` and ``metrics.jsonl`` in its folder hold too."""
 
     folder: Path
     steps: int
-    """Updates that were made."""
+    """Number of updates of the weights."""
     seconds: float
-    """Over all interruptions, as far as checkpoints tell."""
+    """Wall time over all interruptions, up to the last checkpoint of each."""
     losses: np.ndarray
-    """(rows, 2): step, and the mean training loss since the row before."""
+    """(rows, 2): step, and the mean training loss since the previous row."""
     best: Mapping[str, Any] | None
     """The validation scores with the best metric, and their step; None if nothing was validated."""
     last: Mapping[str, Any] | None
-    """The validation scores of the last weights that were validated."""
+    """The scores of the last validation."""
     scores: Mapping[str, Mapping[str, float]]
-    """By split, of the weights that were selected; empty if the run diverged."""
+    """Scores of the selected weights by split; empty if the run diverged."""
     diverged: DivergenceReport | None
     replicas: tuple[TrainingResult, ...] = ()
-    """One for each model, with ``TrainingConfig(replicas=)``; scores and losses are then means over the models that did
-    not diverge, ``best`` and ``last`` None, and ``diverged`` that of the first model that did."""
+    """The result of each model, with ``TrainingConfig(replicas=)``. Scores and losses are then means over the models
+    that did not diverge, ``best`` and ``last`` are None, and ``diverged`` is that of the first model that diverged."""
     early: str | None = None
-    """Why early stopping (``TrainingConfig(patience=)``) ended the run, if it did."""
+    """The reason if early stopping (``TrainingConfig(patience=)``) ended the run."""
     history: tuple[Mapping[str, Any], ...] = ()
-    """Where the first weights came from (``init_from``), and the settings that ``extend`` changed, with their steps."""
+    """The source of the initial weights (``init_from``), and the settings that ``extend`` changed, with the steps."""
 
     def __str__(self) -> str:
         if self.replicas:

@@ -6,9 +6,10 @@ warm-up (s < w). After that:
 - ``constant``: 1.
 - ``linear``: (S - s) / (S - w).
 - ``cosine``: (1 + cos(π (s - w) / (S - w))) / 2.
-- ``wsd`` (warm-up, stable, decay): min(1, (S - s) / (d + 1)) with d = ⌊cooldown · S⌋, so that the last d steps fall.
+- ``wsd`` (warm-up, stable, decay): min(1, (S - s) / (d + 1)) with d = ⌊cooldown · S⌋: the factor falls in the last d
+  steps.
 
-The first step is not at factor 0, and neither is the last one.
+The factor is never 0, not even at the first or the last step.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _AFTER_WARMUP: Mapping[Name, Callable[[int, int, int], float]] = {
     "cosine": lambda left, most, cooling: (1 + math.cos(math.pi * (most - left) / most)) / 2,
     "wsd": lambda left, most, cooling: min(1.0, left / (cooling + 1)),
 }
-"""Arguments: the number of steps that are left (with this one), after the warm-up, and in the cooldown."""
+"""Arguments: the numbers of steps that are left (including this one), after the warm-up, and in the cooldown."""
 
 
 def rate(step: int, steps: int, warmup: float, schedule: Name = "cosine", cooldown: float = 0.2) -> float:

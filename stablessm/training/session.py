@@ -1,4 +1,4 @@
-"""The run folder of one model while it is trained: metrics, validation, the weights to keep, and the record."""
+"""The run folder of one model during training: metrics, validation, the weights to keep, and the record."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ from stablessm.training.steps import Hooks, StepLoop
 
 @final
 class Session(Hooks):
-    """What one model's training writes into its folder, and when.
+    """Writes the folder of one model during its training.
 
     Args:
-        gradient: of this model alone; it has the task, the config and the ranks.
-        number: which of the models that are trained as one this is.
-        name: folder of this model in the folder of the run, if there are several models.
-        loggers: the caller's, which have begun.
+        gradient: The gradient of this model alone, with the task, the config and the ranks.
+        folder: The folder of this model.
+        total: Number of steps.
+        number: Index of this model among the models that are trained as one.
+        name: Name of this model's folder in the run folder, if there are several models.
+        loggers: The caller's loggers.
     """
 
     loop: StepLoop
@@ -71,9 +73,9 @@ class Session(Hooks):
         self.last: dict[str, Any] | None = None
         self.diverged: DivergenceReport | None = None
         self.waited = 0
-        """Validations since the best one."""
+        """Number of validations since the best one."""
         self.early: int | None = None
-        """The step at which ``patience`` ended."""
+        """The step at which early stopping ended the training."""
         self.ratios: GradientOverWeight | None = None
         self.metrics: Metrics | None = None
         self._told, self._mode = "", self.model.training
@@ -83,7 +85,7 @@ class Session(Hooks):
         """SHA-256 of the metrics at the checkpoint that the run is resumed from."""
 
     def begin(self) -> None:
-        """Open the files, after a resumption if there is one."""
+        """Open the files."""
         self.metrics = Metrics(self.folder, self.loop.step) if self.ranks.main else None
         if self.metrics is not None and self._said not in (None, self.metrics.digest):
             what = "metrics.jsonl is damaged: it is not what this run wrote, and its curves are incomplete or wrong"
@@ -93,7 +95,7 @@ class Session(Hooks):
         self.mark, self.marked = time.perf_counter(), self.loop.step
 
     def close(self) -> None:
-        """Close the files; the model gets back the mode it had."""
+        """Close the files, and restore the mode (training or evaluation) of the model."""
         self.model.train(self._mode)
         self._board.end(None)
 
@@ -102,18 +104,18 @@ class Session(Hooks):
         return self._logs(step) or self._evaluates(step)
 
     def clipped(self, step: int) -> None:
-        """Note |gradient| / |weight| of recurrent parameters, where it will be logged."""
+        """Compute |gradient| / |weight| of the recurrent parameters if this step will be logged."""
         self.ratios = self.trainee.ratios() if self.recurrent and self._logs(step + 1) and not self.stopped else None
 
     def updated(self, step: int) -> None:
-        """Average the weights, and notice a divergence: on a CPU at once, while a GPU would have to be waited for."""
+        """Update the average of the weights, and detect a divergence; on a GPU only when results are read."""
         if self.average is not None and not self.stopped:
             self.average.update(step)
         if self.gradient.task.device.type == "cpu" or self.looks(step):
             self.saving()
 
     def saving(self) -> None:
-        """Notice a divergence: nothing is kept of a run that has diverged since the last look."""
+        """Detect a divergence, so that no weights are kept after it."""
         if self.stopped:
             return
         found = self.loop.watch.first_bad(self.number)
@@ -121,7 +123,7 @@ class Session(Hooks):
             self._diverge(self.loop.step - found[0], found[1])
 
     def looked(self, step: int) -> None:
-        """Log losses and validate, each in its time."""
+        """Log the losses, and validate if it is time."""
         if self.stopped:
             return
         seen = self.loop.watch.values()
@@ -167,7 +169,7 @@ class Session(Hooks):
         return found
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Take over the scores; a model that had diverged is searched again for the reason."""
+        """Restore the scores; the cause of an earlier divergence is searched for again."""
         self.best, self.last = (_scores(facts[name]) for name in ("best", "last"))
         self._kept, self._said = facts.get("kept"), facts.get("metrics")
         self.waited, patience = int(facts.get("waited", 0)), self.config.patience
@@ -182,7 +184,7 @@ class Session(Hooks):
             self._diverge(int(bad["step"]), BadStep(**values))
 
     def wait_again(self) -> None:
-        """Continue a run that had stopped early: it was extended, so ``patience`` starts anew."""
+        """Continue an extended run that had stopped early; ``patience`` starts again."""
         if self.early is not None:
             self.early, self.waited = None, 0
             if self.name:
@@ -193,7 +195,7 @@ class Session(Hooks):
         return {} if self.average is None else self.average.tensors()
 
     def _diverge(self, step: int, bad: BadStep) -> None:
-        """Take the step at which it happened again: it left the weights as they were then."""
+        """Repeat the step that diverged, whose update was not applied, and report the cause."""
         self.trainee.collect()
         carried = self.gradient.carry.everyone()
         self.diverged = diagnose(self.model, lambda: self.gradient.replay(step, carried), step, bad)
@@ -260,7 +262,7 @@ class Session(Hooks):
         patience = self.config.patience
         if patience is not None and self.waited >= patience and self.loop.step < self.total:
             self.early = self.loop.step
-            if self.name:  # the other models go on: an update of this one is skipped, as if it were bad
+            if self.name:  # the other models continue; updates of this model are skipped
                 self.loop.watch.bad[self.number] = 1
 
     def _told_early(self) -> str:

@@ -1,4 +1,4 @@
-"""Settings as plain values, and what differs between two of them."""
+"""Settings of runs as plain values, and the differences between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stablessm._errors import ArgumentError
 def require_same(
     argument: str, expected: str, before: Mapping[str, Any], now: Mapping[str, Any], remedy: str = ""
 ) -> None:
-    """Raise an error that names every setting that is not as it was, and the ``remedy``.
+    """Raise an error that names every setting that has changed, and the ``remedy``.
 
     >>> require_same("resume", "the settings it began with", {"lr": 0.1, "data": {"n": 3}}, {"lr": 0.1, "data": {}})
     Traceback (most recent call last):
@@ -32,10 +32,13 @@ def require_same(
 def require_resumable(
     before: Mapping[str, Any], now: Mapping[str, Any], *, changeable: Collection[str] = (), extend: bool = False
 ) -> dict[str, tuple[Any, Any]]:
-    """Return the old and the new value of the settings that an extended run changes; raise for all others.
+    """Return the old and the new value of the settings that an extended run changes; raise an error for other changes.
 
     Args:
-        changeable: dotted names of the settings that ``extend`` allows to change.
+        before: Settings of the run.
+        now: New settings.
+        changeable: Dotted names of the settings that ``extend`` allows to change.
+        extend: Whether the run is extended.
     """
     changed = differences(before, now)
     allowed = changed.keys() <= set(changeable)
@@ -45,10 +48,10 @@ def require_resumable(
 
 
 def task_of(settings: Mapping[str, Any]) -> tasks.Task:
-    """Return the task that ``stablessm train`` trained a run on; an error if its data are no longer the same.
+    """Return the task of a run of ``stablessm train``; raise an error if its data have changed.
 
     Args:
-        settings: What ``settings_of`` returned.
+        settings: The result of ``settings_of``.
     """
     origin = settings["origin"]
     if "task" not in origin:
@@ -57,13 +60,17 @@ def task_of(settings: Mapping[str, Any]) -> tasks.Task:
     with _renamed.reading_a_file():
         task = tasks.get(name, **tasks.read_options(name, options))
     before, now = settings["task"], task.describe()
-    known = {**now, **before, "options": {**now["options"], **before["options"]}}  # some options came later
+    known = {
+        **now,
+        **before,
+        "options": {**now["options"], **before["options"]},
+    }  # some are new
     require_same("task", "the data it was trained on", known, now)
     return task
 
 
 def signature(model: nn.Module) -> dict[str, Any]:
-    """Return what a checkpoint must fit: class, options, and the shape of every tensor."""
+    """Return the properties of a model that a checkpoint must match: class, options, and the shape of every tensor."""
     config = getattr(model, "config", None)
     has_options = dataclasses.is_dataclass(config) and not isinstance(config, type)
     options = dataclasses.asdict(config) if has_options else {}  # type: ignore[arg-type]
@@ -76,7 +83,7 @@ def signature(model: nn.Module) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the old and the new value of every setting that is not as it was, by dotted name.
+    """Return the old and the new value of every setting that has changed, by dotted name.
 
     >>> differences({"lr": 0.1, "data": {"n": 3}}, {"lr": 0.1, "data": {"n": 4}})
     {'data.n': (3, 4)}

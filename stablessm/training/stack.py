@@ -1,4 +1,4 @@
-"""Models of one shape as one computation: their weights are the rows of stacked tensors."""
+"""Models of the same shape as one computation, with their weights as rows of stacked tensors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stablessm._errors import ArgumentError
 
 @final
 class Stack(nn.Module):
-    """Models that differ in their weights alone, and their parameters and buffers, stacked: (models, …) each.
+    """Models that differ only in their weights, with their parameters and buffers in stacked tensors (models, …).
 
-    The parameters of the models become views of the rows: what changes the stack changes the models, and the models
-    can be saved, evaluated and searched for a divergence one by one.
+    The parameters of the models become views of the rows. A change of the stack therefore changes the models, which can
+    be saved, evaluated and searched for a divergence one by one.
 
     >>> models = [nn.Linear(3, 2) for _ in range(4)]
     >>> stack, x = Stack(models, torch.device("cpu")), torch.randn(5, 3)
@@ -50,7 +50,9 @@ class Stack(nn.Module):
         """Return ``function(model, *tensors)`` of every model, with a first axis of models, by ``torch.vmap``.
 
         Args:
-            tensors: with a first axis of models; ``shared``: without, the same for all models.
+            function: Function of a model and tensors.
+            tensors: Tensors with a first axis of models.
+            shared: Whether the tensors have no such axis and are the same for all models.
         """
         one, names = _Call(self.models[0], function), [name for name, _ in _tensors(self.models[0])]
 

@@ -1,4 +1,4 @@
-"""How far the trainings in a folder are."""
+"""The progress of the trainings in a folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEPTH = 3
 @final
 @dataclass(frozen=True)
 class TrainingStatus:
-    """How far one training is."""
+    """The progress of one training."""
 
     folder: Path
     state: Literal["running", "finished", "stopped", "diverged", "damaged"]
@@ -30,16 +30,16 @@ class TrainingStatus:
     step: int
     """The last step that was logged."""
     steps: int | None
-    """Number of steps in all; None for a run of an earlier version."""
+    """Total number of steps; None for a run of an earlier version."""
     loss: float | None
     """The last training loss that was logged."""
 
 
 @checked
 def trainings(out: str | Path) -> list[TrainingStatus]:
-    """Return the status of every training in ``out``, and up to three levels of folders below it.
+    """Return the status of every training in ``out`` and in folders up to three levels below.
 
-    Replicas that are trained as one are one training, of which the loss of replica 0 is shown until it has finished.
+    Replicas that are trained as one count as one training; until it has finished, its loss is that of replica 0.
 
     >>> trainings("nowhere")
     []
@@ -66,7 +66,7 @@ def _status(folder: Path) -> TrainingStatus:
 
 
 def _ended(path: Path, config: Mapping[str, Any]) -> Literal["finished", "stopped", "diverged"]:
-    """Return how a run ended: as its record says, unless the run was extended after that."""
+    """Return how a run ended, from its record; ``stopped`` if the run was extended after the record was written."""
     if not path.is_file():
         return "stopped"
     with record.reading(path, "the record of a training"):

@@ -1,4 +1,4 @@
-"""The step loop of every training: gradient, clipping, watch, update, checkpoint."""
+"""The step loop of every training: gradient, clipping, detection of divergence, update, checkpoint."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from stablessm.training.ranks import Ranks
 from stablessm.training.trainee import load
 
 _VIEW = "FSDP2-wrapped module .* returned a view tensor"
-"""A warning: the state of a block is a view. Nothing changes it in place."""
+"""A warning that is silenced: the state of a block is a view, but nothing changes it in place."""
 
 
 class Hooks:
-    """What a training does between the parts of a step, and its state in checkpoints. Methods do nothing by default."""
+    """Callbacks between the parts of a step, with state in checkpoints. By default, methods do nothing."""
 
     name = ""
     """Key of the hook's facts in a checkpoint; without a name they are merged with the facts of the loop."""
@@ -79,27 +79,31 @@ class Cadence:
         self.steps, self.seconds, self.cost, self.last = steps, seconds, 0.0, time.perf_counter()
 
     def due(self, step: int) -> bool:
-        """Whether it is time, after a step."""
+        """Return whether to write a checkpoint after a step."""
         if self.steps is not None:
             return step % self.steps == 0
         return time.perf_counter() - self.last > max(self.seconds, 20 * self.cost)
 
     def wrote(self, began: float) -> None:
-        """Note a checkpoint that was begun then."""
+        """Record that a checkpoint was written; ``began`` is the time at which it was begun."""
         self.last = time.perf_counter()
         self.cost = self.last - began
 
 
 class StepLoop:
-    """Steps of one training, of one model or of a stack of them.
+    """The steps of a training of one model or of a stack of models.
 
     Args:
-        trained: whose parameters are updated.
-        strategy: how the gradient of a step is computed.
-        total: number of steps.
-        look: from the number of steps made to whether the host reads results from the device.
-        checkpoints: where to leave some; None: nowhere.
-        sharded: whether every rank has a part of ``trained``.
+        trained: The module whose parameters are updated.
+        strategy: Computes the gradient of a step.
+        optimizer: Updates the parameters.
+        watch: Detects divergence.
+        total: Number of steps.
+        hooks: Callbacks between the parts of a step.
+        look: Function from the number of steps made to whether the host reads results from the device.
+        checkpoints: Where checkpoints are written; None writes none.
+        cadence: When checkpoints are written.
+        sharded: Whether every rank has a part of ``trained``.
     """
 
     def __init__(
@@ -124,9 +128,9 @@ class StepLoop:
         self._gpus = [device] if device.type == "cuda" else []
         self.step, self.saved = 0, -1
         self.history: list[Any] = []
-        """What a record says of the run's past: weights that it began from, and settings that changed on the way."""
+        """Events for the record: the source of the initial weights, and settings that changed during the run."""
         self.checkpoint_due = False
-        """A hook may ask for a checkpoint after this step."""
+        """Set by a hook to request a checkpoint after this step."""
         self.started, self.seconds_before = time.perf_counter(), 0.0
 
     @property
@@ -135,7 +139,7 @@ class StepLoop:
         return self.seconds_before + time.perf_counter() - self.started
 
     def run(self, *, progress: bool = False, name: str | None = None) -> None:
-        """Take the steps that are left; SIGINT and SIGTERM leave a checkpoint and raise ``Interrupted``."""
+        """Run the remaining steps. SIGINT and SIGTERM write a checkpoint and raise ``Interrupted``."""
         from tqdm import tqdm
 
         bar = tqdm(
@@ -174,7 +178,7 @@ class StepLoop:
         self.cadence.wrote(began)
 
     def resume(self, *, last_good: bool = False) -> bool:
-        """Take over the last checkpoint, if there is one; return True if settings have changed since it was written."""
+        """Resume from the last checkpoint, if there is one; return whether settings have changed since then."""
         found = None if self.checkpoints is None else self.checkpoints.load(last_good=last_good, like=self._like)
         if found is None:
             return False

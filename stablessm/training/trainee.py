@@ -1,4 +1,4 @@
-"""A model as one or more processes train it: whole on each of them (DDP), or each with a shard of it (FSDP2)."""
+"""A model that one or more processes train: whole on every process (DDP), or in shards (FSDP2)."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from stablessm.training.ranks import Ranks
 
 
 class Trainee:
-    """The caller's model, and the one whose parameters are updated: the same, unless that is in shards."""
+    """The caller's model, and the model whose parameters are updated: the same one, unless it is sharded."""
 
     model: nn.Module
-    """The caller's: plain and whole."""
+    """The caller's model, whole and without wrappers."""
     trained: nn.Module
-    """Whose parameters are updated; it can be evaluated."""
+    """The model whose parameters are updated and which is evaluated."""
     runner: Any
-    """What a training step calls."""
+    """The callable that a training step runs."""
     sharded = False
     """Whether every rank has a part of the weights."""
 
     def accumulating(self) -> AbstractContextManager[object]:
-        """Within, a backward pass may leave the exchange of gradients to a later one."""
+        """Return a context in which a backward pass need not exchange gradients, because a later one will."""
         return nullcontext()
 
     def collect(self) -> None:
-        """Give the caller's model the weights. No-op where it already holds them."""
+        """Copy the weights into the caller's model. No-op if it already holds them."""
 
     def spread(self) -> None:
-        """Take the weights of the caller's model. No-op where they are the same tensors."""
+        """Copy the weights from the caller's model. No-op if they are the same tensors."""
 
     def changed(self) -> None:
-        """Note that the parameters of ``trained`` were changed other than by an optimizer."""
+        """Called after the parameters of ``trained`` were changed other than by an optimizer."""
 
     def ratios(self) -> GradientOverWeight:
         """Return the gradient over weight of the recurrent parameters, after a backward pass."""
@@ -50,7 +50,7 @@ class Trainee:
 
 @final
 class Carrying(nn.Module):
-    """``sequence`` of a model as a ``forward``, which is what PyTorch's wrappers know: with the state in and out."""
+    """A module whose ``forward`` is ``sequence`` of a model, because wrappers of PyTorch call ``forward``."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -72,9 +72,8 @@ class Whole(Trainee):
         ranks.share(model)
         self.runner = _runner(model, compiled, carries)
         if ranks.size > 1:
-            self.runner = nn.parallel.DistributedDataParallel(
-                self.runner, gradient_as_bucket_view=True, broadcast_buffers=False
-            )  # buffers: the loop's matter, after a step
+            options = {"gradient_as_bucket_view": True, "broadcast_buffers": False}  # the loop copies buffers
+            self.runner = nn.parallel.DistributedDataParallel(self.runner, **options)
 
     def accumulating(self) -> AbstractContextManager[object]:
         """Return DDP's ``no_sync`` context."""
@@ -85,12 +84,12 @@ class Whole(Trainee):
 
 @final
 class Sharded(Trainee):
-    """FSDP2: every rank keeps a part of each parameter and of its moments; blocks are put together as they run.
+    """FSDP2: every rank keeps a part of each parameter and of its moments; a block is gathered while it runs.
 
-    A block is an entry of an ``nn.ModuleList`` that is in no other; what is in no block is one more. The caller's
-    model stays on the CPU, to be saved or searched for a divergence. Parameters stay in their own dtype: recurrences
-    in bfloat16 would not be what they say, so a shorter dtype is autocast's matter. Shards of gradients are added up
-    after every batch of a step: whole gradients would take the memory that sharding saves.
+    A block is an entry of an outermost ``nn.ModuleList``; everything outside blocks is one more block. The caller's
+    model stays on the CPU, to be saved or searched for a divergence. Parameters keep their dtype, because recurrences
+    are not accurate in bfloat16; autocast shortens the other products. Gradients are reduced to shards after every
+    batch of a step, because whole gradients would take the memory that sharding saves.
     """
 
     sharded = True
@@ -125,7 +124,7 @@ class Sharded(Trainee):
             tensor.copy_(placed(own[name], tensor))
 
     def changed(self) -> None:
-        """Drop the whole weights that an evaluation, which has no backward pass, leaves for the next forward pass."""
+        """Free the gathered weights that an evaluation, which has no backward pass, leaves behind."""
         from torch.distributed.fsdp import FSDPModule
 
         for module in self.trained.modules():
@@ -134,7 +133,7 @@ class Sharded(Trainee):
 
     @torch.no_grad()
     def ratios(self) -> GradientOverWeight:
-        """Return the ratios from whole weights and gradients, gathered for recurrent parameters alone."""
+        """Return the ratios from whole weights and gradients; only recurrent parameters are gathered."""
         for name, module in recurrent_modules(self.model):
             for own in module.recurrent_parameters:
                 parameter, shard = module.get_parameter(own), self.trained.get_submodule(name).get_parameter(own)
@@ -149,7 +148,7 @@ class Sharded(Trainee):
 def trainee(
     model: nn.Module, config: TrainingConfig, device: torch.device, ranks: Ranks, *, carries: bool = False
 ) -> Trainee:
-    """Return the trainee for ``config.parallel``; whole for one rank. ``carries``: with a state in and out."""
+    """Return the trainee for ``config.parallel``; it is whole for one rank. ``carries``: the task carries a state."""
     cls = Sharded if ranks.size > 1 and config.parallel == "fsdp" else Whole
     return cls(model, device, ranks, compiled=config.compile, carries=carries)
 
@@ -166,7 +165,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def placed(tensor: Tensor, like: Any) -> Tensor:
-    """Return a tensor that every rank has on the device and in the shards (DTensor placements) of ``like``."""
+    """Return a tensor, which every rank has, on the device and with the shards (DTensor placements) of ``like``."""
     there = tensor.to(like.device)
     if hasattr(like, "placements") and not hasattr(tensor, "placements"):
         from torch.distributed.tensor import distribute_tensor

@@ -1,4 +1,4 @@
-"""First weights from another run or a saved model."""
+"""Initial weights from another run or a saved model."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from stablessm.training.settings import signature
 
 
 def warm_start(models: Sequence[nn.Module], source: str, folder: Path) -> dict[str, Any]:
-    """Load the weights of a run or of a saved model into every model; return where they are from, for the record.
+    """Load the weights of a run or of a saved model into every model; return their origin, for the record.
 
     Args:
-        source: folder of a run, whose selected weights are taken, or of a saved model.
-        folder: of the run that begins.
+        models: The models.
+        source: Folder of a run, whose selected weights are loaded, or of a saved model.
+        folder: Folder of the new run.
     """
     given = Path(source)
     if given.resolve().is_relative_to(folder.resolve()):
@@ -45,7 +46,7 @@ def warm_start(models: Sequence[nn.Module], source: str, folder: Path) -> dict[s
 
 
 def _modules_of(place: Path) -> Mapping[str, str]:
-    """Return how the modules of the saved model present themselves; of weights alone, nothing is known."""
+    """Return the descriptions of the modules of the saved model; empty if only weights were saved."""
     if storage.is_saved_layer(place):
         return dict(signature(storage.load(place))["modules"])
     try:
@@ -55,7 +56,7 @@ def _modules_of(place: Path) -> Mapping[str, str]:
 
 
 def _require_same_recurrences(model: nn.Module, before: Mapping[str, str]) -> None:
-    """Raise if the recurrent weights had another meaning, such as another reparameterization."""
+    """Raise an error if the recurrent weights had another meaning, such as another reparameterization."""
     now = signature(model)["modules"]
     for name, _ in recurrent_modules(model):
         was = before.get(name or "itself")
@@ -64,6 +65,6 @@ def _require_same_recurrences(model: nn.Module, before: Mapping[str, str]) -> No
 
 
 def _history_of(run: Path) -> dict[str, Any]:
-    """Return how far the run had come that left the weights, if a run did."""
+    """Return the number of steps and the best score of the run that wrote the weights, if a run wrote them."""
     read = lambda found: {name: found["results"][name] for name in ("steps", "best")}  # noqa: E731
     return record.read_side(run / "record.json", read, {}, "How far that run had come is not noted")

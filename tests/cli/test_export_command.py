@@ -71,4 +71,7 @@ def test_a_path_that_cannot_be_written(tmp_path):
     ssm.save(ssm.LRU(3, 8, 2), tmp_path / "layer")
     (tmp_path / "folder.pt2").mkdir()
     assert "path: expected a file, got" in export(tmp_path / "layer", tmp_path / "folder.pt2", code=2)
+    missing = export(tmp_path / "layer", tmp_path / "missing" / "a.pt2", code=2)
+    assert "path: expected a file in an existing folder" in missing
+    assert not (tmp_path / "missing").exists()
     assert "cannot export" in export(tmp_path / "layer", tmp_path / "layer" / "config.json" / "a.pt2", code=2)

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -249,7 +250,7 @@ def test_wrong_arguments_are_named(load):
         ("train", "recall", "--set", "layers=2"): "layers: expected one of the settings",
         ("train", "recall", "--map", "nothing"): "expected one of",
         ("train", "recall", "--lr", "-1"): "lr: expected",
-        ("train", "recall", "--select", "first"): "select: expected 'best' or 'last'",
+        ("train", "recall", "--select", "first"): "select: expected one of 'best', 'last'",
         ("train", "recall", "--device", "tpu"): "device: expected auto, cpu or cuda",
         ("eval", "nowhere"): "folder: expected that of a training",
     }.items():
@@ -260,7 +261,7 @@ def test_wrong_arguments_are_named(load):
 def test_lists_and_help():
     assert "mnist               digits, a pixel a step" in call("train", "--list")
     assert "vocabulary" in call("train", "recall", "--list")
-    assert "must be given" in call("train", "series", "--list")
+    assert "required" in call("train", "series", "--list")
     assert "paper-images 17,546 StableSSM, tables 5 and 6" in " ".join(call("train", "--list").split())
     assert "stablessm train mnist --model paper-images --epochs 10" in call("train", "--help")
     assert "stablessm eval runs/mnist --split valid" in call("eval", "--help")
@@ -277,3 +278,56 @@ def test_the_commands_that_the_documentation_shows(tmp_path, monkeypatch):
     assert Path("forecast.csv").read_text(encoding="utf-8").startswith("step,load,load lower,load upper\n1,")
     assert "written to runs/load" in outputs[0]
     assert "stability radius" in outputs[3]
+
+
+LOGGER = """
+from pathlib import Path
+
+class Rows:
+    def begin(self, folder, settings, step):
+        self.rows = [f"{folder.name} {settings['config']['steps']} {step}"]
+
+    def log(self, step, values):
+        self.rows.append(f"{step} {values.get('split', 'train')}")
+
+    def end(self, result):
+        Path("rows.txt").write_text("\\n".join([*self.rows, f"end {result.steps}"]))
+
+made = Rows()
+half = type("Half", (), {"begin": None})()
+number = 3
+"""
+
+
+@pytest.mark.parametrize("name", ["Rows", "made"])
+def test_a_logger_of_the_current_folder(load, monkeypatch, name):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    module = f"logger_{name.lower()}"
+    Path(f"{module}.py").write_text(LOGGER, encoding="utf-8")
+    call("train", *load, *QUICK, "--steps", "2", "--out", "runs/logged", "--logger", f"{module}:{name}")
+    rows = Path("rows.txt").read_text(encoding="utf-8").split("\n")
+    assert rows == ["logged 2 0", "2 train", "2 valid", "end 2"]
+
+
+def test_what_is_no_logger_is_refused(load, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("loggers_here.py").write_text(LOGGER, encoding="utf-8")
+    wrong = {
+        "nowhere:Rows": "package.module:factory of a logger",
+        "loggers_here:rows": "package.module:factory of a logger",
+        "loggers_here:number": "a function that returns a logger at loggers_here:number",
+        "loggers_here:half": "a function that returns a logger at loggers_here:half",
+        "loggers_here:Path": "a logger with the methods begin, log, end from loggers_here:Path",
+    }
+    for source, expected in wrong.items():
+        told = " ".join(call("train", *load, *QUICK, "--steps", "2", "--logger", source, code=2).split())
+        assert f"--logger: expected {expected}" in told
+
+
+def test_too_little_text_is_refused_before_a_model_is_built(tmp_path, monkeypatch):
+    monkeypatch.setattr(ssm.models, "for_task", lambda *_, **__: pytest.fail("a model was built"))
+    path = tmp_path / "short.txt"
+    path.write_text("the cat sat on the mat. " * 400, encoding="utf-8")
+    told = " ".join(call("train", "lm", "-o", f"text={path}", "-o", "level=char", code=2).split())
+    assert "batch_size: expected at most the 8 training examples of lm, got 64" in told
+    assert "--batch-size N sets it; a smaller -o length=N cuts the text into more examples" in told

@@ -66,7 +66,7 @@ DEFAULTS = {
     "--weight-decay=0.01 --schedule=cosine --warmup=0.05 --cooldown=0.2 --clip=1.0 --select=best --ema=None "
     "--patience=None>=1 --init-from=None --extend=False --seed=0>=0 --replicas=1>=1 --evaluate-every=None>=1 "
     "--checkpoint-every=None>=1 --log-every=20>=1 --device=auto --autocast=False --compile=False --graph=False "
-    "--parallel=ddp --out=None --resume/--fresh=True --last-good=False --list=False",
+    "--parallel=ddp --out=None --resume/--fresh=True --last-good=False --logger=None --list=False",
     "eval": "FOLDER=required --split=test --batch-size=None>=1 --device=auto --option=None",
     "predict": "FOLDER=required DATA=None --horizon=None>=1 --level=0.9 --device=auto --out=None",
     "generate": "MODEL=required PROMPT= --tokens=200>=1 --temperature=0.8>=0 --top-k=None>=1 --seed=0>=0 --device=auto "

@@ -85,7 +85,7 @@ def test_columns_that_are_made(tmp_path):
     assert table.unused(["x", "kind"])[0].endswith("not used: day (dates)")
     notes = table.gaps(["x", "dt"], "interpolate") + table.unused(["x", "dt"])
     assert [note.partition("m.csv: ")[2] for note in notes] == [
-        "1 of 6 cells of x are missing or no numbers; they are interpolated",
+        "1 of 6 cells of x are missing or not numbers; they are interpolated",
         "not used: day (dates; their steps are the column dt), kind",
     ]
 
@@ -213,3 +213,29 @@ def test_a_column_of_dates_with_gaps_is_named(tmp_path):
     rows = [f"{'' if i % 10 == 3 else f'2025-01-{1 + i % 28:02}'},{i}" for i in range(28)]
     task = tasks.get("series", file=str(write(tmp_path / "c.csv", "when,load", *rows)), target="load", window=4)
     assert any("not used: when (dates, some of them missing)" in note for note in task.notes)
+
+
+@given(seed=st.integers(0, 10**9), order=st.sampled_from(["%d/%m/%Y", "%m/%d/%Y"]))
+def test_the_order_of_day_and_month_follows_from_the_whole_column(seed, order, tmp_path_factory):
+    rng = np.random.default_rng(seed)
+    days = np.cumsum(rng.integers(1, 4, 40)) + np.datetime64("2025-01-01")  # more than 12 days of a month
+    dates = [day.item().strftime(order) for day in days]
+    path = write(tmp_path_factory.mktemp("d") / "d.csv", "when,load", *(f"{date},{i}" for i, date in enumerate(dates)))
+    steps = np.diff(days).astype(float)
+    np.testing.assert_allclose(csv_file.read(path).numbers(["dt"], "columns")[1:, 0], steps / np.median(steps))
+
+
+@pytest.mark.parametrize("units", ["h,kW,m/s", ",kW,m/s", "h,,m/s"])
+def test_a_line_of_units_is_dropped(tmp_path, units):
+    path = write(tmp_path / "u.csv", "time,load,wind", units, *(f"{i},{i % 7},{i % 3}" for i in range(60)))
+    task = tasks.get("series", file=str(path), target="load", window=4)
+    assert task.columns == ("time", "load", "wind")
+    assert len(task.unscaled) == 60
+    assert task.notes == (f"{path}: line 2 is dropped as a line of units",)
+
+
+def test_a_line_with_a_number_is_no_line_of_units(tmp_path):
+    path = write(tmp_path / "u.csv", "time,load", "0,broken", *(f"{i},{i % 7}" for i in range(1, 60)))
+    task = tasks.get("series", file=str(path), target="load", window=4)
+    assert len(task.unscaled) == 60
+    assert task.notes == (f"{path}: 1 of 60 cells of load are missing or not numbers; the previous value is repeated",)

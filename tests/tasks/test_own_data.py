@@ -84,7 +84,7 @@ def test_arrays_come_from_files(tmp_path):
         ({"inputs": X, "targets": CLASSES - 1}, "targets: expected classes from 0 up, got -1"),
         ({"inputs": X, "targets": CLASSES > 0}, "targets: expected classes as whole numbers, or values"),
         ({"inputs": CLASSES[:, None] - 1, "targets": CLASSES}, "inputs: expected tokens from 0 up, got -1"),
-        ({"inputs": X[:, :0], "targets": CLASSES}, "inputs: expected examples of a step or more"),
+        ({"inputs": X[:, :0], "targets": CLASSES}, "inputs: expected examples with at least one step"),
         (
             {"inputs": X, "targets": CLASSES, "lengths": LENGTHS + 8},
             r"lengths: expected \(30,\) whole numbers from 1 to 8",
@@ -115,7 +115,7 @@ def test_damaged_array_files_are_named(tmp_path):
     np.savez(tmp_path / "all.npz", inputs=X)
     with pytest.raises(ArgumentError, match=r"all\.npz: expected arrays inputs and targets in a whole \.npz"):
         tasks.get("arrays", inputs=str(tmp_path / "all.npz"))
-    with pytest.raises(ArgumentError, match=r"targets, lengths: expected none beside .*all\.npz"):
+    with pytest.raises(ArgumentError, match=r"targets, lengths: expected no value with .*all\.npz"):
         tasks.get("arrays", inputs=str(tmp_path / "all.npz"), targets=CLASSES)
     np.save(tmp_path / "x.npy", X)
     whole = (tmp_path / "x.npy").read_bytes()
@@ -178,8 +178,8 @@ def test_a_series_is_forecast_from_its_past(tmp_path):
         (["a,b", '1,"2\n"', "inf,2"], REFUSE, r"s\.csv, line 4, column a: expected a finite number, got 'inf'"),
         (["a,b", "1,2", "3"], {}, r"s\.csv, line 3: expected 2 cells, as many as column names, got 1"),
         (["a,b", *["1,"] * 50], {"columns": "a,b"}, r"columns: expected numbers, or 2 to 30 different words"),
-        (["a,b", *["1,"] * 50], {"target": "b"}, r"columns: expected columns with a number or more, got b"),
-        (["a,b"], {}, r"s\.csv: expected a CSV file with a line of column names and a row or more"),
+        (["a,b", *["1,"] * 50], {"target": "b"}, r"columns: expected columns with at least one number, got b"),
+        (["a,b"], {}, r"s\.csv: expected a CSV file with a line of column names and at least one row"),
         (["a,b", '1,"2'], {}, r"s\.csv, line 2: expected a CSV file"),
         (["a,b", "x,y"], {}, r"s\.csv: expected a column of numbers, got a, b"),
         (["a,b", *["1,2"] * 50], {"target": "c"}, r"target: expected a column of .*s\.csv: a, b, got 'c'"),
@@ -240,7 +240,7 @@ def test_sequences_are_put_together_from_their_rows(lengths, order, tmp_path_fac
         (["id,x,y", "1,2,1", "2,3,b"], {"kind": "values"}, r"s\.csv, line 3, column y: expected a finite number"),
         (["id,x,y", "1,2,a"], {"label": "z"}, r"label: expected a column of .*: id, x, y, got 'z'"),
         (["id,x,y", "1,2,a"], {"sequence": "z"}, r"sequence: expected a column of .*: id, x, y, got 'z'"),
-        (["id,x,y", "1,v,a"], {}, r"s\.csv: expected a column of numbers beside id and y, got id, x, y"),
+        (["id,x,y", "1,v,a"], {}, r"s\.csv: expected a column of numbers other than id and y, got id, x, y"),
     ],
 )
 def test_sequences_that_cannot_be_read(lines, options, message, tmp_path):

@@ -231,7 +231,11 @@ def test_first_numbers_never_change():
         ("selective-copying", {"copied": 300}, "copied: expected from 1 to the length 256"),
         ("selective-copying", {"vocabulary": 2}, "vocabulary: expected a whole number, at least 3"),
         ("functional", {"target": "cosine"}, "target: expected one of exponential"),
-        ("functional", {"target": targets.PeakHold(), "settings": {"rate": 1.0}}, "settings: expected none beside"),
+        (
+            "functional",
+            {"target": targets.PeakHold(), "settings": {"rate": 1.0}},
+            "settings: expected no value",
+        ),
         ("functional", {"length": 0}, "length: expected a whole number"),
     ],
 )

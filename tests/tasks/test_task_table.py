@@ -69,7 +69,7 @@ def test_options_of_the_wrong_type(options, message):
 def test_unknown_tasks_and_missing_options():
     with pytest.raises(ArgumentError, match=r"task: expected one of functional, recall, .* got 'recal'"):
         tasks.get("recal")
-    with pytest.raises(ArgumentError, match=r"file: expected text for task 'series': a CSV file .*, got none"):
+    with pytest.raises(ArgumentError, match=r"file: expected text for task 'series': CSV file .*, got none"):
         tasks.get("series")
 
 

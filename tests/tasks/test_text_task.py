@@ -232,7 +232,7 @@ def test_an_earlier_tokenizer_reads_another_text(tmp_path: Path) -> None:
     assert other.streams["test"].lost > 0
     with pytest.raises(ArgumentError, match="level: expected char, as the tokenizer has it, got bpe"):
         build(tmp_path / "other.txt", "the bee " * 30, **beside)
-    with pytest.raises(ArgumentError, match="vocabulary: expected none beside a tokenizer"):
+    with pytest.raises(ArgumentError, match="vocabulary: expected no value, because the tokenizer"):
         build(tmp_path / "other.txt", "the bee " * 30, level="char", vocabulary=9, **beside)
 
 

@@ -162,7 +162,7 @@ def test_gaps_of_new_data_are_filled_as_in_training(run, tmp_path):
     assert load != SERIES[-3, 0]
     found = TrainedModel(folder, device="cpu").predict(tmp_path / "x.csv")
     np.testing.assert_allclose(found.values, by_hand(model, filled, HORIZON, [0, 1]), rtol=1e-4)
-    assert "x.csv: 1 of 120 cells of load are missing or no numbers; the value before is repeated" in found.note
+    assert "x.csv: 1 of 120 cells of load are missing or not numbers; the previous value is repeated" in found.note
 
 
 @pytest.fixture

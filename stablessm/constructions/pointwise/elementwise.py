@@ -25,6 +25,7 @@ _AXES = 4
 
 
 @final
+@checked
 @dataclass(frozen=True, eq=False, repr=False)
 class Elementwise(Result):
     """A two-layer SSM that applies a function at every step, with its error."""

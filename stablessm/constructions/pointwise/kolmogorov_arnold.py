@@ -35,6 +35,7 @@ _RADIUS = 0.5
 
 @final
 @renamed("realisation")
+@checked
 @dataclass(frozen=True, eq=False, repr=False)
 class KolmogorovArnold(Result):
     """A five-layer SSM whose output at step ``length`` is f of the inputs so far, with its error."""

@@ -123,6 +123,8 @@ class VolterraSSM(nn.Module):
         """Return ĥ_n at points (P, n) of whole steps: (P,)."""
         if steps.ndim != 2 or not 1 <= steps.shape[1] <= 3:
             raise ArgumentError("steps", "shape (points, order)", f"shape {steps.shape}")
+        if steps.dtype.kind not in "iuf":
+            raise ArgumentError("steps", "whole numbers", f"dtype {steps.dtype}")
         mine = self.orders == steps.shape[1]
         times, places = np.unique(steps, return_inverse=True)
         factors = self.layer.kernel(torch.from_numpy(times))[:, mine, 0].numpy()[places.reshape(steps.shape)]

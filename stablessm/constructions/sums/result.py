@@ -36,6 +36,7 @@ _CHUNK = 1 << 17  # numbers evaluated at once: modes stay in the cache, however 
 
 
 @final
+@checked
 @dataclass(frozen=True, eq=False, repr=False)
 class ExponentialSum(Result):
     """ρ̂(t) = Re Σ_i weights_i e^{rates_i t}, every Re rates_i < 0; one entry stands for a conjugate pair.
@@ -174,7 +175,6 @@ class ExponentialSum(Result):
         decay = -np.expm1(self.rates.real * self.dt)
         return float(2 * np.finfo(np.float64).eps * (np.abs(self._gain) / decay**2) @ self._sizes)
 
-    @checked
     def __call__(self, t: ArrayLike) -> np.ndarray:
         """Return ρ̂ at times t ≥ 0 of any shape: t.shape, or (*t.shape, d_out, d_in)."""
         t = np.asarray(t, dtype=np.float64)
@@ -184,7 +184,6 @@ class ExponentialSum(Result):
         sums = np.concatenate([np.exp(part[:, None] * self.rates) @ weights for part in parts])
         return (sums if self.is_complex else sums.real).reshape((*t.shape, *self.shape))
 
-    @checked
     def step(self, x_t: ArrayLike, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Advance the recurrence by one step in NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1.
 
@@ -217,7 +216,6 @@ class ExponentialSum(Result):
         y = np.einsum("moi,...mi->...o", weights, state) if self.shape else state @ weights
         return (y if self.is_complex else y.real), state
 
-    @checked
     def to_layer(self, map: str | Reparameterization = "best", *, dtype: torch.dtype | None = None) -> RealSSM | LRU:
         """Build a layer without bias that has this kernel, in any reparameterization of the eigenvalues.
 
@@ -235,7 +233,6 @@ class ExponentialSum(Result):
 
         return to_layer(self, map, dtype)
 
-    @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Save to ``path`` (.safetensors, complete) and to the same name with .csv (rates and weights, readable)."""
         import torch
@@ -255,7 +252,6 @@ class ExponentialSum(Result):
         return path
 
     @classmethod
-    @checked
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Load what :meth:`save` wrote, exactly."""
         from stablessm import _tensors
