@@ -232,14 +232,6 @@ def _mapping(key: Any, item: Any) -> Rule:
     )
 
 
-def _callable(*_: Any) -> Rule:
-    return Rule(callable, "a function")
-
-
-def _class(*_: Any) -> Rule:
-    return Rule(lambda value: isinstance(value, type), "a class")
-
-
 def _all(rule: Rule, values: Any) -> bool:
     return all(map(rule.accepts, values))
 
@@ -318,7 +310,6 @@ _SIMPLE: Final[dict[Any, Rule]] = {
     float: Rule(_number, "a number"),
     bool: Rule(_flag, "True or False"),
     str: Rule(_text, "text"),
-    None: Rule(lambda value: value is None, "None"),
     type(None): Rule(lambda value: value is None, "None"),
     Any: Rule(_anything, "anything"),
     object: Rule(_anything, "anything"),
@@ -330,7 +321,7 @@ _CONTAINERS: Final[Mapping[Any, Callable[..., Rule]]] = {
     collections.abc.Sequence: _sequence,
     dict: _mapping,
     collections.abc.Mapping: _mapping,
-    collections.abc.Callable: _callable,
-    type: _class,
+    collections.abc.Callable: lambda *_: Rule(callable, "a function"),
+    type: lambda *_: Rule(lambda value: isinstance(value, type), "a class"),
     os.PathLike: lambda *_: Rule(_path, "a path"),
 }

@@ -291,7 +291,7 @@ class Result:
 
 @stage
 def train(arrivals: Arrivals) -> None:
-    rows = "".join(f"{i // 8},{i % 7},{i // 8 % 2}\n" for i in range(400))
+    rows = "".join(f"{i // 4},{i % 7},{i // 4 % 2}\n" for i in range(400))
     Path("own.csv").write_text("walk,x,y\n" + rows, encoding="utf-8")
     known = tasks.listing
     length = SimpleNamespace(name="length", kind="a number", default=20, help="how long", place=False)

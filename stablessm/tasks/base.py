@@ -28,6 +28,7 @@ _SEEDS = 2**31
 
 
 @final
+@checked
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Some examples of a task.
@@ -51,12 +52,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    @checked
     def to(self, device: Device) -> Batch:
         """Return the same examples on that device."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
-    @checked
     def rows(self, part: tuple[int, int]) -> Batch:
         """Return part i of n of the examples, for (i, n)."""
         if not 0 <= part[0] < part[1]:
@@ -96,6 +95,7 @@ class Outputs:
     """Names of the classes or values, if they have names."""
 
 
+@checked
 class Task(ABC):
     """The base class of tasks: data, loss and metric.
 
@@ -138,7 +138,6 @@ class Task(ABC):
         content = {} if self.content is None else {"content": self.content}
         return {"task": self.name, "options": self.options.plain(), "sizes": dict(self.sizes), **content}
 
-    @checked
     def as_trained(self, description: Mapping[str, Any]) -> Self:
         """Return this task with the preprocessing of the task that a model was trained on.
 
@@ -169,7 +168,6 @@ class Task(ABC):
             raise ArgumentError("batch_size", f"at most the {size} training examples of {self.name}", batch_size)
         return size // batch_size
 
-    @checked
     def batch(
         self,
         split: Split,
@@ -214,7 +212,6 @@ class Task(ABC):
             indices = torch.arange(first + mine.start, first + mine.stop)
         return self._examples(split, indices, seed, epoch)
 
-    @checked
     def lanes(self, split: Split, batch_size: Size) -> Iterator[Batch]:
         """Yield a split in batches whose rows continue the previous batch, for a task that carries its state."""
         raise ArgumentError("split", "that of a task that carries its state", f"one of {type(self).__name__}")
@@ -231,7 +228,6 @@ class Task(ABC):
         """
         return scoring.total_loss(self.outputs.kind, *self._paired(output, batch))
 
-    @checked
     def count(self, batch: Batch) -> Tensor:
         """Return the number of scored positions of a batch (the sum of their weights) in float64.
 
@@ -248,7 +244,6 @@ class Task(ABC):
         output, targets, weights = self._paired(output, batch)
         return scoring.score(self.metric, output.detach(), targets, weights)
 
-    @checked
     def to(self, device: Device) -> Self:
         """Return the same task with its data, and so its batches, on that device."""
         moved = copy.copy(self)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from stablessm._checked import checked
+from stablessm._checked import checked, require, rule_of
 from stablessm._errors import ArgumentError
 
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -41,8 +41,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, kind in _hints(type(self)).items():
-            if not _fits(getattr(self, name), kind):
-                raise ArgumentError(name, _named(kind), repr(getattr(self, name)))
+            require(name, getattr(self, name), rule_of(kind)._replace(expected=_named(kind)))
 
     def plain(self) -> dict[str, Any]:
         """Return all options except the places of the data."""
@@ -74,7 +73,7 @@ def listed(cls: type[Options], defaults: Mapping[str, Any]) -> tuple[Described, 
 def read(cls: type[Options], texts: Mapping[str, str]) -> dict[str, Any]:
     """Return options given as text, converted to their types; names must be valid."""
     hints = _hints(cls)
-    return {name: _read(name, text, hints[name]) for name, text in texts.items()}
+    return {name: parsed(name, text, hints[name]) for name, text in texts.items()}
 
 
 def _hints(cls: type[Options]) -> dict[str, Any]:
@@ -84,16 +83,6 @@ def _hints(cls: type[Options]) -> dict[str, Any]:
 def _choices(kind: Any) -> tuple[Any, ...]:
     """Return the types of a union, or the one type."""
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    for one in _choices(kind):
-        if get_origin(one) is Literal and value in get_args(one):
-            return True
-        types = () if get_origin(one) is Literal else (int, float) if one is float else (get_origin(one) or one,)
-        if isinstance(value, types) and (one is bool or not isinstance(value, bool)):
-            return True
-    return False
 
 
 def _named(kind: Any) -> str:
@@ -110,7 +99,8 @@ def _named(kind: Any) -> str:
     return " or ".join(names)
 
 
-def _read(name: str, text: str, kind: Any) -> Any:
+def parsed(name: str, text: str, kind: Any) -> Any:
+    """Return a text converted to a type, the first one of a union that fits; ``name`` is named in errors."""
     for one in _choices(kind):
         try:
             if get_origin(one) is Literal:

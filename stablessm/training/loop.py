@@ -69,17 +69,13 @@ def train(
     ``config.seed + i``, in the folder ``replica-i``. If one diverges, the others continue.
 
     Args:
-        model: A module that maps the inputs of a batch to outputs or to ``(outputs, state)``; for a task that carries
-            its state, it has the method ``sequence(x, state, reset=…) -> (outputs, state)``. Or a function without
-            arguments that returns such a module; it is called for each replica after ``torch.manual_seed`` with the
-            seed of the replica. Replicas of a module start from its weights, and replica 0 is the module itself. After
-            the training, the module is on ``config.device`` (on the CPU if it was sharded) with the weights that
-            ``config.select`` names.
-        task: The task.
-        config: The settings of the training.
-        folder: The output folder.
-        resume: ``True`` resumes from the last checkpoint, if there is one; ``"last-good"`` resumes from the previous
-            checkpoint if the last one is damaged; ``False`` starts again and removes the files of an earlier run.
+        model: A module from inputs to outputs or to ``(outputs, state)``; for a task that carries its state, with a
+            method ``sequence(x, state, reset=…) -> (outputs, state)``. Or a function without arguments that returns
+            such a module, which is called for each replica after ``torch.manual_seed`` with the seed of the replica.
+            Replicas of a module start from its weights, and replica 0 is the module itself. Afterwards the module is on
+            ``config.device`` (on the CPU if it was sharded) with the weights that ``config.select`` names.
+        resume: ``True`` resumes from the last checkpoint, ``"last-good"`` from the previous one if the last is damaged;
+            ``False`` starts again and removes the files of an earlier run.
         extend: Resume with different ``epochs``, ``steps``, ``lr``, ``recurrent_lr``, ``schedule``, ``warmup``,
             ``cooldown`` or ``patience``; ``record.json`` lists the changes.
         progress: Show a progress bar in a terminal, and report that a run is resumed.

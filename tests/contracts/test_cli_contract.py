@@ -149,7 +149,7 @@ def _with_best(norm: str, **found: float) -> NumericalError:
         ("train", "train recall", "stablessm.models.for_task", ArgumentError("resume", "all", "some"), 2, [
             "stderr: cannot train: resume: expected all, got some",
             "stderr: --extend allows other steps, learning rates and schedules; --last-good resumes from the "
-            "checkpoint before; --fresh starts again; --out takes another folder",
+            "previous checkpoint; --fresh starts again; --out chooses another folder",
         ]),
         ("train", "train recall", "stablessm.models.for_task", ArgumentError("length", "all", "some"), 2, [
             "stderr: cannot train: length: expected all, got some",

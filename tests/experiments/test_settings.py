@@ -71,7 +71,7 @@ def test_values_come_back_from_text(count, rate, on, limit, radii, words, depth)
         ("count.x", "3", "--set: expected count without a dot"),
         ("count", "3.5", "--set count: expected a whole number, got '3.5'"),
         ("radii", "1,x", "--set radii: expected a number, got 'x'"),
-        ("on", "maybe", "--set on: expected one of true, false"),
+        ("on", "maybe", "--set on: expected true or false"),
         ("kind", "quick", "--set kind: expected one of fast, slow"),
         ("inner", "3", "a setting that can be written as text, such as inner.depth"),
         ("pair", "1,2", "--set: expected a setting that can be written as text, got pair"),

@@ -73,7 +73,7 @@ def test_arrays_come_from_files(tmp_path):
     ("options", "message"),
     [
         ({"inputs": X}, "targets: expected an array"),
-        ({"targets": CLASSES}, "inputs: expected .* for task 'arrays': an array, an .npy file"),
+        ({"targets": CLASSES}, "inputs: expected .* for task 'arrays': array, .npy file"),
         ({"inputs": X[0, 0], "targets": CLASSES}, r"inputs: expected values \(n, T, d\) or"),
         ({"inputs": X > 0, "targets": CLASSES}, "inputs: expected values .* got bool"),
         (
@@ -90,7 +90,10 @@ def test_arrays_come_from_files(tmp_path):
             r"lengths: expected \(30,\) whole numbers from 1 to 8",
         ),
         ({"inputs": X, "targets": CLASSES, "lengths": LENGTHS[1:]}, "lengths: expected"),
-        ({"inputs": X, "targets": CLASSES, "valid": 0.5, "test": 0.5}, "valid, test: expected shares that leave"),
+        (
+            {"inputs": X, "targets": CLASSES, "valid": 0.5, "test": 0.5},
+            "valid, test: expected fractions",
+        ),
         ({"inputs": X[:1], "targets": CLASSES[:1]}, "data: expected enough examples"),
         (
             {"inputs": "missing.npy", "targets": CLASSES},

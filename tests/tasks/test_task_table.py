@@ -58,7 +58,7 @@ def test_texts_that_say_nothing(texts, message):
     [
         ({"length": 20.0}, "length: expected a whole number, got 20.0"),
         ({"length": True}, "length: expected a whole number, got True"),
-        ({"fresh": 1}, "fresh: expected true or false, got 1"),
+        ({"fresh": 2}, "fresh: expected true or false, got 2"),
     ],
 )
 def test_options_of_the_wrong_type(options, message):

@@ -267,7 +267,7 @@ def test_wrong_options_are_named(tmp_path: Path) -> None:
         ({"length": 0}, "length: expected a whole number"),
         ({"separator": ""}, "separator: expected at least one character"),
         ({"separator": "#"}, "data: expected enough examples"),
-        ({"valid": 0.6, "test": 0.5}, "valid, test: expected shares"),
+        ({"valid": 0.6, "test": 0.5}, "valid, test: expected fractions"),
         ({"level": "rune"}, "level: expected one of char, byte, bpe, word"),
     ):
         with pytest.raises(ArgumentError, match=told):

@@ -114,7 +114,11 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
 
 
 def test_wrong_vocabularies_are_named() -> None:
-    for level, size, told in (("char", 9, "none at level char"), ("bpe", 256, "at least 257"), ("word", 2, "least 3")):
+    for level, size, told in (
+        ("char", 9, "no value at level"),
+        ("bpe", 256, "at least 257"),
+        ("word", 2, "least 3"),
+    ):
         with pytest.raises(ArgumentError, match=f"vocabulary: expected .*{told}"):
             tokenizers.learned(level, TEXTS, size)
 

@@ -87,7 +87,7 @@ def test_other_shapes_are_launched_one_by_one(monkeypatch):
 
 
 def test_what_a_graph_needs(tmp_path):
-    x = torch.randn(10, 6, 1)
+    x = torch.randn(100, 6, 1)
     task = ssm.tasks.get("arrays", inputs=x, targets=x)
     with pytest.raises(ArgumentError, match="graph: expected a GPU, got cpu"):
         train(ssm.RealSSM(1, 4, 1), task, TrainingConfig(graph=True, device="cpu"), tmp_path / "run", progress=False)

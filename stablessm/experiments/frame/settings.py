@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from stablessm._errors import ArgumentError, unknown_name
 from stablessm._renamed import current
+from stablessm.tasks.options import parsed
 
 C = TypeVar("C")
 
@@ -51,29 +52,11 @@ def _with(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
 
 def _read(kind: Any, name: str, text: str) -> Any:
     """Return the text converted to a type."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        if type(None) in arguments and text.lower() == "none":
-            return None
-        kind = next(argument for argument in arguments if argument is not type(None))
-        return _read(kind, name, text)
-    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        return tuple(_read(arguments[0], name, part.strip()) for part in text.split(",") if part.strip())
-    if origin is Literal:
-        return _chosen({str(choice): choice for choice in arguments}, name, text)
-    if kind is bool:
-        return _chosen({"true": True, "false": False}, name, text.lower())
-    if kind in (int, float, str):
-        try:
-            return kind(text)
-        except ValueError as error:
-            expected = {int: "a whole number", float: "a number"}[kind]
-            raise ArgumentError(f"--set {name}", expected, repr(text)) from error
-    inner = f", such as {name}.{fields(kind)[0].name}" if is_dataclass(kind) else ""
-    raise ArgumentError("--set", f"a setting that can be written as text{inner}", name)
-
-
-def _chosen(choices: dict[str, Any], name: str, text: str) -> Any:
-    if text not in choices:
-        raise ArgumentError(f"--set {name}", f"one of {', '.join(choices)}", repr(text))
-    return choices[text]
+    kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    for one in kinds:
+        if get_origin(one) is tuple and get_args(one)[1:] == (...,):
+            return tuple(_read(get_args(one)[0], name, part.strip()) for part in text.split(",") if part.strip())
+        if get_origin(one) is not Literal and one not in (bool, int, float, str, type(None)):
+            inner = f", such as {name}.{fields(one)[0].name}" if is_dataclass(one) else ""
+            raise ArgumentError("--set", f"a setting that can be written as text{inner}", name)
+    return parsed(f"--set {name}", text, kind)
