@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -177,7 +177,8 @@ def dates(cells: Sequence[str]) -> list[datetime | None]:
     there = {cell for cell in cells if cell.lower() not in MISSING}
     if not there or any(not cell[:1].isdigit() or not any(mark in cell for mark in "-./") for cell in there):
         return []
-    for read in (_iso, *(functools.partial(_formatted, day) for day in _DAYS)):
+    readers: list[Callable[[str], datetime]] = [_iso, *(functools.partial(_formatted, day) for day in _DAYS)]
+    for read in readers:
         try:
             found = {cell: read(cell) for cell in there}
         except ValueError:

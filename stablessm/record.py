@@ -121,7 +121,7 @@ def reading(path: Place, expected: str, *, arguments: bool = True) -> Iterator[N
 
     An ``OSError`` keeps its type and names the file too. With ``arguments=False``, an ArgumentError passes unchanged.
     """
-    if b"\0" in os.fsencode(path):  # an error about the argument, not about the content of a file
+    if b"\0" in os.fsencode(Path(path)):  # an error about the argument, not about the content of a file
         raise ValueError("embedded null byte")
     try:
         yield

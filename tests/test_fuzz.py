@@ -76,7 +76,6 @@ LOADERS: list[tuple[str, Callable[[Any], Any]]] = [
     ("path", ssm.constructions.ExponentialSum.load),
     ("folder", training.TrainedModel),
     ("folder", training.settings_of),
-    ("out", training.trainings),
 ]
 
 

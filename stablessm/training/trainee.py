@@ -72,7 +72,10 @@ class Whole(Trainee):
         ranks.share(model)
         self.runner = _runner(model, compiled, carries)
         if ranks.size > 1:
-            options = {"gradient_as_bucket_view": True, "broadcast_buffers": False}  # the loop copies buffers
+            options: dict[str, Any] = {
+                "gradient_as_bucket_view": True,
+                "broadcast_buffers": False,
+            }  # the loop copies buffers
             self.runner = nn.parallel.DistributedDataParallel(self.runner, **options)
 
     def accumulating(self) -> AbstractContextManager[object]:

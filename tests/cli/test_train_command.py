@@ -245,7 +245,7 @@ def test_wrong_arguments_are_named(load):
         ("train", "recall", "--epochs", "3", "--steps", "3"): "--epochs, --steps: expected one of them, got both",
         ("train", "recall", "--map", "exp", "--set", "map=best"): "--map, --set map: expected one of them, got both",
         ("train", "recall", "--set", "mixer_options=3"): "mixer_options: expected options by name, got 3",
-        ("train", "recall", "--set", "gate=maybe"): "gate: expected true or false",
+        ("train", "recall", "--set", "gate=maybe"): "gate: expected True or False",
         ("train", "recall", "--set", "dropout=much"): "dropout: expected a number",
         ("train", "recall", "--set", "layers=2"): "layers: expected one of the settings",
         ("train", "recall", "--map", "nothing"): "expected one of",
@@ -259,7 +259,7 @@ def test_wrong_arguments_are_named(load):
 
 
 def test_lists_and_help():
-    assert "mnist               digits, a pixel a step" in call("train", "--list")
+    assert "mnist               digits, one pixel per step" in call("train", "--list")
     assert "vocabulary" in call("train", "recall", "--list")
     assert "required" in call("train", "series", "--list")
     assert "paper-images 17,546 StableSSM, tables 5 and 6" in " ".join(call("train", "--list").split())
