@@ -11,7 +11,6 @@ from run_pages import TUTORIALS, Block, blocks, pictures, run_console, run_page,
 
 from stablessm import models, reparam, tasks
 
-pytestmark = pytest.mark.usefixtures("real_pictures")
 ROOT = Path(__file__).parent.parent
 PAGES = [page for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md") for page in sorted(ROOT.glob(pattern))]
 
@@ -24,6 +23,7 @@ def words(picture: Path) -> set[str]:
     return {text for text in texts if re.search("[a-zA-Z]{2}", text)}
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # PyTorch's own, at its first forward AD
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tables = (reparam.registry, "_factories"), (models.mixers, "_factories"), (tasks.registry, "TASKS")

@@ -27,7 +27,7 @@ def test_run_in_jobs_and_status(tmp_path):
     assert "complete: 0 of 0 runs" in invoke("status")
     tally = tmp_path / "tally"
     tally.touch()
-    given = "run", REFERENCE, "--set", "fails=2", "--set", f"tally={tally}", "--jobs", "2"
+    given = "run", REFERENCE, "--set", "fails=2", "--set", f"tally={tally}", "--jobs", "1"
     failed = invoke(*given, code=1)
     assert "/walk-2: RuntimeError: lost my way" in failed
     assert "the same command computes the failed parts again" in failed
