@@ -82,7 +82,7 @@ def test_a_call_by_name_is_the_same() -> None:
     truth = layer(x, state, reset=torch.arange(9) == 4)[0]
     with parallel.sequence_parallel(layer):
         assert torch.allclose(layer(x=x, state=state, reset=torch.arange(9) == 4)[0], truth, atol=1e-6)
-        with pytest.raises(ssm.ArgumentError, match="the rest by name, got 3 in order"):
+        with pytest.raises(ssm.ArgumentError, match="the rest by name, got 3"):
             layer(x, state, torch.arange(9) == 4)
 
 
@@ -104,7 +104,7 @@ def test_hooks_leave_when_asked_and_survive_a_copy() -> None:
         (models.SequenceClassifier(3, d_input=2), "per_step"),
         (models.SequenceClassifier(3, d_input=2, pool="last"), "per_step"),
         (from_convolution(0.9 ** torch.arange(40.0)[None], head=3), "joined"),
-        (nn.Linear(2, 3), "recurrence"),
+        (nn.Linear(2, 3), "recurrent layer"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -317,7 +317,7 @@ def test_identity_products_are_left_out():
         (lambda: Streamer(nn.Sequential(ssm.LRU(1, 2, 1), nn.LSTM(1, 1))), "got LSTM"),
         (lambda: Streamer(ssm.LRU(1, 2, 1).bfloat16()), "model: expected parameters in float32 or float64"),
         (lambda: Streamer(nn.Sequential(ssm.LRU(1, 2, 1), nn.Linear(1, 1).double())), "model: .* one dtype"),
-        (lambda: Streamer(ssm.ContinuousRNN(1, 2, 1, solver="exponential")), "a matrix exponential every step"),
+        (lambda: Streamer(ssm.ContinuousRNN(1, 2, 1, solver="exponential")), "a matrix exponential at every step"),
         (lambda: Streamer(nn.Sequential(ssm.LRU(1, 2, 3), ssm.S4D(4))), "model: expected 3 inputs .* got 4"),
         (lambda: Streamer(nn.Sequential(ssm.LRU(1, 2, 3), nn.Linear(4, 1))), "model: expected 3 inputs .* got 4"),
         (lambda: Streamer(nn.Sequential(ssm.LRU(1, 2, 3), nn.GELU("tanh"))), "GELU without approximation"),
@@ -333,7 +333,7 @@ def test_identity_products_are_left_out():
         (lambda: _of_tokens()(np.array([-1])), "x_t: expected tokens from 0 to 4, got -1 to -1"),
         (lambda: _of_tokens().run(np.array([[0, 5]])), "x: expected tokens from 0 to 4, got 0 to 5"),
         (lambda: _of_tokens().run(np.array([0])), r"x: expected .*shape \(1, time\), got shape \(1,\)"),
-        (lambda: Streamer(nn.Sequential(nn.Linear(4, 4), _tokens())), "expected nothing before a model of tokens"),
+        (lambda: Streamer(nn.Sequential(nn.Linear(4, 4), _tokens())), "expected a model of tokens as the first module"),
     ],
 )  # fmt: skip
 def test_errors_name_the_argument(call, message):
