@@ -152,10 +152,9 @@ def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
         while isinstance(annotation, str):
             annotation = eval(annotation, {"np": numpy, "torch": sys.modules.get("torch"), **names})
     except NameError as error:  # a name that is imported for type checkers only, or later
-        known = getattr(sys.modules["stablessm"], str(error.name), None)
-        return (
-            _LATER.get(annotation, Any) if known is None else _evaluated(annotation, {**names, str(error.name): known})
-        )
+        name = str(error.name)
+        known = getattr(sys.modules["stablessm"], name, None)
+        return _LATER.get(annotation, Any) if known is None else _evaluated(annotation, {**names, name: known})
     except TypeError:  # a union with a forward reference
         return functools.reduce(operator.or_, (_evaluated(part.strip(), names) for part in annotation.split("|")))
     return annotation

@@ -72,10 +72,8 @@ class Whole(Trainee):
         ranks.share(model)
         self.runner = _runner(model, compiled, carries)
         if ranks.size > 1:
-            options: dict[str, Any] = {
-                "gradient_as_bucket_view": True,
-                "broadcast_buffers": False,
-            }  # the loop copies buffers
+            # the loop copies buffers
+            options: dict[str, Any] = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
             self.runner = nn.parallel.DistributedDataParallel(self.runner, **options)
 
     def accumulating(self) -> AbstractContextManager[object]:
