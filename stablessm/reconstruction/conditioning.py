@@ -82,8 +82,8 @@ def diagnose(
         precision: dtype of the state, float32 or float64.
 
     >>> print(diagnose(torch.tensor([0.5, 0.9]), length=3))
-    rank 2 of 3: the state fixes 2 of 3 unknowns, the rest is set to 0. 2 equations are too few: use at least 3 states \
-instead of 2. or decode_sparse in a basis of at most 2 functions, if the input is known to lie in one
+    rank 2 of 3: the state determines 2 of 3 unknowns, the rest is set to 0. 2 equations are too few: use at least 3 \
+states instead of 2. or decode_sparse in a basis of at most 2 functions, if the input is known to lie in one
     """
     lam = _checks.spectrum(eigenvalues, channels=basis is not None)
     length, eps = whole_number("length", length), _checks.resolution(eigenvalues)

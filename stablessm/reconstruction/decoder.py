@@ -21,19 +21,20 @@ from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning,
 @final
 @checked
 class Decoder:
-    """The linear map from states after ``length`` steps to inputs, u = V⁺ x (LRU-UA eq. 5), made once.
+    """A linear map from states after ``length`` steps to inputs, u = V⁺ x (LRU-UA eq. 5), computed once.
 
     Args:
         eigenvalues: (N,), complex, |λ| up to 1e290.
-        length: how many inputs the state has seen.
-        real: whether inputs are real. Then every complex eigenvalue gives two equations, and N ≥ L/2 can do.
-        cutoff: singular values below this part of the largest are left out; by default the precision of the state times
-            the larger of equations and unknowns. Rows have norm 1 before (:class:`Diagnosis`). It is sharp with ``svd``
-            and smooth with ``gram``: what is near it is damped, and some of what lies below is let in.
-        tikhonov: α, which adds (α σ_1)² |u|² to what is minimized.
-        method: ``svd`` is exact to the precision of the equations; ``gram`` does not form V (some 130 N² bytes for a
-            real input and 2N ≤ L) but loses singular values below 1e-7 of the largest; ``auto`` decides by size.
-        precision: of the states: float32 or float64.
+        length: L, the number of inputs since the start.
+        real: whether inputs are real. Every complex eigenvalue then gives two equations, and N ≥ L/2 can suffice.
+        cutoff: singular values below this part of the largest are dropped (default: precision of the state times the
+            larger number of equations and unknowns). Rows have norm 1 (:class:`Diagnosis`). The cutoff is sharp with
+            ``svd`` and smooth with ``gram``, which damps singular values near the cutoff.
+        tikhonov: α, which adds (α σ_1)² |u|² to the squared residual.
+        method: ``svd`` is exact to the precision of the equations. ``gram`` does not form V (it needs about 130 N²
+            bytes for a real input and 2N ≤ L), but loses singular values below 1e-7 of the largest. ``auto`` chooses by
+            size.
+        precision: dtype of the states, float32 or float64.
 
     >>> decoder = Decoder(torch.polar(torch.ones(3), torch.arange(3.0)), length=4)
     >>> decoder.diagnosis.rank, decoder(torch.tensor([1.0, 0.0, 0.0])).shape
@@ -92,17 +93,17 @@ def decode(
 
         x[n] = Σ_j λ[n]^(L-1-j) u[j],   j = 0 … L-1
 
-    The least-squares solution of least norm. Powers are made without overflow (|λ| up to 1e290), rows are scaled to
-    norm 1, and all is computed in double precision; the answer has the precision of the state. An
-    :class:`IllConditionedWarning` says the numerical rank, if it is below ``length``, and what to change; one for all
-    channels, of that of least rank.
+    Returns the least-squares solution of least norm. Powers are computed without overflow (|λ| up to 1e290), rows are
+    scaled to norm 1, and the computation is in double precision; the result has the precision of the state. If the
+    numerical rank is below ``length``, one :class:`IllConditionedWarning` gives rank and remedy, for the channel of the
+    lowest rank.
 
     Args:
         state: (…, N) after ``length`` steps; with eigenvalues (M, R) it is (…, M, R): input channel m drives the
             R states of row m (LRU-UA eq. 15 to 19).
         eigenvalues: (N,) or (M, R).
-        length: any number of steps, from 1 up.
-        initial: the state before the first of these inputs, in the shape of ``state`` or one for all; zero by default.
+        length: number of steps, at least 1.
+        initial: state before the first of these inputs, in the shape of ``state`` or broadcast (default: zero).
         real, cutoff, tikhonov, method: see :class:`Decoder`.
 
     Returns:

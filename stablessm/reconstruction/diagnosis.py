@@ -47,9 +47,9 @@ class Diagnosis(Result):
     def expected_error(self) -> float:
         """Relative root mean square error of white inputs, or of inputs with white coefficients in a basis.
 
-        It is measured when it is first asked for: a recurrence that rounds to ``precision`` at every step takes 32
-        inputs or more, and the solver reads them back. The root mean square error of 30 other inputs lies between
-        a third of this number and three times this number. inf if a state overflows.
+        It is measured at the first access: a recurrence that rounds to ``precision`` at every step processes at least
+        32 inputs, and the solver decodes them. The root mean square error of 30 other inputs lies between a third of
+        this number and three times this number. inf if a state overflows.
         """
         return self._rehearse()
 
@@ -59,7 +59,7 @@ class Diagnosis(Result):
         return self.rank == self.unknowns
 
     def __str__(self) -> str:
-        fixed = f"rank {self.rank} of {self.unknowns}: the state fixes " + (
+        fixed = f"rank {self.rank} of {self.unknowns}: the state determines " + (
             f"all of them, to {self.expected_error:.2g} in {str(self.precision).removeprefix('torch.')}"
             if self.determined
             else f"{self.rank} of {self.unknowns} unknowns, the rest is set to 0"
@@ -102,13 +102,13 @@ def _advice(
     forgotten = float((moduli**length < eps).to(torch.float64).mean())
     if forgotten > 0 and rank < min(equations, unknowns):
         result.append(
-            f"{forgotten:.0%} of the eigenvalues have |λ|^{length} below the precision, the beginning is lost to them: "
-            f"use |λ| of at least {eps ** (0.1 / length):.6g} (reconstruction.optimized places them best)"
+            f"{forgotten:.0%} of the eigenvalues have |λ|^{length} below the precision and have lost the first inputs: "
+            f"use |λ| of at least {eps ** (0.1 / length):.6g} (see reconstruction.optimized)"
         )
     elif rank < min(equations, unknowns):
         result.append("eigenvalues are too close to each other: spread their angles (reconstruction.optimized)")
     if float(moduli.max()) > 1 and length * math.log(float(moduli.max())) > -math.log(eps):
-        result.append("eigenvalues above 1 bury the recent inputs: use |λ| of at most 1")
+        result.append("with |λ| above 1 old inputs dominate the state: use |λ| of at most 1")
     if rank:
         result.append(f"or decode_sparse in a basis of at most {rank} functions, if the input is known to lie in one")
     return tuple(result)
@@ -125,12 +125,12 @@ def rehearsed_error(
 ) -> float:
     """Return the relative root mean square error of decoded white inputs; inf if a state overflows.
 
-    The rounding of the recurrence, the rounding of the solver and what the state does not fix are all in it.
+    The error includes the rounding of recurrence and solver, and the part that the state does not determine.
 
     Args:
         decode: states (K, …) to inputs (K, L), or (K, L, M) for M channels.
         eigenvalues: (N,), or (M, R) for M channels, in the precision in which the recurrence holds them.
-        precision: of the state, which is rounded at every step.
+        precision: dtype to which the state is rounded at every step.
         unknowns: L, or the number of functions in ``basis``.
         basis: (L, P), or (L, M, P); inputs are its functions with white coefficients.
         real: whether inputs are real.
@@ -149,8 +149,8 @@ def rehearsed_error(
 def white(unknowns: int, *, real: bool = True) -> Tensor:
     """Return white inputs (K, unknowns) in blocks of orthogonal rows, in double precision; every call returns the same.
 
-    The mean of |A u|² over a full block is that over all white inputs for any matrix A, without a sampling error.
-    Blocks have random sizes between 1 and 2, so that few unknowns are not always rounded in the same way.
+    For any matrix A, the mean of |A u|² over a full block equals the expectation over white inputs. Blocks are scaled
+    by random factors between 1 and 2, so that rounding differs between blocks.
 
     >>> u = white(3)
     >>> torch.allclose(u.mT @ u, u.square().sum() / 3 * torch.eye(3, dtype=torch.float64))

@@ -22,16 +22,16 @@ from stablessm.reconstruction.diagnosis import Diagnosis, IllConditionedWarning,
 @final
 @checked
 class SparseDecoder:
-    """The linear map from states after k steps to coefficients, α = Ω_k⁺ x with Ω_k = V_k Ψ_k (eq. 21, 22), made once.
+    """A linear map from states after k steps to coefficients, α = Ω_k⁺ x, Ω_k = V_k Ψ_k (eq. 21, 22), computed once.
 
     Args:
         eigenvalues: (N,), or (M, R) for M input channels.
         basis: Ψ, real, (L, P), or (L, M, P); see :mod:`stablessm.reconstruction.bases`.
-        length: k, at most L; L by default.
-        cutoff: singular values of Ω below this part of the largest are left out; by default the precision of the state
-            times the larger side of Ω. Rows are divided by the norms of the rows of V before.
-        tikhonov: a, which adds (a σ_1)² |α|² to what is minimized.
-        precision: of the states: float32 or float64.
+        length: k, at most L (default: L).
+        cutoff: singular values of Ω below this part of the largest are dropped (default: precision of the state times
+            the larger dimension of Ω). Rows are first divided by the norms of the rows of V.
+        tikhonov: a, which adds (a σ_1)² |α|² to the squared residual.
+        precision: dtype of the states, float32 or float64.
 
     >>> from stablessm.reconstruction.bases import dct
     >>> decoder = SparseDecoder(torch.polar(torch.ones(3), torch.arange(1.0, 4)), dct(100, 5), length=50)
@@ -98,14 +98,14 @@ def decode_sparse(
 ) -> Tensor:
     """Return the inputs u = Ψ_k α of the state x = V_k Ψ_k α = Ω_k α, with α = Ω_k⁺ x (LRU-UA eq. 6, 21 and 22).
 
-    N = P/2 complex eigenvalues can do, however long the input is, if Ω_k is well conditioned
-    (:func:`condition_number`). An :class:`IllConditionedWarning` says the rank of Ω_k, if it is below that of Ψ_k, and
-    what to change.
+    N = P/2 complex eigenvalues can suffice for an input of any length, if Ω_k is well conditioned
+    (:func:`condition_number`). If the rank of Ω_k is below the rank of Ψ_k, an :class:`IllConditionedWarning` gives the
+    rank and the remedy.
 
     Args:
         state: (…, N) after ``length`` steps, or (…, M, R) with eigenvalues (M, R): input channel m drives the R states
             of row m, and all channels share α (eq. 10 to 20).
-        eigenvalues, basis, length, cutoff, tikhonov: see :class:`SparseDecoder`, which also gives α.
+        eigenvalues, basis, length, cutoff, tikhonov: see :class:`SparseDecoder`, which also returns α.
 
     Returns:
         (…, k), or (…, k, M) with M channels.
@@ -120,9 +120,7 @@ def decode_sparse(
     precision = _checks.real_dtype(state)
     decoder = SparseDecoder(eigenvalues, basis, length, cutoff=cutoff, tikhonov=tikhonov, precision=precision)
     if decoder.diagnosis.rank < decoder.basis_rank:
-        warnings.warn(
-            IllConditionedWarning(decoder.diagnosis), stacklevel=3
-        )  # the caller of decode_sparse, past its decorator
+        warnings.warn(IllConditionedWarning(decoder.diagnosis), stacklevel=3)  # the caller, past the decorator
     return decoder(state)
 
 

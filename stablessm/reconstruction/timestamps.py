@@ -20,13 +20,15 @@ def timestamp(state0: Array, lam0: float) -> Tensor:
         k = log(1 - x (1 - λ₀)) / log λ₀
 
     Args:
-        state0: any shape, real (or complex without imaginary part): the state of eigenvalue λ₀ whose input is 1.
-        lam0: real, 0 < λ₀ < 1; a complex logarithm would be many-valued.
+        state0: state of the eigenvalue λ₀ with input 1, of any shape; real, or complex with zero imaginary part.
+        lam0: λ₀, real, between 0 and 1. (The logarithm of a complex number is not unique.)
 
     Returns:
-        Whole numbers (int64), in the shape of ``state0``. A :class:`~stablessm.NumericalError` if one step cannot be
-        told from the next, or if the state lies between steps. A recurrence that rounds λ₀ and every step to the
-        precision eps of the state is off by up to 2 eps x²: the more steps it remembers, the more it has added up.
+        Whole numbers (int64), in the shape of ``state0``.
+
+    Raises:
+        NumericalError: consecutive steps cannot be distinguished, or the state lies between steps. If λ₀ and every step
+            are rounded to the precision eps of the state, the state has an error of up to 2 eps x².
 
     >>> timestamp(torch.tensor([0.0, 1.0, 1.5, 1.75]), lam0=0.5)
     tensor([0, 1, 2, 3])

@@ -21,8 +21,8 @@ from stablessm.scan.checks import check_tensor
 class Target(ABC):
     """A functional sequence y(t) = H_t(x), sampled every ``dt``: (B, T, d_input) to (B, T, d_output).
 
-    A subclass writes ``_respond`` and, if its memory function is known, ``_memory``; it joins ``TARGETS`` and so the
-    contract test. Targets cannot be changed once built, and hold nothing that trains.
+    A subclass writes ``_respond`` and, if its memory function is known, ``_memory``, and is added to ``TARGETS``, over
+    which the contract test runs. Targets are immutable and have no trainable parameters.
     """
 
     d_input: int
@@ -46,11 +46,11 @@ class Target(ABC):
     def memory(self, times: ArrayLike, bound: float = 1.0) -> Tensor:
         """Return the exact M(t) = sup over |x|₂ ≤ bound of |d/dt H_t(u^x)| / bound (IAT eq. 6), (len(times),), float64.
 
-        The derivative is that of the sampled output, (y[k] - y[k-1]) / dt, as :func:`stablessm.memory_function`
-        measures it. A target without ``has_memory`` raises an ArgumentError.
+        The derivative is the difference quotient of the sampled output, (y[k] - y[k-1]) / dt, as in
+        :func:`stablessm.memory_function`. A target without ``has_memory`` raises an ArgumentError.
         """
         if not self.has_memory:
-            known = "a target whose memory is known (has_memory); memory_function measures any"
+            known = "a target with has_memory; use stablessm.memory_function for others"
             raise ArgumentError("memory", known, type(self).__name__)
         times = torch.as_tensor(
             np.asarray(times, np.float64) if not isinstance(times, Tensor) else times.double().cpu()

@@ -103,7 +103,7 @@ class Shift(Kernel):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width > self.delay:
-            raise ArgumentError("width", f"at most the delay, {self.delay:g}, so that no weight lies ahead", self.width)
+            raise ArgumentError("width", f"at most the delay, {self.delay:g}, so that the kernel is causal", self.width)
 
     def __call__(self, t: Tensor) -> Tensor:
         """Return ρ(t)."""
@@ -118,7 +118,7 @@ class Shift(Kernel):
 @final
 @dataclass(frozen=True)
 class TwoPart(Kernel):
-    """Now, and again later: ρ(t) = e^(-rate t) + e^(-((t - delay) / width)²); the defaults are the released code's.
+    """A decay and a later bump, ρ(t) = e^(-rate t) + e^(-((t - delay) / width)²), defaults as in the released code.
 
     >>> TwoPart()(torch.tensor([0.0, 4.5, 9.0]).double()).round(decimals=3).tolist()
     [1.0, 0.011, 1.0]
@@ -141,9 +141,9 @@ class TwoPart(Kernel):
 @final
 @dataclass(frozen=True)
 class Airy(Kernel):
-    """ρ(t) = Ai(t - delay): oscillates until about t = delay, then falls faster than any exponential.
+    """ρ(t) = Ai(t - delay): oscillates until about t = delay, then decays faster than any exponential.
 
-    The default is the released code's. Not differentiable in t.
+    The default delay is that of the released code. Not differentiable in t.
 
     >>> Airy()(torch.tensor([0.0, 6.0, 12.0]).double()).round(decimals=4).tolist()
     [-0.3291, 0.355, 0.0]
@@ -160,7 +160,7 @@ class Airy(Kernel):
 
     @property
     def l1_norm(self) -> float:
-        """∫ |Ai| from -delay up: ∫ Ai between one zero and the next, all counted positive; to about 1e-7."""
+        """∫ |Ai| from -delay to infinity, as a sum of integrals between zeros; accurate to about 1e-7."""
         from scipy.special import ai_zeros, itairy
 
         count = 1 + int(2 * self.delay**1.5 / (3 * math.pi))  # zeros lie near -(3π n / 2)^(2/3)
@@ -173,7 +173,7 @@ class Airy(Kernel):
 @final
 @dataclass(frozen=True)
 class Sine(Kernel):
-    """ρ(t) = e^(-rate t) sin(frequency t). The released sin(t) is not integrable; ``torch.sin`` gives it as a function.
+    """ρ(t) = e^(-rate t) sin(frequency t). The released sin(t) is not integrable; pass ``torch.sin`` for it.
 
     >>> round(Sine(rate=0.1, frequency=1.0).l1_norm, 4)
     6.3549

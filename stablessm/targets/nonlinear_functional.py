@@ -61,7 +61,7 @@ class NonlinearFunctional(Target):
         object.__setattr__(self, "dt", self.linear.dt)
         sigma = activations.get(nonlinearity).value if isinstance(nonlinearity, str) else nonlinearity
         if float(sigma(torch.zeros(1, dtype=torch.float64))) != 0:
-            raise ArgumentError("nonlinearity", "σ(0) = 0, so that no input gives no output", repr(nonlinearity))
+            raise ArgumentError("nonlinearity", "a function with σ(0) = 0", repr(nonlinearity))
         object.__setattr__(self, "sigma", sigma)
 
     def _respond(self, x: Tensor) -> Tensor:

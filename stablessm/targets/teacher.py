@@ -26,21 +26,21 @@ STATE_ELEMENTS = 8_000_000
 class TeacherRNN(Target):
     """A random teacher, dh/dt = σ(W h + U x), y = C h, by Euler steps (IAT eq. 1 and figure 3).
 
-    The paper says no more than that teachers are random and have 256 states. Here W is a normal matrix in a random
-    basis, with eigenvalues -(1 ± iφ)/τ: τ log-uniform in ``timescales``, φ uniform in [0, ``oscillation``]. U and C
-    are Gaussian with variances 1/d_input and 1/d_state, and there is no bias, so that no input gives no output.
+    The paper states only that teachers are random and have 256 states. Here W is a normal matrix in a random basis,
+    with eigenvalues -(1 ± iφ)/τ: τ log-uniform in ``timescales``, φ uniform in [0, ``oscillation``]. U and C are
+    Gaussian with variances 1/d_input and 1/d_state. There is no bias, so that a zero input gives a zero output.
 
     Since 0 ≤ σ' ≤ 1, a constant input moves z = W h + U x so that V = Σ_i ∫_0^{z_i} σ falls at every step while
-    dt (1 + φ²) < 2 τ: every teacher settles, in continuous time and as sampled. Long time scales make a slow one.
-    Its memory function has no closed form.
+    dt (1 + φ²) < 2 τ: every teacher converges, in continuous time and as sampled, and more slowly with longer time
+    scales. The memory function has no closed form.
 
     Args:
         d_state, d_input, d_output: sizes.
         activation: σ: ``tanh``, ``hardtanh``, ``relu`` or ``linear``.
-        seed: of W, U and C; the global random state is left alone.
-        timescales: the shortest and the longest, in your unit of time.
-        oscillation: at most this many radians turn by while a mode decays by e.
-        dt: the time between samples, in your unit.
+        seed: seed of W, U and C; the global random state is not changed.
+        timescales: shortest and longest time scale.
+        oscillation: largest phase in radians by which a mode turns while it decays by a factor of e.
+        dt: time between samples, in the unit of ``timescales``.
 
     >>> teacher = TeacherRNN(32, seed=3, timescales=(1.0, 30.0))
     >>> teacher(torch.randn(4, 100, 1)).shape, teacher == TeacherRNN(32, seed=3, timescales=(1.0, 30.0))
@@ -72,7 +72,11 @@ class TeacherRNN(Target):
             most = 2 * shortest / (1 + self.oscillation**2)
             raise ArgumentError("dt", f"less than {most:g}, where Euler steps become unstable", self.dt)
         if float(activations.get(self.activation).value(torch.zeros(()))) != 0:
-            raise ArgumentError("activation", "σ(0) = 0, so that no input gives no output", repr(self.activation))
+            raise ArgumentError(
+                "activation",
+                "a function with σ(0) = 0",
+                repr(self.activation),
+            )
 
     @cached_property
     def layer(self) -> ContinuousRNN:

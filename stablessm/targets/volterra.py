@@ -27,14 +27,14 @@ class Volterra(Target):
     Each term r is a product of n_r convolutions, one part of the kernel of order n_r.
 
     Args:
-        terms: for each term its kernels, names or functions as for :class:`LinearFunctional`. Terms of the same length
-            make up one order, whose rank is how many there are.
-        dt: the time between samples, in your unit.
+        terms: for each term its kernels, names or functions as for :class:`LinearFunctional`. All terms of the same
+            length form one order, and their number is its rank.
+        dt: time between samples, in any unit.
 
-    A Heaviside input x gives (ρ * u^x)(t) = x R(t), R(t) = ∫_0^t ρ. By the product rule the output moves with
+    A Heaviside input x gives (ρ * u^x)(t) = x R(t), R(t) = ∫_0^t ρ. By the product rule the derivative of the output is
     Σ_n a_n(t) x^n, where a_n sums ρ_i Π_{j≠i} R_j over the terms of order n. The memory function is the largest value
-    of that polynomial over |x| ≤ B, found among its ends and critical points. It is that of the sampled map, so times
-    are multiples of dt.
+    of this polynomial over |x| ≤ B, attained at an end or a critical point. It describes the sampled map, so times
+    must be multiples of dt.
 
     >>> slow, fast = kernels.Exponential(0.5), kernels.Exponential(2.0)
     >>> target = Volterra([[slow], [fast, slow]], dt=0.1)

@@ -264,7 +264,7 @@ def test_what_a_series_is_not_made_from() -> None:
         ({"x": 0 * x}, "x: expected an input that is not zero, got zeros"),
         (
             {"memory": 80},
-            r"memory: expected a whole number of steps from 1 to 79 \(what is left to fit of 100\), got 80",
+            r"memory: expected a whole number of steps from 1 to 79 \(of 100 steps, 80 are fitted\), got 80",
         ),
         ({"memory": 0}, "memory: expected a whole number, at least 1"),
         ({"order": 4}, "order: expected 1, 2 or 3"),

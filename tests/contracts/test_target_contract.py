@@ -154,7 +154,7 @@ def test_bounded(name: str, seed: int) -> None:
 def test_memory_is_what_is_measured(name: str, bound: float) -> None:
     target = CASES[name](dt=0.1)
     if not target.has_memory:
-        with pytest.raises(ArgumentError, match="memory_function measures any"):
+        with pytest.raises(ArgumentError, match="memory_function for others"):
             target.memory(torch.arange(5.0))
         return
     curve = ssm.memory_function(target, 150, bound=bound, progress=False)

@@ -149,9 +149,9 @@ def test_eigenvalues_on_both_sides_of_the_circle(radius: float) -> None:
     ("lam", "length", "rank", "advice"),
     [
         (uniform_ring(10, 0.99), 60, 20, "use at least 30 states"),
-        (uniform_ring(100, 0.0, 0.5), 100, None, "the beginning is lost"),
+        (uniform_ring(100, 0.0, 0.5), 100, None, "have lost the first inputs"),
         (torch.polar(torch.ones(60).double(), 1 + 1e-3 * torch.arange(60).double()), 60, None, "too close"),
-        (2 * uniform_ring(100, 0.9), 100, None, "bury the recent"),
+        (2 * uniform_ring(100, 0.9), 100, None, "old inputs dominate"),
     ],
 )
 def test_ill_posed_requests_say_their_rank_and_a_remedy(
@@ -188,7 +188,7 @@ def test_what_is_not_seen_is_zero_and_the_rest_is_the_projection() -> None:
 def test_the_recent_past_is_all_that_small_eigenvalues_keep() -> None:
     lam = uniform_ring(256, 0.0)
     u = noise(256)
-    with pytest.warns(IllConditionedWarning, match="beginning is lost"):
+    with pytest.warns(IllConditionedWarning, match="have lost the first inputs"):
         error = (decode(run(u, lam), lam, 256) - u).abs()
     assert float(error[-20:].max()) < 1e-3 < 0.1 < float(error[:100].mean())
 

@@ -90,16 +90,16 @@ def test_a_diagnosis_says_what_to_change() -> None:
         "or decode_sparse in a basis of at most 8 functions, if the input is known to lie in one",
     )
     assert not few.determined
-    assert str(few).startswith("rank 8 of 12: the state fixes 8 of 12 unknowns, the rest is set to 0. 8 equations")
+    assert str(few).startswith("rank 8 of 12: the state determines 8 of 12 unknowns, the rest is set to 0. 8 equations")
     small = diagnose(torch.cat([uniform_ring(12, 0.01, 0.02), uniform_ring(4, 0.9, seed=1)]), 20)
     limit = EPS ** (0.1 / 20)
-    text = "75% of the eigenvalues have |λ|^20 below the precision, the beginning is lost to them: use |λ| of at least "
+    text = "75% of the eigenvalues have |λ|^20 below the precision and have lost the first inputs: use |λ| of at least "
     assert small.advice[0].startswith(f"{text}{limit:.6g} ")
     large = diagnose(torch.cat([uniform_ring(9, 8.0, 9.0), uniform_ring(3, 0.5, 0.6)]), 24)
-    assert "eigenvalues above 1 bury the recent inputs: use |λ| of at most 1" in large.advice
+    assert "with |λ| above 1 old inputs dominate the state: use |λ| of at most 1" in large.advice
     good = diagnose(uniform_ring(8, 0.99), 8, precision=torch.float32)
     assert good.advice == ()
-    assert str(good) == f"rank 8 of 8: the state fixes all of them, to {good.expected_error:.2g} in float32"
+    assert str(good) == f"rank 8 of 8: the state determines all of them, to {good.expected_error:.2g} in float32"
 
 
 @settings(max_examples=15, deadline=None)

@@ -219,7 +219,7 @@ def test_a_sparse_input_needs_fewer_states_and_a_disc_never_has_enough() -> None
     sparse = required_state_size(128, 0.95, 1.0, 1e-3, haar(128, 16), draws=1)
     assert 8 <= sparse < whole
     assert required_state_size(128, 0.95, 1.0, 1e-3, precision=torch.float32, draws=1) >= whole
-    with pytest.raises(ssm.NumericalError, match=r"no state of up to 256.*Remedy.*beginning is lost"):
+    with pytest.raises(ssm.NumericalError, match=r"no state of up to 256.*Remedy.*have lost the first inputs"):
         required_state_size(128, 0.0, 0.9, 1e-3, draws=1, largest=256)
 
 

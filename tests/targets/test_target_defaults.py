@@ -109,7 +109,7 @@ def test_the_ends_of_what_is_allowed() -> None:
         for value in values:
             with pytest.raises(ArgumentError, match=f"^{name}: "):
                 TeacherRNN(**{name: value})
-    with pytest.raises(ArgumentError, match=r"^activation: expected σ\(0\) = 0"):
+    with pytest.raises(ArgumentError, match=r"^activation: expected a function with σ\(0\) = 0"):
         TeacherRNN(activation="sigmoid")
     assert Shift(delay=2.0, width=2.0).width == 2.0
     with pytest.raises(ArgumentError, match=r"^width: expected at most the delay, 2,"):
@@ -125,7 +125,7 @@ def test_the_ends_of_what_is_allowed() -> None:
     for value in (0.0, -1.0, math.inf, math.nan, "1"):
         with pytest.raises(ArgumentError, match=r"^dt: expected a positive number"):
             LinearFunctional("sine", dt=value)
-    with pytest.raises(ArgumentError, match=r"^nonlinearity: expected σ\(0\) = 0"):
+    with pytest.raises(ArgumentError, match=r"^nonlinearity: expected a function with σ\(0\) = 0"):
         NonlinearFunctional(nonlinearity=torch.cos)
     for times in (torch.tensor([-1.0]), torch.zeros(2, 2)):
         with pytest.raises(ArgumentError, match=r"^times: expected one dimension and no negative time"):

@@ -1,7 +1,7 @@
-"""One filter as a stable sum of few exponentials: balanced truncation, fast enough for the thousands in a model.
+"""One filter as a stable sum of few exponentials, by balanced truncation: fast enough for thousands of filters.
 
-:func:`exponential_sum` seeks the fewest modes for a sup error, and takes its time. Here the error is the ℓ1 norm, which
-bounds what a filter can do to an output, and a filter may end before it has decayed: what it does later is free.
+:func:`exponential_sum` minimizes the number of modes for a supremum error and is slower. Here the error is the ℓ1 norm,
+which bounds the error of outputs, and the continuation of a filter after its last tap is free.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from stablessm.constructions.sums._hankel import Hankel, long_hankel
 from stablessm.constructions.sums._modes import Domain, solve, stable_rates
 
-_EXTRA = 10  # singular vectors that are found beside those used, for accuracy
+_EXTRA = 10  # additional singular vectors, for accuracy
 _STEPS = Domain(1.0, discrete=True, real=False, positive=False, slowest=0.0)
 
 
@@ -33,9 +33,9 @@ def fit(values: np.ndarray, tol: float, max_order: int, finite: bool, dtype: str
     """Fit the sum of lowest order found with Σ |values - ρ| ≤ tol, or the closest up to ``max_order``.
 
     Args:
-        values: (L,) the filter. If ``finite`` it is zero from L on, which the sum is then held to up to 2L.
-        tol: absolute.
-        max_order: real states, at least 1.
+        values: (L,) the filter. If ``finite``, it is zero from L on, and the sum is fitted up to 2L.
+        tol: absolute ℓ1 error.
+        max_order: largest number of real states, at least 1.
         finite: see ``values``.
         dtype: the dtype in which the sum will run; every |λ| is below 1 in it.
     """
@@ -70,7 +70,7 @@ def _faded(values: np.ndarray) -> np.ndarray:
 
 
 def _lowest(goal: np.ndarray, space: Hankel, low: int, most: int, tol: float, finite: bool, dtype: str) -> Fit:
-    """Find the smallest order that meets ``tol``: upwards in steps of a fifth, then between the last two."""
+    """Find the smallest order that meets ``tol``: upward in steps of a fifth, then by bisection."""
     tried: list[Fit] = []
     while low < most:
         high = min(low + max(1, low // 5), most)

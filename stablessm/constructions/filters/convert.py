@@ -1,4 +1,4 @@
-"""A whole model with long filters, made one that streams in constant memory."""
+"""Conversion of a model with long filters to one that streams in constant memory."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from stablessm.scan.checks import check_tensor
 @checked
 @dataclass(frozen=True, repr=False)
 class LongFilter(Result):
-    """What a module that convolves over time amounts to."""
+    """The filter that a module convolves with over time."""
 
     taps: Tensor
     """(channels, length), or (d_out, d_in, length): y[t] = Σ_k taps[k] x[t-k]."""
     finite: bool
-    """Whether the filter is zero after its last tap. Else what comes later is left to the fit."""
+    """Whether the filter is zero after its last tap. Otherwise later values are unspecified."""
     channels_last: bool = True
     """Whether the module is called on (batch, time, channel), not on (batch, channel, time)."""
     bias: Tensor | None = None
@@ -49,7 +49,7 @@ class ConvertedModule(Result):
     fits: tuple[FilterFit, ...]
     """One for each filter."""
     state_size: int
-    """Real numbers of state for one sequence."""
+    """Number of real numbers in the state of one sequence."""
 
     def __str__(self) -> str:
         orders = sorted(fit.order for fit in self.fits)
@@ -67,12 +67,12 @@ class ConvertedModule(Result):
 
 
 class _Tape:
-    """The states of one pass, in the order in which the modules are called: a module used twice has two."""
+    """The states of one pass, in the order of the calls; a module that is called twice has two states."""
 
     def __init__(self) -> None:
         self._before: tuple[Any, ...] | None = None
         self._after: list[Any] | None = None
-        """What the pass has left so far; None when there is none, and nothing is kept."""
+        """New states of the current pass; None outside a pass, when states are not stored."""
 
     def run(self, call: Callable[[], Tensor], state: tuple[Any, ...] | None) -> tuple[Tensor, tuple[Any, ...]]:
         after: list[Any] = []
@@ -98,7 +98,7 @@ class _Tape:
 
 
 class _Replacement(nn.Module):
-    """In the place of a module: has its mode, and answers for attributes of it that a caller may read."""
+    """Replaces a module: has its mode, and forwards attributes that a caller may read."""
 
     def __init__(self, tape: _Tape) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class _Replacement(nn.Module):
     def _stand_in_for(self, replaced: nn.Module) -> None:
         """Refer to the replaced module; called last in ``__init__``, since our own attribute names come first."""
         self.training = replaced.training
-        self.__dict__["replaced"] = replaced  # not a submodule: its parameters are no part of the converted model
+        self.__dict__["replaced"] = replaced  # not a submodule: its parameters stay out of the model
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -142,7 +142,7 @@ class _Streamed(_Replacement):
 
 @final
 class _Carried(_Replacement):
-    """A recurrent layer that was there before, with its state carried from pass to pass."""
+    """A recurrent layer of the original model, with its state carried from pass to pass."""
 
     def __init__(self, layer: nn.Module, tape: _Tape) -> None:
         super().__init__(tape)
@@ -243,27 +243,27 @@ def convert(
 ) -> StreamingModel:
     """Copy a convolutional model and replace its long filters by recurrences, so that it generates in constant memory.
 
-    Replaced are modules with a method ``filters(length) -> (channels, length)`` that are called on (batch, time,
-    channel), and causal ``nn.Conv1d``: stride 1, depthwise or with one group, padded by dilation · (kernel - 1), so
-    that the caller cuts the output to the input's length. ``find`` tells what other modules amount to. Recurrent layers
-    (ours, and ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` with ``batch_first``) have their state carried. Everything else must
-    act on each step alone; give an ``example`` to have this checked. Modes (training, evaluation) stay as they are.
+    Two kinds of modules are replaced: those with a method ``filters(length) -> (channels, length)`` that are called on
+    (batch, time, channel), and causal ``nn.Conv1d`` with stride 1, depthwise or with one group, padded by
+    dilation · (kernel - 1), whose output the caller cuts to the length of the input. ``find`` describes other modules.
+    The state of recurrent layers (of this library, and ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` with ``batch_first``) is
+    carried. All other modules must act on each step separately, which an ``example`` checks. Every module keeps its
+    training or evaluation mode.
 
     Args:
-        model: a module from (batch, time, …) to (batch, time, …), tokens to logits say. It is left as it is.
-        tol: for each filter, the largest Σ |filter - kernel| over Σ |filter|. A filter that no sum meets within
-            ``max_order`` keeps a buffer of its length and is exact; ``report()`` says how many and why.
-        length: how many steps of the filters made by ``filters(length)`` to match. Beyond them the output is what the
-            exponentials make of it.
-        find: name and module to a :class:`LongFilter`, or None to leave that module to the rules above.
-        example: an input, for two checks with dropout off: that the converted model gives the same numbers step by
-            step as in one pass, and that they are the original's, up to 100 ``tol`` or 1e-3 of the largest. How far
-            they are off is ``difference``.
+        model: a module from (batch, time, …) to (batch, time, …), for example from tokens to logits. It is copied.
+        tol: for each filter, the largest allowed Σ |filter - kernel| / Σ |filter|. A filter that needs more than
+            ``max_order`` states keeps a buffer of its length and is exact; ``report()`` gives number and reason.
+        length: number of steps of ``filters(length)`` that are fitted. After them the exponentials continue.
+        find: function from the name and the module to a :class:`LongFilter`, or to None to apply the rules above.
+        example: an input for two checks with dropout off: the converted model must give the same output step by step
+            as in one pass, and the output of the original up to 100 ``tol`` or 1e-3 of the largest value.
+            ``difference`` is the measured difference.
         max_order, head, dtype: as in :func:`from_convolution`.
 
     Raises:
-        ArgumentError: nothing was found to convert, a convolution that no rule covers, or a layer that looks ahead.
-        NumericalError: the example does not stream, or gives something else than the original.
+        ArgumentError: the model has nothing to convert, a convolution that no rule covers, or a layer that looks ahead.
+        NumericalError: the output for the example differs step by step, or from the original.
     """
     fit = partial(from_convolution, tol=tol, max_order=max_order, head=head, dtype=dtype)
     conversion = _Conversion(find, length, fit)

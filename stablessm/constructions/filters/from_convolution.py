@@ -1,4 +1,4 @@
-"""Long convolution filters as recurrent layers, each with its measured error."""
+"""Recurrent layers that replace long convolution filters, with measured errors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from stablessm.constructions.filters.layer import ChannelGroup, FilterFit, Recur
 from stablessm.layers import S4D
 
 SHORT = 32
-"""Filters of up to this many taps stay exact; longer ones too where a buffer is no larger than the modes found."""
+"""Filters of up to this many taps stay buffers; so do longer filters whose modes would take as many numbers."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """What one filter becomes: first taps, then modes or nothing."""
+    """The representation of one filter: first taps, and modes or None."""
 
     taps: np.ndarray
     modes: Fit | None
@@ -44,25 +44,25 @@ def from_convolution(
 ) -> RecurrentConvolution:
     """Build a recurrent layer for filters: y[t] = Σ_k filters[k] x[t-k] for each channel, in constant memory.
 
-    Each filter is a few exact taps and a sum of exponentials, found by balanced truncation of its Hankel operator (the
-    kernel of SSM-UA, eq. 14, without training). It is stable, and short, though not provably the shortest. The
-    tolerance is relative to the filter's ℓ1 norm, since |y - ŷ| ≤ Σ |filter - kernel| · sup |x|, so ``tol`` is the
-    largest error of an output over the largest output that the filter can give.
+    Each filter becomes a few exact taps and a sum of exponentials, found by balanced truncation of its Hankel operator
+    (the kernel of SSM-UA, eq. 14, without training). The sum is stable and short, although not provably the shortest.
+    Since |y - ŷ| ≤ Σ |filter - kernel| · sup |x|, ``tol`` limits the error of an output relative to the largest output
+    of the filter.
 
     Args:
         filters: (channels, length), or (d_out, d_in, length) for y[o] = Σ_i filters[o, i] ∗ x[i]; array or tensor.
-        tol: the largest Σ |filter - kernel| / Σ |filter|, for each filter.
-        max_order: the highest order of a filter's recurrence, one for a real mode and two for a conjugate pair. A
-            filter that needs more keeps a buffer of its length, and is exact. Either mode is stored as one complex
-            number, two numbers of state; filters of similar size run together and are padded to the largest of them.
-            Where a buffer would be no larger than the modes, the filter keeps the buffer.
-        head: how many first taps are kept exactly. Direct terms and short-range details, which no smooth sum
-            catches, belong there; each costs one number of state.
-        finite: the filter is zero after its last tap, and the kernel must be too; what it is there counts in the
-            error. By default the filter is known on its length only, and later output is what the sum makes of it.
-        dtype: of the layer's parameters and state, whatever the input's. Errors are those of the kernel with its
-            parameters rounded to this dtype. In float32 the running adds rounding of its own, 1e-5 or more of the
-            filter's norm where large modes cancel; in float64 that is nothing.
+        tol: largest allowed Σ |filter - kernel| / Σ |filter| of each filter.
+        max_order: highest order of a filter's recurrence; a real mode counts one, a conjugate pair two. A filter that
+            needs more keeps a buffer of its length, and is exact. So does a filter whose modes would take as many
+            numbers. Each mode is stored as one complex number; filters of similar size run together, padded to the
+            largest of them.
+        head: number of first taps that are exact, for direct terms and irregular first taps. Each takes one number of
+            state.
+        finite: the filter is zero after its last tap, and later values of the kernel count as error. By default the
+            filter is unknown after its last tap, and the exponentials continue it.
+        dtype: dtype of the layer's parameters and state, for every dtype of the input. Errors are measured with
+            parameters rounded to this dtype. In float32, running the layer adds rounding errors of 1e-5 or more of the
+            filter's norm where large modes cancel.
 
     Returns:
         A module with ``error``, ``orders``, ``failed`` and ``fits`` for each filter.
@@ -109,7 +109,7 @@ def _plan(row: np.ndarray, tol: float, max_order: int, head: int, finite: bool, 
     used = _used(row)
     if len(used) <= max(SHORT, head + 1):
         return _Plan(used, None)
-    scale, goal = float(np.abs(row).sum()), 0.9 * tol  # the rest of tol is for rounding
+    scale, goal = float(np.abs(row).sum()), 0.9 * tol  # the rest of tol is reserved for rounding
     found = fit(row[head:] / scale, goal, min(max_order, len(used) - head - 1), finite, dtype)
     if found.error > goal:
         return _Plan(used, None, f"relative error {found.error:.1e} at order {found.order}")

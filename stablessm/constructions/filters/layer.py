@@ -1,4 +1,4 @@
-"""A convolution that streams: the first taps from a short buffer, the rest from a recurrence."""
+"""A streaming convolution: first taps from a short buffer, the rest from a recurrence."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ GroupState: TypeAlias = tuple[Tensor, Tensor | None]
 @final
 @dataclass(frozen=True, repr=False)
 class FilterFit(Result):
-    """How one filter became a recurrence."""
+    """The recurrence of one filter and its error."""
 
     order: int
-    """Real states of its exponential sum: one for a real mode, two for a conjugate pair; 0 without modes."""
+    """Number of real states: one for a real mode, two for a conjugate pair; 0 without modes."""
     taps: int
-    """First taps that are kept exactly; all of them where the filter is buffered."""
+    """Number of first taps that are exact; all taps of a buffered filter."""
     sup_error: float
     """Largest |filter - kernel| over the filter's length (for a finite filter, beyond it too)."""
     l1_error: float
     """Σ |filter - kernel|: outputs differ by at most this times sup |x|."""
     relative_error: float
-    """l1_error over Σ |filter|, which is what ``tol`` bounds; 0 for a filter of zeros."""
+    """l1_error / Σ |filter|, which ``tol`` limits; 0 for a filter of zeros."""
     reason: str = ""
-    """Why the filter stayed a buffer; empty where it did not, or was short enough to be one."""
+    """Why no recurrence was found and the filter is buffered; empty otherwise."""
 
     @property
     def failed(self) -> bool:
-        """Whether the tolerance could not be met by a recurrence, so that the filter stayed a buffer."""
+        """Whether no recurrence met the tolerance, so that the filter is buffered."""
         return bool(self.reason)
 
 
 @final
 class ChannelGroup(nn.Module):
-    """Filters that run alike: y[t] = Σ_{j<K} taps[j] x[t-j] + Σ_{k≥0} ρ(k) x[t-K-k], with ρ the kernel of ``modes``.
+    """Filters that run together: y[t] = Σ_{j<K} taps[j] x[t-j] + Σ_{k≥0} ρ(k) x[t-K-k], ρ the kernel of ``modes``.
 
     Args:
-        filters: (H,) which filters of the layer these are.
-        sources: (H,) the input channel of each.
-        taps: (H, K), K from 0.
-        modes: an S4D of H channels without direct term, or None: then the group is a plain buffer of K inputs.
+        filters: (H,) indices of the filters in the layer.
+        sources: (H,) input channel of each filter.
+        taps: (H, K), K ≥ 0.
+        modes: an S4D of H channels without a direct term, or None for a plain buffer of K inputs.
     """
 
     filters: Tensor
@@ -132,8 +132,8 @@ class ChannelGroup(nn.Module):
 class RecurrentConvolution(nn.Module):
     """y[b, t, c] = Σ_k filters[c, k] x[b, t-k, c] in memory that does not grow with t.
 
-    Made by :func:`from_convolution`. With dense filters (d_out, d_in, length), y[b, t, o] is the sum over the inputs.
-    Channels of similar order share one ``S4D``; those that no short sum fits keep a buffer of their length.
+    Built by :func:`from_convolution`. With dense filters (d_out, d_in, length), y[b, t, o] is the sum over the inputs.
+    Channels of similar order share one ``S4D``; channels without a short sum keep a buffer of their length.
 
     >>> from stablessm.constructions.filters.from_convolution import from_convolution
     >>> layer = from_convolution(0.9 ** torch.arange(200.0)[None], tol=1e-6)
@@ -164,13 +164,13 @@ class RecurrentConvolution(nn.Module):
 
     @property
     def failed(self) -> tuple[tuple[int, ...], ...]:
-        """Which filters met no recurrence within the tolerance, and stayed buffers: (channel,) or (out, in)."""
+        """Indices of the filters that are buffered because no recurrence met the tolerance: (channel,) or (out, in)."""
         places = np.ndindex(self.shape)
         return tuple(place for place, fit in zip(places, self.fits, strict=True) if fit.failed)
 
     @property
     def state_size(self) -> int:
-        """Real numbers in the state of one sequence; a complex one counts twice."""
+        """Number of real numbers in the state of one sequence; a complex number counts two."""
         leaves = (leaf for group in self._groups() for leaf in group.initial_state(1) if leaf is not None)
         return sum(leaf.numel() * (2 if leaf.is_complex() else 1) for leaf in leaves)
 

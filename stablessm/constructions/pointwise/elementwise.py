@@ -73,27 +73,27 @@ def elementwise(
     lipschitz: float | None = None,
     max_width: Size = 1024,
 ) -> Elementwise:
-    """Compute the weights of a two-layer SSM with sup over the domain of |f(x) - y| ≤ tol (SSM-UA eq. 11–13)::
+    """Compute a two-layer SSM whose output y satisfies |f(x) - y| ≤ tol on a domain (SSM-UA eq. 11–13)::
 
         h1[k] = W1 h1[k-1] + U1 x[k] + b1,    y[k] = h2[k] = W2 h2[k-1] + U2 tanh(h1[k]) + b2,    W1 = W2 = 0
 
-    Nothing is trained. On an interval the units stand on a mesh, one in each cell and as steep as the cell is short;
-    U2 and b2 are a least squares fit; cells in which the error is large are halved until ``tol`` is met, so kinks and
-    steep flanks get many short cells. On a box the units are ridges in fixed random directions, and their number is
-    doubled.
+    Nothing is trained. On an interval, each cell of a mesh has one unit, whose slope is inversely proportional to the
+    length of the cell. U2 and b2 come from least squares. Cells with large errors are halved until ``tol`` is met, so
+    that kinks and steep parts get many short cells. On a box the units are ridges in fixed random directions, and their
+    number is doubled until ``tol`` is met.
 
     Args:
         f: a vectorized function of points, (n,) on an interval and (n, d) on a box, to (n,) or (n, d_out).
         domain: (low, high), or one such pair for each axis of a box.
-        tol: the error that must be proven, the largest over the components of f.
-        lipschitz: |f(x) - f(x')| ≤ L |x - x'|₂ for every component. Without it nothing is proven: L is taken to be 1.5
-            times the steepest slope on a grid, which misses narrow features of f, and the result has
-            ``certified=False`` and ``bound=inf``. An L below a slope that f is seen to have is refused.
-        max_width: units at most.
+        tol: largest allowed error, over all components of f; it is proved if ``lipschitz`` is given.
+        lipschitz: L with |f(x) - f(x')| ≤ L |x - x'|₂ for every component. Without it nothing is proved: L is estimated
+            as 1.5 times the steepest slope on a grid, which misses narrow features of f, and the result has
+            ``certified=False`` and ``bound=inf``. An L below a measured slope raises an error.
+        max_width: largest number of units.
 
-    The proof takes cells of half diagonal ρ in which |f(x) - y| at the center, plus L ρ, what y's slope adds up to
-    along the sides and a bound of its second derivative there, is at most ``tol``. There may be 3e6 of them, which is
-    enough for tol = L · size / 1e6 on an interval, L · size / 500 on a square and L · size / 40 on a cube, about.
+    The proof divides the domain into cells of half diagonal ρ. In each cell the sum of |f(x) - y| at the center, L ρ,
+    the change of y along the sides and a bound on its second derivative is at most ``tol``. At most 3e6 cells are used,
+    enough for tol = L · size / 1e6 on an interval, about L · size / 500 on a square and L · size / 40 on a cube.
 
     >>> sine = elementwise(lambda x: np.sin(8 * x), (-1, 1), tol=1e-3, lipschitz=8)
     >>> sine.certified, sine.error <= sine.bound <= 1e-3, sine.width < 40

@@ -48,11 +48,11 @@ class KolmogorovArnold(Result):
     families: int
     """Number of terms of the superposition, at least 2 length + 1."""
     error: float
-    """max |f - y| / max |f| over random points and a search around the worst: a lower bound of the supremum."""
+    """max |f - y| / max |f| over random points and points near the worst: a lower bound of the supremum."""
     rms_error: float
     """Root mean square error over the random points."""
     realization: float
-    """max |F - y| / max |f|, where F is the superposition and y comes out of the layers."""
+    """max |F - y| / max |f|, where F is the superposition and y the output of the layers."""
     condition: float
     """The steepest slope of an outer function, which multiplies errors of the inner sums (L in eq. 55)."""
     widths: tuple[int, ...]
@@ -99,25 +99,26 @@ def kolmogorov_arnold(
 
         f(x_1 … x_d) ≈ Σ_q Φ_q(Σ_p λ_p ψ(s x_p + q a)),    q = 0 … γ - 2
 
-    Layers 1 and 2 have no memory and apply ψ with every shift, layer 3 (an LRU with d modes a channel, on a circle) has
-    the kernel λ_d, …, λ_1 and sums over time, layers 4 and 5 apply the outer functions. With hardtanh, a sigmoidal
-    function, the piecewise linear ψ and Φ_q are exact: ``realization`` is rounding. ψ does not depend on f.
+    Layers 1 and 2 have no memory and apply ψ with every shift. Layer 3, an LRU with d modes per channel on a circle,
+    has the kernel λ_d, …, λ_1 and sums over time. Layers 4 and 5 apply the outer functions. Layers with hardtanh, a
+    sigmoidal function, represent the piecewise linear ψ and Φ_q exactly, so that ``realization`` consists of rounding
+    errors. ψ does not depend on f.
 
     Args:
         f: a vectorized function, (n, length) to (n,).
-        length: d, how many steps f takes, at least 2.
+        length: d, the number of inputs of f, at least 2.
         level: the base is γ = (2d + 2) 2^(level - 1), with γ - 1 terms: 2d + 1 at level 1, as in the theorem.
-        digits: how many digits of x the superposition resolves; one, or more of a small base.
-        iterations: how often the residual is added to the outer functions; at least 2 and ``digits`` by default.
-        max_width: refuse to build a wider layer.
+        digits: number of digits of x that the superposition resolves; more than one requires a small base.
+        iterations: number of times that the residual is added to the outer functions (default: max(2, ``digits``)).
+        max_width: largest allowed number of units of a layer.
 
-    What it costs: the fourth layer has about γ · γ^(d · digits) units. What it gives: where an x_p, p < d, crosses a
-    gap, ξ_q runs through the images of other cubes and one of the γ - 1 terms is wrong. So the largest error falls
-    about as 1/γ, for d = 2 as the cube root of the width. More digits do not lower it, they make the places narrower
-    where it occurs, and so the mean square smaller.
+    The fourth layer has about γ · γ^(d · digits) units. Where an x_p, p < d, crosses a gap of ψ, ξ_q runs through the
+    images of other cubes, and one of the γ - 1 terms is wrong. The largest error therefore decreases about as 1/γ; for
+    d = 2, as the inverse cube root of the width. More digits do not reduce the largest error, but make the regions
+    where it occurs narrower, which reduces the mean square error.
 
-    Only step ``length`` is f. At earlier steps, the inputs to come count as ψ = 0; at later ones, the kernel of layer 3
-    repeats itself, 2^(-length) times smaller.
+    Only the output at step ``length`` equals f. Before that step, future inputs count as ψ = 0; after it, the kernel of
+    layer 3 repeats, reduced by a factor of 2^(-length).
 
     >>> product = kolmogorov_arnold(lambda x: x[:, 0] * x[:, 1], length=2, level=2)
     >>> product.widths, product.error < 0.2, product.realization < 1e-9

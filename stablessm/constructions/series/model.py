@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 class VolterraSSM(nn.Module):
     """y = h_0 + Σ_r c_r (φ_r * x)^{n_r}: SSM-UA figure 4 with powers as the layer-wise nonlinearity.
 
-    Made by :data:`stablessm.constructions.volterra`. ``layer`` gives all φ_r * x from one recurrence; each channel is
-    then raised to its power, and ``readout`` sums them. The kernel of order n is Σ_{r: n_r = n} c_r Π_j φ_r(τ_j).
+    Built by :data:`stablessm.constructions.volterra`. ``layer`` computes all φ_r * x by one recurrence; each channel is
+    then raised to its power, and ``readout`` sums the powers. The kernel of order n is Σ_{r: n_r = n} c_r Π_j φ_r(τ_j).
     """
 
     orders: Tensor
     """(R,) whole numbers n_r, ascending."""
     kernel_errors: Mapping[int, float]
-    """‖h_n - ĥ_n‖ / ‖h_n‖ for each order, Frobenius norms over the grid of steps; estimated from samples for a function
-    on a large one."""
+    """‖h_n - ĥ_n‖ / ‖h_n‖ for each order, in Frobenius norms over the grid of steps; an estimate for a function on a
+    large grid."""
     sup_errors: Mapping[int, float]
     """sup |h_n - ĥ_n| / sup |h_n| over the same points."""
     output_error: float

@@ -27,7 +27,7 @@ _ATTEMPTS = 4
 
 @final
 class _Construction:
-    """A Volterra series (SSM-UA eq. 18) as a model of our own layers; see :meth:`__call__` and :meth:`identify`.
+    """Builds Volterra series (SSM-UA eq. 18) as recurrent models; see :meth:`__call__` and :meth:`identify`.
 
     >>> model = volterra({2: lambda a, b: 1 / (1 + a + b) ** 2}, horizon=1000, tol=1e-3)
     >>> model.rank, model.states, model.error < 1e-3
@@ -44,33 +44,34 @@ class _Construction:
         dt: float = 1.0,
         map: str | Reparameterization = "best",
     ) -> VolterraSSM:
-        """Write down a recurrence whose Volterra kernels are these, up to ``tol``.
+        """Compute a recurrence that has these Volterra kernels, up to ``tol``.
 
         The series is y_k = h_0 + Σ_n dt^n Σ_{τ_1..τ_n = 0..k} h_n(τ_1 dt, …, τ_n dt) Π_j x_{k - τ_j}, as in
         :class:`stablessm.targets.Volterra`. Only the symmetric part of h_n matters. It is approximated by
 
             ĥ_n(t_1, …, t_n) = Σ_r c_r Π_j φ_r(t_j),   φ_r(t) = Re Σ_i w_ri e^{r_i t},
 
-        the finite rank of eq. 57 with one φ for all factors of a term, so that a term is the n-th power of a
-        convolution. All φ share the rates r_i: they are the channels of one recurrence. Neither the number of states
-        nor that of terms depends on the horizon, once the kernels have died out.
+        a kernel of finite rank (eq. 57) with one φ for all factors of a term, so that a term is the n-th power of a
+        convolution. All φ share the rates r_i and are the channels of one recurrence. The numbers of states and terms
+        do not depend on the horizon once the kernels have decayed.
 
         Args:
             kernels: for each order 1 to 3 a function of that many arrays of times, of one shape, or an array of samples
                 (horizon + 1,) * order. Order 0 is a number, the constant h_0.
-            horizon: in steps; from the arrays if there are any.
-            tol: what is asked of ``error``: for each order of ‖h_n - ĥ_n‖ / ‖h_n‖, in the Frobenius norm over steps
-                0..horizon, and of the relative root mean square error of outputs for white noise.
-            dt: the time between samples, in your unit.
+            horizon: number of steps (default: from the arrays).
+            tol: largest allowed ``error``. It limits ‖h_n - ĥ_n‖ / ‖h_n‖ of each order, in the Frobenius norm over
+                steps 0..horizon, and the relative root mean square error of outputs for white noise.
+            dt: time between samples, in any unit.
             map: reparameterization of the eigenvalues.
 
-        A kernel that is not smooth across its diagonal, such as e^{-|a-b|}, has slowly falling singular values and
-        needs many terms. Where 200 states are not enough there is a NumericalError. Past the horizon the model goes
-        on as its exponentials do.
+        The singular values of a kernel with a kink on its diagonal, such as e^{-|a-b|}, decrease slowly, so that it
+        needs many terms. A kernel that needs more than 200 states raises a NumericalError. After the horizon the
+        exponentials continue.
 
-        Arrays, and functions on grids of up to 3e6 values, are taken and compared whole. A function on a larger grid is
-        fitted on graded steps and compared on others, on 1e5 points drawn uniformly and on the diagonal: there
-        ``kernel_errors`` are estimates, and a feature narrower than a cell, which grows with the lag, can be missed.
+        Arrays, and functions on grids of up to 3e6 values, are fitted and compared completely. A function on a larger
+        grid is fitted on graded steps and compared on other steps, on 1e5 random points and on the diagonal.
+        ``kernel_errors`` are then estimates, and a feature narrower than a cell, whose width grows with the lag, can be
+        missed.
 
         >>> import torch
         >>> model = volterra({1: lambda t: 0.9**t, 2: lambda a, b: 0.8 ** (a + b)}, horizon=100)
@@ -89,8 +90,8 @@ class _Construction:
                 return model
             budget /= 2
         raise NumericalError(
-            f"kernels and outputs were met to {model.error:.2g} only, and {tol:.2g} was asked for",
-            "ask for a larger tol",
+            f"the smallest error of kernels and outputs that was found is {model.error:.2g}, above tol = {tol:.2g}",
+            "use a larger tol",
         )
 
     def identify(
@@ -108,23 +109,23 @@ class _Construction:
         """Estimate the kernels of an unknown system from records of its input and output.
 
         Kernels are sums of products of a few exponentials. Their rates are found by variable projection from several
-        starts; given the rates, h_0 and all coefficients follow by ridge regression. How many states, which start and
-        how much ridge is decided by the error on four folds of the fitted part.
+        starts; given the rates, h_0 and all coefficients follow by ridge regression. The number of states, the start
+        and the ridge parameter are chosen by four-fold cross-validation.
 
         Args:
             x, y: one record (T,), or several of equal length, (B, T) or (B, T, 1).
-            memory: how many steps the system remembers; the first ``memory`` steps of a record serve only as past.
-            order: the highest order, 1 to 3.
-            states: how many real states; chosen from 1, 2, 3, 4, 6, 8 by default.
-            held_out: the share of each record, its end, that the fit does not see.
-            dt: the time between samples, in your unit.
+            memory: number of steps that the system remembers. The first ``memory`` steps of a record are not fitted.
+            order: highest order, 1 to 3.
+            states: number of real states (default: chosen from 1, 2, 3, 4, 6, 8).
+            held_out: share of each record, at its end, that is not fitted.
+            dt: time between samples, in any unit.
             map: reparameterization of the eigenvalues.
 
-        Units of x and y do not matter. An output that does not change gives the constant model.
+        The result does not depend on the units of x and y. A constant output gives a constant model.
 
         Returns:
-            A model like that of ``volterra``. Its ``output_error`` is the root mean square error on the held-out steps
-            over the standard deviation of y there; it has no ``kernel_errors``.
+            A model as ``volterra`` returns it. Its ``output_error`` is the root mean square error on the held-out steps
+            divided by the standard deviation of y there; ``kernel_errors`` is empty.
 
         >>> rng = np.random.default_rng(0)
         >>> x = rng.standard_normal(2000)
@@ -142,7 +143,7 @@ class _Construction:
         model = _model(*_identify.identify(records, states, dt), map)
         outputs = run(model, records.x)[:, records.fitted :]
         truth = records.y[:, records.fitted :]
-        unit = float(np.abs(truth).max()) or 1.0  # squares of large numbers would overflow
+        unit = float(np.abs(truth).max()) or 1.0  # the squares of large numbers would overflow
         off, spread = (float(np.linalg.norm(each / unit)) for each in (outputs - truth, truth - truth.mean()))
         model.output_error = ratio(off, spread if truth.min() < truth.max() else 0.0)
         model.seconds = time.perf_counter() - started
@@ -209,6 +210,6 @@ def _records(x: Any, y: Any, memory: int, order: int, held_out: float) -> _ident
     fitted = steps - max(1, round(held_out * steps))
     memory = whole_number("memory", memory, 1)
     if memory >= fitted:
-        expected = f"a whole number of steps from 1 to {fitted - 1} (what is left to fit of {steps})"
+        expected = f"a whole number of steps from 1 to {fitted - 1} (of {steps} steps, {fitted} are fitted)"
         raise ArgumentError("memory", expected, repr(memory))
     return _identify.Records(arrays[0], arrays[1], memory, int(order), fitted)

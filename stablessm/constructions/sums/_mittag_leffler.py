@@ -30,8 +30,9 @@ def mittag_leffler(alpha: Any, z: Any) -> np.ndarray:
     density = np.sin(a * np.pi) / (a * np.pi) * step * u / (u**2 + 2 * u * np.cos(a * np.pi) + 1)
     root = np.maximum(x, 0).reshape(-1) ** (1 / a)
     value, rows = np.empty(root.shape), max(1, _CHUNK // len(u))
-    for i in range(0, len(root), rows):
-        value[i : i + rows] = np.exp(-root[i : i + rows, None] * power) @ density
+    with np.errstate(over="ignore"):  # e^-inf is 0
+        for i in range(0, len(root), rows):
+            value[i : i + rows] = np.exp(-root[i : i + rows, None] * power) @ density
     if a > 1:
         value += 2 / a * np.exp(root * np.cos(np.pi / a)) * np.cos(root * np.sin(np.pi / a))
     return np.where(x >= 0, value.reshape(x.shape), np.nan)

@@ -1,4 +1,4 @@
-"""The result of a fit: a sum of decaying exponentials to evaluate, stream, save, or make a layer of. No torch."""
+"""The result of a fit: a sum of decaying exponentials that can be evaluated, streamed, saved or built as a layer."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ TimeKind: TypeAlias = Literal["discrete", "continuous"]
 Norm: TypeAlias = Literal["sup", "l2"]
 _ARRAYS = ("rates", "weights", "rate_errors", "weight_errors")
 FORMAT = "stablessm exponential sum"
-_SHOWN = 8  # modes in a text
-_CHUNK = 1 << 17  # numbers evaluated at once: modes stay in the cache, however long the horizon
+_SHOWN = 8  # number of modes in a text
+_CHUNK = 1 << 17  # number of values that are computed together, so that they stay in the cache
 
 
 @final
@@ -41,7 +41,7 @@ _CHUNK = 1 << 17  # numbers evaluated at once: modes stay in the cache, however 
 class ExponentialSum(Result):
     """ρ̂(t) = Re Σ_i weights_i e^{rates_i t}, every Re rates_i < 0; one entry stands for a conjugate pair.
 
-    With ``is_complex`` it is the sum itself, not its real part, and each entry is one complex mode.
+    If ``is_complex``, ρ̂ is the sum without the real part, and each entry is one complex mode.
     In discrete time only t = 0, dt, 2dt, … matter, and Im rates_i dt = π is a negative real eigenvalue.
 
     >>> es = ExponentialSum(rates=np.array([-0.5]), weights=np.array([2.0]), dt=1.0, horizon=10)
@@ -73,30 +73,30 @@ class ExponentialSum(Result):
     lower_bound: float = math.nan
     """σ_{order+1} of the Hankel matrix of the samples: see :func:`exponential_sum`."""
     condition: float = math.nan
-    """2-norm condition number of the modes on the grid, each scaled to norm one: how far rounding in the samples
-    moves the weights. Of a long horizon from 4000 samples or more, graded towards 0 and weighted by their
+    """2-norm condition number of the modes on the grid, each scaled to norm one: the factor by which weights amplify
+    rounding in the samples. For a long horizon, from at least 4000 samples, graded toward 0 and weighted by their
     spacing."""
     seconds: float = math.nan
-    """How long the fit took."""
+    """Seconds that the fit took."""
     method: str = "given"
-    """Which algorithm won."""
+    """The algorithm that found the sum."""
     start: float = 0.0
-    """The first time at which the errors were measured."""
+    """First time at which the errors were measured."""
     end: float = math.nan
-    """And the last; horizon dt unless given."""
+    """Last time at which the errors were measured (default: horizon dt)."""
     is_complex: bool = False
-    """Whether ρ̂ is the complex sum, not its real part. Rates and weights are then complex128."""
+    """Whether ρ̂ is the complex sum instead of its real part. Rates and weights are then complex128."""
     norm: Norm = "sup"
-    """What was made small: the supremum of the error, or its (weighted) sum of squares."""
+    """The norm that was minimized: the supremum of the error, or its weighted sum of squares."""
     residual: float = math.nan
-    """Of ``norm="l2"``: the root mean square of samples minus sum, weighted as the fit was."""
+    """For ``norm="l2"``: root mean square of samples minus sum, with the weights of the fit."""
     noise: float = math.nan
-    """Of ``norm="l2"``: the standard deviation of the noise of a sample of average weight, given or estimated. Of
-    complex samples that of the real and of the imaginary part each."""
+    """For ``norm="l2"``: standard deviation of the noise of a sample of average weight, given or estimated. For complex
+    samples, of the real and of the imaginary part each."""
     rate_errors: np.ndarray | None = None
-    """(m,) of ``norm="l2"``: standard errors of the rates; the imaginary part is that of the imaginary part."""
+    """(m,) for ``norm="l2"``: standard errors of the rates, of real and imaginary parts separately."""
     weight_errors: np.ndarray | None = None
-    """Of the shape of weights: their standard errors, as above."""
+    """Standard errors of the weights, in their shape, as for the rates."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -135,7 +135,7 @@ class ExponentialSum(Result):
 
     @property
     def order(self) -> int:
-        """How many real states per input, one for a real eigenvalue and two for a conjugate pair; or complex states."""
+        """Number of real states per input: one for a real eigenvalue, two for a pair. For a complex sum, of modes."""
         return self._domain.order(self.rates)
 
     @property
@@ -155,8 +155,7 @@ class ExponentialSum(Result):
     def tail(self) -> float:
         """A bound on Σ |ρ̂| beyond the horizon (in continuous time ∫ from ``end``): Σ |w_i| |e^{rates_i t}|, summed.
 
-        Against a kernel that ends at the horizon, outputs differ by at most (l1_error + tail + rounding) sup |x| for
-        ever.
+        If ρ is zero after the horizon, outputs differ by at most (l1_error + tail + rounding) sup |x| at all times.
         """
         decay = -self.rates.real
         if self.time == "discrete":
@@ -167,10 +166,10 @@ class ExponentialSum(Result):
 
     @property
     def rounding(self) -> float:
-        """About what float64 may add to outputs for inputs up to 1: 2 eps Σ_i |w_i| g_i / (1 - |λ_i|)².
+        """Approximate rounding error of outputs in float64 for inputs up to 1: 2 eps Σ_i |w_i| g_i / (1 - |λ_i|)².
 
-        A state is up to g / (1 - |λ|), g that of :meth:`step`; each step rounds it, λ is rounded too, and what that
-        changes lasts 1 / (1 - |λ|) steps. Large where large weights cancel.
+        A state is at most g / (1 - |λ|), with g as in :meth:`step`. Each step rounds the state and λ is rounded too;
+        the effect lasts 1 / (1 - |λ|) steps. It is large if large weights cancel.
         """
         decay = -np.expm1(self.rates.real * self.dt)
         return float(2 * np.finfo(np.float64).eps * (np.abs(self._gain) / decay**2) @ self._sizes)
@@ -187,16 +186,15 @@ class ExponentialSum(Result):
     def step(self, x_t: ArrayLike, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Advance the recurrence by one step in NumPy: h = λ h + g x_t, y_t = Re Σ_i w_i h_i, with g = 1.
 
-        A complex sum takes no real part.
-        So y_k = Σ_j ρ̂((k - j) dt) x_j in discrete time. In continuous time g = (λ - 1) / rate: the input is held
-        over the step, and y_k is ∫ ρ̂(s) x(t - s) ds exactly.
+        Therefore y_k = Σ_j ρ̂((k - j) dt) x_j in discrete time. In continuous time g = (λ - 1) / rate: the input is
+        constant during a step, and y_k is ∫ ρ̂(s) x(t - s) ds exactly. For a complex sum, the real part is not taken.
 
         Args:
-            x_t: any shape (…), each entry its own stream; (…, d_in) for a matrix-valued sum.
-            state: what the last step gave; None to begin.
+            x_t: any shape (…), one stream per entry; (…, d_in) for a matrix-valued sum.
+            state: state that the previous step returned (default: zero state).
 
         Returns:
-            y_t of x_t's shape, or (…, d_out), and the state, (…, m) or (…, m, d_in).
+            y_t in the shape of x_t, or (…, d_out), and the state, (…, m) or (…, m, d_in).
         """
         x = np.asarray(x_t, dtype=np.complex128 if self.is_complex and np.iscomplexobj(x_t) else np.float64)
         if self.shape and x.shape[-1:] != self.shape[1:]:
@@ -220,10 +218,10 @@ class ExponentialSum(Result):
         """Build a layer without bias that has this kernel, in any reparameterization of the eigenvalues.
 
         In discrete time y_k = Σ_j ρ̂((k - j) dt) x_j: a ``RealSSM`` if all eigenvalues are positive, else an ``LRU``.
-        In continuous time a ``RealSSM`` with this dt and zero-order hold if all rates are real, else the ``LRU``
-        that makes the same steps; ``map="best"`` then gets the b that reaches the fastest rate. A complex sum is an
-        ``LRU`` with twice the outputs: the d_out real parts, then the d_out imaginary parts. ``dtype`` is torch's
-        default unless given: an error below 1e-6 needs ``torch.float64``.
+        In continuous time, a ``RealSSM`` with this dt and zero-order hold if all rates are real, otherwise an ``LRU``
+        with the same steps; the parameter b of ``map="best"`` is chosen so that it reaches the fastest rate. A complex
+        sum gives an ``LRU`` with 2 d_out outputs: all real parts, then all imaginary parts. ``dtype`` is torch's
+        default; an error below 1e-6 requires ``torch.float64``.
 
         >>> es = ExponentialSum(np.array([-0.5, -0.1]), np.array([2.0, 1.0]), dt=1.0, horizon=10)
         >>> es.to_layer(map="softplus")
@@ -234,7 +232,7 @@ class ExponentialSum(Result):
         return to_layer(self, map, dtype)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Save to ``path`` (.safetensors, complete) and to the same name with .csv (rates and weights, readable)."""
+        """Save everything to ``path`` (.safetensors), and rates and weights to a CSV file of the same name."""
         import torch
 
         from stablessm import _tensors
@@ -278,7 +276,7 @@ class ExponentialSum(Result):
 
     @property
     def _gain(self) -> np.ndarray:
-        """What a step adds to each state for an input of one."""
+        """Change of each state in a step with input one."""
         if self.time == "discrete":
             return np.ones_like(self.eigenvalues)
         gain: np.ndarray = np.expm1(self.rates * self.dt) / self.rates
@@ -286,7 +284,7 @@ class ExponentialSum(Result):
 
     @property
     def _sizes(self) -> np.ndarray:
-        """(m,) |weights|; of a matrix the largest row sum."""
+        """(m,) |weights|; for a matrix, the largest row sum."""
         sizes = np.abs(self.weights)
         return sizes if not self.shape else sizes.sum(-1).max(-1)
 
@@ -298,7 +296,7 @@ class ExponentialSum(Result):
 
     @property
     def _modes(self) -> str:
-        """A line for each of the first modes, with its standard errors."""
+        """One line for each of the first modes, with standard errors."""
         if self.rate_errors is None or self.weight_errors is None:
             return ""
         lines = [f"\n  rate {_with_error(*pair)}" for pair in zip(self.rates, self.rate_errors, strict=True)]
@@ -327,7 +325,7 @@ class ExponentialSum(Result):
 
 
 class FitError(NumericalError):
-    """No sum meets the tolerance; says why and what to do. ``best`` is the best sum that was found."""
+    """No sum meets the tolerance. The message gives reason and remedy; ``best`` is the best sum that was found."""
 
     def __init__(self, what: str, remedy: str, best: ExponentialSum) -> None:
         super().__init__(what, remedy)
