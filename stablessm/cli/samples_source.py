@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
@@ -26,9 +26,9 @@ _COMPLEX_COMMAS = re.compile(r"\(?{0}[-+]{0}[ij]\)?".format(r"[-+]?\d+(,\d+)?([e
 _NOISE = frozenset(
     {"noise", "std", "stdev", "stddev", "sd", "sigma", "σ", "stderr", "se", "err", "error", "uncertainty"}
 )
-_WEIGHTS = frozenset({"weight", "weights"})
+_ROLES = {"noise": _NOISE, "weights": frozenset({"weight", "weights"})}
 _PARTS = {"re": 0, "real": 0, "im": 1, "imag": 1, "imaginary": 1}
-_KNOWN = _NOISE | _WEIGHTS | _PARTS.keys()
+_KNOWN = _NOISE | _ROLES["weights"] | _PARTS.keys()
 
 
 @final
@@ -66,52 +66,43 @@ def read_samples(path: Path, rows: int | None = None, dt: float | None = None, *
 
     Args:
         path: the file.
-        rows: number of lines to read (default: all).
+        rows: number of samples, or of steps on a grid with gaps (default: all).
         dt: time between the lines of a file without times (default: 1). A file with times refuses it.
         average: average the values of a time that occurs more than once. Otherwise different values raise an error.
     """
-    names, numbers, table = _table(path, rows)
+    names, numbers, table = _table(path)
     present = np.isfinite(table).all(axis=1)
     notes = []
     if not present.all():
         first = numbers[int(np.argmin(present))]
         notes.append(f"lines without a finite value, left out: {(~present).sum()} (first: line {first})")
-    if present.sum() < 2:
-        raise ArgumentError("--from", "two or more lines of numbers", f"{present.sum()} in {path}")
-    named = _named(path, names, table)
-    if named.times is None:
+    columns = _named(path, names, table)
+    step = None
+    if "times" not in columns:
         step = 1.0 if dt is None else dt
-        times = step * np.arange(len(table))
+        columns["times"] = step * np.arange(len(table))
     elif dt is not None:
         raise ArgumentError("--dt", "no --dt, because the file has times", f"{dt:g}")
-    else:
-        times = named.times
-    found = SampleFile(named.values[present], times[present], None, *(
-        None if column is None else column[present] for column in (named.noise, named.weights)
-    ))  # fmt: skip
-    if found.times.min() < 0:
-        raise ArgumentError("--from", "times from 0 up in the first column", f"{found.times.min():g} in {path}")
-    if (np.diff(found.times) < 0).any():
+    columns = {name: column[present] for name, column in columns.items()}
+    if (columns["times"] < 0).any():
+        raise ArgumentError("--from", "times from 0 up in the first column", f"{columns['times'].min():g} in {path}")
+    if (np.diff(columns["times"]) < 0).any():
         notes.append("the lines were sorted by time")
-    found, repeated = _ordered(path, found, average)
+    columns, repeated = _ordered(path, columns, average)
     if repeated:
         notes.append(f"times with several values, which were averaged: {repeated}")
-    if len(found.times) < 2:
-        raise ArgumentError("--from", "two or more different times in the first column", f"one in {path}")
-    step = step if named.times is None else _step(found.times)
-    return replace(found, dt=step, notes=tuple(notes))
+    count, times = len(columns["times"]), columns["times"]
+    step = _step(times) if step is None and count > 1 else step
+    kept = np.ones(count, dtype=bool)
+    if rows is not None:
+        kept = np.arange(count) < rows if step is None else times < (rows - 0.5) * step
+        count = count if step is None or not count else 1 + round(times[-1] / step)
+    if count < max(2, rows or 0) or kept.sum() < 2:
+        raise ArgumentError("--from", f"{rows or 'two'} or more lines of numbers", f"{count} in {path}")
+    return SampleFile(**{name: column[kept] for name, column in columns.items()}, dt=step, notes=tuple(notes))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Columns:
-    values: np.ndarray
-    times: np.ndarray | None
-    noise: np.ndarray | None
-    weights: np.ndarray | None
-
-
-def _table(path: Path, rows: int | None) -> tuple[list[str], list[int], np.ndarray]:
+def _table(path: Path) -> tuple[list[str], list[int], np.ndarray]:
     """Return the names of the columns (empty if none is known), line numbers and cells; missing cells are NaN."""
     try:
         lines = [_SPACED_COMPLEX.sub(r"\1", line) for line in _cells.decoded(path.read_bytes()).splitlines()]
@@ -124,19 +115,23 @@ def _table(path: Path, rows: int | None) -> tuple[list[str], list[int], np.ndarr
     cells = [cell for _, row in cut for cell in row]
     commas = any("," in cell and _COMPLEX_COMMAS.fullmatch(cell) for cell in cells)
     commas = commas or _cells.has_decimal_commas(cells, separator)
-    first = next((i for i, (_, row) in enumerate(cut) if any(_has_value(cell, commas) for cell in row)), len(cut))
-    body = cut[first:] if rows is None else cut[first : first + rows]
-    if len(body) < max(2, rows or 0):
-        raise ArgumentError("--from", f"{rows or 'two'} or more lines of numbers", f"{len(body)} in {path}")
+    seen = [[_number(cell, commas) for cell in row] for _, row in cut]
+    is_data = (None not in row or any(v is not None and np.isfinite(v) for v in row) for row in seen)
+    first = next((i for i, yes in enumerate(is_data) if yes), len(cut))
+    body = cut[first:]
+    if len(body) < 2:
+        raise ArgumentError("--from", "two or more lines of numbers", f"{len(body)} in {path}")
     width = len(body[0][1])
     if width > 1 and all(len(row) < width or not row[-1] for _, row in body):  # every line ends with a separator
         width -= 1
     table = []
-    for number, row in body:
+    for (number, row), values in zip(body, seen[first:], strict=True):
         cells = row[:width] if not any(row[width:]) else row
         if len(cells) != width:
             raise ArgumentError("--from", f"{width} columns in each line", f"{len(cells)} in {path}:{number}")
-        table.append([_value(path, number, cell, commas) for cell in cells])
+        table.append(values[:width])
+        if None in table[-1]:
+            raise ArgumentError("--from", "numbers", f"{cells[table[-1].index(None)]!r} in {path}:{number}")
     comments = (_COMMENT.sub("", line) for line in lines[: body[0][0] - 1] if _COMMENT.match(line))
     headers = [row for _, row in cut[:first]] + [line.split(separator) for line in comments]
     fitting = [row[:width] for row in headers if len(row) >= width and not any(row[width:])]
@@ -163,62 +158,52 @@ def _separator(lines: list[str]) -> str | None:
     return separator
 
 
-def _named(path: Path, names: Sequence[str], table: np.ndarray) -> _Columns:
-    """Divide the table into times, values, noise and weights."""
-    words = [_words(name) for name in names] or [[] for _ in table[0]]
-    roles = {"noise": _NOISE, "weights": _WEIGHTS}
-    special: dict[str, np.ndarray] = {}
-    kept: list[int] = []
-    for i, own in enumerate(words):
-        role = next((role for role, known in roles.items() if own and known.issuperset(own[:1])), None)
-        if role is None or role in special:
-            kept.append(i)
-        else:
-            special[role] = table[:, i].real
-    kept, special = (kept, special) if kept else (list(range(len(words))), {})
+def _named(path: Path, names: Sequence[str], table: np.ndarray) -> dict[str, np.ndarray]:
+    """Divide the table into values and, where there are any, times, noise and weights."""
+    found: dict[str, np.ndarray] = {}
     columns: list[np.ndarray] = []
-    open_parts: dict[tuple[str, ...], int] = {}
-    for i in kept:
-        part = next((_PARTS[word] for word in words[i] if word in _PARTS), None)
-        rest = tuple(word for word in words[i] if word not in _PARTS)
-        if part == 1 and rest in open_parts:
-            at = open_parts.pop(rest)
-            columns[at] = columns[at] + 1j * table[:, i].real
-            continue
-        if part == 0:
-            open_parts[rest] = len(columns)
-        columns.append(table[:, i])
-    times = None
+    real_parts: dict[tuple[str, ...], int] = {}
+    for column, name in zip(table.T, names or [""] * table.shape[1], strict=True):
+        words = _words(name)
+        role = next((role for role, known in _ROLES.items() if known.issuperset(words[:1]) and words), None)
+        part = next((_PARTS[word] for word in words if word in _PARTS), None)
+        rest = tuple(word for word in words if word not in _PARTS)
+        if role is not None and role not in found:
+            found[role] = column.real
+        elif part == 1 and rest in real_parts:
+            at = real_parts.pop(rest)
+            columns[at] = columns[at] + 1j * column.real
+        else:
+            real_parts |= {rest: len(columns)} if part == 0 else {}
+            columns.append(column)
+    if not columns:
+        raise ArgumentError("--from", "a column of values", f"columns {', '.join(names)} in {path}")
     if len(columns) > 1:
         if np.nan_to_num(columns[0].imag).any():
             raise ArgumentError("--from", "real times in the first column", f"complex numbers in {path}")
-        times, columns = columns[0].real, columns[1:]
+        found["times"], columns = columns[0].real, columns[1:]
     values = np.stack(columns, axis=1)
     values = values if np.nan_to_num(values.imag).any() else values.real
-    return _Columns(values[:, 0] if len(columns) == 1 else values[:, :, None], times, special.get("noise"),
-                    special.get("weights"))  # fmt: skip
+    return {**found, "values": values[:, 0] if len(columns) == 1 else values[:, :, None]}
 
 
-def _ordered(path: Path, found: SampleFile, average: bool) -> tuple[SampleFile, int]:
+def _ordered(path: Path, columns: dict[str, np.ndarray], average: bool) -> tuple[dict[str, np.ndarray], int]:
     """Return the samples by increasing time, each time once, and the number of times that had different values."""
-    times, first, place, count = np.unique(found.times, return_index=True, return_inverse=True, return_counts=True)
-    differ = np.unique(place[(found.values != found.values[first[place]]).reshape(len(place), -1).any(axis=1)])
+    values = columns["values"]
+    times, first, place, count = np.unique(columns["times"], return_index=True, return_inverse=True, return_counts=True)
+    differ = np.unique(place[(values != values[first[place]]).reshape(len(place), -1).any(axis=1)])
     if not len(differ):
-        chosen = {
-            name: old[first] for name in ("values", "noise", "weights") if (old := getattr(found, name)) is not None
-        }
-        return replace(found, times=times, **chosen), 0
+        return {name: column[first] for name, column in columns.items()}, 0
     if not average:
         got = f"{count[differ[0]]} different values at t = {times[differ[0]]:g} in {path}"
         raise ArgumentError("--from", "one value per time; --norm l2 averages several", got)
-    given = np.ones(len(place)) if found.weights is None else found.weights
-    precision = given if found.noise is None else found.noise**-2.0
+    precision = columns["noise"] ** -2.0 if "noise" in columns else columns.get("weights", np.ones(len(place)))
     total = np.bincount(place, precision)
     share = np.where(total[place] > 0, precision / np.where(total > 0, total, 1)[place], 1 / count[place])
-    values = np.zeros((len(times), *found.values.shape[1:]), dtype=found.values.dtype)
-    np.add.at(values, place, found.values * share.reshape(-1, *[1] * (found.values.ndim - 1)))
-    noise, weights = (None, total) if found.noise is None else (total**-0.5, None)
-    return replace(found, times=times, values=values, noise=noise, weights=weights), len(differ)
+    mean = np.zeros((len(times), *values.shape[1:]), dtype=values.dtype)
+    np.add.at(mean, place, values * share.reshape(-1, *[1] * (values.ndim - 1)))
+    counted = {"noise": total**-0.5} if "noise" in columns else {"weights": total}
+    return {"times": times, "values": mean, **counted}, len(differ)
 
 
 def _words(name: str) -> list[str]:
@@ -233,18 +218,6 @@ def _step(times: np.ndarray) -> float | None:
         return None
     step = float(times[-1] / steps[-1])  # less rounding
     return step if np.abs(times - step * steps).max() <= _UNEVEN * step else None
-
-
-def _value(path: Path, line: int, cell: str, commas: bool) -> complex:
-    number = _number(cell, commas)
-    if number is None:
-        raise ArgumentError("--from", "numbers", f"{cell!r} in {path}:{line}")
-    return number
-
-
-def _has_value(cell: str, commas: bool) -> bool:
-    number = _number(cell, commas)
-    return number is not None and bool(np.isfinite(number))
 
 
 def _number(cell: str, commas: bool) -> complex | None:

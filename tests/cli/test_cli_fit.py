@@ -268,6 +268,23 @@ def test_three_thousand_files(tmp_path):
         check_file(seed, tmp_path / "drawn.csv")
 
 
+def test_a_missing_first_value_is_no_header(tmp_path):
+    path = tmp_path / "singular.csv"
+    path.write_text("value\nnan\n0.5\n0.25\n", encoding="utf-8")
+    found = read_samples(path, dt=0.5)
+    assert found.times.tolist() == [0.5, 1.0]
+    assert not found.complete
+    assert found.notes == ("lines without a finite value, left out: 1 (first: line 2)",)
+
+
+def test_a_horizon_counts_steps_of_a_file_in_any_order(tmp_path):
+    path = tmp_path / "steps.csv"
+    path.write_text("4 1\n0 5\n3 2\n1 4\n", encoding="utf-8")
+    assert read_samples(path, rows=4).times.tolist() == [0, 1, 3]
+    with pytest.raises(ArgumentError, match=r"6 or more lines of numbers, got 5"):
+        read_samples(path, rows=6)
+
+
 def test_repeated_times_are_averaged_by_their_precision(tmp_path):
     path = tmp_path / "twice.csv"
     path.write_text("t value noise\n2 5 1\n0 1 1\n1 2 1\n1 6 0.5\n", encoding="utf-8")

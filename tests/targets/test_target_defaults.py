@@ -130,7 +130,7 @@ def test_the_ends_of_what_is_allowed() -> None:
     for times in (torch.tensor([-1.0]), torch.zeros(2, 2)):
         with pytest.raises(ArgumentError, match=r"^times: expected one dimension and no negative time"):
             LinearFunctional("sine").memory(times)
-    with pytest.raises(ArgumentError, match=r"^memory: expected a target whose memory is known"):
+    with pytest.raises(ArgumentError, match=r"^memory: expected a target with has_memory"):
         LotkaVolterra().memory(torch.zeros(1))
     for x in (torch.ones(2, 3), torch.ones(2, 3, 2)):
         with pytest.raises(ArgumentError, match=r"^x: expected (3 dimensions|shape) \(batch, time, (channel|1)\)"):
