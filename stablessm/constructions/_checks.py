@@ -9,8 +9,19 @@ import numpy as np
 from stablessm._errors import ArgumentError
 
 
+def array(name: str, value: Any) -> np.ndarray:
+    """Return numbers, arrays or tensors (on any device, with or without a graph) as a NumPy array."""
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+            value = value.double() if value.is_floating_point() else value  # NumPy has no bfloat16
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:  # ragged lists, tensors without values
+        raise ArgumentError(name, "an array of numbers", f"{type(value).__name__} ({error})") from error
+
+
 def real_array(name: str, value: Any) -> np.ndarray:
-    """Return a new contiguous float64 array from numbers, arrays or tensors (on any device, with or without a graph).
+    """Return a new contiguous float64 array from numbers, arrays or tensors.
 
     Complex numbers raise an error; their imaginary part is never dropped.
 
@@ -21,14 +32,7 @@ def real_array(name: str, value: Any) -> np.ndarray:
     ...
     stablessm._errors.ArgumentError: x: expected real numbers, got complex128
     """
-    if hasattr(value, "detach") and not getattr(value, "is_meta", False) and not value.is_sparse:
-        value = value.detach().cpu()
-        if value.is_floating_point():
-            value = value.double()  # NumPy has no bfloat16
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:  # ragged lists, no values
-        raise ArgumentError(name, "an array of real numbers", f"{type(value).__name__} ({error})") from error
-    if array.dtype.kind not in "biuf":
-        raise ArgumentError(name, "real numbers", array.dtype)
-    return np.array(array, dtype=np.float64, order="C")
+    found = array(name, value)
+    if found.dtype.kind not in "biuf":
+        raise ArgumentError(name, "real numbers", found.dtype)
+    return np.array(found, dtype=np.float64, order="C")

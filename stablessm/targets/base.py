@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from numbers import Real
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Sequence
@@ -57,7 +56,7 @@ class Target(ABC):
         )
         if times.dim() != 1 or not bool((times >= 0).all()):
             raise ArgumentError("times", "one dimension and no negative time", f"shape {tuple(times.shape)}")
-        return self._memory(times, positive("bound", bound))
+        return self._memory(times, real_number("bound", bound, 0))
 
     @abstractmethod
     def _respond(self, x: Tensor) -> Tensor:
@@ -65,14 +64,3 @@ class Target(ABC):
 
     def _memory(self, times: Tensor, bound: float) -> Tensor:
         raise NotImplementedError
-
-
-def positive(name: str, value: float) -> float:
-    """Return the value as a float; raise an ArgumentError unless it is positive.
-
-    >>> positive("dt", 1)
-    1.0
-    """
-    if not isinstance(value, Real) or not 0 < value < math.inf:
-        raise ArgumentError(name, "a positive number", repr(value))
-    return float(value)

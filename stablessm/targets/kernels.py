@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stablessm._arguments import real_number
 from stablessm._errors import ArgumentError, unknown_name
 from stablessm._typing import takes_tensor
-from stablessm.targets.base import positive
 
 Rho: TypeAlias = Callable[[Tensor], Tensor]
 """A function from times, a float64 tensor, to values of the same shape."""
@@ -30,7 +30,7 @@ class Kernel(ABC):
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            object.__setattr__(self, option.name, positive(option.name, getattr(self, option.name)))
+            object.__setattr__(self, option.name, real_number(option.name, getattr(self, option.name), 0))
 
     @abstractmethod
     def __call__(self, t: Tensor) -> Tensor:

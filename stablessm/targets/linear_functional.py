@@ -8,11 +8,12 @@ from typing import final
 import torch
 from torch import Tensor
 
+from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._typing import Times
 from stablessm.scan import causal_convolution
 from stablessm.targets import kernels
-from stablessm.targets.base import Target, positive
+from stablessm.targets.base import Target
 from stablessm.targets.kernels import Kernel, Rho
 
 
@@ -42,7 +43,7 @@ class LinearFunctional(Target):
     d_input = d_output = 1
 
     def __init__(self, kernel: str | Rho, *, dt: float = 1.0, **options: float) -> None:
-        object.__setattr__(self, "dt", positive("dt", dt))
+        object.__setattr__(self, "dt", real_number("dt", dt, 0))
         object.__setattr__(self, "rho", kernels.get(kernel, self.dt, options))
 
     @property

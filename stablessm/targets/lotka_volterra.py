@@ -8,9 +8,10 @@ from typing import ClassVar, Literal, TypeAlias, final, get_args
 import torch
 from torch import Tensor
 
+from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
-from stablessm.targets.base import Target, positive
+from stablessm.targets.base import Target
 
 Solver: TypeAlias = Literal["euler", "rk4"]
 
@@ -50,7 +51,7 @@ class LotkaVolterra(Target):
 
     def __post_init__(self) -> None:
         for name in ("a", "b", "c", "d", "dt"):
-            object.__setattr__(self, name, positive(name, getattr(self, name)))
+            object.__setattr__(self, name, real_number(name, getattr(self, name), 0))
         if self.solver not in get_args(Solver):
             raise ArgumentError("solver", " or ".join(map(repr, get_args(Solver))), repr(self.solver))
         if len(self.start) != 2:

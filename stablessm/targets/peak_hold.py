@@ -8,9 +8,10 @@ from typing import final
 import torch
 from torch import Tensor
 
+from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
-from stablessm.targets.base import Target, positive
+from stablessm.targets.base import Target
 
 
 @final
@@ -34,7 +35,7 @@ class PeakHold(Target):
     d_output: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dt", positive("dt", self.dt))
+        object.__setattr__(self, "dt", real_number("dt", self.dt, 0))
         if self.d_input < 1:
             raise ArgumentError("d_input", "at least 1", self.d_input)
         object.__setattr__(self, "d_output", self.d_input)

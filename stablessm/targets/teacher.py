@@ -11,10 +11,11 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.layers import ContinuousRNN, activations
-from stablessm.targets.base import Target, positive
+from stablessm.targets.base import Target
 
 STATE_ELEMENTS = 8_000_000
 """Largest number of state values in memory; a larger batch runs in parts."""
@@ -59,7 +60,7 @@ class TeacherRNN(Target):
     has_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dt", positive("dt", self.dt))
+        object.__setattr__(self, "dt", real_number("dt", self.dt, 0))
         for name in ("d_state", "d_input", "d_output"):
             if getattr(self, name) < 1:
                 raise ArgumentError(name, "at least 1", getattr(self, name))

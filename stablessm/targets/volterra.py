@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.scan import causal_convolution
 from stablessm.targets import kernels
-from stablessm.targets.base import Target, positive
+from stablessm.targets.base import Target
 from stablessm.targets.kernels import Rho
 
 
@@ -50,7 +51,7 @@ class Volterra(Target):
     d_input = d_output = 1
 
     def __init__(self, terms: Sequence[Sequence[str | Rho]], *, dt: float = 1.0) -> None:
-        object.__setattr__(self, "dt", positive("dt", dt))
+        object.__setattr__(self, "dt", real_number("dt", dt, 0))
         if isinstance(terms, str) or not terms or any(isinstance(term, str) or not term for term in terms):
             raise ArgumentError("terms", "a list of lists of kernels, none of them empty", repr(terms))
         found = tuple(tuple(kernels.get(kernel, self.dt, {}) for kernel in term) for term in terms)

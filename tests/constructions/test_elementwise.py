@@ -195,7 +195,7 @@ def test_global_random_state_is_left_alone():
         ((np.sin, [], 1e-3), {}, r"domain: expected \(low, high\)"),
         ((np.sin, [(0, 1)] * 5, 1e-3), {}, "domain: .*up to 4 axes"),
         ((np.sin, (0, 1j), 1e-3), {}, "domain: expected real numbers, got complex128"),
-        ((np.sin, [(0, 1), (0,)], 1e-3), {}, "domain: expected an array of real numbers, got list"),
+        ((np.sin, [(0, 1), (0,)], 1e-3), {}, "domain: expected an array of numbers, got list"),
         ((np.sin, (0, 1), 0.0), {}, "tol: expected a finite number above 0, got 0.0"),
         ((np.sin, (0, 1), float("nan")), {}, "tol: expected a finite number above 0, got nan"),
         ((np.sin, (0, 1), 1e-3), {"lipschitz": -1.0}, "lipschitz: expected a finite number above 0, got -1.0"),

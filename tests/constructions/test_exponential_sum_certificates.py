@@ -154,7 +154,7 @@ def test_an_interruption_returns_the_best_found(monkeypatch: pytest.MonkeyPatch,
     assert 1 <= found.order <= whole.order
 
 
-@pytest.mark.parametrize("kernel", ["exp(t/5)", "t**4"])
+@pytest.mark.parametrize("kernel", ["exp(t/3)", "t**6"])
 def test_a_kernel_that_grows_is_refused_after_few_rounds(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
     plain, rounds = Domain.derivative, itertools.count()
 
@@ -164,8 +164,8 @@ def test_a_kernel_that_grows_is_refused_after_few_rounds(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Domain, "derivative", derivative)
     with pytest.raises(FitError, match="grows to the end of the horizon"):
-        exponential_sum(kernel, 40, tol=1e-9)
-    assert next(rounds) < 400  # 900 and more when every order was tried
+        exponential_sum(kernel, 24, tol=1e-9)
+    assert next(rounds) < 400  # 760 for the exponential when every order was tried
 
 
 def test_slow_kernels_over_long_horizons() -> None:

@@ -195,11 +195,11 @@ def test_a_finite_filter_ends_and_another_does_not() -> None:
     assert abs(response(finite, 600)[0, -1]) < 1e-12
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(
     angles=st.lists(st.floats(0.1, 3.0), min_size=1, max_size=3, unique_by=lambda angle: round(5 * angle)),
     slope=st.floats(0, 1),
-    length=st.integers(200, 1500),
+    length=st.integers(200, 600),
 )
 def test_undamped_waves_and_a_ramp_take_their_own_order(angles: list[float], slope: float, length: int) -> None:
     t = np.arange(length)
@@ -248,7 +248,7 @@ def test_arguments_are_checked() -> None:
         (np.array([[1.0, np.nan]]), r"^filters: expected finite numbers, got nan at \(0, 1\)"),
         (np.ones((1, 4), complex), r"^filters: expected real numbers, got complex128"),
         (torch.ones(1, 4, dtype=torch.cfloat), r"^filters: expected real numbers, got complex64"),
-        ([[1.0], [1.0, 2.0]], r"^filters: expected an array of real numbers, got list"),
+        ([[1.0], [1.0, 2.0]], r"^filters: expected an array of numbers, got list"),
     ):
         with pytest.raises(ssm.ArgumentError, match=message):
             from_convolution(filters)

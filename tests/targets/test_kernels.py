@@ -61,5 +61,5 @@ def test_infinite_norm() -> None:
 def test_options_are_positive(kernel: type[Kernel]) -> None:
     option = next(iter(kernel.__dataclass_fields__))
     for value in (0.0, -1.0, math.inf, math.nan, None):
-        with pytest.raises(ArgumentError, match=f"^{option}: expected a positive number"):
+        with pytest.raises(ArgumentError, match=f"^{option}: expected a finite number above 0"):
             kernel(**{option: value})

@@ -11,7 +11,9 @@ from typing import Any, final
 
 import numpy as np
 
+from stablessm._arguments import real_number
 from stablessm._errors import ArgumentError
+from stablessm.constructions._checks import array
 from stablessm.constructions.sums import _sampling
 from stablessm.constructions.sums._panels import Function, Panels
 
@@ -116,14 +118,12 @@ def gather(
     kernel: Any, horizon: Any, dt: Any, continuous: bool, times: Any, relative: bool, request: Request
 ) -> Samples:
     """Check the arguments of ``exponential_sum`` and sample the kernel; a function as finely as the tolerance asks."""
-    if not (is_number(dt, 0) and dt > 0):
-        raise ArgumentError("dt", "a positive number", repr(dt))
-    dt = float(dt)
+    dt = real_number("dt", dt, 0)
     if isinstance(kernel, str):
         from stablessm.constructions.sums.expression import parse
 
         kernel = parse(kernel)
-    given = None if callable(kernel) else _array("kernel", kernel)
+    given = None if callable(kernel) else array("kernel", kernel)
     grid = _grid(given, horizon, dt, times, continuous)
     if given is not None:
         values, shape = _columns(given, len(grid))
@@ -216,27 +216,16 @@ def _no_zero(times: np.ndarray, values: np.ndarray) -> None:
 def evaluate(function: Callable[[Any], Any], times: np.ndarray) -> np.ndarray:
     """Evaluate the function at an array of times; a function of single numbers is called for each."""
     try:
-        values = _array("kernel", function(times.copy()))  # a function may work in place
+        values = array("kernel", function(times.copy()))  # a function may work in place
         if values.ndim == 0 or len(values) != len(times):
             raise ValueError
     except (TypeError, ValueError):
         try:
-            return _array("kernel", [function(float(t)) for t in times])
+            return array("kernel", [function(float(t)) for t in times])
         except TypeError as error:
             expected = "a function of an array of times (NumPy, float64), or of a number"
             raise ArgumentError("kernel", expected, f"one that raises TypeError: {error}") from error
     return values
-
-
-def _array(name: str, values: Any) -> np.ndarray:
-    """Return the values as a NumPy array; tensors are detached."""
-    try:
-        if hasattr(values, "detach"):
-            values = values.detach().cpu()
-            values = values.double() if values.is_floating_point() else values  # NumPy has no bfloat16
-        return np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ArgumentError(name, "an array of numbers", f"{values!r:.60} ({error})") from error
 
 
 def _grid(given: np.ndarray | None, horizon: int | None, dt: float, times: Any, continuous: bool) -> np.ndarray:
@@ -246,7 +235,7 @@ def _grid(given: np.ndarray | None, horizon: int | None, dt: float, times: Any, 
     if times is not None:
         if horizon is not None:
             raise ArgumentError("horizon", "None, because times= already has an end", repr(horizon))
-        return _times(_array("times", times), dt, continuous)
+        return _times(array("times", times), dt, continuous)
     if horizon is None:
         if given is None:
             raise ArgumentError("horizon", "a number of steps", "None")

@@ -11,6 +11,7 @@ from typing import Any, final, get_args
 
 import numpy as np
 
+from stablessm._arguments import real_number
 from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm._progress import working
@@ -153,13 +154,12 @@ def _request(
         raise ArgumentError("relative", "False with norm='l2'; noise= or weights= say how much samples count", relative)
     if (tol is None) == (order is None) and not (norm == "l2" and tol is None):
         raise ArgumentError("tol", "a tolerance or an order, one of them", f"tol={tol}, order={order}")
-    if tol is not None and not (is_number(tol, 0) and tol > 0):
-        raise ArgumentError("tol", "a positive number", repr(tol))
+    tol = None if tol is None else real_number("tol", tol, 0)
     for name, value in (("order", order), ("max_order", max_order)):
         if value is not None and not is_number(value, 1, whole=True):
             raise ArgumentError(name, "a whole number from 1 up", repr(value))
     order, max_order = (None if value is None else int(value) for value in (order, max_order))
-    return Request(None if tol is None else float(tol), order, max_order, perf_counter())
+    return Request(tol, order, max_order, perf_counter())
 
 
 def _supremum_sum(samples: Samples, domain: Domain, request: Request) -> ExponentialSum:
