@@ -63,7 +63,7 @@ def fit(values: np.ndarray, tol: float, max_order: int, finite: bool, dtype: str
 
 
 def _faded(values: np.ndarray) -> np.ndarray:
-    """Return the filter, extended by its reflection in its last point and faded out; a cut would need extra modes."""
+    """Return the filter, extended by its faded reflection in the last tap; a sudden end would need extra modes."""
     size = len(values) // 2
     fade = np.cos(np.pi / 2 * np.arange(1, size + 1) / (size + 1)) ** 2
     return np.concatenate([values, (2 * values[-1] - values[-2 : -2 - size : -1]) * fade])

@@ -214,7 +214,7 @@ class StreamingModel(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """Real numbers of state that the converted filters keep for one sequence, however long it is."""
+        """Number of real numbers in the state of the converted filters for one sequence of any length."""
         return sum(module.state_size for module in self.converted)
 
     @property
@@ -280,7 +280,7 @@ def convert(
 
 @final
 class _Conversion:
-    """A walk through a model that replaces its modules."""
+    """Walks through a model and replaces its modules."""
 
     def __init__(self, find: Find | None, length: int | None, fit: Callable[..., RecurrentConvolution]) -> None:
         self._find, self._length, self._fit = find, length, fit

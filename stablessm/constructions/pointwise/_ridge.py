@@ -118,7 +118,7 @@ def _mesh(edges: np.ndarray, steepness: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_a_box(f: Pointwise, max_width: int) -> Iterator[tuple[Ridge, float]]:
-    """Yield networks with ever twice as many ridges, in random directions through random points, and their errors."""
+    """Yield networks with a doubling number of ridges in random directions, and their errors."""
     d, middle, half = len(f.low), (f.low + f.high) / 2, (f.high - f.low) / 2
     width = 8
     while width <= max_width:

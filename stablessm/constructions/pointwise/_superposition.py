@@ -45,12 +45,12 @@ class Sprecher:
 
     @property
     def shift(self) -> float:
-        """a."""
+        """The shift a between neighboring terms."""
         return 1 / (self.base * (self.base - 1))
 
     @property
     def scale(self) -> float:
-        """s."""
+        """The factor s of the variable."""
         return 1 - self.families * self.shift
 
     @property

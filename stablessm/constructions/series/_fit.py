@@ -78,7 +78,7 @@ class Modes:
         return self.domain.weights(np.asarray(real), self.rates)
 
     def factors(self, terms: Sequence[tuple[int, np.ndarray, np.ndarray]], horizon: int, dt: float) -> Factors:
-        """Return φ_r of terms: for each order the directions (R, m) in the basis and the weights (R,) of the powers."""
+        """Return the factors of all terms from, for each order, directions (R, m) in the basis and weights (R,)."""
         orders, directions, weights = zip(*terms, strict=True)
         values = self.weights(np.concatenate(directions).T)[:, :, None]
         shared = ExponentialSum(self.rates * (self.domain.dt / dt), values, dt=dt, horizon=horizon)
@@ -142,7 +142,7 @@ def _spread(eigenvalues: np.ndarray, tol: float) -> np.ndarray:
 
 
 def realizations(samples: np.ndarray, least: int) -> Iterator[np.ndarray]:
-    """Yield eigenvalues of the recurrences closest to (T + 1, R) samples, of order ``least`` and up.
+    """Yield eigenvalues of recurrences that approximate (T + 1, R) samples, of order ``least`` and higher.
 
     This is the Ho-Kalman algorithm (ERA) on the Hankel matrix H[i, (j, r)] = samples[i + j, r], of which only rows and
     columns at graded places are formed, weighted by the steps that they stand for.

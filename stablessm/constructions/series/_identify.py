@@ -29,7 +29,7 @@ _TERMS = 1e-6  # relative error that the decomposition of the estimated kernels 
 @final
 @dataclass(frozen=True, eq=False)
 class Records:
-    """(B, T) inputs and outputs from rest or not: the first ``memory`` steps serve as the past of the others only."""
+    """(B, T) inputs and outputs. The first ``memory`` steps are not fitted, since their past is unknown."""
 
     x: np.ndarray
     y: np.ndarray
@@ -125,7 +125,7 @@ def responses(x: np.ndarray, modes: Modes) -> np.ndarray:
 
 
 def _starts(records: Records, states: int | None) -> Iterator[list[np.ndarray]]:
-    """Return initial rates, few states first, only as many as the data support.
+    """Return initial rates by increasing number of states, as far as the data support them.
 
     Time scales lie between one step and a third of the memory, with and without oscillation.
     """

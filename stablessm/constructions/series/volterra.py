@@ -168,7 +168,7 @@ def _model(factors: Factors, constant: float, map: str | Reparameterization) -> 
 def _checked(
     kernels: Mapping[int, Source | float], horizon: int | None, dt: float
 ) -> tuple[float, list[SampledKernel]]:
-    """Return h_0 and the kernels of order 1 to 3, checked, by order."""
+    """Check the arguments; return h_0 and the kernels of order 1 to 3."""
     if not isinstance(kernels, Mapping) or not set(kernels) <= {0, 1, 2, 3} or not set(kernels) - {0}:
         found = sorted(kernels) if isinstance(kernels, Mapping) else type(kernels).__name__
         raise ArgumentError("kernels", "a kernel for at least one of the orders 1, 2, 3 (0: a number)", found)

@@ -134,7 +134,7 @@ class Path:
         self._offer([start for start in starts if self.domain.order(start) == order])
 
     def _add(self, order: int) -> None:
-        """Fit one and two states more than the best fit of this order."""
+        """Fit orders that are higher by one and two, starting at the best fit of this order."""
         problem, rates = self.problem, self.models[order].rates
         left, basis = self.left(order), self._basis(order)
         found = next_modes(problem.domain, problem.times, left, basis, problem.graded, self._gap)

@@ -79,7 +79,7 @@ class Domain:
         return self.clip(rates[np.argsort(rates.real)])
 
     def clip(self, rates: np.ndarray) -> np.ndarray:
-        """Return rates as initial ones: slightly faster than the slowest allowed rate, and within the band."""
+        """Return the rates within the band, moved away from the slowest allowed rate, as initial rates."""
         rates = rates[np.abs(rates.imag) <= (math.inf if self.discrete else self.band)]
         return np.minimum(rates.real, -max(1.01 * self.slowest, self.slowest + self.rest)) + 1j * rates.imag
 

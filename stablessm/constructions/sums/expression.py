@@ -1,4 +1,4 @@
-"""Formulas in t, as text: read by a whitelist, never run as code."""
+"""Formulas in t as text, read by a whitelist and never executed as code."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from stablessm._errors import ArgumentError
 from stablessm.constructions.sums._mittag_leffler import mittag_leffler
 
 LONGEST, DEEPEST = 2000, 100
-"""Characters, and levels of nesting, that a formula may have."""
+"""Largest number of characters, and of levels of nesting, of a formula."""
 
 _SHOWN = 96  # characters of a formula in an error
 
 CONSTANTS = {"pi": np.pi, "e": np.e}
 
 _Values: TypeAlias = Any
-"""A float64 or complex128 number or array; what numpy's functions take and give."""
+"""A float64 or complex128 number or array."""
 _Number: TypeAlias = np.float64 | np.complex128
 _Value: TypeAlias = Callable[[_Values], _Values]
-"""From times to values."""
+"""A function from times to values."""
 
 _OPERATORS: dict[type[ast.AST], Callable[..., _Values]] = {
     ast.Add: operator.add,
@@ -79,13 +79,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., _Values], int, bool]] = {
     "min": (lambda *values: _ordered(np.minimum, values), 2, True),
     "max": (lambda *values: _ordered(np.maximum, values), 2, True),
 }
-"""By name: the function, how many arguments it takes, and whether it takes more."""
+"""By name: the function, its number of arguments, and whether it accepts more."""
 
 
 @final
 @dataclass(frozen=True)
 class Expression:
-    """A formula in t that was read by :func:`parse`; a function of times."""
+    """A function of times that :func:`parse` read from a formula in t."""
 
     text: str
     _value: _Value = field(repr=False, compare=False)
@@ -93,7 +93,7 @@ class Expression:
     def __call__(self, t: float | Sequence[float] | np.ndarray) -> np.ndarray:
         """Return values at the times, in their shape: float64, or complex128 if the formula has complex numbers.
 
-        They are inf or NaN where the formula has no value.
+        Values are inf or NaN where the formula is undefined.
         """
         times = np.asarray(t)
         if times.dtype.kind not in "fiu":
@@ -109,9 +109,9 @@ def parse(text: str) -> Expression:
 
     Imaginary numbers are written as in Python, ``1j``; they make the values complex. The Bessel functions have SciPy's
     names, ``j0(t)``, ``jv(2, t)``, ``kv(0.5, t)`` and so on; ``mittag_leffler(alpha, x)`` is E_α of x ≤ 0. ``airy`` is
-    Ai, ``heaviside(x)`` is 1 from x = 0 on, ``erfcx(x)`` is e^(x²) erfc(x), ``where(condition, yes, no)`` chooses. The
-    text goes through Python's parser and then through a table of what is allowed; nothing is evaluated as code.
-    A part without t must have a finite value.
+    Ai, ``heaviside(x)`` is 1 from x = 0 on, ``erfcx(x)`` is e^(x²) erfc(x), ``where(condition, yes, no)`` chooses.
+    Python's parser reads the text, and a table lists what is allowed; nothing is executed as code. A part without t
+    must have a finite value.
 
     >>> parse("1/(1+t)**2")([0.0, 1.0, 3.0])
     array([1.    , 0.25  , 0.0625])
@@ -135,7 +135,7 @@ def parse(text: str) -> Expression:
         raise ArgumentError("expression", "one line of plain characters", repr(text))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # '1if t' and its like are refused below, with more to say
+            warnings.simplefilter("ignore")  # '1if t' and similar text is refused below with a better message
             body = ast.parse(text, mode="eval").body
     except SyntaxError as error:
         start = min(max((error.offset or 1) - 1, 0), len(text))
@@ -150,13 +150,13 @@ def parse(text: str) -> Expression:
 class _Part:
     value: _Value
     constant: bool
-    """Whether t does not occur in it."""
+    """Whether the part does not contain t."""
 
 
 @final
 @dataclass(frozen=True)
 class _Reader:
-    """Turns the nodes of Python's parser that are on the list into functions of t, and refuses all others."""
+    """Converts allowed nodes of Python's parser to functions of t, and raises an error for all others."""
 
     text: str
 
@@ -241,7 +241,7 @@ class _Reader:
 
 
 def _refusal(text: str, expected: str, got: object, start: int, end: int) -> ArgumentError:
-    """Return an error that points at the place, with as much of the text around it as fits a line."""
+    """Return an error that shows the text around the place and marks it."""
     first = max(0, start - _SHOWN // 2)
     shown = text[first : first + _SHOWN]
     marks = "^" * max(min(end, first + _SHOWN) - start, 1)
@@ -270,6 +270,6 @@ def _require_real(values: Sequence[_Values]) -> None:
 
 
 def _what(node: ast.AST) -> str:
-    """Return what the parser calls it, in words: 'FloorDiv' is 'floor div'."""
+    """Return the name of a node in words: 'FloorDiv' is 'floor div'."""
     name = type(node).__name__ if not isinstance(node, ast.Constant) else type(node.value).__name__
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
