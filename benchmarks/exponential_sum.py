@@ -1,4 +1,4 @@
-"""A kernel as a sum of exponentials: error and time, at equal order, beside the peers and gradient training.
+"""Sums of exponentials: error and time at equal order, compared with other libraries and gradient training.
 
 ./dev bench exponential_sum             # writes benchmarks/results/exponential-sum.json
 python benchmarks/exponential_sum.py --smoke --out /tmp/smoke.json

@@ -358,7 +358,7 @@ def test_kernels_whose_squares_are_no_numbers_are_refused(size: float) -> None:
         with pytest.raises(ArgumentError, match=r"^kernels\[.\]: expected a size between 1e-100 and 1e\+100"):
             volterra(kernels, 4)
     x = np.random.default_rng(4).standard_normal(800)
-    with pytest.raises(ArgumentError, match=r"^x: expected a size"):
+    with pytest.raises(ArgumentError, match=r"^x: expected values whose power 2"):
         volterra.identify(size * x, system(x), memory=60, states=2)
 
 

@@ -191,7 +191,7 @@ class StreamingModel(nn.Module):
         """Map (batch, time, …) to (batch, time, …), and return a state for each call of a layer."""
         self._check("x", x, 2)
         if not isinstance(state, tuple | list | None):
-            raise ArgumentError("state", "what forward and step return", type(state).__name__)
+            raise ArgumentError("state", "the state that forward and step return", type(state).__name__)
         y, state = self._tape.run(lambda: self.model(x), state)
         if not isinstance(y, Tensor) or y.shape[:2] != x.shape[:2]:
             got = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
@@ -361,7 +361,7 @@ def _check(model: nn.Module, streaming: StreamingModel, example: Tensor, allowed
     apart = (torch.cat(steps, 1) - whole).abs().max().item()
     if not apart <= 1e-3 * scale:
         what = f"step by step the output differs by {apart:.1e} from that of one pass"
-        raise NumericalError(what, "tell convert by find= of every module that mixes time steps")
+        raise NumericalError(what, "describe every module that mixes time steps with find=")
     difference = (whole - original).abs().max().item()
     if not difference <= allowed * scale:
         what = f"the converted model differs by {difference:.1e} from the original, whose largest output is {scale:.1e}"

@@ -223,7 +223,7 @@ class RecurrentConvolution(nn.Module):
         try:
             given = [tuple(leaf.shape) for group in state for leaf in group if leaf is not None]
         except (TypeError, AttributeError):  # no pairs of tensors
-            raise ArgumentError("state", "what forward and step return", type(state).__name__) from None
+            raise ArgumentError("state", "the state that forward and step return", type(state).__name__) from None
         if ours != given or len(state) != len(self.groups):
             raise ArgumentError("state", f"shapes {ours}", given)
 

@@ -64,7 +64,8 @@ def identify(records: Records, states: int | None, dt: float) -> tuple[Factors, 
         powers_of_unit = unit ** factors.orders.astype(float)
         weights = factors.weights * size / powers_of_unit
     if not (np.isfinite(weights).all() and np.isfinite(powers_of_unit).all()):
-        raise ArgumentError("x", f"a size whose power {records.order} is a number, beside that of y", f"{unit:.3g}")
+        expected = f"values whose power {records.order} neither overflows nor underflows, relative to y"
+        raise ArgumentError("x", expected, f"{unit:.3g}")
     return replace(factors, weights=weights), offset + size * constant
 
 

@@ -41,7 +41,7 @@ def noise_model(samples: Samples, noise: Any, weights: Any) -> Noise:
     if noise is None and weights is None:
         return Noise(graded, scales, None)
     if noise is not None and weights is not None:
-        raise ArgumentError("weights", "None, since noise= already says how much each sample counts", "both")
+        raise ArgumentError("weights", "None, because noise= already determines the weights", "both")
     name, given = (
         ("weights", real_array("weights", weights)) if noise is None else ("noise", real_array("noise", noise))
     )

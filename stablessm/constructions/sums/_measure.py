@@ -77,7 +77,7 @@ def reason(search: Search, best: Fit, goal: float, unit: float) -> tuple[str, st
     if search.rises(goal):
         largest = unit * float(np.abs(samples.values).max())
         what = f"the kernel grows to the end of the horizon, up to {largest:.3g}, and a stable sum decays"
-        return what, "a kernel that decays, or one that is multiplied by e^(-ct) and the c taken back afterwards"
+        return what, "fit the kernel times e^(-ct), which decays for a large enough c, and add c to the rates"
     if goal < RESOLVED * search.scale:
         what = f"double precision resolves no less than {RESOLVED * unit * search.scale:.2g} of this kernel"
         return what, f"a tolerance above {max(RESOLVED * search.scale, best.error) * unit:.2g}"

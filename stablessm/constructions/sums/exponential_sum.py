@@ -153,7 +153,7 @@ def _request(
     if norm == "l2" and relative:
         raise ArgumentError("relative", "False with norm='l2'; noise= or weights= say how much samples count", relative)
     if (tol is None) == (order is None) and not (norm == "l2" and tol is None):
-        raise ArgumentError("tol", "a tolerance or an order, one of them", f"tol={tol}, order={order}")
+        raise ArgumentError("tol", "exactly one of tol and order", f"tol={tol}, order={order}")
     tol = None if tol is None else real_number("tol", tol, 0)
     for name, value in (("order", order), ("max_order", max_order)):
         if value is not None and not is_number(value, 1, whole=True):
