@@ -18,12 +18,13 @@ BEGIN, END = "<!-- certificates: ./dev pages -->", "<!-- end of certificates -->
 def sentence(record: dict[str, Any]) -> str:
     """Return how many kernels were compared, and the smallest ratio of the reported to the true error."""
     summary = record["summary"]
-    missing = summary.get("requested", summary["kernels"]) - summary["kernels"]
-    partial = f" ({missing} others were not finished within the time limit)" if missing else ""
+    requested = summary.get("requested", summary["kernels"])
+    partial = f" of {requested:,}" if requested > summary["kernels"] else ""
+    rest = "; the others did not finish within the time limit" if partial else ""
     return (
-        f"For {summary['kernels']:,} kernels{partial} the reported error is at least"
+        f"For {summary['kernels']:,}{partial} kernels, the reported error is at least"
         f" {summary['worst_ratio_reported_over_true']:.3f} times the error of the dense\nevaluation (record:"
-        f" `benchmarks/results/certificates.json`, {record['date']}, seeds from {summary['first_seed']})."
+        f" `benchmarks/results/certificates.json`, {record['date']}, seeds from {summary['first_seed']}{rest})."
     )
 
 

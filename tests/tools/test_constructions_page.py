@@ -33,4 +33,5 @@ def test_the_comparison_with_other_software_is_that_of_the_record() -> None:
 def test_an_unfinished_record_says_so() -> None:
     summary = {"kernels": 1990, "requested": 2000, "first_seed": 7}
     text = constructions.sentence({"summary": {**summary, "worst_ratio_reported_over_true": 0.9}, "date": "2026-11-18"})
-    assert "1,990 kernels (10 others were not finished" in text
+    assert "1,990 of 2,000 kernels, the" in text
+    assert "others did not finish within the time limit" in text
