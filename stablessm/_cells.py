@@ -58,7 +58,7 @@ def _decoded_line(line: bytes) -> str:
 
 
 def without_comments(text: str) -> str:
-    """Return the text with blank lines in place of the lines at its beginning that start with #.
+    """Return the text with blank lines in place of the lines at its beginning that start with # or, as in Excel, sep=.
 
     The last of these lines is kept if it has as many cells as the line after it: it then holds the names of columns.
 
@@ -66,11 +66,12 @@ def without_comments(text: str) -> str:
     ('\\nx,y\\n1,2', '# x,y\\n1,2')
     """
     lines = text.splitlines(keepends=True)
-    comments = len(list(itertools.takewhile(lambda line: line.startswith("#"), lines)))
+    comments = len(list(itertools.takewhile(lambda line: line.startswith(("#", "sep=")), lines)))
     if not 0 < comments < len(lines):
         return text
     separator = separator_of("".join(lines[comments:]))
-    if separator is not None and lines[comments - 1].count(separator) == lines[comments].count(separator):
+    last, after = lines[comments - 1], lines[comments]
+    if separator and last.startswith("#") and last.count(separator) == after.count(separator):
         comments -= 1
     return "".join(["\n"] * comments + lines[comments:])
 
@@ -118,10 +119,14 @@ def _tidy(cell: str, separator: str | None) -> str:
 
     >>> _tidy(" 1 234,5 ", ";"), _tidy("12.5 %", ","), _tidy("$1,200", ";"), _tidy("1 234", None), _tidy("3 men", ";")
     ('1234,5', '12.5', '1,200', '1 234', '3 men')
+    >>> _tidy("\N{MINUS SIGN}2.5", ",")
+    '-2.5'
     """
     cell = cell.strip()
     if not cell or cell.isalpha():
         return cell
+    if cell[0] == "\N{MINUS SIGN}":
+        cell = f"-{cell[1:]}"
     if unit := _UNIT.fullmatch(cell):
         cell = unit[2]
     if separator is not None and _GROUPED.fullmatch(cell):
@@ -146,11 +151,14 @@ def has_decimal_commas(cells: list[str], separator: str | None) -> bool:
 def number(cell: str, decimal_commas: bool = False) -> float | None:
     """Return the number in a cell, NaN for a missing one, None for anything else; infinity counts as missing.
 
-    >>> number("1.234,5", True), number("1,234.5"), number("n/a"), number("x")
-    (1234.5, 1234.5, nan, None)
+    >>> number("1.234,5", True), number("1,234.5"), number("TRUE"), number("n/a"), number("x")
+    (1234.5, 1234.5, 1.0, nan, None)
     """
-    if cell.lower() in MISSING:
+    word = cell.lower()
+    if word in MISSING:
         return math.nan
+    if word in ("true", "false"):
+        return float(word == "true")
     if decimal_commas and (_DECIMAL.fullmatch(cell) or _DOTTED.fullmatch(cell)):
         cell = cell.replace(".", "").replace(",", ".")
     elif not decimal_commas and _THOUSANDS.fullmatch(cell):

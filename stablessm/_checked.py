@@ -67,10 +67,10 @@ def checked(thing: T) -> T:
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        for name, position in flags:
+        for name, position, rule in flags:
             value = options[name] if name in options else args[position] if position < len(args) else True
             if value is not True and value is not False:
-                require(name, value, _SIMPLE[bool])
+                require(name, value, rule)
         try:
             return function(*args, **options)
         except (ArgumentError, NumericalError, BackendUnavailableError, OSError):
@@ -96,14 +96,15 @@ def _checked_class(cls: Any) -> Any:
     return cls
 
 
-def _flags(function: Any) -> list[tuple[str, int]]:
-    """Return the name and the position of each parameter that is annotated as a bool."""
-    names = [name for name, kind in getattr(function, "__annotations__", {}).items() if kind in (bool, "bool")]
+def _flags(function: Any) -> list[tuple[str, int, Rule]]:
+    """Return the name, the position and the rule of each parameter that is annotated as a bool, or a bool or None."""
+    kinds = {bool: bool, "bool": bool, "bool | None": bool | None}
+    named = {name: kinds[kind] for name, kind in getattr(function, "__annotations__", {}).items() if kind in kinds}
     code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None or not names:
+    if code is None or not named:
         return []
-    positional = code.co_varnames[: code.co_argcount]
-    return [(name, positional.index(name) if name in positional else sys.maxsize) for name in names if name != "return"]
+    places = {name: place for place, name in enumerate(code.co_varnames[: code.co_argcount])}
+    return [(name, places.get(name, sys.maxsize), rule_of(kind)) for name, kind in named.items() if name != "return"]
 
 
 def _blame(function: Any, args: tuple[Any, ...], options: dict[str, Any], error: Exception) -> None:

@@ -41,10 +41,11 @@ def random_file(seed: int) -> CsvFile:
     absent = (rng.random((rows, count)) < pick(0.0, 0.2)) & (np.arange(rows)[:, None] > 0)
     absent[:, absent.sum(0) > rows // 3] = False
     grouping = pick("", "", " ", "\u00a0", "'", "’", "\u202f")
+    minus = pick("-", "-", "\N{MINUS SIGN}")
     unit = pick("", "", "", "%", " %", "€", " €", "$")
     header = bool(rng.random() < 0.8)
     names = [str(name) for name in rng.permutation(NAMES)[:count]]
-    columns = [[_spelled(v, decimal, grouping) + unit for v in column] for column in values.T.tolist()]
+    columns = [[_spelled(v, decimal, grouping, minus) + unit for v in column] for column in values.T.tolist()]
     spelling = pick(*SPELLINGS) if rng.random() < 0.7 else None
     for j, column in enumerate(columns):
         for i in np.flatnonzero(absent[:, j]):
@@ -58,6 +59,8 @@ def random_file(seed: int) -> CsvFile:
     text, ends = io.StringIO(), pick("\n", "\r\n")
     writer = csv.writer(text, delimiter=separator, quoting=quoting, lineterminator=ends)
     trailing, blank, comment = rng.random() < 0.2, rng.random() < 0.3, rng.random() < 0.2 and len(columns) > 1
+    if rng.random() < 0.1 and len(columns) > 1:
+        text.write(f"sep={separator}{ends}")
     if comment:
         text.write(f"# Export of station 7{ends}# units as in the manual{ends}")
     if header and rng.random() < 0.2 and count > 1:
@@ -67,7 +70,7 @@ def random_file(seed: int) -> CsvFile:
         if blank and rng.random() < 0.2 and i:
             text.write(ends)
     encoding = pick(*ENCODINGS)
-    if "’" in text.getvalue() or "€" in text.getvalue() or "\u202f" in text.getvalue():
+    if any(sign in text.getvalue() for sign in "’€\u202f\N{MINUS SIGN}"):
         encoding = pick(*ENCODINGS[:3])
     found = names if header else [f"column {i + 1}" for i in range(len(columns))]
     if header and count > 1 and names[places[1]] == names[places[0]]:
@@ -95,9 +98,9 @@ def right(file: CsvFile, path: Path) -> bool:
     return names == file.names and np.array_equal(table.numbers(names, "columns"), file.values, equal_nan=True)
 
 
-def _spelled(value: float, decimal: str, grouping: str) -> str:
-    whole, point, rest = repr(value).partition(".")
-    return f"{int(whole):,}".replace(",", grouping) + decimal + rest if point and whole != "-0" else repr(value)
+def _spelled(value: float, decimal: str, grouping: str, minus: str) -> str:
+    whole, _, rest = repr(abs(value)).partition(".")
+    return (minus if value < 0 else "") + f"{int(whole):,}".replace(",", grouping) + decimal + rest
 
 
 def _dates(rng: np.random.Generator, rows: int, pick) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 from torch import Tensor, nn
 
+from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
@@ -193,7 +194,7 @@ class PerturbationFamily(Result):
 def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: float) -> list[float]:
     """Return every β where ``high`` comes to exceed (1 + margin) ``low``; the first β if it starts above."""
     low, high = (np.log(np.clip(error, np.finfo(float).tiny, np.finfo(float).max)) for error in (low, high))
-    ahead = high - low - np.log1p(float(margin))
+    ahead = high - low - np.log1p(real_number("margin", margin, -1))
     crossed = [float(radius[0])] if ahead[0] > 0 else []
     for (r0, y0), (r1, y1) in pairwise(zip(radius, ahead, strict=True)):
         if y0 <= 0 < y1:

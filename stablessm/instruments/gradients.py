@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stablessm._arguments import whole_number
 from stablessm._checked import Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
@@ -173,8 +174,7 @@ class GradientTracker:
         every: Size = 1,
         recurrent_only: bool = False,
     ) -> None:
-        if every < 1:
-            raise ArgumentError("every", "at least 1", every)
+        every = whole_number("every", every)
         self._parameters = _parameters(model, recurrent_only)
         self._every, self._calls = every, 0
         self._steps: list[int] = []

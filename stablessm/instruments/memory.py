@@ -114,7 +114,7 @@ def memory_function(
     >>> curve.exact, bool(np.allclose(curve.value, abs(kernel)))
     (True, True)
     """
-    horizon = whole_number("horizon", horizon)
+    horizon, seed = whole_number("horizon", horizon), whole_number("seed", seed, 0, 2**63)
     _check(norm, bound, samples, ascent)
     transformer = huggingface.is_transformer(model)
     unused: dict[str, Any] = {"suffix": suffix} if transformer else {"prefix": prefix, "suffix": suffix}

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from stablessm._arguments import real_number
 from stablessm._checked import checked
-from stablessm._errors import ArgumentError
 
 
 @checked
@@ -31,8 +31,9 @@ def param_groups(
     [('other', 3, 0.01, 0.1), ('recurrent', 2, 0.001, 0.0)]
     >>> optimizer = torch.optim.AdamW(groups)
     """
-    if lr < 0 or (recurrent_lr is not None and recurrent_lr < 0):
-        raise ArgumentError("lr, recurrent_lr", "no negative rate", f"{lr}, {recurrent_lr}")
+    recurrent_lr = lr if recurrent_lr is None else recurrent_lr
+    for option, value in {"lr": lr, "recurrent_lr": recurrent_lr, "weight_decay": weight_decay}.items():
+        real_number(option, value, 0, include_low=True)
     recurrent = {
         id(getattr(module, name)) for module in model.modules() for name in getattr(module, "recurrent_parameters", ())
     }
@@ -40,7 +41,7 @@ def param_groups(
     groups = []
     for name, rate, decay in (
         ("other", lr, weight_decay),
-        ("recurrent", lr if recurrent_lr is None else recurrent_lr, 0.0),
+        ("recurrent", recurrent_lr, 0.0),
     ):
         params = [p for p in trainable if (id(p) in recurrent) == (name == "recurrent")]
         groups.append({"name": name, "params": params, "lr": rate, "weight_decay": decay})

@@ -239,3 +239,12 @@ def test_a_line_with_a_number_is_no_line_of_units(tmp_path):
     task = tasks.get("series", file=str(path), target="load", window=4)
     assert len(task.unscaled) == 60
     assert task.notes == (f"{path}: 1 of 60 cells of load are missing or not numbers; the previous value is repeated",)
+
+
+def test_true_and_false_are_numbers(tmp_path):
+    path = write(
+        tmp_path / "b.csv", "load,on,Open", *(f"{i},{i % 2 == 0},{str(i % 3 == 0).upper()}" for i in range(20))
+    )
+    found = csv_file.read(path)
+    assert found.numeric() == ("load", "on", "Open")
+    assert found.numbers(["on", "Open"], "columns").tolist() == [[i % 2 == 0, i % 3 == 0] for i in range(20)]
