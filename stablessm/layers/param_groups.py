@@ -39,10 +39,7 @@ def param_groups(
     }
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = []
-    for name, rate, decay in (
-        ("other", lr, weight_decay),
-        ("recurrent", recurrent_lr, 0.0),
-    ):
+    for name, rate, decay in (("other", lr, weight_decay), ("recurrent", recurrent_lr, 0.0)):
         params = [p for p in trainable if (id(p) in recurrent) == (name == "recurrent")]
         groups.append({"name": name, "params": params, "lr": rate, "weight_decay": decay})
     return [group for group in groups if group["params"]]

@@ -148,5 +148,5 @@ def test_bad_arguments() -> None:
         gradient_over_weight(nn.Linear(1, 1))
     with pytest.raises(ValueError, match=r"^recurrent_only: expected False"):
         gradient_over_weight(nn.LSTM(1, 1), recurrent_only=True)
-    with pytest.raises(ValueError, match=r"^every: expected at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"^every: expected a whole number, at least 1, got 0"):
         GradientTracker(nn.Linear(1, 1), every=0)

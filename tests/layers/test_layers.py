@@ -289,7 +289,7 @@ def test_matrix_maps_keep_a_dense_rnn_stable_whatever_the_weights() -> None:
             r"^solver: expected one of .euler., .exponential., got .rk4.",
         ),
         (lambda: ssm.ContinuousRNN(1, 2, 1, map=ssm.reparam.get("exp")), r"^map: expected a matrix map"),
-        (lambda: ssm.param_groups(ssm.LRU(1, 2, 1), -1.0), r"^lr, recurrent_lr: expected no negative rate"),
+        (lambda: ssm.param_groups(ssm.LRU(1, 2, 1), -1.0), r"^lr: expected a finite number not below 0"),
     ],
 )
 def test_bad_options_are_named(build: object, message: str) -> None:
