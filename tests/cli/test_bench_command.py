@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import fresh_process
 import pytest
 from typer.testing import CliRunner
 
@@ -93,7 +92,7 @@ from stablessm.bench.command import run
 from stablessm.bench.options import Options
 run("scan", Options(sizes=((1, 10, 2),), smoke=True, out=Path({str(tmp_path)!r})))
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    result = fresh_process.run(code)
     assert result.returncode == 0, result.stderr
     record = json.loads((tmp_path / "scan-cpu.json").read_text(encoding="utf-8"))
     assert record["complete"]

@@ -7,10 +7,10 @@ is moved back, and the results are compared with the reference.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import fresh_process
 import guarded_pages
 import pytest
 
@@ -185,7 +185,6 @@ print(ctypes.string_at(array.data_ptr(), 12) == bytes(array.numpy()), flush=True
 ctypes.string_at(array.data_ptr() + {offset}, 1)
 """
     environment = os.environ | {"PYTHONPATH": str(Path(guarded_pages.__file__).parent)}
-    command = [sys.executable, "-c", program]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    ran = fresh_process.run(program, environment)
     assert ran.stdout.split() == ["True"]
     assert ran.returncode < 0

@@ -6,9 +6,9 @@ import itertools
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+import fresh_process
 import pytest
 import torch
 
@@ -122,8 +122,7 @@ print(cpu_name())
 
 def run_with(cpu: str) -> subprocess.CompletedProcess:
     environment = os.environ | {"STABLESSM_CPU": cpu, "PYTHONPATH": str(Path(ssm.__file__).parents[1])}
-    command = [sys.executable, "-c", PROGRAM]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", check=False)
+    return fresh_process.run(PROGRAM, environment)
 
 
 def runs_here(cpu: str) -> bool:

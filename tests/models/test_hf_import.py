@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import fresh_process
+
 
 def run(code: str) -> str:
     code = "import warnings; warnings.simplefilter('error', UserWarning)\n" + code
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = fresh_process.run(code)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -25,7 +27,8 @@ print(type(AutoModelForCausalLM.from_config(config)).__name__)
 
 
 def test_the_package_alone_imports_nothing_heavy() -> None:
-    assert run("import sys, stablessm; print(sorted({'torch', 'numpy', 'transformers'} & set(sys.modules)))") == "[]"
+    code = "import sys, stablessm; print(sorted({'torch', 'numpy', 'transformers'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_without_transformers_the_model_says_what_to_install() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import warnings
 
+import fresh_process
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -94,7 +93,7 @@ except ssm.BackendUnavailableError as error:
 )
 def test_import_and_auto_without_optional_packages(missing: list[str], auto: str, gone: str) -> None:
     script = BARE.format(missing=missing, gone=gone)
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    result = fresh_process.run(script)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[0] == auto
     assert f"backend: '{gone}' was requested, but" in result.stdout

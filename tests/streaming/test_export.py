@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
+import fresh_process
 import pytest
 import torch
 from random_parameters import randomized
@@ -174,4 +174,4 @@ def test_errors_name_the_argument(call, message):
 
 def test_importing_needs_none_of_them():
     code = "import stablessm.streaming, sys; sys.exit(any(name.startswith('onnx') for name in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert fresh_process.run(code).returncode == 0
