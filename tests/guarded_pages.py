@@ -8,11 +8,10 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import fresh_process
 import torch
 from torch import Tensor
 
@@ -61,8 +60,7 @@ def run(program: str, seed: int = 0, **environment: str) -> None:
     tests = Path(__file__).parent
     paths = os.pathsep.join([str(tests), str(tests.parent)])
     variables = os.environ | {"PYTHONPATH": paths} | environment
-    command = [sys.executable, "-c", program, str(seed)]
-    ran = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    ran = fresh_process.run(f"import sys; sys.argv = ['-c', '{seed}']\n{program}", variables)
     assert (ran.returncode, ran.stdout.splitlines()) == (0, list(SIDES)), (
         ran.returncode,
         ran.stdout,
