@@ -75,8 +75,7 @@ def test_other_classes_are_refused(tmp_path):
         ssm.load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["classifier", "tokens"])
-@pytest.mark.parametrize("inside", ["", "model"])
+@pytest.mark.parametrize(("name", "inside"), [("classifier", ""), ("tokens", "model")])
 def test_a_saved_model_is_measured(tmp_path, name, inside):
     ssm.save(MODELS[name](), tmp_path / "run" / inside)
     options = ("--horizon", "30", "--samples", "4", "--ascent", "1", "--out", tmp_path / "measured")
