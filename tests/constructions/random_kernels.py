@@ -144,3 +144,47 @@ def _times(grid: str, rng: np.random.Generator, dt: float, horizon: int, discret
         first = rng.uniform(0.2, 0.5)
         times = np.concatenate([times[times < first * end], times[times > (first + rng.uniform(0.1, 0.4)) * end]])
     return dt * np.unique(np.rint(times / dt)) if discrete else np.unique(times)
+
+
+def draw_long(seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Ten thousand irregular times or more, the values of a kernel there, and a tolerance."""
+    rng = np.random.default_rng(seed)
+    count, end = int(10 ** rng.uniform(4, 5)), float(10 ** rng.uniform(1, 5))
+    even = np.linspace(0, end, count)
+    first = rng.uniform(0.1, 0.6)
+    times = {
+        "irregular": lambda: np.sort(rng.uniform(0, end, count)),
+        "geometric": lambda: np.geomspace(end * 10 ** rng.uniform(-6, -2), end, count),
+        "jitter": lambda: end * (np.arange(count) + rng.uniform(0, 0.9, count)) / count,
+        "gap": lambda: even[(even < first * end) | (even > (first + 0.2) * end)],
+    }[str(rng.choice(["irregular", "geometric", "jitter", "gap"]))]()
+    modes = int(rng.integers(1, 4))
+    decay = 10 ** rng.uniform(-0.3, 2, modes) / end
+    frequency = 2 * np.pi * 10 ** rng.uniform(0, np.log10(0.05 * count), modes) / end
+    wave = (np.exp(-decay * times[:, None]) * np.cos(frequency * times[:, None] + rng.uniform(0, 6, modes))).sum(1)
+    law = (1 + times / (end * 10 ** rng.uniform(-4, -1))) ** -rng.uniform(0.2, 2)
+    kind = str(rng.choice(["waves", "power", "both", "complex"]))
+    values = {"waves": wave, "power": law, "both": 0.3 * wave + law, "complex": law * np.exp(1j * frequency[0] * times)}
+    return times, values[kind], 10 ** float(rng.uniform(-6, -2))
+
+
+def draw_matrix(seed: int) -> dict[str, Any]:
+    """Arguments of ``exponential_sum`` for several inputs and outputs, without ``order``."""
+    rng = np.random.default_rng(seed)
+    horizon, dt, modes = int(rng.integers(20, 120)), float(rng.choice([0.1, 1.0, 2.0])), int(rng.integers(2, 6))
+    shape = (modes, int(rng.integers(1, 4)), int(rng.integers(1, 4)))
+    decay = 10 ** rng.uniform(-0.5, 1.5, modes) / (horizon * dt)
+    frequency = rng.uniform(0, 2, modes) / dt * (rng.random(modes) < 0.7)
+    phase, size, power = rng.uniform(0, 6, modes), rng.standard_normal(shape), rng.uniform(0.3, 2)
+    is_complex = bool(rng.random() < 0.4)
+
+    def value(t: np.ndarray) -> np.ndarray:
+        turn = 1j * (frequency * t[:, None] + phase)
+        waves = np.exp(turn - decay * t[:, None])
+        sums = np.einsum("tm,moi->toi", waves if is_complex else waves.real, size)
+        return sums + ((1 + t / dt) ** -power)[:, None, None]
+
+    place = {"dt": dt, "time": str(rng.choice(["discrete", "continuous"]))}
+    if rng.random() < 0.4:
+        return {"kernel": value, "horizon": horizon, **place}
+    return {"kernel": value(dt * np.arange(horizon + 1)), **place}

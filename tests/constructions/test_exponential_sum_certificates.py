@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_kernels import draw
+from random_kernels import draw, draw_long, draw_matrix
 
 from stablessm import ArgumentError
 from stablessm.constructions import ExponentialSum, FitError, exponential_sum
@@ -106,6 +106,29 @@ def test_more_states_are_no_worse_and_no_better_than_the_bound(seed: int) -> Non
     found = [exponential_sum(samples, order=order) for order in range(1, 5)]
     assert all(more.error <= fewer.error for fewer, more in itertools.pairwise(found))
     assert all(es.l1_error >= es.lower_bound * (1 - 1e-9) - 1e-12 for es in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+def test_more_states_of_a_matrix_are_no_worse_and_no_better_than_the_bound(seed: int) -> None:
+    arguments, last = draw_matrix(seed), math.inf
+    for order in range(1, 6):
+        try:
+            found = exponential_sum(**arguments, order=order)
+        except FitError as error:
+            found = error.best
+        assert found.error <= last
+        assert found.lower_bound <= found.l1_error * (1 + 1e-9) + 1e-13
+        last = found.error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+def test_long_irregular_grids(seed: int) -> None:
+    times, values, tol = draw_long(seed)
+    found = exponential_sum(values, times=times, time="continuous", tol=tol)
+    assert np.abs(found(times) - values).max() <= found.error * (1 + 1e-9) <= tol * (1 + 1e-9)
+    assert found.order <= 40
 
 
 @settings(max_examples=2, deadline=None)
